@@ -1,0 +1,43 @@
+# Every target makes its own environment in .venv when it is missing or older than what it is made from.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PROTOS := $(wildcard protos/conclave/v1/*.proto)
+export HF_HUB_DISABLE_TELEMETRY := 1
+
+.PHONY: install demo test test-all check bench protos clean
+.DEFAULT_GOAL := install
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Conclave needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+install: $(STAMP)
+
+demo: $(STAMP)
+	@$(BIN)/coordinator run examples/dped/demo.toml --output demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -m slow
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python protos/generate.py --check
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/run.py
+
+protos: $(STAMP)
+	$(BIN)/python protos/generate.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info demo

@@ -1,0 +1,1 @@
+"""What may leave a party and how it is combined: mechanisms, noise, clipping, accounting."""

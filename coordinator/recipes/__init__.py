@@ -1,0 +1,1 @@
+"""One recipe per system, each reading like the algorithm in its paper."""
