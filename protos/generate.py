@@ -31,7 +31,11 @@ def check() -> int:
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder)
         made = generate(fresh)
-        stale = [path for path in made if not (ROOT / path).exists() or (ROOT / path).read_bytes() != (fresh / path).read_bytes()]
+        stale = [
+            path
+            for path in made
+            if not (ROOT / path).exists() or (ROOT / path).read_bytes() != (fresh / path).read_bytes()
+        ]
     extra = sorted({p.relative_to(ROOT) for p in ROOT.glob("protos/conclave/v1/*_pb2*.py*")} - set(made))
     for path in [*stale, *extra]:
         print(f"{path} is not what its .proto source gives. Run: make protos")
@@ -39,4 +43,6 @@ def check() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(check() if "--check" in sys.argv[1:] else generate(ROOT) and 0)
+    if "--check" in sys.argv[1:]:
+        sys.exit(check())
+    generate(ROOT)

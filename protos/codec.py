@@ -1,0 +1,93 @@
+"""Tensors on the wire: a header, then little-endian bytes in chunks under 1 MiB.
+
+A receiver knows beforehand which dtype and shape it asked for, so it allocates once, copies each chunk once into
+place, and refuses anything else before it reads a byte of it.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from protos.conclave.v1 import tensor_pb2
+
+CHUNK_BYTES: Final = 960 * 1024
+"""Bytes of a tensor in one message; with its framing the message stays under 1 MiB."""
+
+_WIRE: Final = {
+    np.dtype("<i4"): tensor_pb2.DTYPE_INT32,
+    np.dtype("<i8"): tensor_pb2.DTYPE_INT64,
+    np.dtype("<f4"): tensor_pb2.DTYPE_FLOAT32,
+    np.dtype("<f8"): tensor_pb2.DTYPE_FLOAT64,
+    np.dtype("|u1"): tensor_pb2.DTYPE_UINT8,
+}
+
+
+class MalformedTensor(ValueError):
+    """Chunks that are not the tensor that was asked for. The message says in which way."""
+
+
+def chunks(array: NDArray[Any]) -> Iterator[tensor_pb2.TensorChunk]:
+    """Cut an array into chunks, in order; an empty array is one chunk with a header alone.
+
+    Raises ValueError when the dtype is none of int32, int64, float32, float64, uint8.
+    """
+    little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    if little.dtype not in _WIRE:
+        raise ValueError(
+            f"a tensor of dtype {array.dtype} cannot travel; convert it to one of int32, int64, float32, float64, uint8"
+        )
+    header = tensor_pb2.TensorHeader(dtype=_WIRE[little.dtype], shape=array.shape)
+    raw = memoryview(little.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+    for offset in range(0, max(len(raw), 1), CHUNK_BYTES):
+        yield tensor_pb2.TensorChunk(
+            header=header if offset == 0 else None, offset=offset, data=bytes(raw[offset : offset + CHUNK_BYTES])
+        )
+
+
+class TensorReader:
+    """Puts the chunks of one tensor of known dtype and shape into place.
+
+    Memory: the tensor itself, allocated at the first valid chunk, and the chunk at hand.
+    """
+
+    def __init__(self, dtype: DTypeLike, shape: tuple[int, ...]) -> None:
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._shape = tuple(shape)
+        self._array: NDArray[Any] | None = None
+        self._raw: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._filled = 0
+
+    def feed(self, chunk: tensor_pb2.TensorChunk) -> NDArray[Any] | None:
+        """Take the next chunk; returns the tensor when it is whole, else None. Raises `MalformedTensor`."""
+        if self._array is None:
+            self._open(chunk)
+        elif chunk.HasField("header"):
+            raise MalformedTensor("a second header came before the tensor was whole")
+        if chunk.offset != self._filled:
+            raise MalformedTensor(f"bytes at offset {chunk.offset} came where {self._filled} was due")
+        end = self._filled + len(chunk.data)
+        if end > self._raw.size:
+            raise MalformedTensor(f"{end} bytes came for a tensor of {self._raw.size}")
+        if not chunk.data and self._raw.size:
+            raise MalformedTensor("an empty chunk came before the tensor was whole")
+        self._raw[self._filled : end] = np.frombuffer(chunk.data, np.uint8)
+        self._filled = end
+        return self._array if end == self._raw.size else None
+
+    def _open(self, chunk: tensor_pb2.TensorChunk) -> None:
+        if not chunk.HasField("header"):
+            raise MalformedTensor("the first chunk has no header")
+        shape = tuple(chunk.header.shape)
+        if chunk.header.dtype != _WIRE[self._dtype]:
+            name = (
+                tensor_pb2.DType.Name(chunk.header.dtype)
+                if chunk.header.dtype in _WIRE.values()
+                else chunk.header.dtype
+            )
+            raise MalformedTensor(f"dtype {name} came where {self._dtype.name} was asked for")
+        if shape != self._shape:
+            raise MalformedTensor(f"shape {list(shape)} came where {list(self._shape)} was asked for")
+        self._array = np.empty(self._shape, self._dtype)
+        self._raw = self._array.reshape(-1).view(np.uint8)

@@ -1,0 +1,42 @@
+"""Digests that both ends compute and compare: of a plan, of a query batch, of an artefact.
+
+Each is SHA-256 over a line naming what is hashed and then canonical JSON (sorted keys, no spaces, every field present),
+so that a digest of one kind is never one of another and does not depend on a protobuf library's byte order.
+"""
+
+import hashlib
+import json
+
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+
+from protos.conclave.v1 import party_pb2, plan_pb2
+
+
+def canonical(message: Message) -> bytes:
+    """The message as canonical JSON, UTF-8."""
+    fields = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def plan_hash(plan: plan_pb2.Plan) -> bytes:
+    """What a run is bound to: 32 bytes over the whole plan. Raises ValueError when a number in it is not finite."""
+    return hashlib.sha256(b"conclave plan 1\n" + canonical(plan)).digest()
+
+
+def batch_digest(request: party_pb2.AnswerRequest) -> bytes:
+    """What a batch number stands for: 32 bytes over the request, less the digest field itself."""
+    bare = party_pb2.AnswerRequest()
+    bare.CopyFrom(request)
+    bare.ClearField("digest")
+    return hashlib.sha256(b"conclave batch 1\n" + canonical(bare)).digest()
+
+
+def operation_digest(request: party_pb2.TrainRequest) -> bytes:
+    """What an operation id stands for: 32 bytes over the whole request."""
+    return hashlib.sha256(b"conclave operation 1\n" + canonical(request)).digest()
+
+
+def artefact_digest(content: bytes) -> bytes:
+    """The name of an artefact: SHA-256 of its bytes, as any other tool computes it."""
+    return hashlib.sha256(content).digest()

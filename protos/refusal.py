@@ -1,0 +1,84 @@
+"""Why a party refuses: a reason a program can act on, and a sentence a person can.
+
+On the wire a refusal is a gRPC status with the sentence as its message and the reason in the trailing metadata.
+"""
+
+from enum import StrEnum
+from typing import Final, NoReturn
+
+import grpc
+
+REASON_KEY: Final = "conclave-reason"
+RULE_KEY: Final = "conclave-rule"
+
+
+class Reason(StrEnum):
+    """What kind of refusal it is. A newer party may send one that is not listed: read it as `OTHER`."""
+
+    PROTOCOL = "protocol"
+    """The two ends speak different protocol versions."""
+    PLAN = "plan"
+    """The plan is not one this party can take: broken, or its hash differs."""
+    POLICY = "policy"
+    """A rule of the party's own policy; the rule's name goes with it."""
+    BUDGET = "budget"
+    """The ledger cannot pay."""
+    NOT_JOINED = "not-joined"
+    """No such run here, or it ended."""
+    ARTEFACT = "artefact"
+    """A digest that does not match, a kind that is not known, or one that was never provided."""
+    CONFLICT = "conflict"
+    """An operation id or batch number that already stands for something else."""
+    REQUEST = "request"
+    """A request that makes no sense: rows out of range, an unknown release, no task."""
+    SHARD = "shard"
+    """The party's own data cannot be used as the plan asks."""
+    TRAINING = "training"
+    """Training at the party failed."""
+    AUTHENTICATION = "authentication"
+    """The caller did not show that it may ask."""
+    OTHER = "other"
+
+
+_STATUS: Final = {
+    Reason.PROTOCOL: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.PLAN: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.POLICY: grpc.StatusCode.PERMISSION_DENIED,
+    Reason.BUDGET: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.NOT_JOINED: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.ARTEFACT: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.CONFLICT: grpc.StatusCode.ALREADY_EXISTS,
+    Reason.REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.SHARD: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.TRAINING: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.AUTHENTICATION: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.OTHER: grpc.StatusCode.FAILED_PRECONDITION,
+}
+
+
+class Refusal(Exception):
+    """A party's no. `rule` names the policy's rule where `reason` is POLICY, else it is empty."""
+
+    def __init__(self, reason: Reason, sentence: str, rule: str = "") -> None:
+        super().__init__(sentence)
+        self.reason = reason
+        self.sentence = sentence
+        self.rule = rule
+
+
+async def abort(context: grpc.aio.ServicerContext, refusal: Refusal) -> NoReturn:  # type: ignore[type-arg]
+    """End the call with this refusal. Always raises grpc's own abort error."""
+    metadata = ((REASON_KEY, refusal.reason.value), (RULE_KEY, refusal.rule))
+    await context.abort(_STATUS[refusal.reason], refusal.sentence, metadata)
+
+
+def refusal_of(error: grpc.aio.AioRpcError) -> Refusal | None:
+    """The refusal that a failed call carries, or None when the failure is the network's or a bug's."""
+    metadata = {str(key): value for key, value in tuple(error.trailing_metadata() or ()) if isinstance(value, str)}
+    if REASON_KEY not in metadata:
+        return None
+    try:
+        reason = Reason(metadata[REASON_KEY])
+    except ValueError:
+        reason = Reason.OTHER
+    return Refusal(reason, error.details() or "no reason given", metadata.get(RULE_KEY, ""))

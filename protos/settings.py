@@ -1,0 +1,139 @@
+"""Reading a settings file (a plan, a party file): TOML into a pydantic model, every mistake told in one sentence.
+
+A sentence names the file, the key, what is wrong and what would be right; it names a line only when exactly one line of
+the file can be meant.
+"""
+
+import difflib
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+Model = TypeVar("Model", bound="Settings")
+Location = tuple[str | int, ...]
+
+
+class SettingsError(ValueError):
+    """A settings file that cannot be used. The message is complete as it is."""
+
+
+class Settings(BaseModel):
+    """A table of a settings file: unknown keys are refused, values are not coerced across kinds, nothing changes later."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def read_settings(path: Path, model: type[Model]) -> Model:
+    """Read `path` as TOML and check it against `model`. Raises `SettingsError`."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise SettingsError(f"{path}: there is no such file.") from None
+    except IsADirectoryError:
+        raise SettingsError(f"{path} is a folder, not a file.") from None
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is not UTF-8 text (byte {error.start}). Save it as UTF-8.") from None
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}.") from None
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path} is not TOML: {error}.") from None
+    return check_settings(tables, model, path.name, text)
+
+
+def check_settings(tables: dict[str, Any], model: type[Model], name: str, text: str = "") -> Model:
+    """Check tables that were read already. `name` and `text` are for the sentence alone. Raises `SettingsError`."""
+    try:
+        return model.model_validate(tables)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        location = tuple(part for part in first["loc"] if not (isinstance(part, str) and "[" in part))
+        line = line_of(location, text)
+        where = f"{name}, line {line}" if line else name
+        raise SettingsError(f"{where}: {_sentence(first, location, model)}") from None
+
+
+def line_of(location: Location, text: str) -> int | None:
+    """The 1-based line of a key, or None unless exactly one line of the file can be meant.
+
+    Looks for `key =` under its `[table]` header; a key inside an inline table counts when its name stands on one line only.
+    """
+    names = [part for part in location if isinstance(part, str)]
+    if not names or not text:
+        return None
+    *tables, key = names
+    found: list[int] = []
+    header: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        opened = re.match(r"\s*\[+\s*([^\]]+?)\s*\]+\s*(#.*)?$", line)
+        if opened:
+            header = [part.strip().strip("\"'") for part in opened.group(1).split(".")]
+            if header == names:
+                found.append(number)
+            continue
+        bare = re.sub(r"\"[^\"]*\"|'[^']*'", '""', line.split("#")[0])
+        starts = re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line)
+        inline = tables and header == tables[: len(header)] and re.search(rf"[{{,]\s*{re.escape(key)}\s*=", bare)
+        if (starts and header == tables) or inline:
+            found.append(number)
+    return found[0] if len(found) == 1 else None
+
+
+def _sentence(error: Any, location: Location, model: type[BaseModel]) -> str:
+    key = _dotted(location)
+    kind, value = error["type"], error.get("input")
+    if kind == "extra_forbidden":
+        known = _keys_at(model, location[:-1])
+        close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
+        cure = f'Did you mean "{close[0]}"?' if close else f"Known here: {', '.join(sorted(known))}."
+        return f"there is no key {key}. {cure}"
+    if kind == "missing":
+        return f"{key} is missing."
+    if kind == "literal_error":
+        return f"{key} = {_shown(value)} is not one of {error['ctx']['expected']}."
+    if kind in ("value_error", "assertion_error"):
+        said = str(error["ctx"]["error"]) if "ctx" in error else str(error["msg"])
+        return f"{key} = {_shown(value)}: {said}" if key and not isinstance(value, dict | BaseModel) else said
+    said = str(error["msg"]).replace("Input should be", "should be").rstrip(".")
+    return f"{key} = {_shown(value)} {said}."
+
+
+def _dotted(location: Location) -> str:
+    """`[privacy] epsilon` for a key in a table, `name` for one at the top, `[federation] parties 2 address` within a list."""
+    parts = [str(part + 1) if isinstance(part, int) else part for part in location]
+    if len(parts) < 2:
+        return "".join(parts)
+    return f"[{parts[0]}] {' '.join(parts[1:])}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _keys_at(model: Any, location: Sequence[str | int]) -> list[str]:
+    """The keys that a table knows, following the location through nested models, lists and unions."""
+    current = _models(model)
+    for part in location:
+        if isinstance(part, int):
+            continue
+        fields = [each.model_fields[part] for each in current if part in each.model_fields]
+        current = [inner for field in fields for inner in _models(field.annotation)]
+    return sorted({name for each in current for name in each.model_fields})
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is not None:
+        return [inner for argument in typing.get_args(annotation) for inner in _models(argument)]
+    return []
