@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 install: $(STAMP)
 
 demo: $(STAMP)
-	@$(BIN)/coordinator run examples/dped/demo.toml --output demo
+	@$(BIN)/coordinator run examples/dped/demo.toml --output demo --replace
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

@@ -27,7 +27,7 @@ class PartyAddress:
 class LaunchRequest:
     """Which parties to start.
 
-    parties: for each name the tables of a party file (`shard`, `policy`, ...), as `party serve --config` would read them.
+    parties: for each name the tables of a party file (`shard`, `policy`, ...), as `party serve` would read them.
     folder: a private folder of the run for everything the parties keep; relative paths in the tables start at `base`.
     """
 

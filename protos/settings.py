@@ -24,7 +24,7 @@ class SettingsError(ValueError):
 
 
 class Settings(BaseModel):
-    """A table of a settings file: unknown keys are refused, values are not coerced across kinds, nothing changes later."""
+    """A table of a settings file: unknown keys are refused, kinds are not mixed up, nothing changes later."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -63,7 +63,7 @@ def check_settings(tables: dict[str, Any], model: type[Model], name: str, text: 
 def line_of(location: Location, text: str) -> int | None:
     """The 1-based line of a key, or None unless exactly one line of the file can be meant.
 
-    Looks for `key =` under its `[table]` header; a key inside an inline table counts when its name stands on one line only.
+    Looks for `key =` under its `[table]` header, or inside an inline table.
     """
     names = [part for part in location if isinstance(part, str)]
     if not names or not text:
@@ -106,7 +106,7 @@ def _sentence(error: Any, location: Location, model: type[BaseModel]) -> str:
 
 
 def _dotted(location: Location) -> str:
-    """`[privacy] epsilon` for a key in a table, `name` for one at the top, `[federation] parties 2 address` within a list."""
+    """`[privacy] epsilon` for a key in a table, `name` at the top, `[federation] parties 2 address` in a list."""
     parts = [str(part + 1) if isinstance(part, int) else part for part in location]
     if len(parts) < 2:
         return "".join(parts)

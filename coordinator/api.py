@@ -1,0 +1,219 @@
+"""Conclave from Python: the same as the `coordinator` command, blocking, and fit for a notebook.
+
+from coordinator import api
+result = api.run("plan.toml")
+result.student, result.epsilon, result.metrics
+"""
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from aggregation.errors import ConclaveError
+from coordinator.errors import RunError
+from coordinator.federation import Federation
+from coordinator.launchers import LaunchRequest, PartyAddress, find_launcher
+from coordinator.plan import Plan, read_plan, split_seed
+from coordinator.progress import Progress, Silent
+from coordinator.publish import check_free, publish
+from coordinator.recipes import dped
+from coordinator.report import Statement, state, statement_of
+from coordinator.store import RunEntry, RunIndex, RunStore, home
+from coordinator.terms import Bound, bind
+from protos.digest import plan_hash
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished run.
+
+    epsilon, delta: None where nothing is guaranteed. student: the published folder, absolute.
+    neighbours: the nearest words of a few common ones.
+    """
+
+    run: str
+    student: Path
+    epsilon: float | None
+    delta: float | None
+    statement: Statement
+    neighbours: dict[str, list[str]]
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """What was measured on public text."""
+        return self.statement.metrics
+
+
+def run(
+    plan: Plan | Path | str,
+    *,
+    output: Path | str | None = None,
+    replace: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """Run a plan from the first word to the published student, and wait for it.
+
+    output: a folder for everything of the run, the student in `student` inside it; by default the run's files go
+    below `$CONCLAVE_HOME` and the student where the plan says. replace: remove the run that `output` holds first.
+    Raises `PlanError` before anything is contacted, `PartyRefused`, `PartyLost`, `RunError`, `DataError`.
+    """
+    base = Path.cwd() if isinstance(plan, Plan) else Path(plan).absolute().parent
+    plan = plan if isinstance(plan, Plan) else read_plan(Path(plan))
+    progress = progress or Silent()
+    bound = bind(plan)
+    public = dped.prepare(plan, base, home() / "cache")
+    index = RunIndex()
+    folder = None if output is None else Path(output).absolute()
+    if folder is not None and replace:
+        _remove_run(folder)
+    student_folder = (base / plan.student.publish) if folder is None else folder / "student"
+    check_free(student_folder)
+    digest = plan_hash(bound.binding)
+    before = [entry.id for entry in index.entries() if entry.plan_hash == digest.hex() and entry.epsilon is not None]
+    store = index.add(plan.run.name, digest, folder)
+    run_id = store.id
+    progress.say(f"run {run_id}")
+    if before:
+        progress.say(f"  this plan ran before ({', '.join(before[:3])}): running it again pays again at every party")
+    try:
+        present = _collect(bound, public, store, base, progress)
+        student = dped.distil(bound, public, len(present), store, progress)
+        statement = state(bound, present, digest.hex(), student.metrics)
+        with store.stage("publish"):
+            publish(student, statement, student_folder)
+        store.note(
+            status="finished",
+            student=str(student_folder),
+            epsilon=statement.epsilon,
+            privacy=statement.privacy,
+            metrics=statement.metrics,
+        )
+    except ConclaveError as error:
+        store.note(status="failed", error=str(error))
+        raise
+    except KeyboardInterrupt:
+        store.note(status="interrupted", error="stopped by its user")
+        raise
+    finally:
+        store.close()
+    delta = None if statement.epsilon is None else plan.privacy.delta
+    return Result(run_id, student_folder, statement.epsilon, delta, statement, student.neighbours)
+
+
+def runs() -> list[RunEntry]:
+    """All runs of this user on this machine, newest first."""
+    return RunIndex().entries()
+
+
+def report(run: str | Path) -> dict[str, Any]:
+    """Everything that is kept of a run, by its id, the beginning of its id, or its folder. Raises `RunError`."""
+    store = RunIndex().find(str(run))
+    try:
+        return statement_of(store)
+    finally:
+        store.close()
+
+
+def _collect(bound: Bound, public: dped.Public, store: RunStore, base: Path, progress: Progress) -> tuple[str, ...]:
+    """Launch the parties, ask them, and let them go; returns who is in the sum."""
+    with _launch(bound.plan, store, base) as addresses:
+        return _wait(lambda: _ask(bound, public, store, addresses, progress))
+
+
+async def _ask(
+    bound: Bound, public: dped.Public, store: RunStore, addresses: tuple[PartyAddress, ...], progress: Progress
+) -> tuple[str, ...]:
+    federation = Federation.at(addresses, bound, progress)
+    try:
+        with store.stage("join"):
+            await federation.open(store.id, bound)
+        await dped.collect(bound, public, federation, store)
+        await federation.leave()
+        return federation.present
+    finally:
+        await federation.close()
+
+
+def _launch(plan: Plan, store: RunStore, base: Path) -> AbstractContextManager[tuple[PartyAddress, ...]]:
+    if plan.federation.shards is None:
+        return _connect(plan)
+    return find_launcher(plan.federation.launch).launch(
+        LaunchRequest(party_tables(plan), store.folder / "parties", base)
+    )
+
+
+@contextmanager
+def _connect(plan: Plan) -> Iterator[tuple[PartyAddress, ...]]:
+    yield tuple(PartyAddress(party.name, party.address) for party in plan.federation.parties)
+
+
+def party_tables(plan: Plan) -> dict[str, dict[str, Any]]:
+    """The party files of a plan that divides one source itself: each party's part, and a policy just wide enough."""
+    shards = plan.federation.shards
+    if shards is None:
+        raise RunError("The plan names parties that run elsewhere; they have party files of their own.")
+    split = shards.split.model_dump(exclude_none=True)
+    parts = {"parts": split.pop("parties"), "seed": split_seed(plan.run.seed)} | split
+    source = shards.model_dump(exclude_none=True, exclude={"split"})
+    policy = {
+        "epsilon": plan.privacy.epsilon,
+        "delta": plan.privacy.delta,
+        "recipes": [plan.run.recipe],
+        "simulation": True,
+    }
+    return {
+        name: {"name": name, "shard": source | {"part": parts | {"part": number}}, "policy": policy}
+        for number, name in enumerate(plan.federation.names)
+    }
+
+
+def _remove_run(folder: Path) -> None:
+    """Remove the run a folder holds; refuses a folder with anything that is no run's."""
+    if not folder.exists():
+        return
+    if not (folder / "run.sqlite").exists() and any(folder.iterdir()):
+        raise RunError(f"{folder} holds something that is not a run; it was left alone. Choose another --output.")
+    shutil.rmtree(folder)
+
+
+def _wait(make: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
+    """Run a coroutine to its end in a thread of its own, so that it also works where a loop runs already.
+
+    An interrupt of the waiting thread cancels the coroutine, waits until it has cleaned up, and is raised again.
+    """
+    loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+    outcome: list[Value] = []
+    failure: list[BaseException] = []
+
+    async def main() -> Value:
+        task = asyncio.current_task()
+        assert task is not None
+        loops.append((asyncio.get_running_loop(), task))
+        return await make()
+
+    def target() -> None:
+        try:
+            outcome.append(asyncio.run(main()))
+        except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
+            failure.append(error)
+
+    thread = threading.Thread(target=target, name="run")
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(0.2)
+    except BaseException:
+        for loop, task in loops:
+            loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+        raise
+    if failure:
+        raise failure[0]
+    return outcome[0]

@@ -1,0 +1,175 @@
+"""The `coordinator` command: for the person who starts a run."""
+
+import json
+import signal
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from aggregation.errors import ConclaveError
+from coordinator.errors import PlanError
+
+app = typer.Typer(
+    name="coordinator",
+    help="Publish one model learned from the text of several parties, with a differential-privacy guarantee.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+out = Console(highlight=False, soft_wrap=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of standard output.")]
+Output = Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Put everything of the run here.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"coordinator, Conclave {version_of('conclave-distill')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None: ...
+
+
+@app.command()
+def init(
+    plan: Annotated[Path, typer.Argument(help="The file to write.")] = Path("plan.toml"),
+    launch: Annotated[
+        str, typer.Option(help='"ray": try it on this machine; "connect": parties run elsewhere.')
+    ] = "ray",
+) -> None:
+    """Write a commented plan to start from."""
+    from coordinator.template import template
+
+    text = template(launch)
+    try:
+        with plan.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise PlanError(f"{plan} exists already and was left alone. Name another file.") from None
+    except OSError as error:
+        raise PlanError(f"{plan} cannot be written: {error.strerror}.") from None
+    out.print(f"wrote {plan}\nnext: coordinator run {plan}")
+
+
+@app.command()
+def run(
+    plan: Annotated[Path, typer.Argument(help="The plan, a TOML file.")],
+    output: Output = None,
+    replace: Annotated[bool, typer.Option(help="Remove the run that DIR holds first.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a plan and publish its student."""
+    from coordinator import api
+    from coordinator.progress import Terminal
+
+    progress = Terminal()
+    try:
+        result = api.run(plan, output=output, replace=replace, progress=progress)
+    finally:
+        progress.close()
+    _summary(result)
+    if as_json:
+        _json(
+            {
+                "run": result.run,
+                "student": str(result.student),
+                "epsilon": result.epsilon,
+                "delta": result.delta,
+                "unit": result.statement.plan.privacy.unit,
+                "record": result.statement.plan.privacy.record,
+                "metrics": result.metrics,
+            }
+        )
+
+
+@app.command()
+def runs(as_json: AsJson = False) -> None:
+    """List the runs of this machine, newest first."""
+    from coordinator import api
+
+    entries = api.runs()
+    if not entries:
+        out.print("no runs yet. Start one: coordinator run plan.toml")
+    else:
+        table = Table(box=None, pad_edge=False)
+        for heading in ("run", "status", "epsilon", "started (UTC)", "folder"):
+            table.add_column(heading, overflow="fold", no_wrap=heading != "folder")
+        for entry in entries:
+            started = datetime.fromtimestamp(entry.started, UTC).strftime("%Y-%m-%d %H:%M")
+            epsilon = "-" if entry.epsilon is None else f"{entry.epsilon:.2f}"
+            table.add_row(entry.id, entry.status, epsilon, started, str(entry.folder))
+        out.print(table)
+    if as_json:
+        keys = ("id", "name", "status", "epsilon", "started", "plan_hash")
+        _json({"runs": [{key: getattr(e, key) for key in keys} | {"folder": str(e.folder)} for e in entries]})
+
+
+@app.command()
+def report(
+    run: Annotated[str, typer.Argument(help="A run's id, the beginning of one, or its folder.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show what a run promises, whom it trusts, what it does not protect, and what was measured."""
+    from coordinator import api
+    from coordinator.report import render
+
+    found = api.report(run)
+    out.print(render(found), markup=False)
+    if as_json:
+        _json(found)
+
+
+def _summary(result: Any) -> None:
+    from coordinator.report import measurements, promise
+
+    out.print(f"published  {result.student}", markup=False)
+    out.print(promise(result.statement), markup=False)
+    for trust in result.statement.privacy["trust_means"]:
+        out.print(trust, markup=False)
+    for label, value in measurements(result.metrics):
+        out.print(f"  {label}: {value}", markup=False)
+    if result.neighbours:
+        out.print("nearest words")
+        for word, near in result.neighbours.items():
+            out.print(f"  {word}: {', '.join(near)}", markup=False)
+    out.print(f"next: coordinator report {result.run}", markup=False)
+
+
+def _json(value: dict[str, Any]) -> None:
+    sys.stdout.flush()
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False), flush=True)
+
+
+def _terminated(number: int, frame: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Run the command; every error of ours becomes one sentence and an exit code: 2 for usage, 1 for failure."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        app(standalone_mode=True)
+    except PlanError as error:
+        _fail(str(error), 2)
+    except ConclaveError as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        _fail("stopped.", 130)
+
+
+def _fail(sentence: str, code: int) -> NoReturn:
+    Console(stderr=True, highlight=False, soft_wrap=True).print(sentence, markup=False)
+    sys.exit(code)

@@ -1,0 +1,92 @@
+"""What a person sees while a run goes on: parties, blocks, budget. One protocol, and two ways to show it."""
+
+import sys
+import time
+from typing import Protocol, TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+BAR = 24
+
+
+class Progress(Protocol):
+    """Told by the run what happens; never asks anything back."""
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        ...
+
+    def party(self, name: str, state: str) -> None:
+        """A party's state in a word or two, for example `ready` or `counting 62%`."""
+        ...
+
+    def bar(self, label: str, done: int, total: int, note: str = "") -> None:
+        """How far something is; the same label again moves the same bar."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        ...
+
+
+class Silent:
+    """Shows nothing: for programs and notebooks that want the result alone."""
+
+    def say(self, line: str) -> None: ...
+
+    def party(self, name: str, state: str) -> None: ...
+
+    def bar(self, label: str, done: int, total: int, note: str = "") -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Terminal:
+    """A live display on a terminal; elsewhere one line when something begins or ends, so that logs stay short."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._console = Console(file=stream or sys.stderr, highlight=False)
+        self._parties: dict[str, str] = {}
+        self._bars: dict[str, tuple[int, int, str]] = {}
+        self._drawn = 0.0
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        if self._console.is_terminal:
+            self._live.start()
+
+    def say(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)
+
+    def party(self, name: str, state: str) -> None:
+        was, self._parties[name] = self._parties.get(name, ""), state
+        if not self._console.is_terminal and was.split(" ")[0] != state.split(" ")[0]:
+            self.say(f"  {name} {state}")
+        self._draw()
+
+    def bar(self, label: str, done: int, total: int, note: str = "") -> None:
+        self._bars[label] = (done, total, note)
+        if not self._console.is_terminal and done >= total:
+            self.say(f"  {_line(label, done, total, note)}")
+        if self._console.is_terminal and done >= total:
+            self._bars.pop(label)
+            self.say(f"  {_line(label, done, total, note)}")
+        self._draw(now=done >= total)
+
+    def close(self) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def _draw(self, *, now: bool = False) -> None:
+        if not self._console.is_terminal or not (now or time.monotonic() - self._drawn > 0.1):
+            return
+        self._drawn = time.monotonic()
+        parties = " · ".join(f"{name} {state}" for name, state in self._parties.items())
+        lines = [Text(f"  parties   {parties}")] if parties else []
+        lines += [Text(f"  {_line(label, *bar)}") for label, bar in self._bars.items()]
+        self._live.update(Group(*lines), refresh=True)
+
+
+def _line(label: str, done: int, total: int, note: str) -> str:
+    filled = round(BAR * done / max(total, 1))
+    return f"{label:<9} {'█' * filled}{'░' * (BAR - filled)}  {done:,} / {total:,}  {note}".rstrip()

@@ -1,0 +1,250 @@
+"""Where runs are kept: an index of all runs, and one folder a run with its stages and released blocks.
+
+What is kept is what was released, plus public artefacts: nothing here that a leak could turn into a breach. Every
+file is written beside its place and renamed into it; the SQLite row that names it is committed after that.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.errors import RunError
+
+_INDEX = """
+CREATE TABLE IF NOT EXISTS runs (
+  id TEXT PRIMARY KEY, name TEXT NOT NULL, folder TEXT NOT NULL, plan_hash TEXT NOT NULL, started REAL NOT NULL
+)"""
+
+_RUN = """
+CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS stages (name TEXT PRIMARY KEY, started REAL NOT NULL, finished REAL, result TEXT);
+CREATE TABLE IF NOT EXISTS blocks (
+  release TEXT NOT NULL, batch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL,
+  file TEXT NOT NULL, sha256 TEXT NOT NULL, stored REAL NOT NULL, PRIMARY KEY (release, batch)
+)"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEntry:
+    """One line of the index. `epsilon` is None before anything was released and where nothing is guaranteed."""
+
+    id: str
+    name: str
+    folder: Path
+    plan_hash: str
+    started: float
+    status: str
+    epsilon: float | None
+
+
+def home() -> Path:
+    """The folder of the index: `$CONCLAVE_HOME`, else `~/.conclave`."""
+    return Path(os.environ.get("CONCLAVE_HOME") or Path.home() / ".conclave").expanduser()
+
+
+class RunIndex:
+    """All runs this user has started on this machine, wherever their folders are."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or home()
+        self._path = self._folder / "runs.sqlite"
+
+    def add(self, name: str, plan_hash: bytes, folder: Path | None) -> "RunStore":
+        """Make a new run with a random id. `folder` is where everything of it goes, by default below the index.
+
+        Raises `RunError` when the folder holds a run already or cannot be written.
+        """
+        run_id = f"{secrets.token_hex(4)}-{name}"
+        folder = (folder or self._folder / "runs" / run_id).absolute()
+        store = RunStore.create(folder, run_id, name, plan_hash)
+        with self._open() as index, index:
+            index.execute("DELETE FROM runs WHERE folder = ?", (str(folder),))
+            index.execute(
+                "INSERT INTO runs VALUES (?, ?, ?, ?, ?)", (run_id, name, str(folder), plan_hash.hex(), time.time())
+            )
+        return store
+
+    def entries(self) -> list[RunEntry]:
+        """All runs whose folders still exist, newest first."""
+        if not self._path.exists():
+            return []
+        with self._open() as index:
+            rows = index.execute("SELECT * FROM runs ORDER BY started DESC").fetchall()
+        return [entry for row in rows if (entry := self._entry(row)) is not None]
+
+    def find(self, run: str) -> "RunStore":
+        """The run with this id, with a unique beginning of it, or in this folder. Raises `RunError`."""
+        if (Path(run) / "run.sqlite").exists():
+            return RunStore(Path(run).absolute())
+        entries = self.entries()
+        found = [entry for entry in entries if entry.id == run] or [e for e in entries if e.id.startswith(run)]
+        if len(found) == 1:
+            return RunStore(found[0].folder)
+        if found:
+            raise RunError(f'"{run}" can be {" or ".join(entry.id for entry in found)}. Write more of it.')
+        raise RunError(f'There is no run "{run}". `coordinator runs` lists those there are.')
+
+    def _entry(self, row: tuple[Any, ...]) -> RunEntry | None:
+        folder = Path(row[2])
+        if not (folder / "run.sqlite").exists():
+            return None
+        store = RunStore(folder)
+        return RunEntry(row[0], row[1], folder, row[3], row[4], store.status(), store.fact("epsilon"))
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            connection = sqlite3.connect(self._path, timeout=30)
+            connection.execute(_INDEX)
+        except (OSError, sqlite3.Error) as error:
+            raise RunError(f"The index of runs {self._path} cannot be opened: {error}. Set CONCLAVE_HOME.") from None
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+
+class RunStore:
+    """One run's folder: `run.sqlite`, `plan.json`, `blocks/`, `artefacts/`, and what it publishes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._connection = sqlite3.connect(folder / "run.sqlite", timeout=30)
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = FULL")
+
+    @classmethod
+    def create(cls, folder: Path, run_id: str, name: str, plan_hash: bytes) -> "RunStore":
+        """Start a run's folder, which may exist if it holds no other run. Raises `RunError`."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if (folder / "run.sqlite").exists():
+                raise RunError(
+                    f"{folder} holds a run already ({RunStore(folder).id}). "
+                    "Choose another --output, or remove that folder if the run is not needed."
+                )
+            with sqlite3.connect(folder / "run.sqlite") as connection:
+                connection.executescript(_RUN)
+            connection.close()
+        except (OSError, sqlite3.Error) as error:
+            raise RunError(f"The folder {folder} cannot hold a run: {error}.") from None
+        store = cls(folder)
+        store.note(
+            id=run_id, name=name, plan_hash=plan_hash.hex(), started=time.time(), status="running", process=os.getpid()
+        )
+        return store
+
+    @property
+    def id(self) -> str:
+        """The random run id."""
+        return str(self.fact("id"))
+
+    def note(self, **facts: Any) -> None:
+        """Write facts of the run, as JSON, in one transaction."""
+        with self._connection as transaction:
+            transaction.executemany(
+                "INSERT OR REPLACE INTO facts VALUES (?, ?)", [(key, json.dumps(value)) for key, value in facts.items()]
+            )
+
+    def fact(self, key: str) -> Any:
+        """One fact, or None."""
+        row = self._connection.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def status(self) -> str:
+        """running, interrupted (its process is gone), finished or failed."""
+        status = str(self.fact("status"))
+        return "interrupted" if status == "running" and not _alive(self.fact("process")) else status
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[dict[str, Any]]:
+        """Mark a stage as started, and on the way out as finished with what was put into the dictionary.
+
+        A stage that raises stays unfinished.
+        """
+        result: dict[str, Any] = {}
+        self._begin(name)
+        yield result
+        self._finish(name, result)
+
+    def _begin(self, stage: str) -> None:
+        with self._connection as transaction:
+            transaction.execute("INSERT OR REPLACE INTO stages (name, started) VALUES (?, ?)", (stage, time.time()))
+
+    def _finish(self, stage: str, result: Any) -> None:
+        with self._connection as transaction:
+            transaction.execute(
+                "UPDATE stages SET finished = ?, result = ? WHERE name = ?", (time.time(), json.dumps(result), stage)
+            )
+
+    def stages(self) -> dict[str, tuple[float, float | None, Any]]:
+        """For each stage, in order: when it started, when it finished, its result."""
+        rows = self._connection.execute("SELECT name, started, finished, result FROM stages ORDER BY rowid")
+        return {name: (start, end, json.loads(result) if result else None) for name, start, end, result in rows}
+
+    def put_block(self, release: str, batch: int, start: int, stop: int, block: NDArray[np.int64]) -> None:
+        """Keep rows [start, stop) of a noisy sum. Storing a batch again replaces it."""
+        content = BytesIO()
+        np.save(content, block, allow_pickle=False)
+        name = f"blocks/{release}/{batch:06}.npy"
+        self.write(name, content.getvalue())
+        digest = hashlib.sha256(content.getvalue()).hexdigest()
+        with self._connection as transaction:
+            transaction.execute(
+                "INSERT OR REPLACE INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (release, batch, start, stop, name, digest, time.time()),
+            )
+
+    def blocks(self, release: str) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+        """All kept rows of a release as (start, stop, int64 [rows, columns]), one block in memory at a time."""
+        rows = self._connection.execute(
+            "SELECT start, stop, file, sha256 FROM blocks WHERE release = ? ORDER BY start", (release,)
+        ).fetchall()
+        for start, stop, name, digest in rows:
+            content = (self.folder / name).read_bytes()
+            if hashlib.sha256(content).hexdigest() != digest:
+                raise RunError(f"{self.folder / name} is damaged: its digest differs from the one in run.sqlite.")
+            yield start, stop, np.load(BytesIO(content), allow_pickle=False)
+
+    def write(self, name: str, content: bytes) -> Path:
+        """Write a file of the run whole or not at all. Raises `RunError` when the disk does not take it."""
+        path = self.folder / name
+        beside = path.with_name(f".{path.name}.part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with beside.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        except OSError as error:
+            beside.unlink(missing_ok=True)
+            raise RunError(f"{path} cannot be written: {error.strerror}.") from None
+        return path
+
+    def close(self) -> None:
+        """Close the database."""
+        self._connection.close()
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,115 @@
+"""From a plan to what binds both ends: mechanisms calibrated to the budget, priced before anything runs."""
+
+import math
+from dataclasses import dataclass
+
+from dp_accounting import GaussianDpEvent
+
+from aggregation.accounting import Guarantee, calibrate, price
+from aggregation.counts import CountsMechanism
+from coordinator.errors import PlanError
+from coordinator.plan import Plan
+from protos.conclave.v1 import plan_pb2
+
+COUNTS = "counts"
+
+_UNIT = {"record": plan_pb2.UNIT_RECORD, "user": plan_pb2.UNIT_USER}
+_RECORD = {
+    "document": plan_pb2.RECORD_DOCUMENT,
+    "sentence": plan_pb2.RECORD_SENTENCE,
+    "pair": plan_pb2.RECORD_PAIR,
+}
+_TRUST = {
+    "trusted-aggregator": plan_pb2.TRUST_TRUSTED_AGGREGATOR,
+    "secure-sum": plan_pb2.TRUST_SECURE_SUM,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A plan with its mechanisms chosen.
+
+    guarantee: what the run costs at every party, delta being the plan's; slack of the noise sampler is inside it.
+    binding: the message that every party is asked to join under.
+    """
+
+    plan: Plan
+    counts: CountsMechanism
+    guarantee: Guarantee
+    binding: plan_pb2.Plan
+
+    @property
+    def private(self) -> bool:
+        """Whether the guarantee holds: never when the noise can be reproduced from the plan."""
+        return not self.plan.privacy.insecure_reproducible_noise
+
+
+def bind(plan: Plan) -> Bound:
+    """Choose the noise and price it. Raises `PlanError` when the plan cannot be paid from its own budget."""
+    privacy, settings = plan.privacy, plan.dped
+    shares = len(plan.federation.names) - privacy.dropouts
+    cells = plan.vocabulary.size**2
+
+    def mechanism(multiplier: float) -> CountsMechanism:
+        return CountsMechanism(settings.clip, settings.levels, multiplier, shares)
+
+    multiplier = privacy.noise_multiplier
+    if multiplier is None:
+        draft = mechanism(calibrate(GaussianDpEvent, privacy.epsilon, privacy.delta))
+        spare = privacy.delta - draft.slack(cells, privacy.epsilon)
+        if spare <= privacy.delta / 2:
+            raise PlanError(
+                f"[privacy] delta = {privacy.delta:g} is too small for {cells:,} noisy cells: the noise sampler's own "
+                f"error takes {draft.slack(cells, privacy.epsilon):.1e} of it. Use a larger delta or fewer words."
+            )
+        multiplier = calibrate(GaussianDpEvent, privacy.epsilon, spare)
+    chosen = mechanism(multiplier)
+    guarantee = price([chosen.event()], privacy.delta - chosen.slack(cells, privacy.epsilon))
+    if guarantee.epsilon > privacy.epsilon:
+        needed = calibrate(GaussianDpEvent, privacy.epsilon, privacy.delta - chosen.slack(cells, privacy.epsilon))
+        raise PlanError(
+            f"[privacy] noise_multiplier = {multiplier:g} costs epsilon {_shown(guarantee.epsilon)} at delta "
+            f"{privacy.delta:g}, over the plan's {privacy.epsilon:g}. Use at least {needed:g}, or leave it out and it "
+            "is calibrated. Nothing ran."
+        )
+    guarantee = Guarantee(guarantee.epsilon, privacy.delta, guarantee.accountant, guarantee.rdp_epsilon)
+    return Bound(plan, chosen, guarantee, _message(plan, chosen))
+
+
+def _shown(epsilon: float) -> str:
+    return "infinity" if math.isinf(epsilon) else f"{epsilon:.3f}"
+
+
+def _message(plan: Plan, counts: CountsMechanism) -> plan_pb2.Plan:
+    privacy = plan.privacy
+    return plan_pb2.Plan(
+        document=plan.document(),
+        terms=plan_pb2.Terms(
+            recipe=plan.run.recipe,
+            seed=plan.run.seed,
+            parties=plan.federation.names,
+            minimum_parties=plan.minimum_parties,
+            privacy=plan_pb2.Privacy(
+                epsilon=privacy.epsilon,
+                delta=privacy.delta,
+                unit=_UNIT[privacy.unit],
+                record=_RECORD[privacy.record],
+                trust=_TRUST[privacy.trust],
+                dropouts=privacy.dropouts,
+                colluders=privacy.colluders,
+                insecure_reproducible_noise=privacy.insecure_reproducible_noise,
+            ),
+            releases=[
+                plan_pb2.Release(
+                    name=COUNTS,
+                    charges=1,
+                    counts=plan_pb2.CountsMechanism(
+                        clip=counts.clip,
+                        levels=counts.levels,
+                        noise_multiplier=counts.noise_multiplier,
+                        shares=counts.shares,
+                    ),
+                )
+            ],
+        ),
+    )
