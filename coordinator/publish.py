@@ -73,8 +73,8 @@ tags: [differential-privacy, word-embeddings]
 
 # {statement.plan.run.name}
 
-Embeddings of {words:,} words in {dimension} dimensions, learned from the text of
-{len(statement.parties)} parties that did not show it to each other. Made by Conclave, recipe `{statement.plan.run.recipe}`.
+Embeddings of {words:,} words in {dimension} dimensions, learned from the text of {len(statement.parties)} parties
+that did not show it to each other. Made by Conclave, recipe `{statement.plan.run.recipe}`.
 
 ```python
 from sentence_transformers import SentenceTransformer

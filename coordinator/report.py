@@ -110,8 +110,8 @@ def markdown(statement: Statement) -> str:
         promise(statement),
         "",
         f"- Mechanism: each unit's counts clipped to L2 norm {mechanism['clip']:g}, Gaussian noise of standard "
-        f"deviation {mechanism['noise_multiplier']:g} times that on each of {release['values']:,} sums, charged once; accountant "
-        f"{privacy['accountant']}"
+        f"deviation {mechanism['noise_multiplier']:g} times that on each of {release['values']:,} sums, charged once; "
+        f"accountant {privacy['accountant']}"
         + (f" (RDP: {privacy['epsilon_by_rdp']:.3f})" if privacy["epsilon_by_rdp"] else "")
         + ".",
         f"- Parties in the sum: {privacy['parties']['in_the_sum']} of {privacy['parties']['planned']}; the guarantee "

@@ -14,13 +14,13 @@ from protos.conclave.v1 import party_pb2, plan_pb2
 
 
 def canonical(message: Message) -> bytes:
-    """The message as canonical JSON, UTF-8."""
+    """The message as canonical JSON, UTF-8; a number that is not finite becomes its name in quotes."""
     fields = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
     return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def plan_hash(plan: plan_pb2.Plan) -> bytes:
-    """What a run is bound to: 32 bytes over the whole plan. Raises ValueError when a number in it is not finite."""
+    """What a run is bound to: 32 bytes over the whole plan."""
     return hashlib.sha256(b"conclave plan 1\n" + canonical(plan)).digest()
 
 

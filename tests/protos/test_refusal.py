@@ -1,0 +1,44 @@
+"""A refusal crosses the wire with its reason, its sentence and the rule it names."""
+
+import grpc
+import pytest
+
+from protos.conclave.v1 import party_pb2
+from protos.conclave.v1.party_pb2_grpc import PartyServicer, PartyStub, add_PartyServicer_to_server
+from protos.refusal import Reason, Refusal, abort, refusal_of
+
+
+class Refusing(PartyServicer):
+    def __init__(self, refusal):
+        self.refusal = refusal
+
+    async def Describe(self, request, context):  # noqa: N802 - grpc's name
+        if self.refusal is None:
+            await context.abort(grpc.StatusCode.INTERNAL, "a bug")
+        await abort(context, self.refusal)
+
+
+async def ask(refusal):
+    server = grpc.aio.server()
+    add_PartyServicer_to_server(Refusing(refusal), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await PartyStub(channel).Describe(party_pb2.DescribeRequest())
+            return caught.value
+    finally:
+        await server.stop(0)
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+async def test_every_reason_arrives_as_it_was_sent(reason):
+    error = await ask(Refusal(reason, "No, because.", "minimum_parties"))
+    refusal = refusal_of(error)
+    assert (refusal.reason, refusal.sentence, refusal.rule) == (reason, "No, because.", "minimum_parties")
+    assert error.code() is not grpc.StatusCode.UNKNOWN
+
+
+async def test_a_failure_that_is_no_refusal_is_not_taken_for_one():
+    assert refusal_of(await ask(None)) is None
