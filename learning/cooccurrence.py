@@ -1,0 +1,72 @@
+"""Co-occurrence: how often a word stands near another, unit by unit, as sparse matrices.
+
+A unit (a document, a sentence, all of a user's records) is a list of passages; a passage is an array of word positions,
+-1 for a word that the vocabulary lacks. No pair crosses the end of a passage. An unknown word keeps its place, so that
+words around it are as far apart as in the text, but counts for nothing. The matrices are symmetric: each pair of places
+counts once from either end.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from aggregation.errors import IntegrityError
+
+Passage = NDArray[np.int32]
+
+WINDOW = 5
+"""Words to either side that are a word's context."""
+
+
+def unit_counts(units: Sequence[Sequence[Passage]], size: int, window: int = WINDOW) -> sparse.csr_array:
+    """Count the (centre, context) pairs of every unit.
+
+    units: lists of passages of positions in -1..size-1. size: words in the vocabulary, V.
+    Returns float64 counts [units, V * V], the cell of a pair at centre * V + context; a unit without pairs is an empty row.
+    Memory: about 32 bytes a pair, window * 2 pairs a word; give a large shard in slices.
+    Raises `IntegrityError` for positions outside the vocabulary.
+    """
+    owner = [index for index, unit in enumerate(units) for _ in unit]
+    rows, cells = _pairs([passage for unit in units for passage in unit], owner, size, window)
+    ones = np.ones(rows.size)
+    # Converting from coordinates adds up what falls into one cell.
+    return sparse.coo_array((ones, (rows, cells)), shape=(len(units), size * size)).tocsr()
+
+
+def pair_counts(passages: Sequence[Passage], size: int, window: int = WINDOW) -> sparse.csr_array:
+    """Make every single (centre, context) pair a unit of its own: [pairs, V * V], a one in each row.
+
+    This is the unit that word-embedding papers amount to. It protects one pair, not a sentence, and no person.
+    """
+    _, cells = _pairs(passages, range(len(passages)), size, window)
+    return sparse.csr_array((np.ones(cells.size), cells, np.arange(cells.size + 1)), shape=(cells.size, size * size))
+
+
+def counts_of(passages: Sequence[Passage], size: int, window: int = WINDOW) -> sparse.csr_array:
+    """Count the pairs of all passages together: float64 [V, V], for public text and for simulation."""
+    _, cells = _pairs(passages, range(len(passages)), size, window)
+    return sparse.coo_array((np.ones(cells.size), (cells // size, cells % size)), shape=(size, size)).tocsr()
+
+
+def _pairs(
+    passages: Sequence[Passage], owners: Sequence[int], size: int, window: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All pairs, as (owner of the passage, cell)."""
+    if window < 1:
+        raise IntegrityError(f"A window reaches 1 word or more, not {window}.")
+    lengths = np.fromiter((len(passage) for passage in passages), dtype=np.int64, count=len(passages))
+    words = np.concatenate([np.empty(0, np.int32), *passages]).astype(np.int64)
+    if words.size and (words.min() < -1 or words.max() >= size):
+        raise IntegrityError(f"Word positions must lie in -1..{size - 1} for a vocabulary of {size}.")
+    passage = np.repeat(np.arange(lengths.size), lengths)
+    owner = np.asarray(owners, dtype=np.int64)
+    rows, cells = [], []
+    for distance in range(1, window + 1):
+        left, right = words[:-distance], words[distance:]
+        near = (left >= 0) & (right >= 0) & (passage[:-distance] == passage[distance:])
+        left, right, place = left[near], right[near], owner[passage[:-distance][near]]
+        rows += [place, place]
+        cells += [left * size + right, right * size + left]
+    return np.concatenate(rows), np.concatenate(cells)
