@@ -1,0 +1,189 @@
+"""The `party` command: serve a shard, and look at it before anything is served."""
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from aggregation.errors import ConclaveError
+from party.config import PartyConfig, ShardTable, located, read_config
+from protos.refusal import Refusal
+from protos.settings import SettingsError
+
+USAGE, FAILURE, INTERRUPTED = 2, 1, 130
+COMMON_WORDS = 1000
+
+app = typer.Typer(
+    name="party",
+    help="One data holder of a Conclave run: its text stays here, bounded and noised sums leave.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+ConfigOption = Annotated[Path, typer.Option("--config", help="The party file.", metavar="FILE")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on a line of its own.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"party {installed_version('conclave-distill')}")
+        raise typer.Exit
+
+
+@app.callback()
+def party(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    """One data holder of a Conclave run: its text stays here, bounded and noised sums leave."""
+
+
+@app.command()
+def serve(config: ConfigOption = Path("party.toml"), as_json: JsonOption = False) -> None:
+    """Answer for this party until it is told to end (Ctrl-C or SIGTERM)."""
+    settings = read_config(config)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    logging.getLogger("conclave.party").setLevel(logging.INFO)
+    ended_by = asyncio.run(_serve(settings, config.absolute().parent, as_json))
+    if ended_by == signal.SIGINT:
+        raise KeyboardInterrupt
+
+
+async def _serve(config: PartyConfig, base: Path, as_json: bool) -> int:
+    """Serve until a signal; returns which."""
+    from party.node import start
+
+    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def end(number: int) -> None:
+        if not ended.done():
+            ended.set_result(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, end, number)
+    async with await start(config, base=base) as node:
+        said = {"party": config.name, "address": node.address}
+        print(json.dumps(said) if as_json else f"party {config.name} listening on {node.address}", flush=True)
+        return await ended
+
+
+@app.command()
+def preview(
+    config: ConfigOption = Path("party.toml"),
+    vocabulary: Annotated[
+        Path | None, typer.Option(help="A vocabulary file, to see how much of the text it covers.", metavar="FILE")
+    ] = None,
+    words: Annotated[int, typer.Option(min=1, help="Without a file: coverage by this text's most frequent words.")] = (
+        COMMON_WORDS
+    ),
+    as_json: JsonOption = False,
+) -> None:
+    """Show what of the shard would be used. Reads it, serves nothing, sends nothing, writes nothing."""
+    settings = read_config(config)
+    shard = located(settings.shard, config.absolute().parent)
+    if vocabulary is not None and not vocabulary.is_file():
+        raise SettingsError(f"{vocabulary}: there is no such file.")
+    with tempfile.TemporaryDirectory(prefix="conclave-preview-") as cache:
+        found = look(shard, Path(cache), None if vocabulary is None else vocabulary.read_bytes(), words)
+    print(json.dumps({"party": settings.name, **found})) if as_json else _show(settings.name, shard, found)
+
+
+def look(shard: ShardTable, cache: Path, vocabulary: bytes | None, words: int) -> dict[str, object]:
+    """What a shard holds: columns, records, users, words, skipped rows by reason, share of words covered. Private."""
+    from learning.text import Skipped, columns
+    from learning.words import Vocabulary, tokenize
+    from party.shard import source_of, units
+
+    skipped = Skipped()
+    named = columns(source_of(shard), cache)
+    frequencies: Counter[str] = Counter()
+    records = 0
+    for unit in units(shard, "document", by_user=False, cache=cache, skipped=skipped):
+        records += 1
+        frequencies.update(tokenize(unit.passages[0]))
+    users = sum(1 for _ in units(shard, "document", by_user=True, cache=cache)) if shard.user is not None else None
+    known = (
+        {word for word, _ in frequencies.most_common(words)}
+        if vocabulary is None
+        else set(Vocabulary.from_bytes(vocabulary).words)
+    )
+    total = frequencies.total()
+    covered = sum(count for word, count in frequencies.items() if word in known)
+    return {
+        "columns": named,
+        "records": records,
+        "users": users,
+        "words": total,
+        "distinct_words": len(frequencies),
+        "skipped": dict(skipped.reasons),
+        "vocabulary": len(known),
+        "vocabulary_is_public": vocabulary is not None,
+        "coverage": covered / total if total else 0.0,
+    }
+
+
+def _show(name: str, shard: ShardTable, found: dict[str, object]) -> None:
+    mapped = {shard.text: "text", shard.id: "id", shard.user: "user", shard.label: "label"}
+    named = found["columns"]
+    skipped = found["skipped"]
+    assert isinstance(named, list)
+    assert isinstance(skipped, dict)
+    table = Table(title=f"party {name}: {shard.source}", show_header=False, title_justify="left")
+    table.add_row("columns", ", ".join(f"{each} ({mapped[each]})" if each in mapped else each for each in named))
+    if shard.part is not None:
+        table.add_row("part", f"{shard.part.part + 1} of {shard.part.parts}, by {shard.part.by}")
+    table.add_row("records", f"{found['records']:,}")
+    if found["users"] is not None:
+        table.add_row("users", f"{found['users']:,}")
+    table.add_row("words", f"{found['words']:,} ({found['distinct_words']:,} different)")
+    table.add_row("skipped rows", ", ".join(f"{reason}: {count:,}" for reason, count in skipped.items()) or "none")
+    against = "the vocabulary given" if found["vocabulary_is_public"] else "this text's own most frequent words"
+    table.add_row("coverage", f"{found['coverage']:.1%} of words are in {against} ({found['vocabulary']:,})")
+    Console().print(table)
+    print("Nothing was served or sent. These figures are private: they are for this party's eyes.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; every failure is one sentence on standard error. 2 for usage and files, 1 for the rest."""
+    try:
+        code = app(args=arguments, standalone_mode=False)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except typer.Abort:
+        return INTERRUPTED
+    except SettingsError as error:
+        return _failed(str(error), USAGE)
+    except Refusal as refusal:
+        return _failed(refusal.sentence, FAILURE)
+    except ConclaveError as error:
+        return _failed(str(error), FAILURE)
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return _failed(f"{what}.", FAILURE)
+    except Exception as error:
+        if hasattr(error, "exit_code") and hasattr(error, "format_message"):  # click's own usage errors
+            return _failed(f"{error.format_message()} See `party --help`.", error.exit_code)
+        raise
+    return code if isinstance(code, int) else 0
+
+
+def _failed(sentence: str, code: int) -> int:
+    print(f"party: {sentence}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

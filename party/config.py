@@ -1,0 +1,168 @@
+"""The party's own file: where it listens, what its shard is, and the policy that binds every plan."""
+
+import glob
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from protos.settings import Settings, SettingsError, check_settings, read_settings
+
+NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
+LINEAGE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+_LOCAL_ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")
+
+SIZE_FACT = "size-to-nearest-1000"
+
+
+class PartTable(Settings):
+    """`part`: which part of one source this party reads, where several parties on one machine divide it.
+
+    by: "hash", "dirichlet" or the name of a column whose every value lies in one part. part: from 0 to parts - 1.
+    alpha, label: for "dirichlet", how uneven the parts are and over which column. seed: public.
+    """
+
+    by: Annotated[str, Field(min_length=1)] = "hash"
+    parts: Annotated[int, Field(ge=1, le=1000)]
+    part: Annotated[int, Field(ge=0)]
+    alpha: Annotated[float, Field(gt=0)] | None = None
+    label: str | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+    @model_validator(mode="after")
+    def _whole(self) -> "PartTable":
+        if self.part >= self.parts:
+            raise ValueError(f"[shard] part: part = {self.part} is not one of 0 to {self.parts - 1}.")
+        if self.by == "dirichlet" and (self.alpha is None or self.label is None):
+            raise ValueError('[shard] part: by = "dirichlet" needs a label column and an alpha such as 0.5.')
+        if self.by != "dirichlet" and (self.alpha is not None or self.label is not None):
+            raise ValueError('[shard] part: alpha and label belong to by = "dirichlet".')
+        return self
+
+
+class ShardTable(Settings):
+    """`[shard]`: where this party's text is and which columns matter."""
+
+    source: Annotated[str, Field(min_length=1)]
+    text: str = "text"
+    id: str | None = None
+    user: str | None = None
+    label: str | None = None
+    split: str = "train"
+    stream: bool = False
+    part: PartTable | None = None
+
+
+class PolicyTable(Settings):
+    """`[policy]`: what binds every plan, whatever the plan says.
+
+    epsilon, delta: the cap for the life of this data, over all runs. declared_size: how many records the shard may be
+    said to have, public; no rate, bound or fact is ever taken from the true count.
+    simulation: the text is not private (a trial on one machine); only then is insecure noise admitted.
+    """
+
+    epsilon: Annotated[float, Field(gt=0)]
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    recipes: Annotated[list[str], Field(min_length=1)]
+    minimum_parties: Annotated[int, Field(ge=1)] = 1
+    tell: list[Literal["size-to-nearest-1000"]] = Field(default_factory=list)
+    declared_size: Annotated[int, Field(ge=1)] | None = None
+    simulation: bool = False
+
+    @model_validator(mode="after")
+    def _size_is_declared(self) -> "PolicyTable":
+        if SIZE_FACT in self.tell and self.declared_size is None:
+            raise ValueError(
+                f'[policy] tell = ["{SIZE_FACT}"] needs declared_size: a party tells the size it declares, '
+                "never one it counted."
+            )
+        return self
+
+
+class PartyConfig(Settings):
+    """A whole party file. `read_config` is how to get one.
+
+    listen: host and port; port 0 takes any free one. folder: what the party keeps (ledger, runs), relative to the file.
+    account: the ledger's lineage; it survives renaming the party and adding records.
+    """
+
+    name: Annotated[str, Field(pattern=NAME)]
+    listen: str = "127.0.0.1:7443"
+    plaintext: bool = False
+    folder: str = ""
+    account: Annotated[str, Field(pattern=LINEAGE)] | None = None
+    shard: ShardTable
+    policy: PolicyTable
+
+    @field_validator("listen")
+    @classmethod
+    def _host_and_port(cls, listen: str) -> str:
+        split_address(listen)
+        return listen
+
+    @model_validator(mode="after")
+    def _plaintext_stays_here(self) -> "PartyConfig":
+        host, _ = split_address(self.listen)
+        if not self.plaintext and not _is_loopback(host):
+            raise ValueError(
+                f'listen = "{self.listen}" can be reached from other machines, and TLS is not there yet. Use '
+                f'"127.0.0.1:{split_address(self.listen)[1]}", or set plaintext = true on a network you trust.'
+            )
+        return self
+
+    @property
+    def lineage(self) -> str:
+        """The ledger's account name."""
+        return self.account or self.name
+
+    def home(self, base: Path) -> Path:
+        """The folder of everything this party keeps. `base` is the folder of the party file."""
+        return (base / (self.folder or f"{self.name}.party")).absolute()
+
+
+def split_address(listen: str) -> tuple[str, int]:
+    """Host and port of `127.0.0.1:7443` or `[::1]:7443`. Raises ValueError saying what it should look like."""
+    host, colon, port = listen.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    if not colon or not bare or (":" in bare) != host.startswith("[") or not port.isascii() or not port.isdigit():
+        raise ValueError('this should be a host and a port, for example "127.0.0.1:7443".')
+    if int(port) > 65535:
+        raise ValueError(f"{port} is not a port. Use 1 to 65535, or 0 for any free one.")
+    return bare, int(port)
+
+
+def located(shard: ShardTable, base: Path) -> ShardTable:
+    """The shard with a local source made absolute from `base`, the folder of the party file.
+
+    Raises `SettingsError` when the source is plainly a local path and nothing is there.
+    """
+    source = shard.source
+    pattern = any(sign in source for sign in "*?[")
+    local = pattern or source.startswith(("/", "./", "../", "~")) or source.lower().endswith(_LOCAL_ENDINGS)
+    path = Path(source).expanduser() if source.startswith("~") else base / source
+    there = bool(glob.glob(str(path), recursive=True)) if pattern else path.exists()
+    if local and not there:
+        what = "no file matches it" if pattern else "there is no such file or folder"
+        raise SettingsError(f'[shard] source = "{source}": {what} ({path.absolute()}).')
+    return shard.model_copy(update={"source": str(path.absolute())}) if there else shard
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_config(path: Path) -> PartyConfig:
+    """Read and check a party file. Raises `SettingsError` naming the file, the key and what would be right."""
+    return read_settings(path, PartyConfig)
+
+
+def check_config(tables: dict[str, object], name: str) -> PartyConfig:
+    """Check the tables of a party file that a launcher made. Raises `SettingsError`."""
+    return check_settings(tables, PartyConfig, name)

@@ -1,0 +1,135 @@
+"""What a party keeps of the runs it joined: the plan, what was trained, the blocks that left. Files of mode 0600."""
+
+import json
+import os
+import re
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from protos.conclave.v1 import plan_pb2
+from protos.refusal import Reason, Refusal
+
+NAME: Final = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Something that was trained: the digest of its request and the release it was trained for."""
+
+    id: str
+    digest: bytes
+    release: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that this party joined and has not left, with its folder."""
+
+    id: str
+    plan_hash: bytes
+    terms: plan_pb2.Terms
+    folder: Path
+
+    def release(self, name: str) -> plan_pb2.Release:
+        """The release of the plan's terms. Raises `Refusal` (REQUEST) for one that is not in them."""
+        for release in self.terms.releases:
+            if release.name == name:
+                return release
+        known = ", ".join(release.name for release in self.terms.releases) or "none"
+        raise Refusal(Reason.REQUEST, f'the plan has no release "{name[:64]}"; it has {known}.')
+
+    def counts(self, release: str) -> Path:
+        """Where the bounded, noise-free sum of a release is kept until the run ends."""
+        return self.folder / f"{release}.counts.npz"
+
+    def operation(self, release: str) -> Operation | None:
+        """What trained a release, once it has."""
+        path = self.folder / f"{release}.operation.json"
+        try:
+            kept = json.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            return None
+        return Operation(kept["id"], bytes.fromhex(kept["digest"]), release)
+
+    def keep_operation(self, operation: Operation) -> None:
+        """Note that a release was trained; from now on nothing else trains it in this run."""
+        kept = json.dumps({"id": operation.id, "digest": operation.digest.hex()})
+        write_whole(self.folder / f"{operation.release}.operation.json", kept.encode())
+
+    def block(self, release: str, batch: int) -> bytes | None:
+        """The bytes of a block that was made already."""
+        try:
+            return self._block(release, batch).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def keep_block(self, release: str, batch: int, block: NDArray[np.int32]) -> None:
+        """Keep a block before any byte of it leaves."""
+        write_whole(self._block(release, batch), np.ascontiguousarray(block, "<i4").tobytes())
+
+    def _block(self, release: str, batch: int) -> Path:
+        return self.folder / f"{release}.{batch}.block"
+
+
+class Runs:
+    """The folder of all runs, one folder a run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        private_folder(folder)
+
+    def make(self, run_id: str, plan_hash: bytes, plan: plan_pb2.Plan) -> Run:
+        """Keep a plan under its run id."""
+        folder = self._path(run_id)
+        private_folder(folder)
+        write_whole(folder / "plan.pb", plan.SerializeToString())
+        return Run(run_id, plan_hash, plan.terms, folder)
+
+    def find(self, run_id: str, plan_hash: bytes) -> Run | None:
+        """A run that an earlier node of this party joined, or None when its folder is gone."""
+        folder = self._path(run_id)
+        try:
+            plan = plan_pb2.Plan.FromString((folder / "plan.pb").read_bytes())
+        except (FileNotFoundError, DecodeError):
+            return None
+        return Run(run_id, plan_hash, plan.terms, folder)
+
+    def drop(self, run_id: str) -> None:
+        """Remove everything of a run. Idempotent."""
+        shutil.rmtree(self._path(run_id), ignore_errors=True)
+
+    def _path(self, run_id: str) -> Path:
+        check_run_id(run_id)
+        return self._folder / run_id
+
+
+def check_run_id(run_id: str) -> None:
+    """Raises `Refusal` (REQUEST) for anything that is not a run id: it names a folder."""
+    if not NAME.fullmatch(run_id):
+        raise Refusal(Reason.REQUEST, "a run id has 1 to 64 small letters, digits and hyphens.")
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder that only this user may enter."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.chmod(0o700)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file of mode 0600 whole or not at all, on disk when this returns."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,173 @@
+"""From a source to the units that are protected: records or users, in one party's part, by hashes of public things.
+
+Whether a unit is here, and in which slot, depends on the unit's own id and on public values alone, so that one unit
+more or less moves no other.
+"""
+
+import hashlib
+import hmac
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learning.text import Document, Skipped, Source, read
+from learning.words import sentences
+from party.config import PartTable, ShardTable
+from party.errors import ShardError
+
+Kind = Literal["document", "sentence", "pair"]
+
+_SPILLS: Final = 64
+_NO_USER: Final = "no user"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What the guarantee is about: its id and its passages; no word pair reaches across passages."""
+
+    id: str
+    passages: tuple[str, ...]
+
+
+def units(
+    shard: ShardTable, record: Kind, *, by_user: bool, cache: Path, skipped: Skipped | None = None
+) -> Iterator[Unit]:
+    """The units of this party's part of its source, streamed.
+
+    record: a document is one unit; so is each sentence; for "pair" the documents come, and whoever counts takes each of
+    their pairs for a unit. by_user: all records of a user are one unit; they are gathered through files below `cache`
+    (mode 0700), so memory holds about a 64th of the shard at a time.
+
+    Raises `ShardError` when there is none, or when the settings cannot give such units; `learning.text.DataError` when
+    the source cannot be read.
+    """
+    skipped = Skipped() if skipped is None else skipped
+    if by_user and shard.user is None:
+        raise ShardError(
+            "[shard] user is missing: the plan protects users. Name the column that says whose a record is."
+        )
+    if by_user and shard.part is not None and shard.part.by not in ("hash", shard.user):
+        raise ShardError(
+            f'[shard] part: by = "{shard.part.by}" may divide one user among parties, and the plan protects users. '
+            f'Use by = "hash" or by = "{shard.user}".'
+        )
+    found = _by_user(shard, cache, skipped) if by_user else _by_record(shard, record, cache, skipped)
+    empty = True
+    for unit in found:
+        empty = False
+        yield unit
+    if empty:
+        raise ShardError(_emptiness(shard, skipped))
+
+
+def source_of(shard: ShardTable) -> Source:
+    """The shard's table as the reader takes it, with the columns that dividing needs."""
+    wanted = [shard.part.by] if shard.part is not None and shard.part.by not in ("hash", "dirichlet") else []
+    wanted += [shard.part.label] if shard.part is not None and shard.part.label is not None else []
+    named = {shard.text, shard.id, shard.user, shard.label}
+    extra = tuple(dict.fromkeys(column for column in wanted if column not in named))
+    return Source(
+        source=shard.source,
+        text=shard.text,
+        id=shard.id,
+        user=shard.user,
+        label=shard.label,
+        columns=extra,
+        split=shard.split,
+        stream=shard.stream,
+    )
+
+
+def slot(key: bytes, unit: str, slots: int) -> int:
+    """The slot of a unit among `slots`: HMAC-SHA256 under the party's key, so that no other unit has a say in it."""
+    digest = hmac.digest(key, unit.encode(), "sha256")
+    return int.from_bytes(digest, "big") % slots
+
+
+def part_of(table: PartTable, unit: str, fields: Mapping[str, str]) -> int:
+    """Which part a unit belongs to, from its own id (or owner, or label) and the public seed alone.
+
+    hash: evenly by the id. A column: all units of one value together. dirichlet: the parts' proportions of each label
+    are drawn from Dirichlet(alpha, ..., alpha) by the seed, and the id decides within them.
+    """
+    if table.by == "hash":
+        return min(int(_fraction(table.seed, "unit", unit) * table.parts), table.parts - 1)
+    if table.by == "dirichlet":
+        assert table.label is not None
+        shares = _shares(table, fields.get(table.label, ""))
+        place = np.searchsorted(np.cumsum(shares), _fraction(table.seed, "unit", unit), side="right")
+        return min(int(place), table.parts - 1)
+    owner = fields.get(table.by, "")
+    return min(int(_fraction(table.seed, "owner", owner) * table.parts), table.parts - 1)
+
+
+def _shares(table: PartTable, label: str) -> NDArray[np.float64]:
+    assert table.alpha is not None
+    digest = hashlib.sha256(f"conclave dirichlet {table.seed}\n{label}".encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest, "big")).dirichlet(np.full(table.parts, table.alpha))
+
+
+def _fraction(seed: int, role: str, name: str) -> float:
+    """A number in [0, 1) that depends on its arguments alone."""
+    digest = hashlib.sha256(f"conclave part {role} {seed}\n{name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+def _here(shard: ShardTable, unit: str, document: Document) -> bool:
+    return shard.part is None or part_of(shard.part, unit, document.fields) == shard.part.part
+
+
+def _by_record(shard: ShardTable, record: Kind, cache: Path, skipped: Skipped) -> Iterator[Unit]:
+    together = shard.user is not None and shard.part is not None and shard.part.by == "hash"
+    for document in read(source_of(shard), cache, skipped):
+        if record == "sentence":
+            for sentence in sentences(document.text):
+                name = hashlib.sha256(sentence.encode()).hexdigest()
+                if _here(shard, _user(shard, document) if together else name, document):
+                    yield Unit(name, (sentence,))
+        elif _here(shard, _user(shard, document) if together else document.id, document):
+            yield Unit(document.id, (document.text,))
+
+
+def _user(shard: ShardTable, document: Document) -> str:
+    return document.fields.get(shard.user, "") if shard.user is not None else ""
+
+
+def _by_user(shard: ShardTable, cache: Path, skipped: Skipped) -> Iterator[Unit]:
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="users-", dir=cache) as folder:
+        spills = [Path(folder) / f"{number}.jsonl" for number in range(_SPILLS)]
+        with ExitStack() as stack:
+            files = [stack.enter_context(path.open("w", encoding="utf-8")) for path in spills]
+            for document in read(source_of(shard), cache, skipped):
+                user = _user(shard, document)
+                if not user:
+                    skipped.reasons[_NO_USER] += 1
+                elif _here(shard, user, document):
+                    spill = int(_fraction(0, "spill", user) * _SPILLS)
+                    files[spill].write(json.dumps([user, document.text]) + "\n")
+        for path in spills:
+            gathered: dict[str, list[str]] = defaultdict(list)
+            with path.open(encoding="utf-8") as lines:
+                for user, text in map(json.loads, lines):
+                    gathered[user].append(text)
+            path.unlink()
+            yield from (Unit(user, tuple(texts)) for user, texts in gathered.items())
+
+
+def _emptiness(shard: ShardTable, skipped: Skipped) -> str:
+    why = f" Rows were skipped for: {', '.join(sorted(skipped.reasons))}."
+    part = f", part {shard.part.part + 1} of {shard.part.parts} by {shard.part.by}" if shard.part else ""
+    return (
+        f'the shard is empty: source "{shard.source}"{part} has no usable text in column "{shard.text}".'
+        f"{why if skipped.reasons else ''} "
+        + ("Use fewer parties or another split." if shard.part else "Name a source that has some.")
+    )

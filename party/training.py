@@ -1,0 +1,93 @@
+"""Training in a subprocess, seen from the node: one at a time, watched, ended with the node, never done twice."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from party.work import UNKNOWN, Job
+from protos.refusal import Reason, Refusal
+
+log = logging.getLogger("conclave.party")
+
+_ROOT: Final = str(Path(__file__).resolve().parent.parent)
+_SHARD_FAILURES: Final = frozenset({"DataError", "ShardError"})
+
+
+class Training:
+    """One operation as it goes. Whoever asked may go away and come back; it goes on."""
+
+    def __init__(self, digest: bytes, release: str) -> None:
+        self.digest = digest
+        self.release = release
+        self.percent = UNKNOWN
+        self.started = time.monotonic()
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been going on."""
+        return time.monotonic() - self.started
+
+    async def run(self, job: Job, turn: asyncio.Semaphore, *, frank: bool) -> None:
+        """Do the job when it is its turn. Raises `Refusal` (SHARD, TRAINING) when there is no result.
+
+        frank: whether the caller may read what is wrong with the shard. Of private text it may not: such a sentence can
+        name files and say how many rows are unusable. The party's own log has it in any case.
+        """
+        async with turn:
+            failure = await self._work(job)
+        if failure is None:
+            return
+        kind, sentence = failure
+        log.error("training failed: %s", sentence)
+        if kind == "DataError" and not frank:
+            sentence = "the shard cannot be read. Its own log says why."
+        raise Refusal(Reason.SHARD if kind in _SHARD_FAILURES else Reason.TRAINING, sentence)
+
+    async def _work(self, job: Job) -> tuple[str, str] | None:
+        """None when the result is on disk, else the kind of failure and a sentence."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-m",
+            "party.work",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=_environment(os.environ),
+            cwd="/",
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        failure = ("", "training ended without a result. Its own log says why.")
+        finished = False
+        try:
+            with contextlib.suppress(ConnectionError):
+                process.stdin.write(job.to_json().encode() + b"\n")
+                await process.stdin.drain()
+            async for line in process.stdout:
+                said = json.loads(line)
+                if "percent" in said:
+                    self.percent = said["percent"]
+                elif "failed" in said:
+                    failure = (said["kind"], said["failed"])
+                finished = finished or said.get("finished", False)
+            return None if await process.wait() == 0 and finished else failure
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await asyncio.shield(process.wait())
+
+
+def _environment(outside: Mapping[str, str]) -> dict[str, str]:
+    """The node's own environment, with this code findable from any folder."""
+    paths = [_ROOT, *filter(None, [outside.get("PYTHONPATH")])]
+    return {**outside, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_DISABLE_TELEMETRY": "1"}
