@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import math
 import os
 import secrets
 import sqlite3
@@ -196,7 +197,7 @@ class Ledger:
             elif bool(row[3]) != simulation:
                 was = "a simulation" if row[3] else "private text"
                 raise PartyError(
-                    f"{self._path}: the account {lineage} was opened for {was}; [policy] simulation now says otherwise. "
+                    f"{self._path}: the account {lineage} was opened for {was}; [policy] simulation says otherwise. "
                     "Restore it, or name another account."
                 )
             else:
@@ -296,8 +297,9 @@ class Ledger:
         if not self._filter.admits(spent, event):
             raise Refusal(
                 Reason.BUDGET,
-                f"the ledger cannot pay for {release}: epsilon {self._filter.left(spent):.3g} is left of the cap. "
-                "Nothing was spent.",
+                f"the ledger cannot pay for {release}: of the cap of {self._filter.epsilon:g}, a release of epsilon "
+                f"{math.floor(self._filter.left(spent) * 1000) / 1000:g} at delta {self._filter.delta:g} is left. "
+                "(A cap over all runs to come counts a release for somewhat more than one plan does for itself.)",
             )
 
 
@@ -319,7 +321,7 @@ def read_account(path: Path, lineage: str) -> Account | None:
             ).fetchall()
         except sqlite3.DatabaseError as error:
             raise PartyError(f"{path} is not a ledger: {error}.") from None
-    reservations = tuple(Reservation(*r[:3], events.from_json(json.loads(r[3])), r[4], r[5]) for r in charged)
+    reservations = tuple(Reservation(r[0], r[1], r[2], events.from_json(json.loads(r[3])), r[4], r[5]) for r in charged)
     return Account(row[0], row[1], row[2], row[3], bool(row[4]), row[5], reservations)
 
 

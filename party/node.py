@@ -145,7 +145,7 @@ class Node(party_pb2_grpc.PartyServicer):
     @_guarded
     async def Describe(self, request: party_pb2.DescribeRequest, context: Context) -> party_pb2.DescribeResponse:  # noqa: N802
         policy = self.config.policy
-        facts = {}
+        facts: dict[str, str] = {}
         if SIZE_FACT in policy.tell and policy.declared_size is not None:
             facts[SIZE_FACT] = str(round(policy.declared_size / 1000) * 1000)
         return party_pb2.DescribeResponse(

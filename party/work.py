@@ -1,7 +1,7 @@
 """The training subprocess: counts what the job says on this party's shard and leaves the result in the run's folder.
 
 Started by the node as `python -m party.work`. One JSON line on standard input is the job; the pipe then stays open, and
-its end means that the node is gone. Progress goes out as JSON lines: whole percents, the end, or why there is no result;
+its end means that the node is gone. Progress goes out as JSON lines: whole percents, the end, or why there is none;
 never a count, a loss or a word. Nothing here needs torch.
 """
 
@@ -61,8 +61,8 @@ class Job:
 def cooccurrence(job: Job, progress: Callable[[int], None]) -> None:
     """Count (word, context) pairs of every unit, bound each unit, sum; int64 `[words, words]` at `job.result`.
 
-    The mechanism bounds each unit to L2 norm `levels` grid units, so the sum moves by that much, at most, when one unit is
-    added or removed. Memory: the vocabulary's sum (its non-zeros) and one chunk of units.
+    The mechanism bounds each unit to L2 norm `levels` grid units, so the sum moves by that much at most when one
+    unit is added or removed. Memory: the vocabulary's sum (its non-zeros) and one chunk of units.
     Raises `ConclaveError` when the shard or the vocabulary cannot be used.
     """
     from aggregation.counts import CountsMechanism
