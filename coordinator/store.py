@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -122,7 +123,9 @@ class RunStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._connection = sqlite3.connect(folder / "run.sqlite", timeout=30)
+        # The loop's thread, a worker that stores blocks and the caller's thread take turns behind the lock.
+        self._connection = sqlite3.connect(folder / "run.sqlite", timeout=30, check_same_thread=False)
+        self._lock = threading.RLock()
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
 
@@ -154,14 +157,15 @@ class RunStore:
 
     def note(self, **facts: Any) -> None:
         """Write facts of the run, as JSON, in one transaction."""
-        with self._connection as transaction:
+        with self._lock, self._connection as transaction:
             transaction.executemany(
                 "INSERT OR REPLACE INTO facts VALUES (?, ?)", [(key, json.dumps(value)) for key, value in facts.items()]
             )
 
     def fact(self, key: str) -> Any:
         """One fact, or None."""
-        row = self._connection.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
+        with self._lock:
+            row = self._connection.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
         return None if row is None else json.loads(row[0])
 
     def status(self) -> str:
@@ -181,18 +185,21 @@ class RunStore:
         self._finish(name, result)
 
     def _begin(self, stage: str) -> None:
-        with self._connection as transaction:
+        with self._lock, self._connection as transaction:
             transaction.execute("INSERT OR REPLACE INTO stages (name, started) VALUES (?, ?)", (stage, time.time()))
 
     def _finish(self, stage: str, result: Any) -> None:
-        with self._connection as transaction:
+        with self._lock, self._connection as transaction:
             transaction.execute(
                 "UPDATE stages SET finished = ?, result = ? WHERE name = ?", (time.time(), json.dumps(result), stage)
             )
 
     def stages(self) -> dict[str, tuple[float, float | None, Any]]:
         """For each stage, in order: when it started, when it finished, its result."""
-        rows = self._connection.execute("SELECT name, started, finished, result FROM stages ORDER BY rowid")
+        with self._lock:
+            rows = self._connection.execute(
+                "SELECT name, started, finished, result FROM stages ORDER BY rowid"
+            ).fetchall()
         return {name: (start, end, json.loads(result) if result else None) for name, start, end, result in rows}
 
     def put_block(self, release: str, batch: int, start: int, stop: int, block: NDArray[np.int64]) -> None:
@@ -202,7 +209,7 @@ class RunStore:
         name = f"blocks/{release}/{batch:06}.npy"
         self.write(name, content.getvalue())
         digest = hashlib.sha256(content.getvalue()).hexdigest()
-        with self._connection as transaction:
+        with self._lock, self._connection as transaction:
             transaction.execute(
                 "INSERT OR REPLACE INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (release, batch, start, stop, name, digest, time.time()),
@@ -210,9 +217,10 @@ class RunStore:
 
     def blocks(self, release: str) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
         """All kept rows of a release as (start, stop, int64 [rows, columns]), one block in memory at a time."""
-        rows = self._connection.execute(
-            "SELECT start, stop, file, sha256 FROM blocks WHERE release = ? ORDER BY start", (release,)
-        ).fetchall()
+        with self._lock:
+            rows = self._connection.execute(
+                "SELECT start, stop, file, sha256 FROM blocks WHERE release = ? ORDER BY start", (release,)
+            ).fetchall()
         for start, stop, name, digest in rows:
             content = (self.folder / name).read_bytes()
             if hashlib.sha256(content).hexdigest() != digest:

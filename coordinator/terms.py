@@ -12,6 +12,8 @@ from coordinator.plan import Plan
 from protos.conclave.v1 import plan_pb2
 
 COUNTS = "counts"
+SAMPLER_SHARE = 1e-3
+"""The part of a plan's delta that is kept for the noise sampler's distance from its ideal."""
 
 _UNIT = {"record": plan_pb2.UNIT_RECORD, "user": plan_pb2.UNIT_USER}
 _RECORD = {
@@ -53,20 +55,18 @@ def bind(plan: Plan) -> Bound:
     def mechanism(multiplier: float) -> CountsMechanism:
         return CountsMechanism(settings.clip, settings.levels, multiplier, shares)
 
-    multiplier = privacy.noise_multiplier
-    if multiplier is None:
-        draft = mechanism(calibrate(GaussianDpEvent, privacy.epsilon, privacy.delta))
-        spare = privacy.delta - draft.slack(cells, privacy.epsilon)
-        if spare <= privacy.delta / 2:
-            raise PlanError(
-                f"[privacy] delta = {privacy.delta:g} is too small for {cells:,} noisy cells: the noise sampler's own "
-                f"error takes {draft.slack(cells, privacy.epsilon):.1e} of it. Use a larger delta or fewer words."
-            )
-        multiplier = calibrate(GaussianDpEvent, privacy.epsilon, spare)
+    spare = privacy.delta * (1 - SAMPLER_SHARE)
+    multiplier = privacy.noise_multiplier or calibrate(GaussianDpEvent, privacy.epsilon, spare)
     chosen = mechanism(multiplier)
-    guarantee = price([chosen.event()], privacy.delta - chosen.slack(cells, privacy.epsilon))
+    slack = chosen.slack(cells, privacy.epsilon)
+    if slack > privacy.delta * SAMPLER_SHARE:
+        raise PlanError(
+            f"[privacy] delta = {privacy.delta:g} is too small for {cells:,} noisy cells: the noise sampler's own "
+            f"error takes {slack:.1e} of it. Use a larger delta, more [dped] levels, or fewer words. Nothing ran."
+        )
+    guarantee = price([chosen.event()], spare)
     if guarantee.epsilon > privacy.epsilon:
-        needed = calibrate(GaussianDpEvent, privacy.epsilon, privacy.delta - chosen.slack(cells, privacy.epsilon))
+        needed = calibrate(GaussianDpEvent, privacy.epsilon, spare)
         raise PlanError(
             f"[privacy] noise_multiplier = {multiplier:g} costs epsilon {_shown(guarantee.epsilon)} at delta "
             f"{privacy.delta:g}, over the plan's {privacy.epsilon:g}. Use at least {needed:g}, or leave it out and it "

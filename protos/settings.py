@@ -53,7 +53,8 @@ def check_settings(tables: dict[str, Any], model: type[Model], name: str, text: 
     try:
         return model.model_validate(tables)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        # A misspelt key is also a missing one: say what was misspelt.
+        first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
         location = tuple(part for part in first["loc"] if not (isinstance(part, str) and "[" in part))
         line = line_of(location, text)
         where = f"{name}, line {line}" if line else name

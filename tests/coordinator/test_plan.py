@@ -1,0 +1,164 @@
+"""A wrong plan fails before anything is contacted, in one sentence with the key and what would be right."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from coordinator.errors import PlanError
+from coordinator.plan import read_plan, split_seed
+from coordinator.template import template
+from coordinator.terms import bind
+from protos.digest import plan_hash
+
+ROOT = Path(__file__).resolve().parents[2]
+RAY = template("ray")
+CONNECT = template("connect")
+
+
+def read(tmp_path, text):
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+    return read_plan(path)
+
+
+def complaint(tmp_path, text):
+    with pytest.raises(PlanError) as caught:
+        read(tmp_path, text)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("launch", ["ray", "connect"])
+def test_the_plan_that_init_writes_is_a_good_one(tmp_path, launch):
+    plan = read(tmp_path, template(launch))
+    assert bind(plan).guarantee.epsilon <= plan.privacy.epsilon
+
+
+@pytest.mark.parametrize("example", sorted(ROOT.glob("examples/*/*.toml")), ids=lambda path: path.name)
+def test_every_example_is_a_good_plan(example):
+    assert bind(read_plan(example)).guarantee.epsilon > 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("epsilon = 8.0", "epsilom = 8.0", r'line \d+: there is no key \[privacy\] epsilom\. Did you mean "epsilon"\?'),
+        ("epsilon = 8.0", "epsilon = 0", r"line \d+: \[privacy\] epsilon = 0 should be greater than 0"),
+        ("epsilon = 8.0", "epsilon = -1.0", "should be greater than 0"),
+        (
+            "delta   = 1e-6",
+            "delta   = 0.1",
+            r"delta = 0.1: this is too large.*one record in 10 outright.*at most 0.001",
+        ),
+        ("delta   = 1e-6", "delta   = 0.0", "delta must be above 0"),
+        ('unit    = "record"', 'unit    = "usr"', r"unit = \"usr\" is not one of 'record' or 'user'"),
+        ('unit    = "record"', 'unit    = "user"', r"needs \[federation.shards\] user"),
+        ("parties = 4", "parties = 0", r"\[federation\] shards split parties = 0 should be greater than or equal to 1"),
+        ("size   = 1000", "size   = 1", r"\[vocabulary\] size = 1 should be greater than or equal to 2"),
+        ('signals   = ["counts"]', 'signals   = ["votes"]', r"signals.*'counts'"),
+        ('signals   = ["counts"]', "signals   = []", "a recipe needs a signal"),
+        ('recipe = "dped"', 'recipe = "magic"', "is not one of 'dped'"),
+        ('"trusted-aggregator"', '"secure-sum"', "the secure sum is not there yet"),
+        ("dropouts = 0", "dropouts = 4", "leaves nobody of 4 parties. Use at most 3"),
+        ("dropouts = 0", "colluders = 1", "colluders has a meaning under the secure sum alone"),
+        ('by = "package"', 'by = "dirichlet"', "needs a label column and an alpha"),
+        ('launch = "ray" ', 'launch = "connect" ', r"\[federation.shards\] belongs to launch = \"ray\""),
+        ("[dped]", "[dpde]", 'there is no key dpde. Did you mean "dped"'),
+        ('name   = "my-embeddings"', 'name   = "My Embeddings"', r"\[run\] name"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_would_be_right(tmp_path, old, new, says):
+    assert old in RAY
+    said = complaint(tmp_path, RAY.replace(old, new))
+    assert re.search(says, said), said
+    assert said.startswith("plan.toml")
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (re.search(r"parties = \[.*?\]\n", CONNECT, re.S).group(), "parties = []\n", "at least one party"),
+        ('"south"', '"north"', 'names "north" twice'),
+        ("minimum_parties = 2", "minimum_parties = 3", "minimum_parties = 3, but the plan has 2 parties"),
+        ("127.0.0.1:7443", "north", r"parties 1 address"),
+        ('launch = "connect"', 'launch = "ray"', 'belongs to launch = "connect"'),
+    ],
+)
+def test_a_plan_with_parties_elsewhere_is_checked_too(tmp_path, old, new, says):
+    assert old in CONNECT
+    assert re.search(says, complaint(tmp_path, CONNECT.replace(old, new)))
+
+
+def test_a_plan_over_its_own_budget_is_refused_with_the_noise_that_would_do(tmp_path):
+    plan = read(tmp_path, RAY.replace("# noise_multiplier = 0.7", "noise_multiplier = 0.3"))
+    with pytest.raises(
+        PlanError, match=r"noise_multiplier = 0.3 costs epsilon 2\d\.\d+ .* over the plan's 8.*Nothing ran"
+    ):
+        bind(plan)
+
+
+def test_noise_that_is_given_is_kept_and_priced(tmp_path):
+    bound = bind(read(tmp_path, RAY.replace("# noise_multiplier = 0.7", "noise_multiplier = 2.0")))
+    assert bound.counts.noise_multiplier == 2.0
+    assert bound.guarantee.epsilon < 3
+
+
+def test_the_claim_is_within_the_budget_and_close_to_it(tmp_path):
+    bound = bind(read(tmp_path, RAY))
+    assert 7.9 < bound.guarantee.epsilon <= 8.0
+
+
+def test_every_party_that_may_be_lost_makes_the_shares_larger(tmp_path):
+    none = bind(read(tmp_path, RAY)).counts
+    one = bind(read(tmp_path, RAY.replace("dropouts = 0", "dropouts = 1"))).counts
+    assert (none.shares, one.shares) == (4, 3)
+    assert none.noise_multiplier == one.noise_multiplier
+
+
+def hash_of(tmp_path, text):
+    return plan_hash(bind(read(tmp_path, text)).binding)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("127.0.0.1:7443", "elsewhere.example:1234"),
+        ("minimum_parties = 2", "minimum_parties = 2\ndeadline_seconds = 5"),
+        ("published/my-embeddings", "another/place"),
+    ],
+)
+def test_the_plan_hash_does_not_cover_addresses_deadlines_and_places(tmp_path, old, new):
+    assert old in CONNECT
+    assert hash_of(tmp_path, CONNECT.replace(old, new)) == hash_of(tmp_path, CONNECT)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("epsilon = 8.0", "epsilon = 7.0"),
+        ("seed   = 7", "seed   = 8"),
+        ('"south"', '"west"'),
+        ("window    = 5", "window    = 4"),
+        ("size   = 1000", "size   = 999"),
+        ("dimension = 100", "dimension = 50"),
+    ],
+)
+def test_the_plan_hash_covers_what_affects_data_privacy_and_result(tmp_path, old, new):
+    assert old in CONNECT
+    assert hash_of(tmp_path, CONNECT.replace(old, new)) != hash_of(tmp_path, CONNECT)
+
+
+def test_the_document_that_parties_read_is_canonical_and_whole(tmp_path):
+    document = read(tmp_path, CONNECT).document()
+    tables = json.loads(document)
+    assert tables["privacy"]["epsilon"] == 8.0
+    assert tables["federation"]["parties"] == ["north", "south"]
+    assert "127.0.0.1" not in document
+    assert json.dumps(tables, sort_keys=True, separators=(",", ":")) == document
+
+
+def test_the_division_of_a_source_follows_the_seed():
+    assert split_seed(7) == split_seed(7) != split_seed(8)
+    assert 0 <= split_seed(7) < 2**63
