@@ -1,7 +1,7 @@
 """What a mechanism is: one object that bounds, noises, combines and prices, used at both ends of the wire."""
 
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from dp_accounting import DpEvent
@@ -12,7 +12,7 @@ from aggregation.noise import NoiseStream
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
-Contribution = IntArray | sparse.csr_array
+Contribution: TypeAlias = IntArray | sparse.csr_array
 """Integers on the mechanism's public grid, dense or with the zeros left out."""
 
 Signal = TypeVar("Signal", contravariant=True)
@@ -55,7 +55,10 @@ class Mechanism(Protocol[Signal]):
         ...
 
     def release(self, total: IntArray, present: int) -> Released:
-        """Turn the sum over `present` parties back into the signal's units. Raises `IntegrityError` if present < shares."""
+        """Turn the sum over `present` parties back into the signal's units.
+
+        Raises `IntegrityError` if present < shares.
+        """
         ...
 
     def event(self) -> DpEvent:
@@ -63,5 +66,5 @@ class Mechanism(Protocol[Signal]):
         ...
 
     def slack(self, values: int, epsilon: float) -> float:
-        """Delta to add because `values` noise values came from a sampler at some total-variation distance from its ideal."""
+        """Delta to add for `values` released values, because the noise in them is not exactly what `event` charges."""
         ...

@@ -1,0 +1,219 @@
+"""What a list of events costs, how much noise a budget needs, and the cap that holds for the life of a shard.
+
+All under add-or-remove of one unit. `dp_accounting` composes; this module chooses which of its accountants may speak.
+Samplers are priced as ideal: subtract every mechanism's `slack` from delta before asking.
+"""
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+from dp_accounting import (
+    DpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    PoissonSampledDpEvent,
+    UnsupportedEventError,
+    get_epsilon_gaussian,
+    pld,
+    rdp,
+)
+
+from aggregation.errors import BudgetExhausted, ConclaveError
+from aggregation.events import leaves
+
+LARGEST_PLD_EPSILON = 40.0  # above it PLD takes seconds and the difference matters to nobody
+SMALLEST_PLD_DELTA = 1e-10  # below it the rounding of the transforms inside PLD could show
+MOST_NOISE = 1e6
+HIGHEST_ORDER = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """(epsilon, delta) under add-or-remove of one unit.
+
+    epsilon: the claim; infinite where there is none.
+    accountant: which accountant's bound the claim is, "PLD" or "RDP".
+    rdp_epsilon: the RDP accountant's bound, never under the claim by more than 1%.
+    """
+
+    epsilon: float
+    delta: float
+    accountant: str
+    rdp_epsilon: float
+
+
+def price(events: Sequence[DpEvent], delta: float) -> Guarantee:
+    """What a list of events costs together, at this delta.
+
+    PLD where every event is a Gaussian, a Laplace or a Poisson-sampled Gaussian release (or a composition of these)
+    and the result is of ordinary size (RDP epsilon up to 40, delta from 1e-10); else RDP.
+
+    Valid for events whose parameters and number were fixed before any answer was seen: PLD is no filter. Where answers
+    decide what is asked next, enforce `LifetimeFilter` and claim its cap.
+
+    Raises `ConclaveError` for a delta outside (0, 1), for an event without an accountant, and where the two
+    accountants disagree (PLD above RDP by more than 1%); `IntegrityError` for an event with an impossible parameter.
+    """
+    _check_delta(delta)
+    parts = _grouped(events)
+    divergences, orders = _divergences(parts, None)
+    usable = np.isfinite(divergences)
+    rdp_epsilon = math.inf
+    if usable.any():
+        rdp_epsilon = float(rdp.compute_epsilon(orders[usable], divergences[usable], delta)[0])
+    plain = all(_has_pld(part) for part, _ in parts)
+    if not plain or rdp_epsilon > LARGEST_PLD_EPSILON or delta < SMALLEST_PLD_DELTA:
+        return Guarantee(rdp_epsilon, delta, "RDP", rdp_epsilon)
+    accountant = pld.PLDAccountant()
+    for part, count in parts:
+        accountant.compose(part, count)
+    epsilon = float(accountant.get_epsilon(delta))
+    if not epsilon <= rdp_epsilon * 1.01:
+        raise ConclaveError(
+            f"The accountants disagree: PLD says epsilon {epsilon:.6g}, RDP at most {rdp_epsilon:.6g}, at delta "
+            f"{delta:g}. No guarantee is printed; please report the events of this plan."
+        )
+    return Guarantee(epsilon, delta, "PLD", rdp_epsilon)
+
+
+def calibrate(make: Callable[[float], DpEvent], epsilon: float, delta: float, *, decimals: int = 3) -> float:
+    """The smallest noise multiplier of that many decimals whose event costs at most epsilon at this delta.
+
+    make: the event at a noise multiplier; its cost must not rise with the multiplier. Were it to, the result would
+    still cost at most epsilon (it was priced), and only be larger than needed.
+
+    Raises `ConclaveError` for an epsilon that is not a number above 0, and `BudgetExhausted` if even a noise
+    multiplier of 1e6 costs more.
+    """
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise ConclaveError(f"epsilon is {epsilon}; it must be a number above 0.")
+    grid: int = 10**decimals
+
+    def cost(steps: int) -> float:
+        return price([make(steps / grid)], delta).epsilon
+
+    high, high_cost = grid, cost(grid)
+    low, low_cost = 0, math.inf
+    while high_cost > epsilon:
+        low, low_cost = high, high_cost
+        high *= 2
+        if high > MOST_NOISE * grid:
+            raise BudgetExhausted(
+                f"No noise multiplier up to {MOST_NOISE:g} brings this plan to epsilon {epsilon:g} at delta {delta:g}. "
+                "Raise epsilon or delta, or release less."
+            )
+        high_cost = cost(high)
+    turn = 0
+    while high - low > 1:
+        # False position between the logarithms, because epsilon falls about as 1 / noise; every third step halves.
+        middle = (low + high) // 2
+        if turn % 3 != 2 and high_cost > 0 and math.isfinite(low_cost) and low > 0:
+            share = math.log(low_cost / epsilon) / math.log(low_cost / high_cost) if low_cost > high_cost else 0.5
+            middle = min(max(math.ceil(low * (high / low) ** share), low + 1), high - 1)
+        turn += 1
+        middle_cost = cost(middle)
+        if middle_cost <= epsilon:
+            high, high_cost = middle, middle_cost
+        else:
+            low, low_cost = middle, middle_cost
+    return high / grid
+
+
+@dataclass(frozen=True, slots=True)
+class LifetimeFilter:
+    """A cap on everything ever asked of one shard, whoever chooses what is asked next and by whatever it learned.
+
+    A Renyi filter (Feldman & Zrnic 2021): one order, fixed from (epsilon, delta) alone when the account is opened; an
+    event is admitted only while the sum of the events' divergences at that order stays within `cap`. Whatever
+    admitted events then happen, all of it together is (epsilon, delta)-differentially private under add-or-remove of
+    one unit. The claim is this cap, never what was spent so far. Each event must be fixed before it happens, may
+    depend on earlier answers, and must be admitted and stored first. The claim is for ideal noise: the `slack` of each
+    admitted release, at this epsilon, adds to delta.
+
+    `cap` is the divergence that converts to (epsilon, delta) at `order` (Canonne, Kamath & Steinke 2020,
+    proposition 12): cap = epsilon - ln(1 - 1/order) + (ln delta + ln order) / (order - 1). The order is the integer
+    that admits most Gaussian releases, an integer because Skellam noise is priced at integers only.
+
+    Raises `ConclaveError` for an epsilon not above 0, a delta outside (0, 1), or an epsilon too small for any order.
+    """
+
+    epsilon: float
+    delta: float
+    order: int = field(init=False)
+    cap: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise ConclaveError(f"The lifetime epsilon is {self.epsilon}; it must be a number above 0.")
+        _check_delta(self.delta)
+        orders = np.arange(2, HIGHEST_ORDER + 1, dtype=np.float64)
+        caps = self.epsilon - np.log1p(-1 / orders) + (math.log(self.delta) + np.log(orders)) / (orders - 1)
+        best = int(np.argmax(caps / orders))
+        if caps[best] <= 0:
+            raise ConclaveError(
+                f"A lifetime epsilon of {self.epsilon:g} at delta {self.delta:g} admits nothing. Raise either."
+            )
+        object.__setattr__(self, "order", int(orders[best]))
+        object.__setattr__(self, "cap", float(caps[best]) * (1 - 1e-12))  # rounding stays on the safe side
+
+    def spent(self, events: Sequence[DpEvent]) -> float:
+        """Renyi divergence of the events at `order`, infinite where the accountant finds no finite one."""
+        divergences, _ = _divergences(_grouped(events), self.order)
+        return float(divergences[0])
+
+    def admits(self, events: Sequence[DpEvent], new: DpEvent) -> bool:
+        """Whether `new` may follow the events that already happened."""
+        return self.spent([*events, new]) <= self.cap
+
+    def left(self, events: Sequence[DpEvent]) -> float:
+        """What is left, for messages: epsilon at delta of the largest single Gaussian release still admitted."""
+        divergence = self.cap - self.spent(events)
+        if not divergence > 0:
+            return 0.0
+        return float(get_epsilon_gaussian(math.sqrt(self.order / (2 * divergence)), self.delta))
+
+
+def _check_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise ConclaveError(f"delta is {delta}; it must lie between 0 and 1, well below one over the number of units.")
+
+
+def _grouped(events: Sequence[DpEvent]) -> list[tuple[DpEvent, int]]:
+    """The parts of all events, equal ones together."""
+    counts: dict[Hashable, int] = {}
+    others: list[tuple[DpEvent, int]] = []
+    for event in events:
+        for part, count in leaves(event):
+            try:
+                counts[part] = counts.get(part, 0) + count
+            except TypeError:  # holds a list
+                others.append((part, count))
+    return [*cast(dict[DpEvent, int], counts).items(), *others]
+
+
+def _has_pld(event: DpEvent) -> bool:
+    if isinstance(event, PoissonSampledDpEvent):
+        return isinstance(event.event, GaussianDpEvent)
+    return isinstance(event, GaussianDpEvent | LaplaceDpEvent)
+
+
+def _divergences(
+    parts: Sequence[tuple[DpEvent, int]], order: int | None
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.float64]]]:
+    """Renyi divergences of the composition `[orders]` and the orders: the given one, or the accountant's own."""
+    accountant = rdp.RdpAccountant() if order is None else rdp.RdpAccountant([float(order)])
+    total = accountant.rdp
+    for part, count in parts:
+        one = rdp.RdpAccountant(accountant.orders)
+        try:
+            with np.errstate(divide="ignore", over="ignore"):  # a sigma of almost nothing: infinite
+                one.compose(part, count)
+        except UnsupportedEventError as error:
+            raise ConclaveError(
+                f"No accountant prices a {type(part).__name__} under add-or-remove of one unit, so it may not happen."
+            ) from error
+        total = total + np.where(one.rdp >= 0, one.rdp, np.inf)  # negative or NaN: the accountant lost its footing
+    return total, accountant.orders
