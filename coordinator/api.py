@@ -163,7 +163,8 @@ def party_tables(plan: Plan) -> dict[str, dict[str, Any]]:
     parts = {"parts": split.pop("parties"), "seed": split_seed(plan.run.seed)} | split
     source = shards.model_dump(exclude_none=True, exclude={"split"})
     policy = {
-        "epsilon": plan.privacy.epsilon,
+        # Room for one run under a lifetime cap, which counts a release for more than the run's own accountant does.
+        "epsilon": 2 * plan.privacy.epsilon,
         "delta": plan.privacy.delta,
         "recipes": [plan.run.recipe],
         "simulation": True,

@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+import traceback
 from datetime import UTC, datetime
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -168,6 +169,17 @@ def main() -> None:
         _fail(str(error), 1)
     except KeyboardInterrupt:
         _fail("stopped.", 130)
+    except Exception:  # noqa: BLE001 - a bug: its trace goes to a file, and the person is told where
+        _fail(f"This is a bug in Conclave, not in your plan. Its trace is in {_trace()}: please report it.", 1)
+
+
+def _trace() -> Path:
+    from coordinator.store import home
+
+    home().mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = home() / f"trace-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.txt"
+    path.write_text(traceback.format_exc(), encoding="utf-8")
+    return path
 
 
 def _fail(sentence: str, code: int) -> NoReturn:

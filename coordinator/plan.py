@@ -231,8 +231,9 @@ class Plan(Settings):
 
     @property
     def block_rows(self) -> int:
-        """Rows of the count matrix in one block: the plan's figure, or as many as keep a block near 2 MiB."""
-        return self.dped.block_rows or max(1, min(self.vocabulary.size, 2**19 // self.vocabulary.size))
+        """Rows of the count matrix in one block: the plan's figure, or a sixteenth of all, at most 2 MiB a block."""
+        size = self.vocabulary.size
+        return self.dped.block_rows or max(1, min(-(-size // 16), 2**19 // size))
 
     def document(self) -> str:
         """The plan as canonical JSON, less what does not affect data, privacy or result: the part that is hashed."""
