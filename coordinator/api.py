@@ -18,7 +18,7 @@ from aggregation.errors import ConclaveError
 from coordinator.errors import RunError
 from coordinator.federation import Federation
 from coordinator.launchers import LaunchRequest, PartyAddress, find_launcher
-from coordinator.plan import Plan, read_plan, split_seed
+from coordinator.plan import Plan, read_plan
 from coordinator.progress import Progress, Silent
 from coordinator.publish import check_free, publish
 from coordinator.recipes import dped
@@ -160,7 +160,7 @@ def party_tables(plan: Plan) -> dict[str, dict[str, Any]]:
     if shards is None:
         raise RunError("The plan names parties that run elsewhere; they have party files of their own.")
     split = shards.split.model_dump(exclude_none=True)
-    parts = {"parts": split.pop("parties"), "seed": split_seed(plan.run.seed)} | split
+    parts = {"parts": split.pop("parties"), "seed": plan.run.seed} | split
     source = shards.model_dump(exclude_none=True, exclude={"split"})
     policy = {
         # Room for one run under a lifetime cap, which counts a release for more than the run's own accountant does.

@@ -1,6 +1,5 @@
 """The plan of a run: everything that decides data, privacy and result, checked before any party is contacted."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -255,8 +254,3 @@ def read_plan(path: Path) -> Plan:
         return read_settings(path, Plan)
     except SettingsError as error:
         raise PlanError(str(error)) from None
-
-
-def split_seed(seed: int) -> int:
-    """The public seed by which a source is divided among parties: the same division whatever else the seed governs."""
-    return int.from_bytes(hashlib.sha256(f"conclave split {seed}".encode()).digest()[:8], "big") >> 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.errors import PlanError
-from coordinator.plan import read_plan, split_seed
+from coordinator.plan import read_plan
 from coordinator.template import template
 from coordinator.terms import bind
 from protos.digest import plan_hash
@@ -157,8 +157,3 @@ def test_the_document_that_parties_read_is_canonical_and_whole(tmp_path):
     assert tables["federation"]["parties"] == ["north", "south"]
     assert "127.0.0.1" not in document
     assert json.dumps(tables, sort_keys=True, separators=(",", ":")) == document
-
-
-def test_the_division_of_a_source_follows_the_seed():
-    assert split_seed(7) == split_seed(7) != split_seed(8)
-    assert 0 <= split_seed(7) < 2**63

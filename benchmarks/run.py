@@ -1,0 +1,47 @@
+"""Every benchmark, one after the other, each writing its result under benchmarks/results/: `make bench`.
+
+python benchmarks/run.py [NAME ...]
+"""
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+BENCHMARKS = {
+    "demo": ["demo.py", "--out", "{results}/demo.json"],
+    "health": ["health.py", "--out", "{results}/health.json"],
+    "streaming": ["streaming.py", "--out", "{results}/streaming.json"],
+    "samplers": ["samplers.py", "--out", "{results}/samplers.json"],
+    "fitting": ["fitting.py", "--out", "{results}"],
+}
+
+
+def main() -> int:
+    """Run the named benchmarks, or all; returns the number of those that failed."""
+    parser = argparse.ArgumentParser(description="Run Conclave's benchmarks.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}; all by default")
+    names = parser.parse_args().names or list(BENCHMARKS)
+    unknown = sorted(set(names) - set(BENCHMARKS))
+    if unknown:
+        parser.error(f"there is no benchmark {unknown[0]}; there is {', '.join(BENCHMARKS)}")
+    RESULTS.mkdir(exist_ok=True)
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}", flush=True)
+    failed = 0
+    for name in names:
+        script, *arguments = (part.format(results=RESULTS) for part in BENCHMARKS[name])
+        print(f"\n== {name}", flush=True)
+        began = time.monotonic()
+        code = subprocess.run([sys.executable, str(HERE / script), *arguments]).returncode
+        print(f"== {name}: {'failed' if code else 'done'} in {time.monotonic() - began:.0f} s", flush=True)
+        failed += code != 0
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
