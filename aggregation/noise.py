@@ -132,7 +132,7 @@ class RoundedGaussian:
     **What the sampler adds.** A 128-bit uniform word is compared with the cumulative distribution rounded to 128 bits;
     the second 64 bits are drawn only when the first 64 tie, which changes nothing in distribution. `total_variation`
     bounds the distance of one sample from round(N(0, sigma^2)), given uniform words: each of 2 r thresholds is off by
-    less than 2^-128, and values beyond r = ceil(13.5 sigma) are moved to r.
+    less than 2^-128, and values beyond +-r, r = ceil(13.5 sigma), are moved there.
 
     The time of a draw depends a little on its value; do not let an attacker time single draws.
 

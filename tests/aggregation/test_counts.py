@@ -21,11 +21,9 @@ MECHANISM = CountsMechanism(clip=4.0, levels=16, noise_multiplier=1.0, shares=2)
 COUNTS = st.one_of(st.integers(0, 9), st.floats(0, 1e308), st.floats(0, 20))
 ROWS = st.lists(st.lists(COUNTS, min_size=CELLS, max_size=CELLS), min_size=1, max_size=5)
 MECHANISMS = st.builds(
-    CountsMechanism,
-    clip=st.one_of(st.floats(1e-3, 1e3), st.sampled_from([1.0, 5.0, 16.0])),
-    levels=st.integers(1, 300),
-    noise_multiplier=st.just(30.0),
-    shares=st.just(1),
+    lambda clip, levels: CountsMechanism(clip, levels, noise_multiplier=8.0 / levels, shares=1),
+    st.one_of(st.floats(1e-3, 1e3), st.sampled_from([1.0, 5.0, 16.0])),
+    st.one_of(st.integers(1, 300), st.integers(1 << 19, 1 << 20)),
 )
 
 
@@ -56,6 +54,13 @@ def test_a_unit_counts_the_same_whoever_it_is_summed_with(mechanism, units):
     together = dense(mechanism.contribute(rows(*units)))
     alone = sum(dense(mechanism.contribute(rows(unit))) for unit in units)
     assert np.array_equal(together, alone)
+
+
+def test_on_a_fine_grid_too_a_unit_counts_the_same_whoever_it_is_summed_with():
+    mechanism = CountsMechanism(clip=1.0, levels=1 << 20, noise_multiplier=8.0 / (1 << 20), shares=1)
+    units = np.random.default_rng(5).integers(1, 50, (40, 30)).astype(float)
+    alone = sum(dense(mechanism.contribute(rows(unit))) for unit in units)
+    assert np.array_equal(dense(mechanism.contribute(rows(*units))), alone)
 
 
 def test_a_row_that_would_round_past_the_bound_is_truncated():
@@ -210,6 +215,12 @@ def test_slack_is_the_distance_of_all_shares_over_all_values_in_both_directions(
     assert mechanism.slack(10**6, 8.0) >= (1 + math.exp(8)) * 1e6 * distance
     assert mechanism.slack(0, 8.0) == 0
     assert mechanism.slack(1, math.inf) == mechanism.slack(1, 5000.0) == 1.0
+
+
+def test_slack_counts_the_distance_of_the_sum_once_whatever_its_size(monkeypatch):
+    mechanism = CountsMechanism(clip=16.0, levels=16, noise_multiplier=0.5, shares=4)
+    monkeypatch.setattr(RoundedGaussian, "sum_distance", lambda self, shares: 1e-9 * shares)
+    assert mechanism.slack(10, 0.0) == pytest.approx(2 * 10 * 4e-9, rel=1e-6)
 
 
 def test_slack_is_far_below_any_delta_for_a_real_matrix():
