@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from party.config import SIZE_FACT, PolicyTable, ShardTable
+from party.errors import TrainingError
 
 UNKNOWN: Final = 255
 """The percent of work whose length is not known."""
@@ -67,10 +68,14 @@ def cooccurrence(job: Job, progress: Callable[[int], None]) -> None:
     """
     from aggregation.counts import CountsMechanism
     from learning.cooccurrence import pair_counts, unit_counts
+    from learning.text import DataError
     from learning.words import Vocabulary, tokenize
     from party.shard import Unit, units
 
-    vocabulary = Vocabulary.from_bytes(Path(job.vocabulary).read_bytes())
+    try:
+        vocabulary = Vocabulary.from_bytes(Path(job.vocabulary).read_bytes())
+    except DataError as error:
+        raise TrainingError(f"the vocabulary that was provided cannot be used: {error}") from None
     size = len(vocabulary.words)
     mechanism = CountsMechanism(job.clip, job.levels, job.noise_multiplier, job.shares)
     shard, policy = ShardTable.model_validate(job.shard), PolicyTable.model_validate(job.policy)
@@ -90,6 +95,17 @@ def cooccurrence(job: Job, progress: Callable[[int], None]) -> None:
         done += len(chunk)
         progress(_percent(done, policy))
     save_counts(Path(job.result), total.reshape((size, size)).tocsr())
+
+
+def attempt(job: Job, progress: Callable[[int], None]) -> tuple[str, str] | None:
+    """Do the job; None when its result is on disk, else the kind of failure and a sentence. Only bugs raise."""
+    from aggregation.errors import ConclaveError
+
+    try:
+        cooccurrence(job, progress)
+    except ConclaveError as error:
+        return type(error).__name__, str(error)
+    return None
 
 
 def save_counts(path: Path, counts: sparse.csr_array) -> None:
@@ -171,15 +187,13 @@ def main() -> int:
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
 
-    from aggregation.errors import ConclaveError
-
     try:
-        cooccurrence(job, lambda percent: _say(out, percent=percent))
-    except ConclaveError as error:
-        _say(out, kind=type(error).__name__, failed=str(error))
-        return 1
+        failure = attempt(job, lambda percent: _say(out, percent=percent))
     except Exception:  # noqa: BLE001  the log is this process' standard error; the node names it
         traceback.print_exc()
+        return 1
+    if failure is not None:
+        _say(out, kind=failure[0], failed=failure[1])
         return 1
     _say(out, finished=True)
     return 0

@@ -1,0 +1,209 @@
+"""A party on a real port, and a coordinator's half of the conversation, for the tests of this room."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from learning.words import Vocabulary
+from party import work
+from party.config import PartyConfig, check_config
+from party.node import Node, start
+from party.training import Training
+from protos import PROTOCOL_VERSION
+from protos.codec import TensorReader
+from protos.conclave.v1 import party_pb2, plan_pb2
+from protos.conclave.v1.party_pb2_grpc import PartyStub
+from protos.credentials import bearer
+from protos.digest import artefact_digest, batch_digest, plan_hash
+from protos.refusal import refusal_of
+
+WORDS = ("apple", "bread", "cheese", "door", "egg", "fish")
+TEXTS = ("apple bread cheese", "door egg fish apple", "bread bread cheese door", "fish egg apple apple unknown")
+
+
+def make_terms(**changes: Any) -> plan_pb2.Terms:
+    """Terms that a party of these tests admits, with changes to the top level or to privacy."""
+    privacy = {
+        "epsilon": 8.0,
+        "delta": 1e-6,
+        "unit": plan_pb2.UNIT_RECORD,
+        "record": plan_pb2.RECORD_DOCUMENT,
+        "trust": plan_pb2.TRUST_TRUSTED_AGGREGATOR,
+    }
+    privacy |= {key: changes.pop(key) for key in list(changes) if key in plan_pb2.Privacy.DESCRIPTOR.fields_by_name}
+    counts = {"clip": 4.0, "levels": 64, "noise_multiplier": 1.0, "shares": 2}
+    counts |= {key: changes.pop(key) for key in list(changes) if key in counts}
+    release = plan_pb2.Release(name="counts", charges=1, counts=plan_pb2.CountsMechanism(**counts))
+    whole: dict[str, Any] = {
+        "recipe": "dped",
+        "seed": 7,
+        "parties": ["north", "south"],
+        "minimum_parties": 2,
+        "privacy": plan_pb2.Privacy(**privacy),
+        "releases": [release],
+    }
+    return plan_pb2.Terms(**whole | changes)
+
+
+def make_tables(where: Path, **changes: Any) -> dict[str, Any]:
+    """The tables of a party file, its shard a file of four documents in `where`."""
+    shard = where / "notes.jsonl"
+    if not shard.exists():
+        shard.write_text("".join(f'{{"text": "{text}", "who": "p{n % 2}"}}\n' for n, text in enumerate(TEXTS)))
+    policy = {"epsilon": 20.0, "delta": 1e-6, "recipes": ["dped"]} | changes.pop("policy", {})
+    return {
+        "name": "north",
+        "listen": "127.0.0.1:0",
+        "shard": {"source": "notes.jsonl"} | changes.pop("shard", {}),
+        "policy": policy,
+        **changes,
+    }
+
+
+def make_config(where: Path, **changes: Any) -> PartyConfig:
+    """A checked party file."""
+    return check_config(make_tables(where, **changes), "party.toml")
+
+
+@dataclass
+class Caller:
+    """The coordinator's half, as plain as it can be: every failed call raises the refusal or the gRPC error."""
+
+    stub: Any
+    channel: grpc.aio.Channel
+    plan: plan_pb2.Plan
+    token: str = ""
+    run: party_pb2.RunContext = field(default_factory=party_pb2.RunContext)
+
+    def __post_init__(self) -> None:
+        self.run = party_pb2.RunContext(run_id="run-1", plan_hash=plan_hash(self.plan))
+        self.vocabulary = Vocabulary(WORDS)
+
+    async def ask(self, call: Awaitable[Any]) -> Any:
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            raise refusal_of(error) or error from None
+
+    async def describe(self) -> Any:
+        return await self.ask(self.stub.Describe(party_pb2.DescribeRequest(), metadata=bearer(self.token)))
+
+    async def join(self, **changes: Any) -> Any:
+        request = {"protocol_version": PROTOCOL_VERSION, "run": self.run, "plan": self.plan} | changes
+        return await self.ask(self.stub.Join(party_pb2.JoinRequest(**request), metadata=bearer(self.token)))
+
+    async def leave(self) -> Any:
+        return await self.ask(self.stub.Leave(party_pb2.LeaveRequest(run=self.run), metadata=bearer(self.token)))
+
+    async def provide(self, content: bytes | None = None, **changes: Any) -> Any:
+        content = self.vocabulary.to_bytes() if content is None else content
+        header = {"run": self.run, "kind": "vocabulary", "sha256": artefact_digest(content), "size": len(content)}
+        parts = [
+            party_pb2.ProvideRequest(header=party_pb2.ArtefactHeader(**header | changes)),
+            party_pb2.ProvideRequest(data=content),
+        ]
+        return await self.ask(self.stub.Provide(iter(parts), metadata=bearer(self.token)))
+
+    async def train(self, operation: str = "counts-0", *, release: str = "counts", window: int = 2) -> list[Any]:
+        task = party_pb2.CooccurrenceTask(release=release, vocabulary_sha256=self.vocabulary.sha256, window=window)
+        request = party_pb2.TrainRequest(run=self.run, operation_id=operation, cooccurrence=task)
+
+        async def all_of_it() -> list[Any]:
+            return [each async for each in self.stub.Train(request, metadata=bearer(self.token))]
+
+        return await self.ask(all_of_it())
+
+    def batch(self, number: int, start: int, stop: int, release: str = "counts") -> Any:
+        rows = party_pb2.RowRange(start=start, stop=stop)
+        request = party_pb2.AnswerRequest(run=self.run, release=release, batch=number, rows=rows)
+        request.digest = batch_digest(request)
+        return request
+
+    async def answer(self, *batches: Any) -> list[np.ndarray]:
+        async def blocks() -> list[np.ndarray]:
+            found: list[np.ndarray] = []
+            waiting = list(batches)
+            reader = None
+            async for response in self.stub.Answer(iter(batches), metadata=bearer(self.token)):
+                request = waiting[0]
+                shape = (request.rows.stop - request.rows.start, len(WORDS))
+                reader = reader or TensorReader(np.int32, shape)
+                assert response.batch == request.batch
+                block = reader.feed(response.chunk)
+                if block is not None:
+                    found.append(block)
+                    waiting.pop(0)
+                    reader = None
+            assert not waiting
+            return found
+
+        return await self.ask(blocks())
+
+    async def ready(self) -> "Caller":
+        """Join, provide, train."""
+        await self.join()
+        await self.provide()
+        await self.train()
+        return self
+
+
+Opener = Callable[..., Awaitable[Caller]]
+
+
+@pytest.fixture
+async def opened(tmp_path: Path) -> AsyncIterator[Opener]:
+    """`await opened(...)`: a caller of a party started for it, or of the party at `node`; everything ends by itself."""
+    nodes: list[Node] = []
+    channels: list[grpc.aio.Channel] = []
+
+    async def opens(
+        *, node: Node | None = None, plan: plan_pb2.Terms | None = None, token: str = "", **changes: Any
+    ) -> Caller:
+        if node is None:
+            node = await start(make_config(tmp_path, **changes), token=token, base=tmp_path)
+            nodes.append(node)
+        channel = grpc.aio.insecure_channel(node.address)
+        channels.append(channel)
+        caller = Caller(PartyStub(channel), channel, plan_pb2.Plan(document="{}", terms=plan or make_terms()), token)
+        caller.node = node  # type: ignore[attr-defined]
+        return caller
+
+    yield opens
+    for channel in channels:
+        await channel.close()
+    for node in nodes:
+        await node.stop()
+
+
+@pytest.fixture
+def trains_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training in a thread of this process: the same work without two seconds of imports for each test."""
+
+    async def here(training: Training, job: work.Job) -> tuple[str, str] | None:
+        return await asyncio.to_thread(work.attempt, job, lambda percent: setattr(training, "percent", percent))
+
+    monkeypatch.setattr(Training, "_work", here)
+
+
+@pytest.fixture
+def terms() -> Callable[..., plan_pb2.Terms]:
+    """Makes terms that a party of these tests admits, with changes."""
+    return make_terms
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Makes the tables of a party file whose shard lies in `tmp_path`."""
+    return lambda **changes: make_tables(tmp_path, **changes)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Callable[..., PartyConfig]:
+    """Makes a checked party file whose shard lies in `tmp_path`."""
+    return lambda **changes: make_config(tmp_path, **changes)

@@ -1,0 +1,474 @@
+"""The node over real gRPC: what it does when asked rightly, and the one sentence it says when not."""
+
+import asyncio
+import os
+import stat
+import subprocess
+import sys
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from scipy import sparse
+
+from aggregation.counts import CountsMechanism
+from aggregation.noise import NoiseStream
+from learning.cooccurrence import unit_counts
+from learning.words import Vocabulary, tokenize
+from party import node as node_module
+from party.errors import PartyError
+from party.ledger import read_account
+from party.node import noised, start
+from protos.conclave.v1 import party_pb2
+from protos.credentials import bearer
+from protos.refusal import Reason, Refusal
+
+TEXTS = ("apple bread cheese", "door egg fish apple", "bread bread cheese door", "fish egg apple apple unknown")
+SIMULATED = {"policy": {"simulation": True}}
+
+
+async def refused(waiting):
+    with pytest.raises(Refusal) as refusal:
+        await waiting
+    assert refusal.value.sentence
+    assert "\n" not in refusal.value.sentence
+    assert "Traceback" not in refusal.value.sentence
+    return refusal.value
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_it_says_who_it_is_and_what_the_policy_lets_it_tell(opened):
+    caller = await opened(policy={"tell": ["size-to-nearest-1000"], "declared_size": 7330})
+    described = await caller.describe()
+    assert described.name == "north"
+    assert described.protocol_version == 1
+    assert list(described.trains) == ["cooccurrence"]
+    assert dict(described.facts) == {"size-to-nearest-1000": "7000"}
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_it_tells_no_size_unasked(opened):
+    assert not (await (await opened(policy={"declared_size": 7330})).describe()).facts
+
+
+async def test_what_it_answers_is_the_bounded_counts_plus_its_noise(opened, terms):
+    """With reproducible noise the noise can be taken off again; what is left must be the clipped counts themselves."""
+    caller = await opened(plan=terms(insecure_reproducible_noise=True), **SIMULATED)
+    await caller.ready()
+    first, second = await caller.answer(caller.batch(0, 0, 4), caller.batch(1, 4, 6))
+    mechanism = CountsMechanism(4.0, 64, 1.0, 2)
+    vocabulary = Vocabulary(caller.vocabulary.words)
+    units = [[vocabulary.encode(tokenize(text))] for text in TEXTS]
+    clean = mechanism.contribute(unit_counts(units, 6, 2)).toarray().reshape(6, 6)
+    for batch, rows, block in [(0, slice(0, 4), first), (1, slice(4, 6), second)]:
+        stream = NoiseStream.insecure(7, "north", "counts", str(batch))
+        noise = mechanism.noise_share(block.shape, stream)
+        np.testing.assert_array_equal(block - noise, clean[rows])
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_real_noise_differs_between_releases_of_the_same_text(opened):
+    caller = await opened()
+    await caller.ready()
+    (one,) = await caller.answer(caller.batch(0, 0, 6))
+    await caller.leave()
+    caller.run.run_id = "run-2"
+    await caller.ready()
+    (two,) = await caller.answer(caller.batch(0, 0, 6))
+    assert (one != two).any()
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_batch_asked_again_is_the_same_bytes_at_no_cost(opened, tmp_path):
+    caller = await opened()
+    await caller.ready()
+    (one,) = await caller.answer(caller.batch(0, 0, 3))
+    (two,) = await caller.answer(caller.batch(0, 0, 3))
+    np.testing.assert_array_equal(one, two)
+    assert len(read_account(tmp_path / "north.party" / "ledger.sqlite", "north").reservations) == 1
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_batch_is_the_same_after_the_node_was_ended_and_its_blocks_lost(opened, tmp_path):
+    caller = await opened()
+    await caller.ready()
+    (one,) = await caller.answer(caller.batch(0, 0, 3))
+    await caller.node.stop()
+    for path in (tmp_path / "north.party" / "runs").rglob("*.block"):
+        path.unlink()
+    again = await opened()
+    (two,) = await again.answer(again.batch(0, 0, 3))
+    np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize(("number", "start", "stop"), [(0, 0, 4), (1, 0, 3), (1, 2, 6), (7, 1, 2)])
+@pytest.mark.usefixtures("trains_here")
+async def test_a_row_is_never_noised_twice(opened, number, start, stop):
+    caller = await opened()
+    await caller.ready()
+    await caller.answer(caller.batch(0, 0, 3))
+    assert (await refused(caller.answer(caller.batch(number, start, stop)))).reason == Reason.CONFLICT
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_the_event_is_in_the_ledger_before_anything_leaves(opened, tmp_path, monkeypatch):
+    caller = await opened()
+    await caller.ready()
+
+    def broken(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(node_module, "noised", broken)
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await caller.answer(caller.batch(0, 0, 3))
+    assert error.value.code() == grpc.StatusCode.INTERNAL
+    assert error.value.details() == "party north failed in Answer; its own log says why."
+    assert len(read_account(tmp_path / "north.party" / "ledger.sqlite", "north").reservations) == 1
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_nothing_is_spent_before_an_answer(opened, tmp_path):
+    await (await opened()).ready()
+    assert read_account(tmp_path / "north.party" / "ledger.sqlite", "north").reservations == ()
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "release", "said"),
+    [
+        (0, 7, "counts", "not in 0 to 6"),
+        (3, 3, "counts", "not in 0 to 6"),
+        (5, 2, "counts", "not in 0 to 6"),
+        (0, 1, "votes", "no release"),
+    ],
+)
+@pytest.mark.usefixtures("trains_here")
+async def test_rows_and_releases_that_are_not_there(opened, start, stop, release, said):
+    caller = await opened()
+    await caller.ready()
+    refusal = await refused(caller.answer(caller.batch(0, start, stop, release)))
+    assert (refusal.reason, said in refusal.sentence) == (Reason.REQUEST, True)
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_wrong_digest_is_refused(opened):
+    caller = await opened()
+    await caller.ready()
+    batch = caller.batch(0, 0, 3)
+    batch.digest = b"x" * 32
+    assert "digest" in (await refused(caller.answer(batch))).sentence
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_nothing_is_answered_before_training(opened):
+    caller = await opened()
+    await caller.join()
+    assert "not trained yet" in (await refused(caller.answer(caller.batch(0, 0, 3)))).sentence
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_an_older_protocol_is_refused(opened):
+    caller = await opened()
+    refusal = await refused(caller.join(protocol_version=0))
+    assert refusal.reason == Reason.PROTOCOL
+    assert "older protocol (0)" in refusal.sentence
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_wrong_plan_hash_is_refused(opened):
+    caller = await opened()
+    caller.run.plan_hash = b"x" * 32
+    refusal = await refused(caller.join())
+    assert refusal.reason == Reason.PLAN
+    assert "hash" in refusal.sentence
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_call_under_another_plan_is_refused(opened):
+    caller = await opened()
+    await caller.join()
+    caller.run.plan_hash = b"x" * 32
+    assert (await refused(caller.provide())).reason == Reason.PLAN
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_rule_of_the_policy_travels_with_its_name(opened, terms):
+    caller = await opened(plan=terms(recipe="swing"))
+    refusal = await refused(caller.join())
+    assert (refusal.reason, refusal.rule) == (Reason.POLICY, "recipes")
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_party_that_cannot_pay_refuses_to_join(opened):
+    caller = await opened(policy={"epsilon": 2.0})
+    assert (await refused(caller.join())).reason == Reason.BUDGET
+
+
+@pytest.mark.parametrize("run_id", ["", "../../etc", "a/b", "A", "x" * 65, ".", "run\n"])
+@pytest.mark.usefixtures("trains_here")
+async def test_a_run_id_cannot_name_a_path(opened, tmp_path, run_id):
+    caller = await opened()
+    caller.run.run_id = run_id
+    assert (await refused(caller.join())).reason == Reason.REQUEST
+    assert not any((tmp_path / "north.party" / "runs").iterdir())
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_verbs_of_a_run_that_is_not_joined_are_refused(opened):
+    caller = await opened()
+    for waiting in (caller.provide(), caller.train(), caller.answer(caller.batch(0, 0, 1))):
+        assert (await refused(waiting)).reason == Reason.NOT_JOINED
+    await caller.leave()
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_leaving_removes_the_counts_and_the_run_stays_ended(opened, tmp_path):
+    caller = await opened()
+    await caller.ready()
+    await caller.answer(caller.batch(0, 0, 3))
+    await caller.leave()
+    assert not any((tmp_path / "north.party" / "runs").iterdir())
+    assert (await refused(caller.join())).reason == Reason.NOT_JOINED
+    assert len(read_account(tmp_path / "north.party" / "ledger.sqlite", "north").reservations) == 1
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_an_artefact_is_sent_once(opened):
+    caller = await opened()
+    await caller.join()
+    assert not (await caller.provide()).known
+    assert (await caller.provide()).known
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"kind": "pickle"}, 'kind "pickle"'),
+        ({"sha256": b"short"}, "32 bytes"),
+        ({"sha256": b"x" * 32}, "SHA-256"),
+        ({"size": 3}, "more than the 3 bytes"),
+        ({"size": 30_000}, "of the 30000"),
+        ({"size": 2**40}, "over the limit"),
+    ],
+)
+@pytest.mark.usefixtures("trains_here")
+async def test_an_artefact_that_is_not_what_it_says_is_not_kept(opened, tmp_path, change, said):
+    caller = await opened()
+    await caller.join()
+    refusal = await refused(caller.provide(**change))
+    assert refusal.reason == Reason.ARTEFACT
+    assert said in refusal.sentence
+    assert not any((tmp_path / "north.party" / "artefacts").iterdir())
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_message_over_the_limit_is_refused(opened):
+    caller = await opened()
+    await caller.join()
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await caller.provide(b"x" * (5 * 1024 * 1024))
+    assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_the_same_operation_is_trained_once(opened, tmp_path, monkeypatch):
+    caller = await opened()
+    await caller.ready()
+    counts = next((tmp_path / "north.party" / "runs").rglob("*.counts.npz"))
+    before = counts.stat().st_mtime_ns
+    progress = await caller.train()
+    assert [each.finished for each in progress] == [True]
+    assert counts.stat().st_mtime_ns == before
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_an_operation_id_stands_for_one_request(opened):
+    caller = await opened()
+    await caller.ready()
+    assert (await refused(caller.train(window=3))).reason == Reason.CONFLICT
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_release_is_trained_once(opened):
+    """Rows answered from two different countings of one release would be two releases for the price of one."""
+    caller = await opened()
+    await caller.ready()
+    assert (await refused(caller.train("counts-1"))).reason == Reason.CONFLICT
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_release_that_was_answered_is_not_trained_again(opened, tmp_path):
+    caller = await opened()
+    await caller.ready()
+    await caller.answer(caller.batch(0, 0, 3))
+    for path in (tmp_path / "north.party" / "runs").rglob("*.json"):
+        path.unlink()
+    assert (await refused(caller.train())).reason == Reason.CONFLICT
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_callers_of_one_operation_share_it(opened):
+    caller = await opened()
+    await caller.join()
+    await caller.provide()
+    both = await asyncio.gather(caller.train(), caller.train())
+    assert all(progress[-1].finished for progress in both)
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_training_without_the_vocabulary_is_refused(opened):
+    caller = await opened()
+    await caller.join()
+    assert (await refused(caller.train())).reason == Reason.ARTEFACT
+
+
+@pytest.mark.parametrize(("window", "operation"), [(0, "a"), (10**6, "a"), (2, "../a"), (2, "")])
+@pytest.mark.usefixtures("trains_here")
+async def test_a_task_that_makes_no_sense_is_refused(opened, window, operation):
+    caller = await opened()
+    await caller.join()
+    await caller.provide()
+    assert (await refused(caller.train(operation, window=window))).reason == Reason.REQUEST
+
+
+async def test_a_shard_that_cannot_be_read_is_named_in_a_simulation_alone(opened, tmp_path):
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    caller = await opened(shard={"source": "latin.txt"}, **SIMULATED)
+    await caller.join()
+    await caller.provide()
+    refusal = await refused(caller.train())
+    assert refusal.reason == Reason.SHARD
+    assert "latin.txt" in refusal.sentence
+    await caller.node.stop()
+    private = await opened(shard={"source": "latin.txt"}, folder="private")
+    await private.join()
+    await private.provide()
+    refusal = await refused(private.train())
+    assert refusal.reason == Reason.SHARD
+    assert "latin.txt" not in refusal.sentence
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_an_empty_shard_is_refused_naming_the_source(opened, tmp_path):
+    rows = tmp_path / "one.jsonl"
+    rows.write_text('{"text": "apple bread"}\n')
+    shards = [{"source": "one.jsonl", "part": {"parts": 2, "part": n}} for n in range(2)]
+    said = []
+    for number, shard in enumerate(shards):
+        caller = await opened(shard=shard, folder=f"party-{number}")
+        await caller.join()
+        await caller.provide()
+        said += await asyncio.gather(caller.train(), return_exceptions=True)
+    refusals = [each for each in said if isinstance(each, Refusal)]
+    assert [each.reason for each in refusals] == [Reason.SHARD]
+    assert "empty" in refusals[0].sentence
+    assert "one.jsonl" in refusals[0].sentence
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_vocabulary_that_is_none_fails_at_training_with_a_sentence(opened):
+    caller = await opened()
+    await caller.join()
+    caller.vocabulary = type("Broken", (), {"sha256": None, "to_bytes": lambda self: b"not a vocabulary"})()
+    content = caller.vocabulary.to_bytes()
+    await caller.provide(content)
+    caller.vocabulary.sha256 = node_module.hashlib.sha256(content).digest()
+    refusal = await refused(caller.train())
+    assert refusal.reason == Reason.TRAINING
+    assert "vocabulary" in refusal.sentence
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_without_the_token_every_verb_is_refused(opened):
+    caller = await opened(token="secret")
+    await caller.describe()
+    for token in ("", "other", "secre"):
+        stranger = await opened(node=caller.node, token=token)
+        for waiting in (
+            stranger.describe(),
+            stranger.join(),
+            stranger.leave(),
+            stranger.provide(),
+            stranger.train(),
+            stranger.answer(stranger.batch(0, 0, 1)),
+        ):
+            assert (await refused(waiting)).reason == Reason.AUTHENTICATION
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_token_given_twice_is_none(opened):
+    caller = await opened(token="secret")
+    with pytest.raises(grpc.aio.AioRpcError):
+        await caller.stub.Describe(party_pb2.DescribeRequest(), metadata=bearer("other") + bearer("secret"))
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_health_and_reflection_are_served(opened):
+    caller = await opened()
+    health = health_pb2_grpc.HealthStub(caller.channel)
+    for service in ("", "conclave.v1.Party"):
+        answer = await health.Check(health_pb2.HealthCheckRequest(service=service))
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+    def services():
+        with grpc.insecure_channel(caller.node.address) as channel:
+            return set(ProtoReflectionDescriptorDatabase(channel).get_services())
+
+    assert "conclave.v1.Party" in await asyncio.to_thread(services)
+
+
+async def test_what_it_keeps_is_private(opened, tmp_path):
+    caller = await opened()
+    await caller.ready()
+    await caller.answer(caller.batch(0, 0, 3))
+    home = tmp_path / "north.party"
+    for path in [home, *home.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_port_in_use_is_one_sentence(opened, config, tmp_path):
+    caller = await opened()
+    busy = config(listen=f"127.0.0.1:{caller.node.port}", folder="other")
+    with pytest.raises(PartyError, match=rf"cannot listen on 127.0.0.1:{caller.node.port}: address already in use"):
+        await start(busy, base=tmp_path)
+    await (await start(config(folder="other"), base=tmp_path)).stop()
+
+
+async def test_stopping_ends_training_and_leaves_no_process(opened, tmp_path):
+    rows = tmp_path / "long.jsonl"
+    rows.write_text('{"text": "apple bread cheese door egg fish"}\n' * 200_000)
+    caller = await opened(shard={"source": "long.jsonl"})
+    await caller.join()
+    await caller.provide()
+    training = asyncio.create_task(caller.train())
+    for _ in range(200):
+        children = [each for each in psutil.Process().children() if "party.work" in " ".join(each.cmdline())]
+        if children:
+            break
+        await asyncio.sleep(0.05)
+    assert children
+    await caller.node.stop()
+    with pytest.raises((grpc.aio.AioRpcError, Refusal)):
+        await training
+    psutil.wait_procs(children, timeout=5)
+    assert not any(each.is_running() for each in children)
+
+
+def test_wrapping_is_modulo_two_to_the_32():
+    class Huge:
+        def noise_share(self, shape, stream):
+            return np.array([[2**31, -(2**31) - 1, 2**33 + 5]])
+
+    clean = sparse.csr_array(np.array([[1, 0, 2]], dtype=np.int64))
+    block = noised(clean, Huge(), None)
+    assert block.dtype == np.int32
+    assert [int(each) % 2**32 for each in block[0]] == [2**31 + 1, 2**31 - 1, 7]
+
+
+def test_the_node_never_imports_torch():
+    code = "import sys, party.node, party.command, party.actor; print({'torch', 'datasets'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)
+    assert done.stdout.strip() == "set()"
