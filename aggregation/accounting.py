@@ -91,35 +91,60 @@ def calibrate(make: Callable[[float], DpEvent], epsilon: float, delta: float, *,
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise ConclaveError(f"epsilon is {epsilon}; it must be a number above 0.")
     grid: int = 10**decimals
+    most: int = int(MOST_NOISE) * grid
 
     def cost(steps: int) -> float:
         return price([make(steps / grid)], delta).epsilon
 
-    high, high_cost = grid, cost(grid)
-    low, low_cost = 0, math.inf
-    while high_cost > epsilon:
-        low, low_cost = high, high_cost
-        high *= 2
-        if high > MOST_NOISE * grid:
-            raise BudgetExhausted(
-                f"No noise multiplier up to {MOST_NOISE:g} brings this plan to epsilon {epsilon:g} at delta {delta:g}. "
-                "Raise epsilon or delta, or release less."
-            )
-        high_cost = cost(high)
-    turn = 0
-    while high - low > 1:
-        # False position between the logarithms, because epsilon falls about as 1 / noise; every third step halves.
-        middle = (low + high) // 2
-        if turn % 3 != 2 and high_cost > 0 and math.isfinite(low_cost) and low > 0:
-            share = math.log(low_cost / epsilon) / math.log(low_cost / high_cost) if low_cost > high_cost else 0.5
-            middle = min(max(math.ceil(low * (high / low) ** share), low + 1), high - 1)
-        turn += 1
-        middle_cost = cost(middle)
-        if middle_cost <= epsilon:
-            high, high_cost = middle, middle_cost
-        else:
-            low, low_cost = middle, middle_cost
+    def at_least(steps: int) -> float:
+        exact = _gaussian_epsilon(_grouped([make(steps / grid)]), delta)
+        return cost(steps) if exact is None else exact
+
+    # Gaussian releases alone have a closed form, never above what `price` says and far quicker: it finds the place,
+    # from which `price` is asked.
+    low, high = _turn(at_least, epsilon, 0, grid, most)
+    if high <= most:
+        _, high = _turn(cost, epsilon, low, 1, most)
+    if high > most:
+        raise BudgetExhausted(
+            f"No noise multiplier up to {MOST_NOISE:g} brings this plan to epsilon {epsilon:g} at delta {delta:g}. "
+            "Raise epsilon or delta, or release less."
+        )
     return high / grid
+
+
+def _turn(cost: Callable[[int], float], epsilon: float, low: int, step: int, most: int) -> tuple[int, int]:
+    """Neighbours (low, low + 1) of which the first costs more than epsilon and the second does not.
+
+    low: known to cost too much, or 0. step: how far to look first, doubled until it is enough; where nothing up to
+    `most` is, both returned lie beyond it.
+    """
+    high = low + step
+    while high <= most and cost(high) > epsilon:
+        low, step = high, 2 * step
+        high = min(low + step, most) if low < most else most + 1
+    if high > most:
+        return most + 1, most + 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if cost(middle) <= epsilon:
+            high = middle
+        else:
+            low = middle
+    return low, high
+
+
+def _gaussian_epsilon(parts: Sequence[tuple[DpEvent, int]], delta: float) -> float | None:
+    """Epsilon of Gaussian releases alone, exactly: together they are one Gaussian (Balle & Wang 2018, theorem 8).
+
+    None when anything else is among them.
+    """
+    precision = 0.0
+    for part, count in parts:
+        if not isinstance(part, GaussianDpEvent):
+            return None
+        precision += count / part.noise_multiplier**2
+    return float(get_epsilon_gaussian(1 / math.sqrt(precision), delta)) if precision else 0.0
 
 
 @dataclass(frozen=True, slots=True)
