@@ -19,6 +19,7 @@ from coordinator.launchers import LaunchRequest, PartyAddress
 OBJECT_STORE: Final = 80 * 1024 * 1024
 LONGEST_TEMPORARY: Final = 40
 """Characters of Ray's folder: its sockets lie deeper, and a socket's path has at most 107."""
+_PREFIX: Final = "conclave-ray-"
 START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 5.0
 
@@ -32,6 +33,9 @@ _QUIET: Final = {
 
 _TOKEN: Final = secrets.token_hex(32)
 """What Ray's own processes ask of each other; Ray reads it once a process, and would keep one in the user's home."""
+
+
+_SET_BY_RAY: Final = ("PYTHONBREAKPOINT", "RAY_CLIENT_MODE")
 
 
 class LaunchError(ConclaveError):
@@ -106,7 +110,9 @@ def _embedded(parties: int) -> Iterator[Any]:
 
         if ray.is_initialized():
             raise LaunchError("this process is connected to a Ray already. Call ray.shutdown() first.")
-        folder = tempfile.mkdtemp(prefix="conclave-", dir=_short_folder())
+        place = _short_folder()
+        _sweep(Path(place))
+        folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place)
         handler = signal.getsignal(signal.SIGTERM)
         try:
             try:
@@ -136,10 +142,27 @@ def _short_folder() -> str:
     return usual if len(usual) <= LONGEST_TEMPORARY else "/tmp"
 
 
+def _sweep(place: Path) -> None:
+    """Remove the folders of runs that were killed before they could."""
+    for folder in place.glob(f"{_PREFIX}*-*"):
+        owner = folder.name.removeprefix(_PREFIX).split("-")[0]
+        with contextlib.suppress(OSError):
+            if owner.isdigit() and folder.stat().st_uid == os.getuid() and not _runs(int(owner)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 @contextmanager
 def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for this process and those it starts meanwhile."""
-    before = {name: os.environ.get(name) for name in wanted}
+    """Set variables for this process and those it starts meanwhile; those that Ray sets are taken back as well."""
+    before = {name: os.environ.get(name) for name in (*wanted, *_SET_BY_RAY)}
     os.environ.update(wanted)
     try:
         yield

@@ -1,0 +1,168 @@
+"""The `ray` launcher: parties that answer, one sentence when one cannot start, and nothing left, however it ends."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import grpc
+import psutil
+import pytest
+
+from coordinator.launchers import LaunchRequest, find_launcher
+from deploy.launch import LONGEST_TEMPORARY, LaunchError, RayLauncher, _short_folder, _sweep
+from protos.conclave.v1 import party_pb2
+from protos.conclave.v1.party_pb2_grpc import PartyStub
+from protos.credentials import bearer
+
+MARK = "CONCLAVE_TEST_MARK"
+
+
+def tables(parties):
+    return {
+        f"party-{number}": {
+            "shard": {"source": "notes.jsonl", "part": {"parts": parties, "part": number}},
+            "policy": {"epsilon": 8.0, "delta": 1e-6, "recipes": ["dped"], "simulation": True},
+        }
+        for number in range(parties)
+    }
+
+
+@pytest.fixture
+def request_for(tmp_path):
+    """Makes the launch request of some parties over one small source."""
+    (tmp_path / "notes.jsonl").write_text('{"text": "apple bread"}\n' * 10)
+    return lambda parties: LaunchRequest(tables(parties), tmp_path / "run" / "parties", tmp_path)
+
+
+def marked(mark):
+    """All processes that were started, at any depth, with this mark in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.AccessDenied, psutil.NoSuchProcess):
+            continue
+    return found
+
+
+def left_of(mark, seconds=20):
+    """Those that are still there after some time to end."""
+    deadline = time.monotonic() + seconds
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return left
+
+
+async def names_of(addresses):
+    names = []
+    for each in addresses:
+        async with grpc.aio.insecure_channel(each.address) as channel:
+            answer = await PartyStub(channel).Describe(party_pb2.DescribeRequest(), metadata=bearer(each.token))
+            names.append(answer.name)
+    return names
+
+
+def test_the_entry_point_is_found():
+    assert isinstance(find_launcher("ray"), RayLauncher)
+
+
+def test_a_long_temporary_folder_is_not_used(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/x" * LONGEST_TEMPORARY)
+    assert _short_folder() == "/tmp"
+
+
+def test_folders_of_runs_that_were_killed_are_removed(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for owner in (ended.pid, os.getpid()):
+        (tmp_path / f"conclave-ray-{owner}-x" / "logs").mkdir(parents=True)
+    (tmp_path / "conclave-ray-other").mkdir()
+    _sweep(tmp_path)
+    assert {each.name for each in tmp_path.iterdir()} == {f"conclave-ray-{os.getpid()}-x", "conclave-ray-other"}
+
+
+@pytest.mark.slow
+def test_parties_answer_in_the_order_asked_and_leave_nothing(request_for, monkeypatch, tmp_path):
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, mark)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    environment = dict(os.environ)
+    handler = signal.getsignal(signal.SIGTERM)
+    request = request_for(3)
+    with RayLauncher().launch(request) as addresses:
+        assert asyncio.run(names_of(addresses)) == list(request.parties)
+        assert len({each.token for each in addresses}) == 3
+        assert all(each.address.startswith("127.0.0.1:") for each in addresses)
+        temporary = [each.cmdline() for each in marked(mark)]
+        assert temporary
+    assert dict(os.environ) == environment
+    assert signal.getsignal(signal.SIGTERM) == handler
+    assert [each for each in left_of(mark) if each.pid != os.getpid()] == []
+    assert not (tmp_path / "home").exists()
+    assert (request.folder.stat().st_mode & 0o777) == 0o700
+    with RayLauncher().launch(request_for(1)) as addresses:  # and again in the same process
+        assert asyncio.run(names_of(addresses)) == ["party-0"]
+
+
+@pytest.mark.slow
+def test_a_party_that_cannot_start_is_named(request_for, monkeypatch):
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, mark)
+    for change, said in [
+        ({"source": "gone.jsonl"}, "gone.jsonl"),
+        ({"sauce": "notes.jsonl"}, "sauce"),
+        ({"part": {"parts": 2, "part": 5}}, "part = 5"),
+    ]:
+        request = request_for(2)
+        request.parties["party-1"]["shard"].update(change)
+        with pytest.raises(LaunchError) as error, RayLauncher().launch(request):
+            pass
+        assert str(error.value).startswith("party party-1 could not be started: ")
+        assert said in str(error.value)
+        assert "\n" not in str(error.value)
+    assert [each for each in left_of(mark) if each.pid != os.getpid()] == []
+
+
+DRIVER = """
+import sys, time
+from pathlib import Path
+from coordinator.launchers import LaunchRequest
+from deploy.launch import RayLauncher
+from test_tables import tables
+base = Path(sys.argv[1])
+try:
+    with RayLauncher().launch(LaunchRequest(tables, base / "parties", base)) as addresses:
+        print("ready", flush=True)
+        time.sleep(120)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_when_the_coordinator_ends(request_for, tmp_path, ending):
+    request = request_for(2)
+    (tmp_path / "test_tables.py").write_text(f"tables = {request.parties!r}\n")
+    mark = uuid.uuid4().hex
+    environment = {**os.environ, MARK: mark, "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+        start_new_session=True,
+    ) as driver:
+        assert driver.stdout.readline() == "ready\n"
+        assert len(marked(mark)) > 3
+        if ending == signal.SIGINT:
+            os.killpg(driver.pid, ending)  # as a terminal does
+        else:
+            driver.send_signal(ending)
+        driver.wait(timeout=30)
+    assert left_of(mark) == []

@@ -1,0 +1,177 @@
+"""The training subprocess: exact sums, nothing private in what it says, and an end whenever its node ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from aggregation.counts import CountsMechanism
+from learning.cooccurrence import pair_counts, unit_counts
+from learning.words import Vocabulary, tokenize
+from party.config import PolicyTable, ShardTable
+from party.errors import ShardError, TrainingError
+from party.work import Job, attempt, cooccurrence, load_counts
+
+WORDS = ("apple", "bread", "cheese")
+TEXTS = ("apple bread cheese apple", "cheese cheese bread", "bread apple bread unknown apple")
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Makes a job over three texts of two people."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"text": t, "who": f"u{n % 2}"}) + "\n" for n, t in enumerate(TEXTS)))
+    vocabulary = tmp_path / "vocabulary"
+    vocabulary.write_bytes(Vocabulary(WORDS).to_bytes())
+
+    def makes(**changes):
+        shard = ShardTable(**({"source": str(rows), "user": "who"} | changes.pop("shard", {})))
+        policy = PolicyTable(**({"epsilon": 1.0, "delta": 1e-6, "recipes": ["dped"]} | changes.pop("policy", {})))
+        settings = {
+            "parent": os.getpid(),
+            "shard": shard.model_dump(),
+            "policy": policy.model_dump(),
+            "record": "document",
+            "by_user": False,
+            "vocabulary": str(vocabulary),
+            "window": 2,
+            "clip": 2.0,
+            "levels": 64,
+            "noise_multiplier": 1.0,
+            "shares": 1,
+            "cache": str(tmp_path / "cache"),
+            "result": str(tmp_path / "result.npz"),
+        }
+        return Job(**settings | changes)
+
+    return makes
+
+
+def encoded(text):
+    return Vocabulary(WORDS).encode(tokenize(text))
+
+
+def bounded(units):
+    return CountsMechanism(2.0, 64, 1.0, 1).contribute(units).toarray().reshape(3, 3)
+
+
+def counted(job):
+    cooccurrence(job, lambda percent: None)
+    return load_counts(Path(job.result)).toarray()
+
+
+def test_each_document_is_bounded_by_itself(job):
+    expected = bounded(unit_counts([[encoded(text)] for text in TEXTS], 3, 2))
+    np.testing.assert_array_equal(counted(job()), expected)
+
+
+def test_chunks_do_not_change_the_sum(job, monkeypatch):
+    whole = counted(job())
+    monkeypatch.setattr("party.work._CHUNK_UNITS", 1)
+    np.testing.assert_array_equal(counted(job()), whole)
+
+
+def test_a_user_is_bounded_as_one(job):
+    users = [[encoded(TEXTS[0]), encoded(TEXTS[2])], [encoded(TEXTS[1])]]
+    np.testing.assert_array_equal(counted(job(by_user=True)), bounded(unit_counts(users, 3, 2)))
+
+
+def test_each_pair_is_bounded_by_itself(job):
+    pairs = pair_counts([encoded(text) for text in TEXTS], 3, 2)
+    np.testing.assert_array_equal(counted(job(record="pair")), bounded(pairs))
+
+
+def test_one_document_more_moves_the_sum_within_its_sensitivity(job, tmp_path):
+    before = counted(job())
+    with (tmp_path / "rows.jsonl").open("a") as file:
+        file.write(json.dumps({"text": "apple bread cheese " * 500, "who": "u9"}) + "\n")
+    assert 0 < np.linalg.norm(counted(job()) - before) <= 64
+
+
+def test_the_result_is_whole_and_private(job, tmp_path):
+    counted(job())
+    assert [path.name for path in tmp_path.glob("*result*")] == ["result.npz"]
+    assert (tmp_path / "result.npz").stat().st_mode & 0o777 == 0o600
+
+
+def test_progress_is_told_as_finely_as_the_size(job):
+    for policy, allowed in [
+        ({}, {255}),
+        ({"declared_size": 3}, {255}),
+        ({"declared_size": 3, "tell": ["size-to-nearest-1000"]}, {0}),
+    ]:
+        said = set()
+        cooccurrence(job(policy=policy), said.add)
+        assert said == allowed
+
+
+def test_failures_are_sentences(job, tmp_path):
+    (tmp_path / "broken").write_bytes(b"{")
+    for broken, kind in [
+        (job(vocabulary=str(tmp_path / "broken")), TrainingError),
+        (job(by_user=True, shard={"user": None}), ShardError),
+    ]:
+        name, sentence = attempt(broken, lambda percent: None)
+        assert name == kind.__name__
+        assert sentence.endswith(".")
+    assert not list(tmp_path.glob("*result*"))
+
+
+def started(job, **pipes):
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "party.work"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, **pipes
+    )
+    process.stdin.write(job.to_json().encode() + b"\n")
+    process.stdin.flush()
+    return process
+
+
+def test_it_says_percents_and_the_end_and_nothing_else(job):
+    with started(job()) as process:
+        said = [json.loads(line) for line in process.stdout]
+        assert process.wait() == 0
+        process.stdin.close()
+    assert said == [{"percent": 255}, {"finished": True}]
+
+
+def test_it_ends_when_the_pipe_closes(job, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"text": "apple bread cheese", "who": "u"}\n' * 500_000)
+    with started(job()) as process:
+        assert process.stdout.readline()
+        process.stdin.close()
+        assert process.wait(timeout=10) != 0
+    assert not list(tmp_path.glob("*result*"))
+
+
+NODE = """
+import subprocess, sys, time
+process = subprocess.Popen([sys.executable, "-P", "-m", "party.work"], stdin=subprocess.PIPE)
+process.stdin.write(sys.stdin.buffer.readline())
+process.stdin.flush()
+print(process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
+def test_it_dies_with_its_node(job, tmp_path, ending):
+    (tmp_path / "rows.jsonl").write_text('{"text": "apple bread cheese", "who": "u"}\n' * 500_000)
+    with subprocess.Popen([sys.executable, "-c", NODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as node:
+        node.stdin.write(job(parent=node.pid).to_json().encode() + b"\n")
+        node.stdin.flush()
+        worker = psutil.Process(int(node.stdout.readline()))
+        deadline = time.monotonic() + 20
+        while worker.nice() != 10 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert worker.nice() == 10
+        node.send_signal(ending)
+        node.wait(timeout=5)
+    gone, _ = psutil.wait_procs([worker], timeout=5)
+    assert gone or worker.status() == psutil.STATUS_ZOMBIE
