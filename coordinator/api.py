@@ -8,8 +8,8 @@ result.student, result.epsilon, result.metrics
 import asyncio
 import shutil
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from aggregation.errors import ConclaveError
 from coordinator.errors import RunError
 from coordinator.federation import Federation
-from coordinator.launchers import LaunchRequest, PartyAddress, find_launcher
+from coordinator.launchers import Launcher, LaunchRequest, PartyAddress, find_launcher
 from coordinator.plan import Plan, read_plan
 from coordinator.progress import Progress, Silent
 from coordinator.publish import check_free, publish
@@ -67,6 +67,7 @@ def run(
     base = Path.cwd() if isinstance(plan, Plan) else Path(plan).absolute().parent
     plan = plan if isinstance(plan, Plan) else read_plan(Path(plan))
     progress = progress or Silent()
+    launcher = _Connect(plan) if plan.federation.shards is None else find_launcher(plan.federation.launch)
     bound = bind(plan)
     public = dped.prepare(plan, base, home() / "cache")
     index = RunIndex()
@@ -83,7 +84,7 @@ def run(
     if before:
         progress.say(f"  this plan ran before ({', '.join(before[:3])}): running it again pays again at every party")
     try:
-        present = _collect(bound, public, store, base, progress)
+        present = _collect(launcher, bound, public, store, base, progress)
         student = dped.distil(bound, public, len(present), store, progress)
         statement = state(bound, present, digest.hex(), student.metrics)
         with store.stage("publish"):
@@ -121,9 +122,12 @@ def report(run: str | Path) -> dict[str, Any]:
         store.close()
 
 
-def _collect(bound: Bound, public: dped.Public, store: RunStore, base: Path, progress: Progress) -> tuple[str, ...]:
+def _collect(
+    launcher: Launcher, bound: Bound, public: dped.Public, store: RunStore, base: Path, progress: Progress
+) -> tuple[str, ...]:
     """Launch the parties, ask them, and let them go; returns who is in the sum."""
-    with _launch(bound.plan, store, base) as addresses:
+    request = LaunchRequest(party_tables(bound.plan), store.folder / "parties", base)
+    with launcher.launch(request) as addresses:
         return _wait(lambda: _ask(bound, public, store, addresses, progress))
 
 
@@ -141,24 +145,24 @@ async def _ask(
         await federation.close()
 
 
-def _launch(plan: Plan, store: RunStore, base: Path) -> AbstractContextManager[tuple[PartyAddress, ...]]:
-    if plan.federation.shards is None:
-        return _connect(plan)
-    return find_launcher(plan.federation.launch).launch(
-        LaunchRequest(party_tables(plan), store.folder / "parties", base)
-    )
+class _Connect:
+    """The launcher that starts nothing: parties run elsewhere, at the addresses that the plan names."""
 
+    def __init__(self, plan: Plan) -> None:
+        self._addresses = tuple(PartyAddress(party.name, party.address) for party in plan.federation.parties)
 
-@contextmanager
-def _connect(plan: Plan) -> Iterator[tuple[PartyAddress, ...]]:
-    yield tuple(PartyAddress(party.name, party.address) for party in plan.federation.parties)
+    def launch(self, request: LaunchRequest) -> AbstractContextManager[tuple[PartyAddress, ...]]:
+        return nullcontext(self._addresses)
 
 
 def party_tables(plan: Plan) -> dict[str, dict[str, Any]]:
-    """The party files of a plan that divides one source itself: each party's part, and a policy just wide enough."""
+    """The party files of a plan that divides one source itself: each party's part, and a policy just wide enough.
+
+    Empty for a plan whose parties run elsewhere: they have files of their own.
+    """
     shards = plan.federation.shards
     if shards is None:
-        raise RunError("The plan names parties that run elsewhere; they have party files of their own.")
+        return {}
     split = shards.split.model_dump(exclude_none=True)
     parts = {"parts": split.pop("parties"), "seed": plan.run.seed} | split
     source = shards.model_dump(exclude_none=True, exclude={"split"})

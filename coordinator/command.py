@@ -3,7 +3,9 @@
 import json
 import signal
 import sys
+import threading
 import traceback
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -15,6 +17,8 @@ from rich.table import Table
 
 from aggregation.errors import ConclaveError
 from coordinator.errors import PlanError
+
+USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 
 app = typer.Typer(
     name="coordinator",
@@ -46,7 +50,7 @@ def _root(
 
 @app.command()
 def init(
-    plan: Annotated[Path, typer.Argument(help="The file to write.")] = Path("plan.toml"),
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The file to write.")] = Path("plan.toml"),
     launch: Annotated[
         str, typer.Option(help='"ray": try it on this machine; "connect": parties run elsewhere.')
     ] = "ray",
@@ -67,7 +71,7 @@ def init(
 
 @app.command()
 def run(
-    plan: Annotated[Path, typer.Argument(help="The plan, a TOML file.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, a TOML file.")],
     output: Output = None,
     replace: Annotated[bool, typer.Option(help="Remove the run that DIR holds first.")] = False,
     as_json: AsJson = False,
@@ -120,7 +124,7 @@ def runs(as_json: AsJson = False) -> None:
 
 @app.command()
 def report(
-    run: Annotated[str, typer.Argument(help="A run's id, the beginning of one, or its folder.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, the beginning of one, or its folder.")],
     as_json: AsJson = False,
 ) -> None:
     """Show what a run promises, whom it trusts, what it does not protect, and what was measured."""
@@ -158,19 +162,27 @@ def _terminated(number: int, frame: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def main() -> None:
-    """Run the command; every error of ours becomes one sentence and an exit code: 2 for usage, 1 for failure."""
-    signal.signal(signal.SIGTERM, _terminated)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; what goes wrong is one sentence on standard error and an exit code.
+
+    2 for usage and for a wrong plan, 1 for failure, 130 when it was stopped.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminated)
     try:
-        app(standalone_mode=True)
+        code = app(args=arguments, standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        return _failed("stopped.", INTERRUPTED)
     except PlanError as error:
-        _fail(str(error), 2)
+        return _failed(str(error), USAGE)
     except ConclaveError as error:
-        _fail(str(error), 1)
-    except KeyboardInterrupt:
-        _fail("stopped.", 130)
-    except Exception:  # noqa: BLE001 - a bug: its trace goes to a file, and the person is told where
-        _fail(f"This is a bug in Conclave, not in your plan. Its trace is in {_trace()}: please report it.", 1)
+        return _failed(str(error), FAILURE)
+    except Exception as error:  # noqa: BLE001 - every other end is told below
+        if hasattr(error, "exit_code") and hasattr(error, "format_message"):  # usage errors of the command line
+            return _failed(f"{error.format_message()} See `coordinator --help`.", error.exit_code)
+        # A bug: its trace goes to a file, and the person is told where.
+        return _failed(f"This is a bug in Conclave, not in your plan. Its trace is in {_trace()}: report it.", FAILURE)
+    return code if isinstance(code, int) else 0
 
 
 def _trace() -> Path:
@@ -182,6 +194,6 @@ def _trace() -> Path:
     return path
 
 
-def _fail(sentence: str, code: int) -> NoReturn:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(sentence, markup=False)
-    sys.exit(code)
+def _failed(sentence: str, code: int) -> int:
+    print(sentence, file=sys.stderr)
+    return code

@@ -1,0 +1,314 @@
+"""Whole runs: a plan, real party processes, and the student that comes out.
+
+The quick ones use a small vocabulary; the slow ones compare the two ways of starting parties byte for byte.
+"""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordinator import api
+from coordinator.command import main
+from coordinator.plan import read_plan
+from coordinator.template import template
+
+SMALL = (
+    template("ray")
+    .replace("size   = 1000", "size   = 60")
+    .replace("dimension = 100", "dimension = 8")
+    .replace('source = "documentation"', 'source = "letters.jsonl"')
+    .replace('source = "documentation-topics"', 'source = "public.jsonl"')
+    .replace('source = "documentation-heldout"', 'source = "public.jsonl"')
+    .replace('by = "package"', 'by = "sender"')
+)
+INSECURE = "insecure_reproducible_noise = true\ndropouts = 0"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    words = [
+        f"{a}{b}"
+        for a in ("ba", "di", "fo", "gu", "ke", "lo", "mi", "na")
+        for b in ("lam", "ner", "pos", "qui", "rit", "sol", "tun", "vex")
+    ]
+    frequency = 1 / np.arange(1, len(words) + 1)
+
+    def letter():
+        return " ".join(rng.choice(words, 40, p=frequency / frequency.sum()))
+
+    rows = [{"text": letter(), "sender": f"s{number % 12}"} for number in range(300)]
+    Path("letters.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    Path("public.jsonl").write_text("\n".join(json.dumps({"text": letter()}) for _ in range(60)))
+    return tmp_path
+
+
+def toml(value):
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items()) + " }"
+    return json.dumps(value)
+
+
+@contextmanager
+def serving(tables, folder):
+    """Four `party serve` processes with these tables as their files; yields their addresses by name."""
+    command = Path(sys.executable).with_name("party")
+    with ExitStack() as stack:
+        nodes = {}
+        for name, party in tables.items():
+            file = folder / f"{name}.toml"
+            lines = [f'name = "{name}"', 'listen = "127.0.0.1:0"']
+            lines += [f"{table} = {toml(party[table])}" for table in ("shard", "policy")]
+            file.write_text("\n".join(lines))
+            node = subprocess.Popen(
+                [command, "serve", "--config", file, "--json"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            stack.callback(stop, node)
+            nodes[name] = node
+        yield {name: json.loads(node.stdout.readline())["address"] for name, node in nodes.items()}
+
+
+def stop(node):
+    node.terminate()
+    try:
+        node.wait(10)
+    except subprocess.TimeoutExpired:
+        node.kill()
+        node.wait()
+    node.stdout.close()
+    node.stderr.close()
+
+
+def connected(text, addresses):
+    """The same plan with the parties at addresses."""
+    entries = ", ".join(f'{{ name = "{name}", address = "{address}" }}' for name, address in addresses.items())
+    shards = re.search(r"\[federation\.shards\].*?(?=\n\[)", text, re.S).group()
+    return text.replace(shards, "").replace('launch = "ray"', f'launch = "connect"\nparties = [{entries}]')
+
+
+def files_of(student):
+    """The model's files: what the promise and the card say of a run differs from run to run."""
+    names = sorted(path.relative_to(student) for path in student.rglob("*") if path.is_file())
+    return {
+        str(name): (student / name).read_bytes() for name in names if str(name) not in ("privacy.json", "README.md")
+    }
+
+
+@pytest.fixture
+def plan():
+    Path("plan.toml").write_text(SMALL)
+    return read_plan(Path("plan.toml"))
+
+
+def run_connected(text, tables, folder, output, *options):
+    with serving(tables, folder) as addresses:
+        Path("connect.toml").write_text(connected(text, addresses))
+        return main(["run", "connect.toml", "--output", output, *options])
+
+
+def test_a_run_with_parties_of_their_own_publishes_a_student_with_its_promise(plan, home, capsys):
+    assert run_connected(SMALL, api.party_tables(plan), home, "out", "--json") == 0
+    said = capsys.readouterr()
+    result = json.loads(said.out.splitlines()[-1])
+    assert set(result) >= {"run", "student", "epsilon", "delta", "unit", "metrics"}
+    assert Path(result["student"]) == home / "out/student"
+    assert 7.9 < result["epsilon"] <= 8.0
+    assert (result["delta"], result["unit"], result["record"]) == (1e-6, "record", "document")
+    assert result["metrics"]["perplexity"] > 1
+    privacy = json.loads((home / "out/student/privacy.json").read_text())
+    assert privacy["epsilon"] == result["epsilon"]
+    assert privacy["relation"] == "add or remove one unit at one party"
+    assert privacy["releases"][0]["event"] == {
+        "kind": "gaussian",
+        "noise_multiplier": privacy["releases"][0]["mechanism"]["noise_multiplier"],
+    }
+    card = (home / "out/student/README.md").read_text()
+    for needed in (
+        "license: apache-2.0",
+        "language: en",
+        "epsilon = ",
+        "Trusted aggregator",
+        "Transport",
+        "perplexity",
+        "Not protected",
+    ):
+        assert needed in card
+    assert "nearest words" in said.out
+    assert f"next: coordinator report {result['run']}" in said.out
+    assert "party-1 ready" in said.err
+    assert not list(home.glob("out/**/*.part"))
+
+
+def test_the_student_loads_in_plain_gensim_and_sentence_transformers(plan, home):
+    from gensim.models import KeyedVectors
+    from safetensors.numpy import load_file
+    from sentence_transformers import SentenceTransformer
+
+    assert run_connected(SMALL, api.party_tables(plan), home, "out") == 0
+    student = home / "out/student"
+    vectors = KeyedVectors.load_word2vec_format(student / "vectors.txt")
+    inputs = load_file(student / "skipgram.safetensors")["inputs"]
+    assert np.array_equal(vectors.vectors, inputs)
+    encoder = SentenceTransformer(str(student), device="cpu")
+    first, second = vectors.index_to_key[:2]
+    encoded = encoder.encode([first, f"{first.upper()}, {second}!", "neverseenword"])
+    assert np.allclose(encoded[0], vectors[first], atol=1e-6)
+    assert np.allclose(encoded[1], (vectors[first] + vectors[second]) / 2, atol=1e-6)
+    assert np.allclose(encoded[2], 0)
+
+
+def test_report_and_runs_show_the_run_afterwards(plan, home, capsys):
+    assert run_connected(SMALL, api.party_tables(plan), home, "out") == 0
+    capsys.readouterr()
+    assert main(["runs", "--json"]) == 0
+    (entry,) = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
+    assert entry["status"] == "finished"
+    assert main(["report", entry["id"][:6], "--json"]) == 0
+    said = capsys.readouterr().out
+    for needed in ("guarantee  epsilon 7.9", "Trusted aggregator", "not protected", "measured", "stages"):
+        assert needed in said
+    assert json.loads(said.splitlines()[-1])["privacy"]["trust"] == "trusted-aggregator"
+
+
+def test_reproducible_noise_gives_no_guarantee_and_says_so_everywhere(plan, home, capsys):
+    text = SMALL.replace("dropouts = 0", INSECURE)
+    assert run_connected(text, api.party_tables(plan), home, "out", "--json") == 0
+    said = capsys.readouterr().out
+    result = json.loads(said.splitlines()[-1])
+    assert result["epsilon"] is None
+    assert result["delta"] is None
+    assert "No privacy guarantee" in said
+    assert "No privacy guarantee" in (home / "out/student/README.md").read_text()
+    assert json.loads((home / "out/student/privacy.json").read_text())["epsilon"] is None
+
+
+def test_a_party_whose_text_is_private_refuses_reproducible_noise(plan, home, capsys):
+    tables = api.party_tables(plan)
+    tables["party-3"]["policy"]["simulation"] = False
+    assert run_connected(SMALL.replace("dropouts = 0", INSECURE), tables, home, "out") == 1
+    said = capsys.readouterr().err
+    assert "party party-3 refused to join" in said
+    assert "insecure_reproducible_noise protects nobody" in said
+    assert "Nothing was spent" in said
+    assert not (home / "out/student").exists()
+
+
+def test_running_a_plan_again_says_that_it_pays_again(plan, home, capsys):
+    with serving(api.party_tables(plan), home) as addresses:
+        Path("connect.toml").write_text(connected(SMALL, addresses))
+        assert main(["run", "connect.toml", "--output", "one"]) == 0
+        assert "ran before" not in capsys.readouterr().err
+        assert main(["run", "connect.toml", "--output", "two"]) == 0
+        assert "running it again pays again" in capsys.readouterr().err
+        capsys.readouterr()
+        # The lifetime cap of twice the plan's epsilon is used up now: the ledger, not the coordinator, says no.
+        assert main(["run", "connect.toml", "--output", "three"]) == 1
+        said = capsys.readouterr().err
+    assert re.search(r"party party-\d refused to join: the ledger cannot pay", said)
+
+
+def test_a_party_that_is_not_there_is_named_and_nothing_is_published(plan, home, capsys):
+    tables = api.party_tables(plan)
+    with serving({name: tables[name] for name in list(tables)[:3]}, home) as addresses:
+        gone = addresses | {"party-4": "127.0.0.1:9"}
+        text = connected(SMALL, gone).replace("[federation]", "[federation]\ndeadline_seconds = 3")
+        Path("connect.toml").write_text(text)
+        assert main(["run", "connect.toml", "--output", "out"]) == 1
+    said = capsys.readouterr().err
+    assert "party party-4 was lost: " in said
+    assert "needs 4 of its parties and 3 are left" in said
+    assert not (home / "out/student").exists()
+    assert api.runs()[0].status == "failed"
+
+
+def test_the_python_api_works_inside_a_running_loop_as_in_a_notebook(plan, home):
+    async def cell():
+        with serving(api.party_tables(plan), home) as addresses:
+            Path("connect.toml").write_text(connected(SMALL, addresses))
+            return api.run("connect.toml", output="out")
+
+    result = asyncio.run(cell())
+    assert result.student.is_dir()
+    assert result.metrics["unigram_floor"] > 1
+    assert api.report(result.run)["status"] == "finished"
+
+
+@pytest.mark.slow
+def test_actors_and_party_processes_give_the_same_student_byte_for_byte(plan, home):
+    text = SMALL.replace("dropouts = 0", INSECURE)
+    Path("plan.toml").write_text(text)
+    assert main(["run", "plan.toml", "--output", "ray"]) == 0
+    assert run_connected(text, api.party_tables(plan), home, "connect") == 0
+    by_ray, by_hand = files_of(home / "ray/student"), files_of(home / "connect/student")
+    assert set(by_ray) == set(by_hand)
+    assert [name for name in by_ray if by_ray[name] != by_hand[name]] == []
+    assert any(name.endswith(".safetensors") for name in by_ray)
+
+
+@pytest.mark.slow
+def test_without_reproducible_noise_two_runs_differ(plan, home):
+    tables = api.party_tables(plan)
+    assert run_connected(SMALL, tables, home, "one") == 0
+    assert run_connected(SMALL, tables, home, "two") == 0
+    assert (home / "one/student/vectors.txt").read_bytes() != (home / "two/student/vectors.txt").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_however_the_coordinator_ends_no_process_stays(plan, home, number):
+    psutil = pytest.importorskip("psutil")
+    command = Path(sys.executable).with_name("coordinator")
+    process = subprocess.Popen([command, "run", "plan.toml", "--output", "out"], stderr=subprocess.PIPE, text=True)
+    family = {}
+
+    def watch():
+        root = psutil.Process(process.pid)
+        while process.poll() is None:
+            try:
+                family.update({each.pid: each for each in root.children(recursive=True)})
+            except psutil.NoSuchProcess:
+                return
+            time.sleep(0.05)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for line in process.stderr:
+        if "ready" in line:
+            break
+    os.kill(process.pid, number)
+    process.wait(60)
+    watcher.join()
+    process.stderr.close()
+    assert len(family) > 4
+    deadline = time.monotonic() + 20
+    left = list(family.values())
+    while left and time.monotonic() < deadline:
+        left = [each for each in left if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+        time.sleep(0.2)
+    assert [each.cmdline() for each in left] == []
+    assert not (home / "out/student").exists()
+    assert api.runs()[0].status == "interrupted"
+
+
+def test_the_tables_of_simulated_parties_are_good_party_files(plan):
+    for name, tables in api.party_tables(plan).items():
+        text = "\n".join(f"{key} = {toml(value)}" for key, value in tables.items())
+        assert tomllib.loads(text)["name"] == name
+        assert tables["shard"]["part"]["parts"] == 4
