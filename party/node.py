@@ -33,10 +33,10 @@ from party.runs import NAME, Operation, Run, Runs, check_run_id, private_folder
 from party.training import Training
 from party.work import Job, load_counts
 from protos import PROTOCOL_VERSION
-from protos.codec import chunks
 from protos.conclave.v1 import party_pb2, party_pb2_grpc, plan_pb2
 from protos.credentials import shows
 from protos.digest import batch_digest, operation_digest, plan_hash
+from protos.framing import framed
 from protos.refusal import Reason, Refusal, abort
 
 log = logging.getLogger("conclave.party")
@@ -249,14 +249,15 @@ class Node(party_pb2_grpc.PartyServicer):
         yield party_pb2.TrainProgress(percent=100, seconds=training.seconds, finished=True)
 
     @_guarded_stream
-    async def Answer(  # noqa: N802
+    async def Answer(  # type: ignore[override]  # noqa: N802
         self, requests: AsyncIterator[party_pb2.AnswerRequest], context: Context
-    ) -> AsyncIterator[party_pb2.AnswerResponse]:
+    ) -> AsyncIterator[bytes]:
+        """Yields messages that are serialised already; `serve` registers it so."""
         async for request in requests:
             run = await self._run(request.run)
             block = await self._block(run, request)
-            for chunk in chunks(block):
-                yield party_pb2.AnswerResponse(batch=request.batch, chunk=chunk)
+            for message in framed(request.batch, block):
+                yield message
             await self._ledger.answered(run.id, request.release)
 
     async def _run(self, context: party_pb2.RunContext) -> Run:
@@ -458,9 +459,9 @@ class Node(party_pb2_grpc.PartyServicer):
         host, port = split_address(self.config.listen)
         _check_free(self.config.name, host, port)
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        party_pb2_grpc.add_PartyServicer_to_server(self, server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         service = party_pb2.DESCRIPTOR.services_by_name["Party"].full_name
+        party_pb2_grpc.add_PartyServicer_to_server(self, _AnswersInBytes(server))  # type: ignore[arg-type]
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((service, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         try:
             self.port = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
@@ -487,6 +488,22 @@ class Node(party_pb2_grpc.PartyServicer):
 
     async def __aexit__(self, *exception: object) -> None:
         await self.stop()
+
+
+class _AnswersInBytes:
+    """Stands for the server when the stubs register their methods; `Answer` alone is not serialised once more."""
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self._server = server
+
+    def add_generic_rpc_handlers(self, handlers: object) -> None:
+        """Nothing: what is registered by name is enough."""
+
+    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
+        """Pass the methods on by both ways that servers know them."""
+        own = handlers | {"Answer": handlers["Answer"]._replace(response_serializer=None)}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, own),))
+        self._server.add_registered_method_handlers(service, own)
 
 
 def noised(clean: sparse.csr_array, mechanism: CountsMechanism, stream: NoiseStream) -> NDArray[np.int32]:

@@ -33,17 +33,22 @@ def chunks(array: NDArray[Any]) -> Iterator[tensor_pb2.TensorChunk]:
 
     Raises ValueError when the dtype is none of int32, int64, float32, float64, uint8.
     """
+    header, raw = header_and_bytes(array)
+    for offset in range(0, max(len(raw), 1), CHUNK_BYTES):
+        yield tensor_pb2.TensorChunk(
+            header=header if offset == 0 else None, offset=offset, data=bytes(raw[offset : offset + CHUNK_BYTES])
+        )
+
+
+def header_and_bytes(array: NDArray[Any]) -> tuple[tensor_pb2.TensorHeader, memoryview]:
+    """What a tensor travels as, its bytes not copied where they lie right already. Raises ValueError like `chunks`."""
     little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     if little.dtype not in _WIRE:
         raise ValueError(
             f"a tensor of dtype {array.dtype} cannot travel; convert it to one of int32, int64, float32, float64, uint8"
         )
     header = tensor_pb2.TensorHeader(dtype=_WIRE[little.dtype], shape=array.shape)
-    raw = memoryview(little.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
-    for offset in range(0, max(len(raw), 1), CHUNK_BYTES):
-        yield tensor_pb2.TensorChunk(
-            header=header if offset == 0 else None, offset=offset, data=bytes(raw[offset : offset + CHUNK_BYTES])
-        )
+    return header, memoryview(little.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
 
 
 class TensorReader:
@@ -61,31 +66,31 @@ class TensorReader:
 
     def feed(self, chunk: tensor_pb2.TensorChunk) -> NDArray[Any] | None:
         """Take the next chunk; returns the tensor when it is whole, else None. Raises `MalformedTensor`."""
+        return self.put(chunk.header if chunk.HasField("header") else None, chunk.offset, chunk.data)
+
+    def put(self, header: tensor_pb2.TensorHeader | None, offset: int, data: bytes | memoryview) -> NDArray[Any] | None:
+        """The same for a chunk in its parts; protobuf would copy `data` at every access."""
         if self._array is None:
-            self._open(chunk)
-        elif chunk.HasField("header"):
+            self._open(header)
+        elif header is not None:
             raise MalformedTensor("a second header came before the tensor was whole")
-        if chunk.offset != self._filled:
-            raise MalformedTensor(f"bytes at offset {chunk.offset} came where {self._filled} was due")
-        end = self._filled + len(chunk.data)
+        if offset != self._filled:
+            raise MalformedTensor(f"bytes at offset {offset} came where {self._filled} was due")
+        end = self._filled + len(data)
         if end > self._raw.size:
             raise MalformedTensor(f"{end} bytes came for a tensor of {self._raw.size}")
-        if not chunk.data and self._raw.size:
+        if not data and self._raw.size:
             raise MalformedTensor("an empty chunk came before the tensor was whole")
-        self._raw[self._filled : end] = np.frombuffer(chunk.data, np.uint8)
+        self._raw[self._filled : end] = np.frombuffer(data, np.uint8)
         self._filled = end
         return self._array if end == self._raw.size else None
 
-    def _open(self, chunk: tensor_pb2.TensorChunk) -> None:
-        if not chunk.HasField("header"):
+    def _open(self, header: tensor_pb2.TensorHeader | None) -> None:
+        if header is None:
             raise MalformedTensor("the first chunk has no header")
-        shape = tuple(chunk.header.shape)
-        if chunk.header.dtype != _WIRE[self._dtype]:
-            name = (
-                tensor_pb2.DType.Name(chunk.header.dtype)
-                if chunk.header.dtype in _WIRE.values()
-                else chunk.header.dtype
-            )
+        shape = tuple(header.shape)
+        if header.dtype != _WIRE[self._dtype]:
+            name = tensor_pb2.DType.Name(header.dtype) if header.dtype in _WIRE.values() else header.dtype
             raise MalformedTensor(f"dtype {name} came where {self._dtype.name} was asked for")
         if shape != self._shape:
             raise MalformedTensor(f"shape {list(shape)} came where {list(self._shape)} was asked for")
