@@ -24,7 +24,8 @@ def unit_counts(units: Sequence[Sequence[Passage]], size: int, window: int = WIN
     """Count the (centre, context) pairs of every unit.
 
     units: lists of passages of positions in -1..size-1. size: words in the vocabulary, V.
-    Returns float64 counts [units, V * V], the cell of a pair at centre * V + context; a unit without pairs is an empty row.
+    Returns float64 counts [units, V * V], the cell of a pair at centre * V + context; a unit without pairs is an
+    empty row.
     Memory: about 32 bytes a pair, window * 2 pairs a word; give a large shard in slices.
     Raises `IntegrityError` for positions outside the vocabulary.
     """

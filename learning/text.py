@@ -51,7 +51,8 @@ class Source:
         columns `text` and `file`); otherwise a name on the hub.
     text, id, user, label: columns. Without `id` a document is known by the SHA-256 of its text.
     columns: further columns to keep.
-    split, stream, config: for the hub only: which split, whether to stream it rather than cache it, which configuration.
+    split, stream, config: for the hub only: which split, whether to stream it rather than cache it, which
+    configuration.
     """
 
     source: str

@@ -1,0 +1,179 @@
+"""The skip-gram student: a vector for every word as centre, one as context, fitted to counts and not to a stream of
+pairs.
+
+    p(context j | centre i) = softmax_j(bias_j + inputs_i . outputs_j)
+
+One row of the co-occurrence matrix holds all contexts of a centre, so one matrix product is one exact pass over the
+text.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+
+from aggregation.errors import IntegrityError
+from learning.denoising import BLOCK_CELLS, denoise, fixed_threads
+
+RIDGE = 30.0
+"""Weight of |inputs|^2 / 2 + |outputs|^2 / 2 in `fit`, in counts: prior precision of a coordinate."""
+
+_HISTORY = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SkipGram:
+    """inputs [V, d] are the published word vectors; outputs [V, d] and bias [V] make them a model. All float32."""
+
+    inputs: NDArray[np.float32]
+    outputs: NDArray[np.float32]
+    bias: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        size, dimension = self.inputs.shape
+        if self.outputs.shape != (size, dimension) or self.bias.shape != (size,):
+            raise IntegrityError(
+                f"A skip-gram's parts do not fit: inputs {self.inputs.shape}, outputs {self.outputs.shape}, "
+                f"bias {self.bias.shape}."
+            )
+
+    def log_probabilities(self, centres: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.float32]:
+        """Natural logarithms of p(context | centre), [centres, V]."""
+        logits = self.inputs[centres] @ self.outputs.T + self.bias
+        logits -= logits.max(axis=1, keepdims=True)
+        logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        return logits
+
+
+def fit_noisy(
+    counts: NDArray[np.float64],
+    sigma: float,
+    *,
+    dimension: int = 100,
+    seed: int,
+    steps: int = 80,
+    on_step: Callable[[float], None] | None = None,
+) -> SkipGram:
+    """Fit the student to counts that were released under noise; see `learning.denoising` for how and how well.
+
+    counts: [V, V]. sigma: standard deviation of each cell's noise. The same seed gives the same bytes on the same
+    machine.
+    Post-processing: it costs no privacy. Raises `IntegrityError` like `denoise`.
+    """
+    factors = denoise(counts, sigma, dimension=dimension, seed=seed, steps=steps, on_step=on_step)
+    return SkipGram(factors.vectors, factors.vectors * factors.signs, factors.bias)
+
+
+def unigram(counts: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
+    """Estimate how frequent words are, [V], summing to 1, from the same noisy counts: the floor a student must beat.
+
+    It is the student without vectors, a better use of the counts than their noisy row sums. For exact counts (sigma 0):
+    the row sums, with half a count added.
+    """
+    if sigma == 0:
+        smoothed = np.maximum(counts, 0).sum(axis=1) + 0.5
+        return np.asarray(smoothed / smoothed.sum(), dtype=np.float64)
+    bias = denoise(counts, sigma, dimension=0, seed=0).bias.astype(np.float64)
+    weights = np.exp(bias - bias.max())
+    return np.asarray(weights / weights.sum(), dtype=np.float64)
+
+
+def fit(
+    counts: NDArray[np.float64] | sparse.csr_array,
+    *,
+    dimension: int = 100,
+    seed: int,
+    steps: int = 100,
+    ridge: float = RIDGE,
+    start: SkipGram | None = None,
+    on_step: Callable[[float], None] | None = None,
+) -> SkipGram:
+    """Fit the student to exact counts: maximum likelihood of the full softmax with a ridge, by L-BFGS.
+
+    counts: [V, V] >= 0, sparse or dense. start: a model to go on from, of the same shape; otherwise small random
+    vectors from the seed, which then determines the bytes on the same machine. on_step: told the fraction done.
+    There is no privacy in this: for public text, and for simulation. Memory: the counts, and blocks of 16 MiB.
+    Raises `IntegrityError` for counts that are negative, not finite or not square.
+    """
+    matrix = sparse.csr_array(counts, dtype=np.float32)
+    size = matrix.shape[0]
+    if matrix.shape != (size, size) or size < 2:
+        raise IntegrityError(
+            f"Co-occurrence counts are a square matrix of two words or more, not of shape {matrix.shape}."
+        )
+    if not np.isfinite(matrix.data).all() or (matrix.data < 0).any():
+        raise IntegrityError("Exact counts are finite and not negative. For noisy counts use fit_noisy.")
+    if start is not None and start.inputs.shape != (size, dimension):
+        raise IntegrityError(f"The model to start from is {start.inputs.shape}, this one [{size}, {dimension}].")
+    with torch.no_grad(), fixed_threads():
+        return _fit(matrix, dimension, seed, steps, ridge, start, on_step)
+
+
+def _fit(
+    matrix: sparse.csr_array,
+    dimension: int,
+    seed: int,
+    steps: int,
+    ridge: float,
+    start: SkipGram | None,
+    on_step: Callable[[float], None] | None,
+) -> SkipGram:
+    size = matrix.shape[0]
+    columns = torch.from_numpy(np.asarray(matrix.sum(axis=0), dtype=np.float32)) + 0.5
+    if start is None:
+        generator = torch.Generator().manual_seed(seed)
+        vectors = torch.randn(2 * size, dimension, generator=generator) * 0.1
+        bias = torch.log(columns / columns.sum())
+    else:
+        vectors = torch.from_numpy(np.concatenate([start.inputs, start.outputs]))
+        bias = torch.from_numpy(start.bias)
+    # Frequent words are far more curved: scaled by that, one step size suits all.
+    scale_bias = columns.sqrt()
+    scale_vectors = (0.1 * columns + ridge).sqrt().repeat(2)[:, None]
+    point = torch.nn.Parameter(torch.cat([bias * scale_bias, (vectors * scale_vectors).reshape(-1)]))
+    rows = max(1, BLOCK_CELLS // size)
+    blocks = [
+        (slice(first, min(first + rows, size)), matrix[first : min(first + rows, size)])
+        for first in range(0, size, rows)
+    ]
+    most, done = steps + steps // 4, 0
+    optimiser = torch.optim.LBFGS(
+        [point],
+        max_iter=steps,
+        max_eval=most,
+        history_size=_HISTORY,
+        line_search_fn="strong_wolfe",
+        tolerance_grad=0.0,
+        tolerance_change=0.0,
+    )
+
+    def objective() -> torch.Tensor:
+        nonlocal done
+        bias = point[:size] / scale_bias
+        vectors = point[size:].view(2 * size, dimension) / scale_vectors
+        inputs, outputs = vectors[:size], vectors[size:]
+        by_bias, by_vectors = torch.zeros(size), ridge * vectors
+        loss = ridge / 2 * vectors.square().sum()
+        for rows, block in blocks:
+            seen = torch.from_numpy(block.toarray())
+            logarithms = torch.log_softmax(torch.addmm(bias, inputs[rows], outputs.T), dim=1)
+            loss = loss - torch.dot(seen.view(-1), logarithms.view(-1))
+            slope = logarithms.exp_().mul_(seen.sum(1, keepdim=True)).sub_(seen)
+            by_bias += slope.sum(0)
+            by_vectors[rows] += slope @ outputs
+            by_vectors[size:] += slope.T @ inputs[rows]
+        point.grad = torch.cat([by_bias / scale_bias, (by_vectors / scale_vectors).reshape(-1)])
+        done += 1
+        if on_step is not None:
+            on_step(min(done / most, 1.0))
+        return loss
+
+    optimiser.step(objective)  # type: ignore[no-untyped-call]
+    if on_step is not None:
+        on_step(1.0)
+    bias = point[:size] / scale_bias
+    vectors = point[size:].view(2 * size, dimension) / scale_vectors
+    return SkipGram(vectors[:size].numpy().copy(), vectors[size:].numpy().copy(), (bias - bias.mean()).numpy().copy())
