@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ray
-
 from aggregation.errors import ConclaveError
 from party.config import check_config
 from protos.settings import SettingsError
@@ -30,8 +28,7 @@ class PartyActor:
 
         tables: those of a party file; name, folder and listen are set here. base: where relative sources start.
         """
-        host = ray.util.get_node_ip_address() if _many_machines() else "127.0.0.1"
-        own = {"name": name, "listen": f"{host}:0", "folder": folder, "plaintext": host != "127.0.0.1"}
+        own = {"name": name, "listen": "127.0.0.1:0", "folder": folder}
         try:
             config = check_config({**tables, **own}, f"party {name}")
             node = await _started(config, token, Path(base))
@@ -47,10 +44,6 @@ class PartyActor:
         if self._node is not None:
             await self._node.stop()
             self._node = None
-
-
-def _many_machines() -> bool:
-    return len(ray.nodes()) > 1
 
 
 async def _started(config: Any, token: str, base: Path) -> "Node":

@@ -3,9 +3,11 @@
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version as installed_version
@@ -173,11 +175,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         return _failed(f"{what}.", FAILURE)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  the last resort: a bug becomes a sentence and a private file
         if hasattr(error, "exit_code") and hasattr(error, "format_message"):  # click's own usage errors
             return _failed(f"{error.format_message()} See `party --help`.", error.exit_code)
-        raise
+        return _failed(_kept(error), FAILURE)
     return code if isinstance(code, int) else 0
+
+
+def _kept(bug: Exception) -> str:
+    """Put the trace of a bug into a file that only this user can read."""
+    handle, path = tempfile.mkstemp(prefix="party-trace-", suffix=".txt", text=True)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write("".join(traceback.format_exception(bug)))
+    return (
+        f"this is a bug in Conclave ({type(bug).__name__}). Its trace is in {path}; it can hold private text, so "
+        "read it before you pass it on."
+    )
 
 
 def _failed(sentence: str, code: int) -> int:

@@ -316,6 +316,8 @@ class Node(party_pb2_grpc.PartyServicer):
             raise Refusal(Reason.REQUEST, "an operation id has 1 to 64 small letters, digits and hyphens.")
         if request.WhichOneof("task") != "cooccurrence":
             raise Refusal(Reason.REQUEST, f"this party trains {', '.join(TRAINS)}; the request names no such task.")
+        charged = await self._ledger.reserved(run.id, request.cooccurrence.release)
+        # nothing is awaited from here on, so that two callers cannot begin the same thing
         digest = operation_digest(request)
         key = (run.id, request.operation_id)
         going = self._trainings.get(key)
@@ -339,7 +341,7 @@ class Node(party_pb2_grpc.PartyServicer):
                 f"release {release.name} is trained by operation {done.id if done else rivals[0][1]} in this run; one "
                 "release is one result.",
             )
-        if await self._ledger.reserved(run.id, release.name):
+        if charged:
             raise Refusal(
                 Reason.CONFLICT,
                 f"release {release.name} was answered already, and what it was answered from is gone; start a new run.",

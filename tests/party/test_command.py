@@ -103,6 +103,18 @@ def test_a_verb_that_is_not_there(capsys):
     assert "dance" in said(capsys).err
 
 
+def test_a_bug_is_one_sentence_and_its_trace_a_private_file(party_file, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("party.command.located", lambda *_: 1 / 0)
+    assert main(["preview", "--config", str(party_file())]) == 1
+    error = said(capsys).err
+    assert "this is a bug in Conclave (ZeroDivisionError)" in error
+    (trace,) = tmp_path.glob("party-trace-*")
+    assert trace.name in error
+    assert "ZeroDivisionError" in trace.read_text()
+    assert trace.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_port_in_use_is_one_sentence(party_file, capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
