@@ -50,6 +50,7 @@ class Terminal:
         self._console = Console(file=stream or sys.stderr, highlight=False)
         self._parties: dict[str, str] = {}
         self._bars: dict[str, tuple[int, int, str]] = {}
+        self._full: set[str] = set()
         self._drawn = 0.0
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         if self._console.is_terminal:
@@ -65,11 +66,12 @@ class Terminal:
         self._draw()
 
     def bar(self, label: str, done: int, total: int, note: str = "") -> None:
-        self._bars[label] = (done, total, note)
-        if not self._console.is_terminal and done >= total:
-            self.say(f"  {_line(label, done, total, note)}")
-        if self._console.is_terminal and done >= total:
-            self._bars.pop(label)
+        if done < total:
+            self._bars[label] = (done, total, note)
+            self._full.discard(label)
+        elif label not in self._full:
+            self._bars.pop(label, None)
+            self._full.add(label)
             self.say(f"  {_line(label, done, total, note)}")
         self._draw(now=done >= total)
 

@@ -96,14 +96,14 @@ def _sentence_transformer(student: Student, folder: Path) -> None:
     from sentence_transformers.models import StaticEmbedding
     from tokenizers import Regex, Tokenizer
     from tokenizers.models import WordLevel
-    from tokenizers.normalizers import Lowercase
+    from tokenizers.normalizers import Lowercase, Replace, Sequence
     from tokenizers.pre_tokenizers import Split
 
     from learning.words import WORD
 
     index = {word: position for position, word in enumerate(student.vocabulary.words)}
     tokenizer = Tokenizer(WordLevel(index | {UNKNOWN: len(index)}, unk_token=UNKNOWN))
-    tokenizer.normalizer = Lowercase()
+    tokenizer.normalizer = Sequence([Lowercase(), Replace("’", "'")])
     tokenizer.pre_tokenizer = Split(Regex(WORD), behavior="removed", invert=True)
     nothing = np.zeros((1, student.vectors.shape[1]), np.float32)
     embedding = StaticEmbedding(tokenizer, embedding_weights=np.vstack([student.vectors, nothing]))

@@ -15,7 +15,10 @@ from learning.text import DataError
 UNKNOWN = -1
 MAXIMUM_WORDS = 1_000_000
 
-_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+WORD = r"[^\W\d_]+(?:['’][^\W\d_]+)*"
+"""What a word is in lower-case text: runs of letters, with apostrophes inside."""
+
+_WORD = re.compile(WORD)
 _BREAK = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+|\n\s*\n")
 _FORMAT = "conclave.vocabulary/1"
 
