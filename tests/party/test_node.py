@@ -22,6 +22,7 @@ from party import node as node_module
 from party.errors import PartyError
 from party.ledger import read_account
 from party.node import noised, start
+from party.training import Training
 from protos.conclave.v1 import party_pb2
 from protos.credentials import bearer
 from protos.refusal import Reason, Refusal
@@ -318,6 +319,50 @@ async def test_callers_of_one_operation_share_it(opened):
 
 
 @pytest.mark.usefixtures("trains_here")
+async def test_one_thing_is_trained_at_a_time(opened, monkeypatch):
+    here, going, most = Training._work, 0, 0
+
+    async def watched(training, job):
+        nonlocal going, most
+        going += 1
+        most = max(most, going)
+        await asyncio.sleep(0.05)
+        done = await here(training, job)
+        going -= 1
+        return done
+
+    monkeypatch.setattr(Training, "_work", watched)
+    first = await opened()
+    second = await opened(node=first.node)
+    second.run.run_id = "run-2"
+    for caller in (first, second):
+        await caller.join()
+        await caller.provide()
+    both = await asyncio.gather(first.train(), second.train())
+    assert all(progress[-1].finished for progress in both)
+    assert most == 1
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_caller_that_goes_away_finds_its_training_again(opened, monkeypatch):
+    here, begun = Training._work, []
+
+    async def slow(training, job):
+        begun.append(job)
+        await asyncio.sleep(0.3)
+        return await here(training, job)
+
+    monkeypatch.setattr(Training, "_work", slow)
+    caller = await opened()
+    await caller.join()
+    await caller.provide()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(caller.train(), 0.1)
+    assert (await caller.train())[-1].finished
+    assert len(begun) == 1
+
+
+@pytest.mark.usefixtures("trains_here")
 async def test_training_without_the_vocabulary_is_refused(opened):
     caller = await opened()
     await caller.join()
@@ -333,6 +378,7 @@ async def test_a_task_that_makes_no_sense_is_refused(opened, window, operation):
     assert (await refused(caller.train(operation, window=window))).reason == Reason.REQUEST
 
 
+@pytest.mark.usefixtures("trains_here")
 async def test_a_shard_that_cannot_be_read_is_named_in_a_simulation_alone(opened, tmp_path):
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     caller = await opened(shard={"source": "latin.txt"}, **SIMULATED)
