@@ -17,18 +17,27 @@ RELEASE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}", re.ASCII)
 CAPACITY: Final = 2**31
 """What one cell of a sum may reach before it wraps; integers travel modulo 2**32."""
 
+MOST_RELEASES: Final = 64
+MOST_PARTIES: Final = 1000
+MOST_CHARGES: Final = 10**6
+
 
 def admit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
     """Return when this party takes part under these terms, else raise `Refusal` naming the rule. Spends nothing.
 
     A rule of the party file is refused as POLICY; terms that no party could accept as PLAN.
     """
+    if len(terms.releases) > MOST_RELEASES or len(terms.parties) > MOST_PARTIES:
+        raise _broken(f"it has more than {MOST_RELEASES} releases or {MOST_PARTIES} parties")
     _admit_company(terms, config)
     _admit_promise(terms, config)
     events = [_admit_release(release, terms, config) for release in terms.releases]
     if terms.privacy.insecure_reproducible_noise:
         return
-    spent = price(events, terms.privacy.delta).epsilon
+    try:
+        spent = price(events, terms.privacy.delta).epsilon
+    except ConclaveError as error:
+        raise _broken(f"its releases have no price: {str(error).rstrip('.')}") from None
     if not spent <= terms.privacy.epsilon:
         raise _broken(
             f"its releases cost epsilon {spent:.4g} at delta {terms.privacy.delta:g}, "
@@ -101,8 +110,8 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
         raise _broken(f"{release.name[:40]!r} is no name for a release; use small letters, digits and hyphens")
     if [each.name for each in terms.releases].count(release.name) > 1:
         raise _broken(f"release {release.name} is listed twice")
-    if release.charges < 1:
-        raise _broken(f"release {release.name} is charged {release.charges} times; a release costs at least once")
+    if not 1 <= release.charges <= MOST_CHARGES:
+        raise _broken(f"release {release.name} is charged {release.charges} times; use 1 to {MOST_CHARGES}")
     mechanism = mechanism_of(release)
     honest = len(terms.parties) - terms.privacy.dropouts - terms.privacy.colluders
     if mechanism.shares > honest:

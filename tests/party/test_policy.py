@@ -51,6 +51,9 @@ def test_a_plan_that_could_shrink_below_the_rule_is_refused(terms, config):
         ({"noise_multiplier": 0.2}, "above the 8 it promises"),
         ({"noise_multiplier": 0.0}, "noise_multiplier"),
         ({"noise_multiplier": float("nan")}, "noise_multiplier"),
+        ({"noise_multiplier": 1e300}, "cannot be drawn"),
+        ({"noise_multiplier": 1e-300}, "cannot be drawn"),
+        ({"releases": [plan_pb2.Release(name="votes", charges=1)] * 65}, "more than 64 releases"),
         ({"clip": 0.0}, "clip"),
         ({"clip": -1.0}, "clip"),
         ({"levels": 0}, "levels"),
@@ -87,8 +90,9 @@ def test_two_releases_cost_more_than_one(terms, config):
 
 def test_charges_are_priced(terms, config):
     plan = terms()
-    plan.releases[0].charges = 0
-    assert "charged 0 times" in refused(plan, config()).sentence
+    for charges in (0, 2**62):
+        plan.releases[0].charges = charges
+        assert f"charged {charges} times" in refused(plan, config()).sentence
     plan.releases[0].charges = 100
     assert "above the 8" in refused(plan, config()).sentence
     assert event_of(plan.releases[0]).count == 100
