@@ -174,7 +174,7 @@ def party_tables(plan: Plan) -> dict[str, dict[str, Any]]:
         "simulation": True,
     }
     return {
-        name: {"name": name, "shard": source | {"part": parts | {"part": number}}, "policy": policy}
+        name: {"name": name, "shard": source | {"part": parts | {"part": number}}, "policy": dict(policy)}
         for number, name in enumerate(plan.federation.names)
     }
 

@@ -93,7 +93,7 @@ KeyedVectors.load_word2vec_format("this-folder/vectors.txt").most_similar("{stud
 
 def _sentence_transformer(student: Student, folder: Path) -> None:
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import StaticEmbedding
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
     from tokenizers import Regex, Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.normalizers import Lowercase, Replace, Sequence

@@ -36,24 +36,26 @@ SMALL = (
 INSECURE = "insecure_reproducible_noise = true\ndropouts = 0"
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
+def write_texts(folder):
+    """Letters of twelve senders, and public text in the same made-up words."""
     rng = np.random.default_rng(0)
-    words = [
-        f"{a}{b}"
-        for a in ("ba", "di", "fo", "gu", "ke", "lo", "mi", "na")
-        for b in ("lam", "ner", "pos", "qui", "rit", "sol", "tun", "vex")
-    ]
+    first = ("ba", "di", "fo", "gu", "ke", "lo", "mi", "na")
+    words = [a + b for a in first for b in ("lam", "ner", "pos", "qui", "rit", "sol", "tun", "vex")]
     frequency = 1 / np.arange(1, len(words) + 1)
 
     def letter():
         return " ".join(rng.choice(words, 40, p=frequency / frequency.sum()))
 
     rows = [{"text": letter(), "sender": f"s{number % 12}"} for number in range(300)]
-    Path("letters.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
-    Path("public.jsonl").write_text("\n".join(json.dumps({"text": letter()}) for _ in range(60)))
+    (folder / "letters.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    (folder / "public.jsonl").write_text("\n".join(json.dumps({"text": letter()}) for _ in range(60)))
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    write_texts(tmp_path)
     return tmp_path
 
 
@@ -117,66 +119,81 @@ def plan():
     return read_plan(Path("plan.toml"))
 
 
-def run_connected(text, tables, folder, output, *options):
-    with serving(tables, folder) as addresses:
-        Path("connect.toml").write_text(connected(text, addresses))
-        return main(["run", "connect.toml", "--output", output, *options])
+def run_connected(text, addresses, output, *options):
+    Path("connect.toml").write_text(connected(text, addresses))
+    return main(["run", "connect.toml", "--output", output, *options])
 
 
-def test_a_run_with_parties_of_their_own_publishes_a_student_with_its_promise(plan, home, capsys):
-    assert run_connected(SMALL, api.party_tables(plan), home, "out", "--json") == 0
-    said = capsys.readouterr()
-    result = json.loads(said.out.splitlines()[-1])
+@pytest.fixture(scope="module")
+def addresses(tmp_path_factory):
+    """Four parties that serve for all tests here, and can pay for all of them."""
+    folder = tmp_path_factory.mktemp("parties")
+    write_texts(folder)
+    (folder / "plan.toml").write_text(SMALL)
+    tables = api.party_tables(read_plan(folder / "plan.toml"))
+    for party in tables.values():
+        party["policy"]["epsilon"] = 1000.0
+    with serving(tables, folder) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def published(addresses, tmp_path_factory):
+    """One run, for the tests that look at what is left of it: its folder, home, output and errors."""
+    folder = tmp_path_factory.mktemp("run")
+    write_texts(folder)
+    (folder / "connect.toml").write_text(connected(SMALL, addresses))
+    command = [Path(sys.executable).with_name("coordinator"), "run", "connect.toml", "--output", "out", "--json"]
+    environment = os.environ | {"CONCLAVE_HOME": str(folder / "home")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder, done
+
+
+def test_a_run_with_parties_of_their_own_publishes_a_student_with_its_promise(published):
+    folder, said = published
+    result = json.loads(said.stdout.splitlines()[-1])
     assert set(result) >= {"run", "student", "epsilon", "delta", "unit", "metrics"}
-    assert Path(result["student"]) == home / "out/student"
+    student = folder / "out/student"
+    assert Path(result["student"]) == student
     assert 7.9 < result["epsilon"] <= 8.0
     assert (result["delta"], result["unit"], result["record"]) == (1e-6, "record", "document")
     assert result["metrics"]["perplexity"] > 1
-    privacy = json.loads((home / "out/student/privacy.json").read_text())
+    privacy = json.loads((student / "privacy.json").read_text())
     assert privacy["epsilon"] == result["epsilon"]
     assert privacy["relation"] == "add or remove one unit at one party"
-    assert privacy["releases"][0]["event"] == {
-        "kind": "gaussian",
-        "noise_multiplier": privacy["releases"][0]["mechanism"]["noise_multiplier"],
-    }
-    card = (home / "out/student/README.md").read_text()
-    for needed in (
-        "license: apache-2.0",
-        "language: en",
-        "epsilon = ",
-        "Trusted aggregator",
-        "Transport",
-        "perplexity",
-        "Not protected",
-    ):
+    multiplier = privacy["releases"][0]["mechanism"]["noise_multiplier"]
+    assert privacy["releases"][0]["event"] == {"kind": "gaussian", "noise_multiplier": multiplier}
+    card = (student / "README.md").read_text()
+    for needed in ("license: apache-2.0", "language: en", "epsilon = 7.9", "Trusted aggregator", "Transport"):
         assert needed in card
-    assert "nearest words" in said.out
-    assert f"next: coordinator report {result['run']}" in said.out
-    assert "party-1 ready" in said.err
-    assert not list(home.glob("out/**/*.part"))
+    for needed in ("perplexity", "floor", "WordSim", "Not protected"):
+        assert needed in card
+    assert "nearest words" in said.stdout
+    assert f"next: coordinator report {result['run']}" in said.stdout
+    assert "party-1 ready" in said.stderr
+    assert [path for path in folder.rglob("*") if "part" in path.suffix] == []
 
 
-def test_the_student_loads_in_plain_gensim_and_sentence_transformers(plan, home):
+def test_the_student_loads_in_plain_gensim_and_sentence_transformers(published):
     from gensim.models import KeyedVectors
     from safetensors.numpy import load_file
     from sentence_transformers import SentenceTransformer
 
-    assert run_connected(SMALL, api.party_tables(plan), home, "out") == 0
-    student = home / "out/student"
+    student = published[0] / "out/student"
     vectors = KeyedVectors.load_word2vec_format(student / "vectors.txt")
     inputs = load_file(student / "skipgram.safetensors")["inputs"]
     assert np.array_equal(vectors.vectors, inputs)
     encoder = SentenceTransformer(str(student), device="cpu")
     first, second = vectors.index_to_key[:2]
-    encoded = encoder.encode([first, f"{first.upper()}, {second}!", "neverseenword"])
+    encoded = encoder.encode([first, f"{first.upper()}, {second}! 12", "neverseenword"])
     assert np.allclose(encoded[0], vectors[first], atol=1e-6)
     assert np.allclose(encoded[1], (vectors[first] + vectors[second]) / 2, atol=1e-6)
     assert np.allclose(encoded[2], 0)
 
 
-def test_report_and_runs_show_the_run_afterwards(plan, home, capsys):
-    assert run_connected(SMALL, api.party_tables(plan), home, "out") == 0
-    capsys.readouterr()
+def test_report_and_runs_show_the_run_afterwards(published, capsys, monkeypatch):
+    monkeypatch.setenv("CONCLAVE_HOME", str(published[0] / "home"))
     assert main(["runs", "--json"]) == 0
     (entry,) = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
     assert entry["status"] == "finished"
@@ -187,9 +204,9 @@ def test_report_and_runs_show_the_run_afterwards(plan, home, capsys):
     assert json.loads(said.splitlines()[-1])["privacy"]["trust"] == "trusted-aggregator"
 
 
-def test_reproducible_noise_gives_no_guarantee_and_says_so_everywhere(plan, home, capsys):
+def test_reproducible_noise_gives_no_guarantee_and_says_so_everywhere(addresses, home, capsys):
     text = SMALL.replace("dropouts = 0", INSECURE)
-    assert run_connected(text, api.party_tables(plan), home, "out", "--json") == 0
+    assert run_connected(text, addresses, "out", "--json") == 0
     said = capsys.readouterr().out
     result = json.loads(said.splitlines()[-1])
     assert result["epsilon"] is None
@@ -202,7 +219,8 @@ def test_reproducible_noise_gives_no_guarantee_and_says_so_everywhere(plan, home
 def test_a_party_whose_text_is_private_refuses_reproducible_noise(plan, home, capsys):
     tables = api.party_tables(plan)
     tables["party-3"]["policy"]["simulation"] = False
-    assert run_connected(SMALL.replace("dropouts = 0", INSECURE), tables, home, "out") == 1
+    with serving(tables, home) as addresses:
+        assert run_connected(SMALL.replace("dropouts = 0", INSECURE), addresses, "out") == 1
     said = capsys.readouterr().err
     assert "party party-3 refused to join" in said
     assert "insecure_reproducible_noise protects nobody" in said
@@ -238,11 +256,11 @@ def test_a_party_that_is_not_there_is_named_and_nothing_is_published(plan, home,
     assert api.runs()[0].status == "failed"
 
 
-def test_the_python_api_works_inside_a_running_loop_as_in_a_notebook(plan, home):
+def test_the_python_api_works_inside_a_running_loop_as_in_a_notebook(addresses):
+    Path("connect.toml").write_text(connected(SMALL, addresses))
+
     async def cell():
-        with serving(api.party_tables(plan), home) as addresses:
-            Path("connect.toml").write_text(connected(SMALL, addresses))
-            return api.run("connect.toml", output="out")
+        return api.run("connect.toml", output="out")
 
     result = asyncio.run(cell())
     assert result.student.is_dir()
@@ -255,7 +273,8 @@ def test_actors_and_party_processes_give_the_same_student_byte_for_byte(plan, ho
     text = SMALL.replace("dropouts = 0", INSECURE)
     Path("plan.toml").write_text(text)
     assert main(["run", "plan.toml", "--output", "ray"]) == 0
-    assert run_connected(text, api.party_tables(plan), home, "connect") == 0
+    with serving(api.party_tables(plan), home) as addresses:
+        assert run_connected(text, addresses, "connect") == 0
     by_ray, by_hand = files_of(home / "ray/student"), files_of(home / "connect/student")
     assert set(by_ray) == set(by_hand)
     assert [name for name in by_ray if by_ray[name] != by_hand[name]] == []
@@ -263,10 +282,9 @@ def test_actors_and_party_processes_give_the_same_student_byte_for_byte(plan, ho
 
 
 @pytest.mark.slow
-def test_without_reproducible_noise_two_runs_differ(plan, home):
-    tables = api.party_tables(plan)
-    assert run_connected(SMALL, tables, home, "one") == 0
-    assert run_connected(SMALL, tables, home, "two") == 0
+def test_without_reproducible_noise_two_runs_differ(addresses, home):
+    assert run_connected(SMALL, addresses, "one") == 0
+    assert run_connected(SMALL, addresses, "two") == 0
     assert (home / "one/student/vectors.txt").read_bytes() != (home / "two/student/vectors.txt").read_bytes()
 
 
