@@ -18,8 +18,8 @@ from aggregation.errors import ConclaveError
 from coordinator.launchers import LaunchRequest, PartyAddress
 
 OBJECT_STORE: Final = 80 * 1024 * 1024
-LONGEST_TEMPORARY: Final = 40
-"""Characters of Ray's folder: its sockets lie deeper, and a socket's path has at most 107."""
+LONGEST_TEMPORARY: Final = 8
+"""Characters of the place for Ray's folder: its sockets lie 93 to 96 deeper, and a socket's path has at most 107."""
 _PREFIX: Final = "conclave-ray-"
 START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 5.0
@@ -125,7 +125,7 @@ def _embedded(parties: int) -> Iterator[Any]:
                     include_dashboard=False,
                     log_to_driver=False,
                     logging_level=logging.ERROR,
-                    _temp_dir=folder,
+                    _temp_dir=os.path.join(folder, "r"),  # Ray opens its own folder to everybody
                 )
             except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
                 raise LaunchError(f"Ray could not be started: {str(error).splitlines()[0]}") from None

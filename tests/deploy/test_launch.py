@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
+from pathlib import Path
 
 import grpc
 import psutil
@@ -91,6 +92,7 @@ def test_parties_answer_in_the_order_asked_and_leave_nothing(request_for, monkey
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     environment = dict(os.environ)
     handler = signal.getsignal(signal.SIGTERM)
     request = request_for(3)
@@ -98,8 +100,13 @@ def test_parties_answer_in_the_order_asked_and_leave_nothing(request_for, monkey
         assert asyncio.run(names_of(addresses)) == list(request.parties)
         assert len({each.token for each in addresses}) == 3
         assert all(each.address.startswith("127.0.0.1:") for each in addresses)
-        temporary = [each.cmdline() for each in marked(mark)]
-        assert temporary
+        assert marked(mark)
+        (folder,) = Path("/tmp").glob(f"conclave-ray-{os.getpid()}-*")
+        assert folder.stat().st_mode & 0o777 == 0o700
+        sockets = [path for path in folder.rglob("*") if path.is_socket()]
+        assert sockets
+        assert max(len(str(path)) for path in sockets) < 104
+    assert not folder.exists()
     assert dict(os.environ) == environment
     assert signal.getsignal(signal.SIGTERM) == handler
     assert [each for each in left_of(mark) if each.pid != os.getpid()] == []
