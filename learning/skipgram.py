@@ -108,7 +108,7 @@ def fit(
         raise IntegrityError("Exact counts are finite and not negative. For noisy counts use fit_noisy.")
     if start is not None and start.inputs.shape != (size, dimension):
         raise IntegrityError(f"The model to start from is {start.inputs.shape}, this one [{size}, {dimension}].")
-    with torch.no_grad(), fixed_threads():
+    with torch.no_grad(), fixed_threads(size):
         return _fit(matrix, dimension, seed, steps, ridge, start, on_step)
 
 

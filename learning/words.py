@@ -19,7 +19,7 @@ WORD = r"[^\W\d_]+(?:['’][^\W\d_]+)*"
 """What a word is in lower-case text: runs of letters, with apostrophes inside."""
 
 _WORD = re.compile(WORD)
-_BREAK = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+|\n\s*\n")
+_BREAK = re.compile(r"(?<=[.!?])\s+|(?<=[.!?][\"'”’)\]])\s+|\n\s*\n")
 _FORMAT = "conclave.vocabulary/1"
 
 
