@@ -3,16 +3,18 @@
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from dp_accounting import DpEvent, GaussianDpEvent
 from numpy.typing import NDArray
 from scipy import sparse
 
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanism import FloatArray, IntArray, Released
 from aggregation.noise import NoiseStream, RoundedGaussian
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
 
 MOST_LEVELS = 1 << 20
 
@@ -108,8 +110,11 @@ class CountsMechanism:
         sigma = math.sqrt(present * self._share().variance) * self.granularity
         return Released(values=cast(FloatArray, total * self.granularity), sigma=sigma)
 
-    def event(self) -> DpEvent:
+    def event(self) -> "DpEvent":
         """One Gaussian release with this noise multiplier, for the whole vector of cells."""
+        # Imported here: it takes a second, and a party's training process bounds without ever pricing.
+        from dp_accounting import GaussianDpEvent
+
         return GaussianDpEvent(self.noise_multiplier)
 
     def slack(self, values: int, epsilon: float) -> float:

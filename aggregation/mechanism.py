@@ -1,14 +1,16 @@
 """What a mechanism is: one object that bounds, noises, combines and prices, used at both ends of the wire."""
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-from dp_accounting import DpEvent
 from numpy.typing import NDArray
 from scipy import sparse
 
 from aggregation.noise import NoiseStream
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -61,7 +63,7 @@ class Mechanism(Protocol[Signal]):
         """
         ...
 
-    def event(self) -> DpEvent:
+    def event(self) -> "DpEvent":
         """What one release cost, for the accountant."""
         ...
 
