@@ -126,6 +126,8 @@ def _collect(
     launcher: Launcher, bound: Bound, public: dped.Public, store: RunStore, base: Path, progress: Progress
 ) -> tuple[str, ...]:
     """Launch the parties, ask them, and let them go; returns who is in the sum."""
+    for name in bound.plan.federation.names:
+        progress.party(name, "starting")
     request = LaunchRequest(party_tables(bound.plan), store.folder / "parties", base)
     with launcher.launch(request) as addresses:
         return _wait(lambda: _ask(bound, public, store, addresses, progress))

@@ -132,7 +132,7 @@ def report(
     from coordinator.report import render
 
     found = api.report(run)
-    out.print(render(found), markup=False)
+    _prose(render(found))
     if as_json:
         _json(found)
 
@@ -141,9 +141,8 @@ def _summary(result: Any) -> None:
     from coordinator.report import measurements, promise
 
     out.print(f"published  {result.student}", markup=False)
-    out.print(promise(result.statement), markup=False)
-    for trust in result.statement.privacy["trust_means"]:
-        out.print(trust, markup=False)
+    for sentence in (promise(result.statement), *result.statement.privacy["trust_means"]):
+        _prose(sentence)
     for label, value in measurements(result.metrics):
         out.print(f"  {label}: {value}", markup=False)
     if result.neighbours:
@@ -151,6 +150,11 @@ def _summary(result: Any) -> None:
         for word, near in result.neighbours.items():
             out.print(f"  {word}: {', '.join(near)}", markup=False)
     out.print(f"next: coordinator report {result.run}", markup=False)
+
+
+def _prose(text: str) -> None:
+    """Words broken at spaces on a terminal; one line a sentence elsewhere, for whoever searches in it."""
+    out.print(text, markup=False, soft_wrap=not out.is_terminal)
 
 
 def _json(value: dict[str, Any]) -> None:

@@ -82,6 +82,9 @@ class Federation:
     async def train(self, request: party_pb2.TrainRequest, doing: str) -> None:
         """Have every party train the same thing; `doing` is the word a person sees, for example `counting`."""
 
+        for name in self.present:
+            self._progress.party(name, doing)
+
         def ask(link: PartyLink) -> Awaitable[Outcome[None]]:
             own = party_pb2.TrainRequest()
             own.CopyFrom(request)

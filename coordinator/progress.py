@@ -1,7 +1,6 @@
 """What a person sees while a run goes on: parties, blocks, budget. One protocol, and two ways to show it."""
 
 import sys
-import time
 from typing import Protocol, TextIO
 
 from rich.console import Console, Group
@@ -51,8 +50,7 @@ class Terminal:
         self._parties: dict[str, str] = {}
         self._bars: dict[str, tuple[int, int, str]] = {}
         self._full: set[str] = set()
-        self._drawn = 0.0
-        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._live = Live(console=self._console, get_renderable=self._drawing, refresh_per_second=8, transient=True)
         if self._console.is_terminal:
             self._live.start()
 
@@ -63,7 +61,6 @@ class Terminal:
         was, self._parties[name] = self._parties.get(name, ""), state
         if not self._console.is_terminal and was.split(" ")[0] != state.split(" ")[0]:
             self.say(f"  {name} {state}")
-        self._draw()
 
     def bar(self, label: str, done: int, total: int, note: str = "") -> None:
         if done < total:
@@ -73,20 +70,17 @@ class Terminal:
             self._bars.pop(label, None)
             self._full.add(label)
             self.say(f"  {_line(label, done, total, note)}")
-        self._draw(now=done >= total)
 
     def close(self) -> None:
         if self._console.is_terminal:
             self._live.stop()
 
-    def _draw(self, *, now: bool = False) -> None:
-        if not self._console.is_terminal or not (now or time.monotonic() - self._drawn > 0.1):
-            return
-        self._drawn = time.monotonic()
-        parties = " · ".join(f"{name} {state}" for name, state in self._parties.items())
+    def _drawing(self) -> Group:
+        """What stands below the lines that stay; called by the display's own thread."""
+        parties = " · ".join(f"{name} {state}" for name, state in list(self._parties.items()))
         lines = [Text(f"  parties   {parties}")] if parties else []
-        lines += [Text(f"  {_line(label, *bar)}") for label, bar in self._bars.items()]
-        self._live.update(Group(*lines), refresh=True)
+        lines += [Text(f"  {_line(label, *bar)}") for label, bar in list(self._bars.items())]
+        return Group(*lines)
 
 
 def _line(label: str, done: int, total: int, note: str) -> str:

@@ -31,8 +31,9 @@ SMALL = (
     .replace('source = "documentation"', 'source = "letters.jsonl"')
     .replace('source = "documentation-topics"', 'source = "public.jsonl"')
     .replace('source = "documentation-heldout"', 'source = "public.jsonl"')
-    .replace('by = "package"', 'by = "sender"')
+    .replace('by = "package", parties = 4', 'by = "sender", parties = 2')
 )
+FOUR = SMALL.replace("parties = 2 }", "parties = 4 }")
 INSECURE = "insecure_reproducible_noise = true\ndropouts = 0"
 
 
@@ -67,7 +68,7 @@ def toml(value):
 
 @contextmanager
 def serving(tables, folder):
-    """Four `party serve` processes with these tables as their files; yields their addresses by name."""
+    """`party serve` processes with these tables as their files; yields their addresses by name."""
     command = Path(sys.executable).with_name("party")
     with ExitStack() as stack:
         nodes = {}
@@ -126,7 +127,7 @@ def run_connected(text, addresses, output, *options):
 
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory):
-    """Four parties that serve for all tests here, and can pay for all of them."""
+    """Parties that serve for all tests here, and can pay for all of them."""
     folder = tmp_path_factory.mktemp("parties")
     write_texts(folder)
     (folder / "plan.toml").write_text(SMALL)
@@ -218,11 +219,11 @@ def test_reproducible_noise_gives_no_guarantee_and_says_so_everywhere(addresses,
 
 def test_a_party_whose_text_is_private_refuses_reproducible_noise(plan, home, capsys):
     tables = api.party_tables(plan)
-    tables["party-3"]["policy"]["simulation"] = False
+    tables["party-2"]["policy"]["simulation"] = False
     with serving(tables, home) as addresses:
         assert run_connected(SMALL.replace("dropouts = 0", INSECURE), addresses, "out") == 1
     said = capsys.readouterr().err
-    assert "party party-3 refused to join" in said
+    assert "party party-2 refused to join" in said
     assert "insecure_reproducible_noise protects nobody" in said
     assert "Nothing was spent" in said
     assert not (home / "out/student").exists()
@@ -244,14 +245,14 @@ def test_running_a_plan_again_says_that_it_pays_again(plan, home, capsys):
 
 def test_a_party_that_is_not_there_is_named_and_nothing_is_published(plan, home, capsys):
     tables = api.party_tables(plan)
-    with serving({name: tables[name] for name in list(tables)[:3]}, home) as addresses:
-        gone = addresses | {"party-4": "127.0.0.1:9"}
+    with serving({name: tables[name] for name in list(tables)[:1]}, home) as addresses:
+        gone = addresses | {"party-2": "127.0.0.1:9"}
         text = connected(SMALL, gone).replace("[federation]", "[federation]\ndeadline_seconds = 3")
         Path("connect.toml").write_text(text)
         assert main(["run", "connect.toml", "--output", "out"]) == 1
     said = capsys.readouterr().err
-    assert "party party-4 was lost: " in said
-    assert "needs 4 of its parties and 3 are left" in said
+    assert "party party-2 was lost: " in said
+    assert "needs 2 of its parties and 1 are left" in said
     assert not (home / "out/student").exists()
     assert api.runs()[0].status == "failed"
 
@@ -269,9 +270,10 @@ def test_the_python_api_works_inside_a_running_loop_as_in_a_notebook(addresses):
 
 
 @pytest.mark.slow
-def test_actors_and_party_processes_give_the_same_student_byte_for_byte(plan, home):
-    text = SMALL.replace("dropouts = 0", INSECURE)
+def test_actors_and_party_processes_give_the_same_student_byte_for_byte(home):
+    text = FOUR.replace("dropouts = 0", INSECURE)
     Path("plan.toml").write_text(text)
+    plan = read_plan(Path("plan.toml"))
     assert main(["run", "plan.toml", "--output", "ray"]) == 0
     with serving(api.party_tables(plan), home) as addresses:
         assert run_connected(text, addresses, "connect") == 0
@@ -329,4 +331,32 @@ def test_the_tables_of_simulated_parties_are_good_party_files(plan):
     for name, tables in api.party_tables(plan).items():
         text = "\n".join(f"{key} = {toml(value)}" for key, value in tables.items())
         assert tomllib.loads(text)["name"] == name
-        assert tables["shard"]["part"]["parts"] == 4
+        assert tables["shard"]["part"]["parts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ('{"body": "a letter", "sender": "s1"}', r'"?text"?.*(body|sender)'),
+        pytest.param("", "empty|no records|nothing", marks=pytest.mark.slow),
+        pytest.param('{"text": "caf\xe9", "sender": "s1"}'.encode("latin-1"), "UTF-8", marks=pytest.mark.slow),
+        pytest.param('{"text": "a letter", "sender": "s1"}', "no records|empty|nothing", marks=pytest.mark.slow),
+    ],
+    ids=["missing column", "empty file", "not UTF-8", "a part with no records"],
+)
+def test_text_that_a_party_cannot_use_ends_the_run_with_a_sentence_that_names_the_party(
+    plan, home, capsys, source, says
+):
+    bad = home / "bad.jsonl"
+    bad.write_bytes(source if isinstance(source, bytes) else source.encode())
+    tables = api.party_tables(plan)
+    for party in tables.values():
+        party["shard"]["source"] = "bad.jsonl"
+    with serving(tables, home) as addresses:
+        assert run_connected(SMALL, addresses, "out") == 1
+    said = capsys.readouterr().err
+    assert re.search(r"party party-\d refused to train: ", said), said
+    assert re.search(says, said), said
+    assert "Nothing was spent" in said
+    assert "Traceback" not in said
+    assert not (home / "out/student").exists()
