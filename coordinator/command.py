@@ -54,6 +54,7 @@ def init(
     launch: Annotated[
         str, typer.Option(help='"ray": try it on this machine; "connect": parties run elsewhere.')
     ] = "ray",
+    as_json: AsJson = False,
 ) -> None:
     """Write a commented plan to start from."""
     from coordinator.template import template
@@ -66,7 +67,9 @@ def init(
         raise PlanError(f"{plan} exists already and was left alone. Name another file.") from None
     except OSError as error:
         raise PlanError(f"{plan} cannot be written: {error.strerror}.") from None
-    out.print(f"wrote {plan}\nnext: coordinator run {plan}")
+    out.print(f"wrote {plan}\nnext: coordinator run {plan}", markup=False)
+    if as_json:
+        _json({"plan": str(plan.absolute())})
 
 
 @app.command()

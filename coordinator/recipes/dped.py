@@ -106,25 +106,24 @@ def distil(bound: Bound, public: Public, present: int, store: RunStore, progress
 
     plan, vocabulary = bound.plan, public.vocabulary
     size = len(vocabulary.words)
-    total = np.empty((size, size), np.int64)
+    counts, sigma = np.empty((size, size)), 0.0
     for start, stop, block in store.blocks(COUNTS):
-        total[start:stop] = block
-    released = bound.counts.release(total, present)
-    del total
+        released = bound.counts.release(block, present)
+        counts[start:stop], sigma = released.values, released.sigma
     with store.stage("distil"):
         model = skipgram.fit_noisy(
-            released.values,
-            released.sigma,
+            counts,
+            sigma,
             dimension=plan.dped.dimension,
             seed=plan.run.seed,
             on_step=lambda done: progress.bar("student", round(100 * done), 100, "percent"),
         )
     with store.stage("evaluate") as result:
-        metrics: dict[str, Any] = {"noise_sigma": released.sigma}
+        metrics: dict[str, Any] = {"noise_sigma": sigma}
         if public.heldout:
             encoded = [vocabulary.encode(tokenize(each.text)) for each in public.heldout]
             heldout = counts_of(encoded, size, plan.dped.window)
-            floor = skipgram.unigram(released.values, released.sigma)
+            floor = skipgram.unigram(counts, sigma)
             metrics["perplexity"] = evaluation.context_perplexity(model, heldout)
             metrics["unigram_floor"] = evaluation.unigram_perplexity(floor, heldout)
         metrics["wordsim"] = asdict(evaluation.wordsim(model.inputs, vocabulary))

@@ -54,6 +54,11 @@ def test_init_writes_a_plan_and_leaves_one_that_is_there_alone(capsys):
     assert Path("mine.toml").read_text() == "mine"
 
 
+def test_init_tells_programs_where_the_plan_is(capsys, home):
+    assert main(["init", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"plan": str(home / "plan.toml")}
+
+
 def test_init_knows_two_ways_to_start_parties(capsys):
     assert main(["init", "there.toml", "--launch", "connect"]) == 0
     assert 'launch = "connect"' in Path("there.toml").read_text()

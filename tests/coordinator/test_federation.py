@@ -3,6 +3,7 @@ servers that misbehave on purpose; the honest ones are met in test_run.py."""
 
 import asyncio
 import socket
+import tracemalloc
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc
@@ -223,6 +224,26 @@ async def test_a_party_lost_midway_is_left_out_of_the_whole_sum(bound, store):
     assert np.array_equal(stored(store), one)
     assert parties.lost["south"].startswith("no answer for 1.5 s")
     assert len(set(north.asked)) == 3, "the same numbers stand for the same rows when a sum starts again"
+
+
+async def test_memory_of_a_sum_is_a_few_blocks_whatever_the_matrix(bound, store):
+    rows, columns, block = 2048, 1024, 64
+
+    class Endless(Stub):
+        async def respond(self, request, context):
+            for chunk in chunks(np.full((request.rows.stop - request.rows.start, columns), 3, np.int32)):
+                yield party_pb2.AnswerResponse(batch=request.batch, chunk=chunk)
+
+    async with served(Endless("north"), Endless("south")) as addresses:
+        parties = federation(addresses, bound)
+        await parties.open("r", bound)
+        tracemalloc.start()
+        assert await parties.aggregate("counts", rows, columns, block, store) == 2
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        await parties.close()
+    assert sum(stop - start for start, stop, _ in store.blocks("counts")) == rows
+    assert peak < 16 * block * columns * 4 < rows * columns * 4
 
 
 class WrongShape(Stub):

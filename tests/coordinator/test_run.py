@@ -24,13 +24,15 @@ from coordinator.command import main
 from coordinator.plan import read_plan
 from coordinator.template import template
 
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("CONCLAVE_DATA") or ROOT.parent / "shared/data")
 SMALL = (
     template("ray")
     .replace("size   = 1000", "size   = 60")
     .replace("dimension = 100", "dimension = 8")
     .replace('source = "documentation"', 'source = "letters.jsonl"')
     .replace('source = "documentation-topics"', 'source = "public.jsonl"')
-    .replace('source = "documentation-heldout"', 'source = "public.jsonl"')
+    .replace('source = "documentation-heldout"', 'source = "public.jsonl"\nlabel = "mood"')
     .replace('by = "package", parties = 4', 'by = "sender", parties = 2')
 )
 FOUR = SMALL.replace("parties = 2 }", "parties = 4 }")
@@ -49,7 +51,10 @@ def write_texts(folder):
 
     rows = [{"text": letter(), "sender": f"s{number % 12}"} for number in range(300)]
     (folder / "letters.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
-    (folder / "public.jsonl").write_text("\n".join(json.dumps({"text": letter()}) for _ in range(60)))
+    moods = [
+        {"text": f"{letter()} {'balam' if number % 3 else 'navex navex'}", "mood": number % 3} for number in range(60)
+    ]
+    (folder / "public.jsonl").write_text("\n".join(json.dumps(each) for each in moods))
 
 
 @pytest.fixture(autouse=True)
@@ -160,6 +165,7 @@ def test_a_run_with_parties_of_their_own_publishes_a_student_with_its_promise(pu
     assert 7.9 < result["epsilon"] <= 8.0
     assert (result["delta"], result["unit"], result["record"]) == (1e-6, "record", "document")
     assert result["metrics"]["perplexity"] > 1
+    assert 0 < result["metrics"]["sentiment"] <= 1
     privacy = json.loads((student / "privacy.json").read_text())
     assert privacy["epsilon"] == result["epsilon"]
     assert privacy["relation"] == "add or remove one unit at one party"
@@ -168,7 +174,7 @@ def test_a_run_with_parties_of_their_own_publishes_a_student_with_its_promise(pu
     card = (student / "README.md").read_text()
     for needed in ("license: apache-2.0", "language: en", "epsilon = 7.9", "Trusted aggregator", "Transport"):
         assert needed in card
-    for needed in ("perplexity", "floor", "WordSim", "Not protected"):
+    for needed in ("perplexity", "floor", "WordSim", "sentiment probe", "Not protected"):
         assert needed in card
     assert "nearest words" in said.stdout
     assert f"next: coordinator report {result['run']}" in said.stdout
@@ -281,6 +287,25 @@ def test_actors_and_party_processes_give_the_same_student_byte_for_byte(home):
     assert set(by_ray) == set(by_hand)
     assert [name for name in by_ray if by_ray[name] != by_hand[name]] == []
     assert any(name.endswith(".safetensors") for name in by_ray)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA / "wikitext2").is_dir(), reason=f"needs wikitext2 in CONCLAVE_DATA or {DATA}")
+def test_the_demo_runs_on_wikitext_by_changing_its_source(home, capsys):
+    text = (ROOT / "examples/dped/demo.toml").read_text()
+    for old, new in (
+        ('source = "documentation"', f'source = "{DATA / "wikitext2"}/[tv][er]*.jsonl"\ntext = "text"'),
+        ('by = "package"', 'by = "title"'),
+        ('source = "documentation-topics"', f'source = "{DATA / "wikitext2/valid.jsonl"}"'),
+        ('source = "documentation-heldout"', f'source = "{DATA / "wikitext2/valid.jsonl"}"'),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    Path("plan.toml").write_text(text)
+    assert main(["run", "plan.toml", "--output", "out", "--json"]) == 0
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])["metrics"]
+    assert metrics["perplexity"] < 1.1 * metrics["unigram_floor"]
+    assert metrics["wordsim"]["pairs_used"] > 5
 
 
 @pytest.mark.slow
