@@ -4,7 +4,6 @@ import json
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version as version_of
@@ -17,8 +16,7 @@ from rich.table import Table
 
 from aggregation.errors import ConclaveError
 from coordinator.errors import PlanError
-
-USAGE, FAILURE, INTERRUPTED = 2, 1, 130
+from protos.command_line import FAILURE, INTERRUPTED, USAGE, run_command
 
 app = typer.Typer(
     name="coordinator",
@@ -26,7 +24,6 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
 )
 out = Console(highlight=False, soft_wrap=True)
 
@@ -76,7 +73,7 @@ def init(
 def run(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, a TOML file.")],
     output: Output = None,
-    replace: Annotated[bool, typer.Option(help="Remove the run that DIR holds first.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Remove the run that DIR holds first.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a plan and publish its student."""
@@ -170,37 +167,10 @@ def _terminated(number: int, frame: Any) -> NoReturn:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; what goes wrong is one sentence on standard error and an exit code.
-
-    2 for usage and for a wrong plan, 1 for failure, 130 when it was stopped.
-    """
+    """Run the command: 2 for usage and for a wrong plan, 1 for failure, 130 when it was stopped."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminated)
-    try:
-        code = app(args=arguments, standalone_mode=False)
-    except (KeyboardInterrupt, typer.Abort):
-        return _failed("stopped.", INTERRUPTED)
-    except PlanError as error:
-        return _failed(str(error), USAGE)
-    except ConclaveError as error:
-        return _failed(str(error), FAILURE)
-    except Exception as error:  # noqa: BLE001 - every other end is told below
-        if hasattr(error, "exit_code") and hasattr(error, "format_message"):  # usage errors of the command line
-            return _failed(f"{error.format_message()} See `coordinator --help`.", error.exit_code)
-        # A bug: its trace goes to a file, and the person is told where.
-        return _failed(f"This is a bug in Conclave, not in your plan. Its trace is in {_trace()}: report it.", FAILURE)
-    return code if isinstance(code, int) else 0
-
-
-def _trace() -> Path:
-    from coordinator.store import home
-
-    home().mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = home() / f"trace-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.txt"
-    path.write_text(traceback.format_exc(), encoding="utf-8")
-    return path
-
-
-def _failed(sentence: str, code: int) -> int:
-    print(sentence, file=sys.stderr)
+    code = run_command(app, arguments, {PlanError: USAGE, ConclaveError: FAILURE}, private=False)
+    if code == INTERRUPTED:
+        print("stopped.", file=sys.stderr)
     return code

@@ -3,11 +3,9 @@
 import asyncio
 import json
 import logging
-import os
 import signal
 import sys
 import tempfile
-import traceback
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version as installed_version
@@ -20,10 +18,10 @@ from rich.table import Table
 
 from aggregation.errors import ConclaveError
 from party.config import PartyConfig, ShardTable, located, read_config
+from protos.command_line import FAILURE, USAGE, run_command
 from protos.refusal import Refusal
 from protos.settings import SettingsError
 
-USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 COMMON_WORDS = 1000
 
 app = typer.Typer(
@@ -159,43 +157,9 @@ def _show(name: str, shard: ShardTable, found: dict[str, object]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; every failure is one sentence on standard error. 2 for usage and files, 1 for the rest."""
-    try:
-        code = app(args=arguments, standalone_mode=False)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except typer.Abort:
-        return INTERRUPTED
-    except SettingsError as error:
-        return _failed(str(error), USAGE)
-    except Refusal as refusal:
-        return _failed(refusal.sentence, FAILURE)
-    except ConclaveError as error:
-        return _failed(str(error), FAILURE)
-    except OSError as error:
-        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        return _failed(f"{what}.", FAILURE)
-    except Exception as error:  # noqa: BLE001  the last resort: a bug becomes a sentence and a private file
-        if hasattr(error, "exit_code") and hasattr(error, "format_message"):  # click's own usage errors
-            return _failed(f"{error.format_message()} See `party --help`.", error.exit_code)
-        return _failed(_kept(error), FAILURE)
-    return code if isinstance(code, int) else 0
-
-
-def _kept(bug: Exception) -> str:
-    """Put the trace of a bug into a file that only this user can read."""
-    handle, path = tempfile.mkstemp(prefix="party-trace-", suffix=".txt", text=True)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write("".join(traceback.format_exception(bug)))
-    return (
-        f"this is a bug in Conclave ({type(bug).__name__}). Its trace is in {path}; it can hold private text, so "
-        "read it before you pass it on."
-    )
-
-
-def _failed(sentence: str, code: int) -> int:
-    print(f"party: {sentence}", file=sys.stderr)
-    return code
+    """Run the command: 2 for usage and for a wrong party file, 1 for failure, 130 when it was stopped."""
+    errors: dict[type[Exception], int] = {SettingsError: USAGE, Refusal: FAILURE, ConclaveError: FAILURE}
+    return run_command(app, arguments, errors, private=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,7 @@ def test_init_knows_two_ways_to_start_parties(capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["run"], 2, "Missing argument 'PLAN'. See `coordinator --help`."),
+        (["run"], 2, "Missing argument 'PLAN'."),
         (["rnu"], 2, "No such command 'rnu'."),
         (["run", "none.toml"], 2, "none.toml: there is no such file."),
         (["report", "nothing"], 1, 'There is no run "nothing".'),
@@ -126,11 +127,13 @@ def test_no_runs_yet_is_said_and_is_an_empty_list_in_json(capsys):
     assert json.loads(lines[-1]) == {"runs": []}
 
 
-def test_a_bug_leaves_its_trace_in_a_file_and_says_where(capsys, monkeypatch, home):
+def test_a_bug_leaves_its_trace_in_a_private_file_and_says_where(capsys, monkeypatch, home):
     monkeypatch.setattr(api, "runs", lambda: 1 / 0)
+    monkeypatch.setattr(tempfile, "tempdir", str(home))
     code, said = failing(capsys, "runs")
     assert code == 1
-    assert "a bug in Conclave" in said
-    (trace,) = (home / "home").glob("trace-*.txt")
+    assert "a bug in Conclave (ZeroDivisionError)" in said
+    (trace,) = home.glob("conclave-trace-*.txt")
     assert str(trace) in said
     assert "ZeroDivisionError" in trace.read_text()
+    assert trace.stat().st_mode & 0o777 == 0o600

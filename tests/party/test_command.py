@@ -108,8 +108,8 @@ def test_a_bug_is_one_sentence_and_its_trace_a_private_file(party_file, capsys, 
     monkeypatch.setattr("party.command.located", lambda *_: 1 / 0)
     assert main(["preview", "--config", str(party_file())]) == 1
     error = said(capsys).err
-    assert "this is a bug in Conclave (ZeroDivisionError)" in error
-    (trace,) = tmp_path.glob("party-trace-*")
+    assert "This is a bug in Conclave (ZeroDivisionError)" in error
+    (trace,) = tmp_path.glob("conclave-trace-*")
     assert trace.name in error
     assert "ZeroDivisionError" in trace.read_text()
     assert trace.stat().st_mode & 0o777 == 0o600
