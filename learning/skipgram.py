@@ -21,7 +21,7 @@ from learning.denoising import BLOCK_CELLS, denoise, fixed_threads
 RIDGE = 30.0
 """Weight of |inputs|^2 / 2 + |outputs|^2 / 2 in `fit`, in counts: prior precision of a coordinate."""
 
-_HISTORY = 20
+_HISTORY = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,8 @@ def _fit(
     # Frequent words are far more curved: scaled by that, one step size suits all.
     scale_bias = columns.sqrt()
     scale_vectors = (0.1 * columns + ridge).sqrt().repeat(2)[:, None]
-    point = torch.nn.Parameter(torch.cat([bias * scale_bias, (vectors * scale_vectors).reshape(-1)]))
+    # The point and the loss are float64: a sum over millions of pairs in float32 hides what a step gained.
+    point = torch.nn.Parameter(torch.cat([bias * scale_bias, (vectors * scale_vectors).reshape(-1)]).double())
     rows = max(1, BLOCK_CELLS // size)
     blocks = [
         (slice(first, min(first + rows, size)), matrix[first : min(first + rows, size)])
@@ -150,22 +151,25 @@ def _fit(
         tolerance_change=0.0,
     )
 
+    def unpack() -> tuple[torch.Tensor, torch.Tensor]:
+        bias, vectors = point[:size].float() / scale_bias, point[size:].float().view(2 * size, dimension)
+        return bias, vectors / scale_vectors
+
     def objective() -> torch.Tensor:
         nonlocal done
-        bias = point[:size] / scale_bias
-        vectors = point[size:].view(2 * size, dimension) / scale_vectors
+        bias, vectors = unpack()
         inputs, outputs = vectors[:size], vectors[size:]
         by_bias, by_vectors = torch.zeros(size), ridge * vectors
-        loss = ridge / 2 * vectors.square().sum()
+        loss = ridge / 2 * vectors.double().square().sum()
         for rows, block in blocks:
             seen = torch.from_numpy(block.toarray())
             logarithms = torch.log_softmax(torch.addmm(bias, inputs[rows], outputs.T), dim=1)
-            loss = loss - torch.dot(seen.view(-1), logarithms.view(-1))
+            loss -= (seen * logarithms).sum(dtype=torch.float64)
             slope = logarithms.exp_().mul_(seen.sum(1, keepdim=True)).sub_(seen)
             by_bias += slope.sum(0)
             by_vectors[rows] += slope @ outputs
             by_vectors[size:] += slope.T @ inputs[rows]
-        point.grad = torch.cat([by_bias / scale_bias, (by_vectors / scale_vectors).reshape(-1)])
+        point.grad = torch.cat([by_bias / scale_bias, (by_vectors / scale_vectors).reshape(-1)]).double()
         done += 1
         if on_step is not None:
             on_step(min(done / most, 1.0))
@@ -174,6 +178,5 @@ def _fit(
     optimiser.step(objective)  # type: ignore[no-untyped-call]
     if on_step is not None:
         on_step(1.0)
-    bias = point[:size] / scale_bias
-    vectors = point[size:].view(2 * size, dimension) / scale_vectors
+    bias, vectors = unpack()
     return SkipGram(vectors[:size].numpy().copy(), vectors[size:].numpy().copy(), (bias - bias.mean()).numpy().copy())
