@@ -6,10 +6,8 @@ Nothing here imports torch.
 
 import asyncio
 import functools
-import hashlib
 import logging
 import os
-import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import version
@@ -17,35 +15,28 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import grpc
-import numpy as np
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from numpy.typing import NDArray
-from scipy import sparse
 
-from aggregation.counts import CountsMechanism
-from aggregation.noise import NoiseStream
+from party.answers import Answers
+from party.artefacts import Artefacts
 from party.config import SIZE_FACT, PartyConfig, located, split_address
 from party.errors import PartyError
-from party.ledger import Claim, Ledger
+from party.ledger import Ledger
 from party.policy import admit, event_of, mechanism_of
 from party.runs import NAME, Operation, Run, Runs, check_run_id, private_folder
 from party.training import Training
-from party.work import Job, load_counts
+from party.work import Job
 from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2, party_pb2_grpc, plan_pb2
 from protos.credentials import shows
-from protos.digest import batch_digest, operation_digest, plan_hash
+from protos.digest import operation_digest, plan_hash
 from protos.framing import framed
 from protos.refusal import Reason, Refusal, abort
 
 log = logging.getLogger("conclave.party")
 
 TRAINS: Final = ("cooccurrence",)
-ARTEFACT_KINDS: Final = ("vocabulary",)
-MAXIMUM_ARTEFACT: Final = 64 * 1024 * 1024
-MAXIMUM_BLOCK: Final = 64 * 1024 * 1024
-"""Bytes of one answered block; the node holds about four times as many while it makes one."""
 HEARTBEAT: Final = 1.0
 GRACE: Final = 2.0
 SERVER_OPTIONS: Final = (
@@ -111,14 +102,11 @@ class Node(party_pb2_grpc.PartyServicer):
         self._ledger = ledger
         self._token = token
         self._runs = Runs(home / "runs")
-        self._artefacts = home / "artefacts"
-        private_folder(self._artefacts)
+        self._artefacts = Artefacts(home / "artefacts")
+        self._answers = Answers(config.name, ledger)
         self._open: dict[str, Run] = {}
         self._trainings: dict[tuple[str, str], Training] = {}
         self._turn = asyncio.Semaphore(1)
-        self._counts: dict[tuple[str, str], sparse.csr_array] = {}
-        self._drawing = asyncio.Semaphore(2)
-        self._making: dict[tuple[str, str, int], asyncio.Lock] = {}
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._stopped = False
@@ -198,8 +186,7 @@ class Node(party_pb2_grpc.PartyServicer):
         await self._ledger.leave(run_id)
         self._open.pop(run_id, None)
         await self._cancel([key for key in self._trainings if key[0] == run_id])
-        self._counts = {key: counts for key, counts in self._counts.items() if key[0] != run_id}
-        self._making = {key: lock for key, lock in self._making.items() if key[0] != run_id}
+        self._answers.forget(run_id)
         await asyncio.to_thread(self._runs.drop, run_id)
         log.info("left run %s", run_id)
         return party_pb2.LeaveResponse()
@@ -214,21 +201,7 @@ class Node(party_pb2_grpc.PartyServicer):
             raise Refusal(Reason.ARTEFACT, "an artefact starts with its header.")
         header = first.header
         await self._run(header.run)
-        if header.kind not in ARTEFACT_KINDS:
-            raise Refusal(
-                Reason.ARTEFACT, f'an artefact of kind "{header.kind[:64]}" is not known here; "vocabulary" is.'
-            )
-        if len(header.sha256) != hashlib.sha256().digest_size:
-            raise Refusal(Reason.ARTEFACT, "an artefact is named by its SHA-256, 32 bytes.")
-        if header.size > MAXIMUM_ARTEFACT:
-            raise Refusal(
-                Reason.ARTEFACT, f"an artefact of {header.size} bytes is over the limit of {MAXIMUM_ARTEFACT} bytes."
-            )
-        path = self._artefact(header.sha256)
-        if path.exists():
-            return party_pb2.ProvideResponse(known=True)
-        await self._store(path, header, parts)
-        return party_pb2.ProvideResponse(known=False)
+        return party_pb2.ProvideResponse(known=await self._artefacts.take(header, parts))
 
     @_guarded_stream
     async def Train(  # noqa: N802
@@ -255,7 +228,7 @@ class Node(party_pb2_grpc.PartyServicer):
         """Yields messages that are serialised already; `serve` registers it so."""
         async for request in requests:
             run = await self._run(request.run)
-            block = await self._block(run, request)
+            block = await self._answers.block(run, request)
             for message in framed(request.batch, block):
                 yield message
             await self._ledger.answered(run.id, request.release)
@@ -279,36 +252,6 @@ class Node(party_pb2_grpc.PartyServicer):
                 f"{context.plan_hash.hex()[:12] or 'none'}.",
             )
         return run
-
-    def _artefact(self, sha256: bytes) -> Path:
-        return self._artefacts / sha256.hex()
-
-    async def _store(
-        self, path: Path, header: party_pb2.ArtefactHeader, parts: AsyncIterator[party_pb2.ProvideRequest]
-    ) -> None:
-        """Put the bytes that follow a header on disk under their own digest, whole or not at all."""
-        digest, size = hashlib.sha256(), 0
-        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        file = os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
-        try:
-            with file:
-                async for request in parts:
-                    if request.WhichOneof("part") != "data":
-                        raise Refusal(Reason.ARTEFACT, "a second header came before the artefact was whole.")
-                    size += len(request.data)
-                    if size > header.size:
-                        raise Refusal(Reason.ARTEFACT, f"more than the {header.size} bytes came that the header says.")
-                    digest.update(request.data)
-                    await asyncio.to_thread(file.write, request.data)
-            if size != header.size:
-                raise Refusal(Reason.ARTEFACT, f"{size} bytes came of the {header.size} that the header says.")
-            if digest.digest() != header.sha256:
-                raise Refusal(
-                    Reason.ARTEFACT, f"the {header.kind} that came is not the one its SHA-256 names. Send it again."
-                )
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
 
     async def _training(self, run: Run, request: party_pb2.TrainRequest) -> Training | None:
         """The training that a request asks for, begun if it has not been; None when it was done before."""
@@ -361,7 +304,7 @@ class Node(party_pb2_grpc.PartyServicer):
             self._trainings.pop((run.id, operation), None)
 
     def _job(self, run: Run, release: plan_pb2.Release, task: party_pb2.CooccurrenceTask) -> Job:
-        vocabulary = self._artefact(task.vocabulary_sha256)
+        vocabulary = self._artefacts.path(task.vocabulary_sha256)
         if not vocabulary.exists():
             raise Refusal(Reason.ARTEFACT, "the vocabulary was never provided; send it first.")
         if not 1 <= task.window <= 1000:
@@ -387,68 +330,6 @@ class Node(party_pb2_grpc.PartyServicer):
             cache=str(self.home / "cache"),
             result=str(run.counts(release.name)),
         )
-
-    async def _block(self, run: Run, request: party_pb2.AnswerRequest) -> NDArray[np.int32]:
-        """Rows of a released sum, noised once: int32 `[rows, columns]` modulo 2**32.
-
-        The event is in the ledger before this returns, the block on disk. Asked again, the same bytes.
-        """
-        release = run.release(request.release)
-        if request.digest != batch_digest(request):
-            raise Refusal(Reason.REQUEST, f"the digest of batch {request.batch} is not that of the request.")
-        if request.WhichOneof("queries") != "rows":
-            raise Refusal(Reason.REQUEST, f"release {release.name} is asked for by rows.")
-        if run.operation(release.name) is None:
-            raise Refusal(Reason.REQUEST, f"release {release.name} is not trained yet; call Train first.")
-        if request.batch >= 2**63:
-            raise Refusal(Reason.REQUEST, f"{request.batch} is no batch number; count from 0.")
-        counts = await self._clean(run, release.name)
-        start, stop = request.rows.start, request.rows.stop
-        rows, columns = counts.shape
-        if not start < stop <= rows:
-            raise Refusal(Reason.REQUEST, f"rows {start} to {stop} are not in 0 to {rows}.")
-        if (stop - start) * columns * 4 > MAXIMUM_BLOCK:
-            raise Refusal(
-                Reason.REQUEST,
-                f"{stop - start} rows are over the limit; ask for {MAXIMUM_BLOCK // (4 * columns)} or fewer.",
-            )
-        lock = self._making.setdefault((run.id, release.name, request.batch), asyncio.Lock())
-        async with lock:
-            claim = await self._ledger.claim(
-                run.id, release.name, event_of(release), request.batch, request.digest, (start, stop)
-            )
-            async with self._drawing:
-                return await asyncio.to_thread(self._made, run, release, request.batch, counts, (start, stop), claim)
-
-    async def _clean(self, run: Run, release: str) -> sparse.csr_array:
-        key = (run.id, release)
-        if key not in self._counts:
-            self._counts[key] = await asyncio.to_thread(load_counts, run.counts(release))
-        return self._counts[key]
-
-    def _made(
-        self,
-        run: Run,
-        release: plan_pb2.Release,
-        batch: int,
-        counts: sparse.csr_array,
-        rows: tuple[int, int],
-        claim: Claim,
-    ) -> NDArray[np.int32]:
-        """The block from disk, or made and put there. On a thread."""
-        start, stop = rows
-        shape = (stop - start, counts.shape[1])
-        kept = run.block(release.name, batch)
-        if kept is not None and len(kept) == shape[0] * shape[1] * 4:
-            return np.frombuffer(kept, "<i4").reshape(shape)
-        privacy = run.terms.privacy
-        if privacy.insecure_reproducible_noise:
-            stream = NoiseStream.insecure(run.terms.seed, self.config.name, release.name, str(batch))
-        else:
-            stream = NoiseStream.from_key(claim.noise_key).child(batch)
-        block = noised(counts[start:stop], mechanism_of(release), stream)
-        run.keep_block(release.name, batch, block)
-        return block
 
     async def _cancel(self, keys: list[tuple[str, str]]) -> None:
         tasks = [training.task for key in keys if (training := self._trainings.get(key)) and training.task]
@@ -506,18 +387,6 @@ class _AnswersInBytes:
         own = handlers | {"Answer": handlers["Answer"]._replace(response_serializer=None)}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, own),))
         self._server.add_registered_method_handlers(service, own)
-
-
-def noised(clean: sparse.csr_array, mechanism: CountsMechanism, stream: NoiseStream) -> NDArray[np.int32]:
-    """Bounded counts plus this party's share of the noise, int32 `[rows, columns]` modulo 2**32.
-
-    Every cell gets noise, zeros included. Wrapping is post-processing of the noisy integers: it can cost utility, never
-    privacy, and the sum over parties is right modulo 2**32 whatever wrapped on the way.
-    """
-    noisy = mechanism.noise_share(clean.shape, stream)
-    cells = clean.tocoo()
-    np.add.at(noisy, (cells.row, cells.col), cells.data)
-    return (noisy & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
 
 
 async def start(config: PartyConfig, *, token: str = "", base: Path) -> Node:

@@ -1,6 +1,7 @@
 """The node over real gRPC: what it does when asked rightly, and the one sentence it says when not."""
 
 import asyncio
+import hashlib
 import os
 import stat
 import subprocess
@@ -18,10 +19,11 @@ from aggregation.counts import CountsMechanism
 from aggregation.noise import NoiseStream
 from learning.cooccurrence import unit_counts
 from learning.words import Vocabulary, tokenize
-from party import node as node_module
+from party import answers as answers_module
+from party.answers import noised
 from party.errors import PartyError
 from party.ledger import read_account
-from party.node import noised, start
+from party.node import start
 from party.training import Training
 from protos.conclave.v1 import party_pb2
 from protos.credentials import bearer
@@ -122,7 +124,7 @@ async def test_the_event_is_in_the_ledger_before_anything_leaves(opened, tmp_pat
     def broken(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(node_module, "noised", broken)
+    monkeypatch.setattr(answers_module, "noised", broken)
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await caller.answer(caller.batch(0, 0, 3))
     assert error.value.code() == grpc.StatusCode.INTERNAL
@@ -420,7 +422,7 @@ async def test_a_vocabulary_that_is_none_fails_at_training_with_a_sentence(opene
     caller.vocabulary = type("Broken", (), {"sha256": None, "to_bytes": lambda self: b"not a vocabulary"})()
     content = caller.vocabulary.to_bytes()
     await caller.provide(content)
-    caller.vocabulary.sha256 = node_module.hashlib.sha256(content).digest()
+    caller.vocabulary.sha256 = hashlib.sha256(content).digest()
     refusal = await refused(caller.train())
     assert refusal.reason == Reason.TRAINING
     assert "vocabulary" in refusal.sentence

@@ -1,0 +1,117 @@
+"""What leaves a party: rows of a bounded sum with this party's noise on them, each made once and kept."""
+
+import asyncio
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from aggregation.counts import CountsMechanism
+from aggregation.noise import NoiseStream
+from party.ledger import Claim, Ledger
+from party.policy import event_of, mechanism_of
+from party.runs import Run
+from party.work import load_counts
+from protos.conclave.v1 import party_pb2, plan_pb2
+from protos.digest import batch_digest
+from protos.refusal import Reason, Refusal
+
+MAXIMUM_BLOCK: Final = 64 * 1024 * 1024
+"""Bytes of one answered block; about four times as many are held while it is made."""
+
+DRAWING: Final = 2
+"""Blocks that are made at the same time."""
+
+
+class Answers:
+    """Makes blocks in threads, never on the event loop, and never the same rows twice.
+
+    Memory: the bounded sums of open runs (their non-zeros), and the blocks in the making.
+    """
+
+    def __init__(self, party: str, ledger: Ledger) -> None:
+        self._party = party
+        self._ledger = ledger
+        self._counts: dict[tuple[str, str], sparse.csr_array] = {}
+        self._making: dict[tuple[str, str, int], asyncio.Lock] = {}
+        self._drawing = asyncio.Semaphore(DRAWING)
+
+    def forget(self, run_id: str) -> None:
+        """Drop from memory what belongs to a run that ended."""
+        self._counts = {key: counts for key, counts in self._counts.items() if key[0] != run_id}
+        self._making = {key: lock for key, lock in self._making.items() if key[0] != run_id}
+
+    async def block(self, run: Run, request: party_pb2.AnswerRequest) -> NDArray[np.int32]:
+        """Rows of a released sum, noised once: int32 `[rows, columns]` modulo 2**32.
+
+        The event is in the ledger before this returns, the block on disk. Asked again, the same bytes.
+        """
+        release = run.release(request.release)
+        if request.digest != batch_digest(request):
+            raise Refusal(Reason.REQUEST, f"the digest of batch {request.batch} is not that of the request.")
+        if request.WhichOneof("queries") != "rows":
+            raise Refusal(Reason.REQUEST, f"release {release.name} is asked for by rows.")
+        if run.operation(release.name) is None:
+            raise Refusal(Reason.REQUEST, f"release {release.name} is not trained yet; call Train first.")
+        if request.batch >= 2**63:
+            raise Refusal(Reason.REQUEST, f"{request.batch} is no batch number; count from 0.")
+        counts = await self._clean(run, release.name)
+        start, stop = request.rows.start, request.rows.stop
+        rows, columns = counts.shape
+        if not start < stop <= rows:
+            raise Refusal(Reason.REQUEST, f"rows {start} to {stop} are not in 0 to {rows}.")
+        if (stop - start) * columns * 4 > MAXIMUM_BLOCK:
+            raise Refusal(
+                Reason.REQUEST,
+                f"{stop - start} rows are over the limit; ask for {MAXIMUM_BLOCK // (4 * columns)} or fewer.",
+            )
+        lock = self._making.setdefault((run.id, release.name, request.batch), asyncio.Lock())
+        async with lock:
+            claim = await self._ledger.claim(
+                run.id, release.name, event_of(release), request.batch, request.digest, (start, stop)
+            )
+            async with self._drawing:
+                return await asyncio.to_thread(self._made, run, release, request.batch, counts, (start, stop), claim)
+
+    async def _clean(self, run: Run, release: str) -> sparse.csr_array:
+        key = (run.id, release)
+        if key not in self._counts:
+            self._counts[key] = await asyncio.to_thread(load_counts, run.counts(release))
+        return self._counts[key]
+
+    def _made(
+        self,
+        run: Run,
+        release: plan_pb2.Release,
+        batch: int,
+        counts: sparse.csr_array,
+        rows: tuple[int, int],
+        claim: Claim,
+    ) -> NDArray[np.int32]:
+        """The block from disk, or made and put there. On a thread."""
+        start, stop = rows
+        shape = (stop - start, counts.shape[1])
+        kept = run.block(release.name, batch)
+        if kept is not None and len(kept) == shape[0] * shape[1] * 4:
+            return np.frombuffer(kept, "<i4").reshape(shape)
+        privacy = run.terms.privacy
+        if privacy.insecure_reproducible_noise:
+            stream = NoiseStream.insecure(run.terms.seed, self._party, release.name, str(batch))
+        else:
+            stream = NoiseStream.from_key(claim.noise_key).child(batch)
+        block = noised(counts[start:stop], mechanism_of(release), stream)
+        run.keep_block(release.name, batch, block)
+        return block
+
+
+def noised(clean: sparse.csr_array, mechanism: CountsMechanism, stream: NoiseStream) -> NDArray[np.int32]:
+    """Bounded counts plus this party's share of the noise, int32 `[rows, columns]` modulo 2**32.
+
+    Every cell gets noise, zeros included. Wrapping is post-processing of the noisy integers: it can cost utility, never
+    privacy, and the sum over parties is right modulo 2**32 whatever wrapped on the way.
+    """
+    noisy = mechanism.noise_share(clean.shape, stream)
+    cells = clean.tocoo()
+    np.add.at(noisy, (cells.row, cells.col), cells.data)
+    return (noisy & 0xFFFFFFFF).astype(np.uint32).view(np.int32)

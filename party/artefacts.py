@@ -1,0 +1,75 @@
+"""Public artefacts that a coordinator provided, each under its own SHA-256, whole or not there."""
+
+import asyncio
+import hashlib
+import os
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+from party.runs import private_folder
+from protos.conclave.v1 import party_pb2
+from protos.refusal import Reason, Refusal
+
+KINDS: Final = ("vocabulary",)
+MAXIMUM_BYTES: Final = 64 * 1024 * 1024
+
+
+class Artefacts:
+    """One folder, a file an artefact. They are public and named by what they hold, so every run may share them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        private_folder(folder)
+
+    def path(self, sha256: bytes) -> Path:
+        """Where the artefact of this digest is, or would be."""
+        return self._folder / sha256.hex()
+
+    async def take(self, header: party_pb2.ArtefactHeader, parts: AsyncIterator[party_pb2.ProvideRequest]) -> bool:
+        """Store what follows a header; True when it was there already and nothing was read.
+
+        Raises `Refusal` (ARTEFACT) for an unknown kind, one over the limit, or bytes that are not what the header says.
+        """
+        if header.kind not in KINDS:
+            raise Refusal(
+                Reason.ARTEFACT, f'an artefact of kind "{header.kind[:64]}" is not known here; "vocabulary" is.'
+            )
+        if len(header.sha256) != hashlib.sha256().digest_size:
+            raise Refusal(Reason.ARTEFACT, "an artefact is named by its SHA-256, 32 bytes.")
+        if header.size > MAXIMUM_BYTES:
+            raise Refusal(
+                Reason.ARTEFACT, f"an artefact of {header.size} bytes is over the limit of {MAXIMUM_BYTES} bytes."
+            )
+        if self.path(header.sha256).exists():
+            return True
+        await self._store(self.path(header.sha256), header, parts)
+        return False
+
+    async def _store(
+        self, path: Path, header: party_pb2.ArtefactHeader, parts: AsyncIterator[party_pb2.ProvideRequest]
+    ) -> None:
+        """Put the bytes that follow a header on disk under their own digest, whole or not at all."""
+        digest, size = hashlib.sha256(), 0
+        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        file = os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
+        try:
+            with file:
+                async for request in parts:
+                    if request.WhichOneof("part") != "data":
+                        raise Refusal(Reason.ARTEFACT, "a second header came before the artefact was whole.")
+                    size += len(request.data)
+                    if size > header.size:
+                        raise Refusal(Reason.ARTEFACT, f"more than the {header.size} bytes came that the header says.")
+                    digest.update(request.data)
+                    await asyncio.to_thread(file.write, request.data)
+            if size != header.size:
+                raise Refusal(Reason.ARTEFACT, f"{size} bytes came of the {header.size} that the header says.")
+            if digest.digest() != header.sha256:
+                raise Refusal(
+                    Reason.ARTEFACT, f"the {header.kind} that came is not the one its SHA-256 names. Send it again."
+                )
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
