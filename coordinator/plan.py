@@ -172,8 +172,8 @@ class DpedTable(Settings):
     signals: list[Signal] = Field(default_factory=lambda: list[Signal](["counts"]))
     dimension: Annotated[int, Field(ge=2, le=4096)] = 100
     window: Annotated[int, Field(ge=1, le=50)] = 5
-    clip: Annotated[float, Field(gt=0)] = 16.0
-    levels: Annotated[int, Field(ge=2, le=2**20)] = 256
+    clip: Annotated[float, Field(gt=0)] = 10.0
+    levels: Annotated[int, Field(ge=2, le=2**20)] = 320
     block_rows: Annotated[int, Field(ge=1)] | None = None
 
     @field_validator("signals")

@@ -54,7 +54,7 @@ size   = 1000
 signals   = ["counts"]             # clipped co-occurrence counts
 dimension = 100
 window    = 5                      # context words on each side
-clip      = 16.0                   # L2 norm of one unit's counts
+clip      = 10.0                   # L2 norm of one unit's counts
 
 [student]
 publish  = "published/my-embeddings"

@@ -24,6 +24,8 @@ from learning.words import Vocabulary, tokenize
 from protos.conclave.v1 import party_pb2
 
 PROBE_WORDS = 5
+FREQUENT = 500
+"""Neighbours are looked for among the vocabulary's first words: the vectors of rare ones are mostly noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ def distil(bound: Bound, public: Public, present: int, store: RunStore, progress
         if plan.evaluation is not None and plan.evaluation.label is not None:
             metrics["sentiment"] = _probe(model.inputs, vocabulary, public.heldout, plan.evaluation.label)
         neighbours = {
-            word: [near for near, _ in evaluation.nearest(model.inputs, vocabulary, word, 5)]
+            word: [near for near, _ in evaluation.nearest(model.inputs, vocabulary, word, 5, among=FREQUENT)]
             for word in probes(vocabulary)
         }
         result |= {"metrics": metrics, "neighbours": neighbours}
