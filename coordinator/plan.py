@@ -165,7 +165,8 @@ class VocabularyTable(SourceTable):
 class DpedTable(Settings):
     """`[dped]`: the recipe's own settings.
 
-    clip: L2 norm to which one unit's (word, context) counts are clipped. window: context words on each side.
+    clip: L2 norm to which one unit's (word, context) counts are clipped; 1 at most where a pair is the unit.
+    window: context words on each side.
     levels: grid units in the clip norm. block_rows: rows of the count matrix that travel at once.
     """
 

@@ -7,6 +7,7 @@ from dp_accounting import GaussianDpEvent
 
 from aggregation.accounting import Guarantee, calibrate, price
 from aggregation.counts import CountsMechanism
+from aggregation.errors import ConclaveError
 from coordinator.errors import PlanError
 from coordinator.plan import Plan
 from protos.conclave.v1 import plan_pb2
@@ -52,12 +53,14 @@ def bind(plan: Plan) -> Bound:
     shares = len(plan.federation.names) - privacy.dropouts
     cells = plan.vocabulary.size**2
 
-    def mechanism(multiplier: float) -> CountsMechanism:
-        return CountsMechanism(settings.clip, settings.levels, multiplier, shares)
-
+    # A pair counts one: a wider clip would only buy more noise.
+    clip = min(settings.clip, 1.0) if privacy.record == "pair" else settings.clip
     spare = privacy.delta * (1 - SAMPLER_SHARE)
     multiplier = privacy.noise_multiplier or calibrate(GaussianDpEvent, privacy.epsilon, spare)
-    chosen = mechanism(multiplier)
+    try:
+        chosen = CountsMechanism(clip, settings.levels, multiplier, shares)
+    except ConclaveError as error:
+        raise PlanError(f"[dped] The counts cannot be released under this plan: {error}") from None
     slack = chosen.slack(cells, privacy.epsilon)
     if slack > privacy.delta * SAMPLER_SHARE:
         raise PlanError(

@@ -117,6 +117,16 @@ def test_every_party_that_may_be_lost_makes_the_shares_larger(tmp_path):
     assert none.noise_multiplier == one.noise_multiplier
 
 
+def test_a_pair_is_clipped_to_the_one_that_it_counts(tmp_path):
+    assert bind(read(tmp_path, RAY.replace('record  = "document"', 'record  = "pair"'))).counts.clip == 1.0
+
+
+def test_noise_too_fine_for_its_grid_is_refused_in_the_plans_own_words(tmp_path):
+    plan = read(tmp_path, RAY.replace("clip      = 10.0", "levels = 2\nclip      = 10.0"))
+    with pytest.raises(PlanError, match=r"\[dped\] The counts cannot be released under this plan: .*levels"):
+        bind(plan)
+
+
 def hash_of(tmp_path, text):
     return plan_hash(bind(read(tmp_path, text)).binding)
 
