@@ -9,7 +9,7 @@ import asyncio
 import shutil
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,9 @@ from coordinator.terms import Bound, bind
 from protos.digest import plan_hash
 
 Value = TypeVar("Value")
+
+LEAVE_SECONDS = 5.0
+"How long parties are given to take note that a run is over."
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +144,11 @@ async def _ask(
         with store.stage("join"):
             await federation.open(store.id, bound)
         await dped.collect(bound, public, federation, store)
-        await federation.leave()
         return federation.present
     finally:
+        # However it ended, parties need not keep their bounded sums any longer.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(federation.leave(), LEAVE_SECONDS)
         await federation.close()
 
 

@@ -215,6 +215,20 @@ class Plan(Settings):
             raise ValueError(
                 f"[privacy] dropouts = {dropouts} leaves nobody of {parties} parties. Use at most {parties - 1}."
             )
+        fewest = self.federation.minimum_parties
+        if fewest is not None and fewest < parties - dropouts:
+            raise ValueError(
+                f"[federation] minimum_parties = {fewest}, but with [privacy] dropouts = {dropouts} the noise of "
+                f"{parties - dropouts} of {parties} parties is needed. Set dropouts = {parties - fewest}, which makes "
+                f"each party's share of the noise larger, or minimum_parties = {parties - dropouts}."
+            )
+        shards = self.federation.shards
+        for name, table in (("vocabulary", self.vocabulary), ("evaluation", self.evaluation)):
+            if shards is not None and table is not None and table.source == shards.source:
+                raise ValueError(
+                    f'[{name}] source = "{table.source}" is the parties\' own text. What is counted or measured there '
+                    "would leave without noise: name public text."
+                )
         if self.privacy.unit == "user" and self.federation.shards is not None and self.federation.shards.user is None:
             raise ValueError('[privacy] unit = "user" needs [federation.shards] user, the column that names the user.')
         if self.privacy.unit == "user" and self.privacy.record == "pair":
@@ -225,9 +239,8 @@ class Plan(Settings):
 
     @property
     def minimum_parties(self) -> int:
-        """Below how many parties the run stops: the plan's figure, never fewer than the noise is calibrated for."""
-        calibrated = len(self.federation.names) - self.privacy.dropouts
-        return max(self.federation.minimum_parties or calibrated, calibrated)
+        """Below how many parties the run stops: the plan's figure, or as many as the noise is calibrated for."""
+        return self.federation.minimum_parties or len(self.federation.names) - self.privacy.dropouts
 
     @property
     def block_rows(self) -> int:

@@ -381,6 +381,7 @@ def test_text_that_a_party_cannot_use_ends_the_run_with_a_sentence_that_names_th
     with serving(tables, home) as addresses:
         assert run_connected(SMALL, addresses, "out") == 1
     said = capsys.readouterr().err
+    assert not list(home.glob("*.party/runs/*")), "a run that ended leaves nothing of itself at a party"
     assert re.search(r"party party-\d refused to train: ", said), said
     assert re.search(says, said), said
     assert "Nothing was spent" in said
