@@ -23,9 +23,7 @@ from 5 to 16 changed little.
 """
 
 import math
-import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aggregation.errors import IntegrityError
+from learning.optimising import fixed_threads, minimise
 
 VECTORS = 30.0
 """Prior precision of a coordinate of a word vector."""
@@ -44,7 +43,6 @@ BLOCK_CELLS = 1 << 22
 """Cells of the matrix that are worked on at a time: 16 MiB an array."""
 
 _CURVATURE = 0.1  # typical squared coordinate, weighted by frequency; it only sets the scale of the steps
-_HISTORY = 10
 _SUBSPACE_ROUNDS = 12
 _OVERSAMPLING = 10
 
@@ -79,19 +77,6 @@ def denoise(
     _check(counts, sigma)
     with torch.no_grad(), fixed_threads(len(counts)):
         return _Problem(counts, sigma, dimension, seed).solve(steps, on_step)
-
-
-@contextmanager
-def fixed_threads(size: int) -> Iterator[None]:
-    """The same number of threads every time, for sums depend on how they are split: one up to V = 2,048, where more
-    gain little and lose much on a busy machine; above, as many as there are cores, eight at most.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if size <= 2048 else min(os.cpu_count() or 1, 8))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _check(counts: NDArray[np.float64], sigma: float) -> None:
@@ -181,42 +166,17 @@ class _Problem:
             signs = torch.where(values < 0, -1.0, 1.0)
             start = vectors * (torch.maximum(size - VECTORS, 0.02 * largest) / largest).sqrt() / 2
 
-        scaled = torch.cat([self.alone.log() * scale_bias, (start * scale_vectors).reshape(-1)])
-        point = torch.nn.Parameter(scaled.double())
-        most = steps + steps // 4
-        done = 0
-        optimiser = torch.optim.LBFGS(
-            [point],
-            max_iter=steps,
-            max_eval=most,
-            history_size=_HISTORY,
-            line_search_fn="strong_wolfe",
-            tolerance_grad=0.0,
-            tolerance_change=0.0,
+        bias, vectors = minimise(
+            (self.alone.log(), start),
+            (scale_bias, scale_vectors),
+            lambda bias, vectors: self._objective(bias, vectors, signs),
+            steps,
+            on_step,
         )
-
-        def unpack() -> tuple[Tensor, Tensor]:
-            bias, vectors = point[: self.size].float(), point[self.size :].float().view(self.size, self.rank)
-            return bias / scale_bias, vectors / scale_vectors
-
-        def objective() -> Tensor:
-            nonlocal done
-            bias, vectors = unpack()
-            loss, by_bias, by_vectors = self._objective(bias, vectors, signs)
-            point.grad = torch.cat([by_bias / scale_bias, (by_vectors / scale_vectors).reshape(-1)]).double()
-            done += 1
-            if on_step is not None:
-                on_step(min(done / most, 1.0))
-            return loss
-
-        optimiser.step(objective)  # type: ignore[no-untyped-call]
-        bias, vectors = unpack()
         if not (torch.isfinite(bias).all() and torch.isfinite(vectors).all()):
             raise IntegrityError(
                 "Fitting the noisy counts did not stay finite. Are sigma and the counts in the same unit?"
             )
-        if on_step is not None:
-            on_step(1.0)
         unused = self.width - self.rank
         return Factors(
             bias.numpy().copy(),
@@ -228,7 +188,6 @@ class _Problem:
         """The objective of the module's docstring, and its gradients by bias and by vectors."""
         away = bias - self.zipf
         away = away - away.mean()
-        # In float64: a sum over millions of cells in float32 hides what a step gained.
         loss = FREQUENCIES / 2 * away.double().square().sum() + VECTORS / 2 * vectors.double().square().sum()
         by_bias, by_vectors = FREQUENCIES * away, VECTORS * vectors
         signed = vectors * signs

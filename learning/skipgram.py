@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from aggregation.errors import IntegrityError
-from learning.denoising import BLOCK_CELLS, denoise, fixed_threads
+from learning.denoising import BLOCK_CELLS, denoise
+from learning.optimising import fixed_threads, minimise
 
 RIDGE = 30.0
 """Weight of |inputs|^2 / 2 + |outputs|^2 / 2 in `fit`, in counts: prior precision of a coordinate."""
-
-_HISTORY = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,34 +129,15 @@ def _fit(
     else:
         vectors = torch.from_numpy(np.concatenate([start.inputs, start.outputs]))
         bias = torch.from_numpy(start.bias)
-    # Frequent words are far more curved: scaled by that, one step size suits all.
     scale_bias = columns.sqrt()
     scale_vectors = (0.1 * columns + ridge).sqrt().repeat(2)[:, None]
-    # The point and the loss are float64: a sum over millions of pairs in float32 hides what a step gained.
-    point = torch.nn.Parameter(torch.cat([bias * scale_bias, (vectors * scale_vectors).reshape(-1)]).double())
     rows = max(1, BLOCK_CELLS // size)
     blocks = [
         (slice(first, min(first + rows, size)), matrix[first : min(first + rows, size)])
         for first in range(0, size, rows)
     ]
-    most, done = steps + steps // 4, 0
-    optimiser = torch.optim.LBFGS(
-        [point],
-        max_iter=steps,
-        max_eval=most,
-        history_size=_HISTORY,
-        line_search_fn="strong_wolfe",
-        tolerance_grad=0.0,
-        tolerance_change=0.0,
-    )
 
-    def unpack() -> tuple[torch.Tensor, torch.Tensor]:
-        bias, vectors = point[:size].float() / scale_bias, point[size:].float().view(2 * size, dimension)
-        return bias, vectors / scale_vectors
-
-    def objective() -> torch.Tensor:
-        nonlocal done
-        bias, vectors = unpack()
+    def objective(bias: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         inputs, outputs = vectors[:size], vectors[size:]
         by_bias, by_vectors = torch.zeros(size), ridge * vectors
         loss = ridge / 2 * vectors.double().square().sum()
@@ -169,14 +149,7 @@ def _fit(
             by_bias += slope.sum(0)
             by_vectors[rows] += slope @ outputs
             by_vectors[size:] += slope.T @ inputs[rows]
-        point.grad = torch.cat([by_bias / scale_bias, (by_vectors / scale_vectors).reshape(-1)]).double()
-        done += 1
-        if on_step is not None:
-            on_step(min(done / most, 1.0))
-        return loss
+        return loss, by_bias, by_vectors
 
-    optimiser.step(objective)  # type: ignore[no-untyped-call]
-    if on_step is not None:
-        on_step(1.0)
-    bias, vectors = unpack()
+    bias, vectors = minimise((bias, vectors), (scale_bias, scale_vectors), objective, steps, on_step)
     return SkipGram(vectors[:size].numpy().copy(), vectors[size:].numpy().copy(), (bias - bias.mean()).numpy().copy())

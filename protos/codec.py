@@ -4,7 +4,6 @@ A receiver knows beforehand which dtype and shape it asked for, so it allocates 
 place, and refuses anything else before it reads a byte of it.
 """
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -28,20 +27,11 @@ class MalformedTensor(ValueError):
     """Chunks that are not the tensor that was asked for. The message says in which way."""
 
 
-def chunks(array: NDArray[Any]) -> Iterator[tensor_pb2.TensorChunk]:
-    """Cut an array into chunks, in order; an empty array is one chunk with a header alone.
+def header_and_bytes(array: NDArray[Any]) -> tuple[tensor_pb2.TensorHeader, memoryview]:
+    """What a tensor travels as, its bytes not copied where they lie right already.
 
     Raises ValueError when the dtype is none of int32, int64, float32, float64, uint8.
     """
-    header, raw = header_and_bytes(array)
-    for offset in range(0, max(len(raw), 1), CHUNK_BYTES):
-        yield tensor_pb2.TensorChunk(
-            header=header if offset == 0 else None, offset=offset, data=bytes(raw[offset : offset + CHUNK_BYTES])
-        )
-
-
-def header_and_bytes(array: NDArray[Any]) -> tuple[tensor_pb2.TensorHeader, memoryview]:
-    """What a tensor travels as, its bytes not copied where they lie right already. Raises ValueError like `chunks`."""
     little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     if little.dtype not in _WIRE:
         raise ValueError(
@@ -64,12 +54,11 @@ class TensorReader:
         self._raw: NDArray[np.uint8] = np.empty(0, np.uint8)
         self._filled = 0
 
-    def feed(self, chunk: tensor_pb2.TensorChunk) -> NDArray[Any] | None:
-        """Take the next chunk; returns the tensor when it is whole, else None. Raises `MalformedTensor`."""
-        return self.put(chunk.header if chunk.HasField("header") else None, chunk.offset, chunk.data)
-
     def put(self, header: tensor_pb2.TensorHeader | None, offset: int, data: bytes | memoryview) -> NDArray[Any] | None:
-        """The same for a chunk in its parts; protobuf would copy `data` at every access."""
+        """Take the next chunk in its parts; returns the tensor when it is whole, else None. Raises `MalformedTensor`.
+
+        In parts, because a message object would copy `data` at every access (`protos.framing`).
+        """
         if self._array is None:
             self._open(header)
         elif header is not None:

@@ -33,7 +33,7 @@ class Piece:
 
 
 def framed(batch: int, array: NDArray[Any]) -> Iterator[bytes]:
-    """A tensor as serialised `AnswerResponse` messages, in order. Raises ValueError like `codec.chunks`."""
+    """A tensor as serialised `AnswerResponse` messages, in order. Raises ValueError for a dtype that cannot travel."""
     header, raw = header_and_bytes(array)
     for offset in range(0, max(len(raw), 1), CHUNK_BYTES):
         data = raw[offset : offset + CHUNK_BYTES]

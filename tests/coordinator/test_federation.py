@@ -19,13 +19,18 @@ from coordinator.store import RunIndex
 from coordinator.template import template
 from coordinator.terms import bind
 from protos import PROTOCOL_VERSION
-from protos.codec import chunks
 from protos.conclave.v1 import party_pb2, tensor_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyServicer, add_PartyServicer_to_server
 from protos.digest import batch_digest, plan_hash
+from protos.framing import framed
 from protos.refusal import Reason, Refusal, abort
 
 ROWS, COLUMNS, BLOCK = 6, 4, 2
+
+
+def messages(batch, array):
+    """A tensor's answers as a party's generated stub would make them."""
+    return [party_pb2.AnswerResponse.FromString(message) for message in framed(batch, array)]
 
 
 class Stub(PartyServicer):
@@ -59,8 +64,8 @@ class Stub(PartyServicer):
                 yield response
 
     async def respond(self, request, context):
-        for chunk in chunks(self.matrix[request.rows.start : request.rows.stop]):
-            yield party_pb2.AnswerResponse(batch=request.batch, chunk=chunk)
+        for message in messages(request.batch, self.matrix[request.rows.start : request.rows.stop]):
+            yield message
 
 
 @asynccontextmanager
@@ -231,8 +236,10 @@ async def test_memory_of_a_sum_is_a_few_blocks_whatever_the_matrix(bound, store)
 
     class Endless(Stub):
         async def respond(self, request, context):
-            for chunk in chunks(np.full((request.rows.stop - request.rows.start, columns), 3, np.int32)):
-                yield party_pb2.AnswerResponse(batch=request.batch, chunk=chunk)
+            for message in messages(
+                request.batch, np.full((request.rows.stop - request.rows.start, columns), 3, np.int32)
+            ):
+                yield message
 
     async with served(Endless("north"), Endless("south")) as addresses:
         parties = federation(addresses, bound)
@@ -248,20 +255,20 @@ async def test_memory_of_a_sum_is_a_few_blocks_whatever_the_matrix(bound, store)
 
 class WrongShape(Stub):
     async def respond(self, request, context):
-        for chunk in chunks(np.zeros((BLOCK, COLUMNS + 1), np.int32)):
-            yield party_pb2.AnswerResponse(batch=request.batch, chunk=chunk)
+        for message in messages(request.batch, np.zeros((BLOCK, COLUMNS + 1), np.int32)):
+            yield message
 
 
 class NotIntegers(Stub):
     async def respond(self, request, context):
-        for chunk in chunks(np.full((BLOCK, COLUMNS), np.nan)):
-            yield party_pb2.AnswerResponse(batch=request.batch, chunk=chunk)
+        for message in messages(request.batch, np.full((BLOCK, COLUMNS), np.nan)):
+            yield message
 
 
 class AnotherBatch(Stub):
     async def respond(self, request, context):
-        for chunk in chunks(self.matrix[:BLOCK]):
-            yield party_pb2.AnswerResponse(batch=request.batch + 1, chunk=chunk)
+        for message in messages(request.batch + 1, self.matrix[:BLOCK]):
+            yield message
 
 
 class TooLittle(Stub):

@@ -135,7 +135,9 @@ class Caller:
                 shape = (request.rows.stop - request.rows.start, len(WORDS))
                 reader = reader or TensorReader(np.int32, shape)
                 assert response.batch == request.batch
-                block = reader.feed(response.chunk)
+                chunk = response.chunk
+                header = chunk.header if chunk.HasField("header") else None
+                block = reader.put(header, chunk.offset, chunk.data)
                 if block is not None:
                     found.append(block)
                     waiting.pop(0)

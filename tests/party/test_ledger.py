@@ -86,6 +86,7 @@ async def test_joining_again_after_paying_is_free(opened):
     for _ in range(2):
         await ledger.join("run", PLAN, [("counts", EVENT)])
         await ledger.reserve("run", "counts", EVENT)
+    assert await ledger.reserved("run", "counts")
 
 
 async def test_a_run_id_stands_for_one_plan(opened):

@@ -8,7 +8,7 @@ from protos.refusal import Reason, Refusal
 
 
 def test_a_plan_within_the_rules_is_admitted(terms, config):
-    admit(terms(), config())
+    assert admit(terms(), config()) is None
 
 
 def refused(terms, config):
@@ -81,7 +81,7 @@ def test_a_release_cannot_name_a_path(terms, config, name):
 
 def test_two_releases_cost_more_than_one(terms, config):
     plan = terms(epsilon=6.0)
-    admit(plan, config())
+    assert admit(plan, config()) is None
     plan.releases.add().CopyFrom(plan.releases[0])
     assert "listed twice" in refused(plan, config()).sentence
     plan.releases[1].name = "more"
@@ -99,4 +99,4 @@ def test_charges_are_priced(terms, config):
 
 
 def test_insecure_noise_is_admitted_for_a_simulation_alone(terms, config):
-    admit(terms(insecure_reproducible_noise=True), config(policy={"simulation": True}))
+    assert admit(terms(insecure_reproducible_noise=True), config(policy={"simulation": True})) is None

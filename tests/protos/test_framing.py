@@ -6,9 +6,18 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protos.codec import CHUNK_BYTES, MalformedTensor, TensorReader, chunks
-from protos.conclave.v1 import party_pb2
+from protos.codec import CHUNK_BYTES, MalformedTensor, TensorReader
+from protos.conclave.v1 import party_pb2, tensor_pb2
 from protos.framing import framed, unframed
+
+
+def chunks(array):
+    """The tensor's chunks as messages, made by protobuf alone."""
+    content = array.tobytes()
+    for offset in range(0, max(len(content), 1), CHUNK_BYTES):
+        header = tensor_pb2.TensorHeader(dtype=tensor_pb2.DTYPE_INT32, shape=array.shape) if offset == 0 else None
+        yield tensor_pb2.TensorChunk(header=header, offset=offset, data=content[offset : offset + CHUNK_BYTES])
+
 
 SHAPES = [(), (0,), (0, 5), (1,), (3, 4), (CHUNK_BYTES // 4,), (CHUNK_BYTES // 4 + 1,), (700, 1024)]
 
