@@ -130,7 +130,7 @@ def _collect(
 ) -> tuple[str, ...]:
     """Launch the parties, ask them, and let them go; returns who is in the sum."""
     for name in bound.plan.federation.names:
-        progress.party(name, "starting")
+        progress.party(name, "starting" if bound.plan.federation.shards is not None else "connecting")
     request = LaunchRequest(party_tables(bound.plan), store.folder / "parties", base)
     with launcher.launch(request) as addresses:
         return _wait(lambda: _ask(bound, public, store, addresses, progress))
