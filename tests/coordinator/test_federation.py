@@ -91,7 +91,7 @@ def bound(tmp_path_factory):
         .replace("dropouts = 0", "dropouts = 1")
         .replace("minimum_parties = 2", "minimum_parties = 1")
     )
-    path.write_text(text.replace("[federation]", "[federation]\ndeadline_seconds = 1.5"))
+    path.write_text(text.replace("[federation]", "[federation]\ndeadline_seconds = 3.0"))
     return bind(read_plan(path))
 
 
@@ -227,7 +227,7 @@ async def test_a_party_lost_midway_is_left_out_of_the_whole_sum(bound, store):
         assert await aggregate(parties, store) == 1
         await parties.close()
     assert np.array_equal(stored(store), one)
-    assert parties.lost["south"].startswith("no answer for 1.5 s")
+    assert parties.lost["south"].startswith("no answer for 3 s")
     assert len(set(north.asked)) == 3, "the same numbers stand for the same rows when a sum starts again"
 
 
