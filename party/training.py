@@ -39,7 +39,7 @@ class Training:
         """Do the job when it is its turn. Raises `Refusal` (SHARD, TRAINING) when there is no result.
 
         frank: whether the caller may read what is wrong with the shard. Of private text it may not: such a sentence can
-        name files and say how many rows are unusable. The party's own log has it in any case.
+        name files and say that rows are unusable, and why. The party's own log has it in any case.
         """
         async with turn:
             failure = await self._work(job)
@@ -47,8 +47,8 @@ class Training:
             return
         kind, sentence = failure
         log.error("training failed: %s", sentence)
-        if kind == "DataError" and not frank:
-            sentence = "the shard cannot be read. Its own log says why."
+        if kind in _SHARD_FAILURES and not frank:
+            sentence = "the shard cannot be used as the plan asks. Its own log says why."
         raise Refusal(Reason.SHARD if kind in _SHARD_FAILURES else Reason.TRAINING, sentence)
 
     async def _work(self, job: Job) -> tuple[str, str] | None:

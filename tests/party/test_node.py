@@ -399,20 +399,21 @@ async def test_a_shard_that_cannot_be_read_is_named_in_a_simulation_alone(opened
 
 
 @pytest.mark.usefixtures("trains_here")
-async def test_an_empty_shard_is_refused_naming_the_source(opened, tmp_path):
+@pytest.mark.parametrize("simulated", [True, False])
+async def test_an_empty_shard_is_refused_naming_the_source_in_a_simulation_alone(opened, tmp_path, simulated):
     rows = tmp_path / "one.jsonl"
     rows.write_text('{"text": "apple bread"}\n')
     shards = [{"source": "one.jsonl", "part": {"parts": 2, "part": n}} for n in range(2)]
     said = []
     for number, shard in enumerate(shards):
-        caller = await opened(shard=shard, folder=f"party-{number}")
+        caller = await opened(shard=shard, folder=f"party-{number}", **(SIMULATED if simulated else {}))
         await caller.join()
         await caller.provide()
         said += await asyncio.gather(caller.train(), return_exceptions=True)
     refusals = [each for each in said if isinstance(each, Refusal)]
     assert [each.reason for each in refusals] == [Reason.SHARD]
-    assert "empty" in refusals[0].sentence
-    assert "one.jsonl" in refusals[0].sentence
+    assert ("empty" in refusals[0].sentence) == simulated
+    assert ("one.jsonl" in refusals[0].sentence) == simulated
 
 
 @pytest.mark.usefixtures("trains_here")
