@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -101,8 +101,8 @@ class RunIndex:
         folder = Path(row[2])
         if not (folder / "run.sqlite").exists():
             return None
-        store = RunStore(folder)
-        return RunEntry(row[0], row[1], folder, row[3], row[4], store.status(), store.fact("epsilon"))
+        with closing(RunStore(folder)) as store:
+            return RunEntry(row[0], row[1], folder, row[3], row[4], store.status(), store.fact("epsilon"))
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
