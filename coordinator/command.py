@@ -104,6 +104,7 @@ def run(
 def runs(as_json: AsJson = False) -> None:
     """List the runs of this machine, newest first."""
     from coordinator import api
+    from coordinator.terms import rounded_up
 
     entries = api.runs()
     if not entries:
@@ -114,7 +115,7 @@ def runs(as_json: AsJson = False) -> None:
             table.add_column(heading, overflow="fold", no_wrap=heading != "folder")
         for entry in entries:
             started = datetime.fromtimestamp(entry.started, UTC).strftime("%Y-%m-%d %H:%M")
-            epsilon = "-" if entry.epsilon is None else f"{entry.epsilon:.2f}"
+            epsilon = "-" if entry.epsilon is None else rounded_up(entry.epsilon, 2)
             table.add_row(entry.id, entry.status, epsilon, started, str(entry.folder))
         out.print(table)
     if as_json:

@@ -7,7 +7,7 @@ from typing import Any
 from aggregation.events import to_json
 from coordinator.plan import Plan
 from coordinator.store import RunStore
-from coordinator.terms import COUNTS, Bound
+from coordinator.terms import COUNTS, Bound, rounded_up
 
 TRUSTED_AGGREGATOR = (
     "Trusted aggregator: the coordinator received every party's clipped counts with that party's share of the noise "
@@ -95,7 +95,7 @@ def promise(statement: Statement) -> str:
     unit = "all text of one user" if table.unit == "user" else f"one {table.record}"
     return (
         f"Adding or removing {unit} at one party changes the probability of any student by at most a factor "
-        f"e^epsilon, epsilon = {statement.epsilon:.3f}, up to delta = {privacy['delta']:g}."
+        f"e^epsilon, epsilon = {rounded_up(statement.epsilon)}, up to delta = {privacy['delta']:g}."
     )
 
 
@@ -112,7 +112,7 @@ def markdown(statement: Statement) -> str:
         f"- Mechanism: each unit's counts clipped to L2 norm {mechanism['clip']:g}, Gaussian noise of standard "
         f"deviation {mechanism['noise_multiplier']:g} times that on each of {release['values']:,} sums, charged once; "
         f"accountant {privacy['accountant']}"
-        + (f" (RDP: {privacy['epsilon_by_rdp']:.3f})" if privacy["epsilon_by_rdp"] else "")
+        + (f" (RDP: {rounded_up(privacy['epsilon_by_rdp'])})" if privacy["epsilon_by_rdp"] else "")
         + ".",
         f"- Parties in the sum: {privacy['parties']['in_the_sum']} of {privacy['parties']['planned']}; the guarantee "
         f"counts on the noise of {privacy['parties']['shares_needed']}.",
@@ -174,7 +174,7 @@ def render(report: dict[str, Any]) -> str:
         unit = "user" if privacy["unit"] == "user" else privacy["record"]
         guarantee = "none: the noise can be reproduced from the plan's seed"
         if report["epsilon"] is not None:
-            guarantee = f"epsilon {report['epsilon']:.3f} at delta {privacy['delta']:g}, unit: one {unit}"
+            guarantee = f"epsilon {rounded_up(report['epsilon'])} at delta {privacy['delta']:g}, unit: one {unit}"
         parties = privacy["parties"]
         lines += ["", f"guarantee  {guarantee}, {privacy['relation']}", f"accountant {privacy['accountant']}"]
         lines += [f"parties    {parties['in_the_sum']} of {parties['planned']} in the sum"]

@@ -71,7 +71,7 @@ def bind(plan: Plan) -> Bound:
     if guarantee.epsilon > privacy.epsilon:
         needed = calibrate(GaussianDpEvent, privacy.epsilon, spare)
         raise PlanError(
-            f"[privacy] noise_multiplier = {multiplier:g} costs epsilon {_shown(guarantee.epsilon)} at delta "
+            f"[privacy] noise_multiplier = {multiplier:g} costs epsilon {rounded_up(guarantee.epsilon)} at delta "
             f"{privacy.delta:g}, over the plan's {privacy.epsilon:g}. Use at least {needed:g}, or leave it out and it "
             "is calibrated. Nothing ran."
         )
@@ -79,8 +79,10 @@ def bind(plan: Plan) -> Bound:
     return Bound(plan, chosen, guarantee, _message(plan, chosen))
 
 
-def _shown(epsilon: float) -> str:
-    return "infinity" if math.isinf(epsilon) else f"{epsilon:.3f}"
+def rounded_up(epsilon: float, decimals: int = 3) -> str:
+    """An epsilon as a person reads it, never less than it is."""
+    grid = 10**decimals
+    return "infinity" if math.isinf(epsilon) else f"{math.ceil(epsilon * grid) / grid:.{decimals}f}"
 
 
 def _message(plan: Plan, counts: CountsMechanism) -> plan_pb2.Plan:

@@ -17,7 +17,7 @@ from coordinator.federation import Federation
 from coordinator.plan import Plan, SourceTable
 from coordinator.progress import Progress
 from coordinator.store import RunStore
-from coordinator.terms import COUNTS, Bound
+from coordinator.terms import COUNTS, Bound, rounded_up
 from learning.cooccurrence import counts_of
 from learning.text import DataError, Document, Source, read
 from learning.words import Vocabulary, tokenize
@@ -99,7 +99,7 @@ def budget(guarantee: Guarantee, plan: Plan) -> str:
     """What stands beside a progress bar."""
     if plan.privacy.insecure_reproducible_noise:
         return "no guarantee: reproducible noise"
-    return f"epsilon {guarantee.epsilon:.2f} / {plan.privacy.epsilon:.2f}"
+    return f"epsilon {rounded_up(guarantee.epsilon, 2)} / {plan.privacy.epsilon:g}"
 
 
 def distil(bound: Bound, public: Public, present: int, store: RunStore, progress: Progress) -> Student:

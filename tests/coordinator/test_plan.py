@@ -9,7 +9,7 @@ import pytest
 from coordinator.errors import PlanError
 from coordinator.plan import read_plan
 from coordinator.template import template
-from coordinator.terms import bind
+from coordinator.terms import bind, rounded_up
 from protos.digest import plan_hash
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,6 +104,13 @@ def test_a_plan_over_its_own_budget_is_refused_with_the_noise_that_would_do(tmp_
         PlanError, match=r"noise_multiplier = 0.3 costs epsilon 2\d\.\d+ .* over the plan's 8.*Nothing ran"
     ):
         bind(plan)
+
+
+def test_an_epsilon_is_never_shown_as_less_than_it_is():
+    assert rounded_up(7.99939) == "8.000"
+    assert rounded_up(2.0, 2) == "2.00"
+    assert rounded_up(2.001, 2) == "2.01"
+    assert rounded_up(float("inf")) == "infinity"
 
 
 def test_noise_that_is_given_is_kept_and_priced(tmp_path):

@@ -172,7 +172,7 @@ def test_a_run_with_parties_of_their_own_publishes_a_student_with_its_promise(pu
     multiplier = privacy["releases"][0]["mechanism"]["noise_multiplier"]
     assert privacy["releases"][0]["event"] == {"kind": "gaussian", "noise_multiplier": multiplier}
     card = (student / "README.md").read_text()
-    for needed in ("license: apache-2.0", "language: en", "epsilon = 7.9", "Trusted aggregator", "Transport"):
+    for needed in ("license: apache-2.0", "language: en", "epsilon = 8.000", "Trusted aggregator", "Transport"):
         assert needed in card
     for needed in ("perplexity", "floor", "WordSim", "sentiment probe", "Not protected"):
         assert needed in card
@@ -206,7 +206,7 @@ def test_report_and_runs_show_the_run_afterwards(published, capsys, monkeypatch)
     assert entry["status"] == "finished"
     assert main(["report", entry["id"][:6], "--json"]) == 0
     said = capsys.readouterr().out
-    for needed in ("guarantee  epsilon 7.9", "Trusted aggregator", "not protected", "measured", "stages"):
+    for needed in ("guarantee  epsilon 8.000", "Trusted aggregator", "not protected", "measured", "stages"):
         assert needed in said
     assert json.loads(said.splitlines()[-1])["privacy"]["trust"] == "trusted-aggregator"
 
