@@ -7,6 +7,7 @@ Samplers are priced as ideal: subtract every mechanism's `slack` from delta befo
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import cast
 
 import numpy as np
@@ -58,7 +59,7 @@ def price(events: Sequence[DpEvent], delta: float) -> Guarantee:
     accountants disagree (PLD above RDP by more than 1%); `IntegrityError` for an event with an impossible parameter.
     """
     _check_delta(delta)
-    parts = _grouped(events)
+    parts = _joined_gaussians(_grouped(events))
     divergences, orders = _divergences(parts, None)
     usable = np.isfinite(divergences)
     rdp_epsilon = math.inf
@@ -201,6 +202,66 @@ class LifetimeFilter:
         return float(get_epsilon_gaussian(math.sqrt(self.order / (2 * divergence)), self.delta))
 
 
+@dataclass(frozen=True, slots=True)
+class GaussianFilter:
+    """A cap on Gaussian releases of one shard that are chosen as the answers come in: which, how noisy, and how many.
+
+    A release, or anything computed from one, is admitted only while the sum over releases of (sensitivity/sigma)^2,
+    its own included, stays within `cap`. Whatever was then admitted, all of it together is no easier to tell apart from
+    its neighbour than one Gaussian release of noise multiplier 1/sqrt(cap), under add-or-remove of one unit: the
+    `event`. The claim is this cap, never what was spent so far.
+
+    Why (Smith & Thakurta 2022, "Fully Adaptive Composition for Gaussian Differential Privacy"; Koskela, Tobaben &
+    Honkela 2023, "Individual Privacy Accounting with Gaussian Differential Privacy"): take two neighbours. What tells
+    them apart in a release of charge c is at most a normal of variance 1 whose mean is 0 for one and sqrt(c) for the
+    other, and that can be read off a Brownian motion, without drift for one and of drift 1 for the other, over a piece
+    of time of length c. Let each release read the next piece. Which length comes next uses only what was read before,
+    and pieces that do not overlap are independent, so that every admitted release is computed from one motion watched
+    for the time `cap`; of that its end point is a sufficient statistic, one Gaussian of multiplier 1/sqrt(cap). The
+    argument is the Gaussian's own: filters on other trade-off curves are in general not valid, and other events are
+    refused.
+
+    Each release's parameters must be fixed before it happens, and may depend on earlier answers only through what was
+    released. The claim is for ideal noise: the `slack` of each release adds to delta.
+
+    cap: largest sum of (sensitivity/sigma)^2. Raises `ConclaveError` unless it is a number above 0.
+    """
+
+    cap: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.cap) and self.cap > 0):
+            raise ConclaveError(f"The cap on Gaussian releases is {self.cap}; it must be a number above 0.")
+
+    @classmethod
+    def within(cls, epsilon: float, delta: float) -> "GaussianFilter":
+        """The filter whose claim costs at most epsilon at this delta, to a thousandth of the noise multiplier."""
+        return cls(1 / calibrate(GaussianDpEvent, epsilon, delta) ** 2 * (1 - 1e-12))
+
+    def spent(self, events: Sequence[DpEvent]) -> Fraction:
+        """Sum of (sensitivity/sigma)^2 of the events, exact.
+
+        Raises `ConclaveError` for an event that is no Gaussian release.
+        """
+        total = Fraction(0)
+        for part, count in _grouped(events):
+            if not isinstance(part, GaussianDpEvent):
+                raise ConclaveError(f"A filter of Gaussian releases admits no {type(part).__name__}.")
+            total += count / Fraction(part.noise_multiplier) ** 2
+        return total
+
+    def admits(self, spent: Fraction, charge: Fraction) -> bool:
+        """Whether a release of this (sensitivity/sigma)^2 may follow those that spent so much."""
+        return spent + charge <= Fraction(self.cap)
+
+    def event(self) -> DpEvent:
+        """All that is ever admitted, as one Gaussian release; its multiplier is rounded towards less noise."""
+        multiplier = 1 / math.sqrt(self.cap)
+        while Fraction(multiplier) ** 2 * Fraction(self.cap) > 1:
+            multiplier = math.nextafter(multiplier, 0.0)
+        return GaussianDpEvent(multiplier)
+
+
 def _check_delta(delta: float) -> None:
     if not 0 < delta < 1:
         raise ConclaveError(f"delta is {delta}; it must lie between 0 and 1, well below one over the number of units.")
@@ -217,6 +278,25 @@ def _grouped(events: Sequence[DpEvent]) -> list[tuple[DpEvent, int]]:
             except TypeError:  # holds a list
                 others.append((part, count))
     return [*cast(dict[DpEvent, int], counts).items(), *others]
+
+
+def _joined_gaussians(parts: Sequence[tuple[DpEvent, int]]) -> list[tuple[DpEvent, int]]:
+    """The same cost with all Gaussian releases as one: of 1/z^2 the sum, exactly (Balle & Wang 2018, theorem 8).
+
+    So thousands of queries are priced without the error that composing as many discretised losses adds up. The
+    multiplier is rounded towards less noise.
+    """
+    gaussian = [(part, count) for part, count in parts if isinstance(part, GaussianDpEvent)]
+    if sum(count for _, count in gaussian) < 2:
+        return list(parts)
+    precision = sum((count / Fraction(part.noise_multiplier) ** 2 for part, count in gaussian), Fraction(0))
+    if not 0 < precision < Fraction(10) ** 300:
+        return list(parts)  # no number to speak of; the accountants say so
+    multiplier = 1 / math.sqrt(precision)
+    while multiplier > 0 and Fraction(multiplier) ** 2 * precision > 1:
+        multiplier = math.nextafter(multiplier, 0.0)
+    others = [(part, count) for part, count in parts if not isinstance(part, GaussianDpEvent)]
+    return [(GaussianDpEvent(multiplier), 1), *others]
 
 
 def _has_pld(event: DpEvent) -> bool:

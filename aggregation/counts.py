@@ -2,21 +2,19 @@
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from aggregation.errors import ConclaveError, IntegrityError
-from aggregation.mechanism import FloatArray, IntArray, Released
+from aggregation.grid import to_grid
+from aggregation.mechanism import IntArray, Released
 from aggregation.noise import NoiseStream, RoundedGaussian
+from aggregation.shares import check_levels, check_shares, delta_of, distance_of, released, share_of
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
-
-MOST_LEVELS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +54,10 @@ class CountsMechanism:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.clip) and self.clip > 0):
             raise ConclaveError(f"clip is {self.clip}; it must be a number above 0, in counts.")
-        if isinstance(self.levels, bool) or not isinstance(self.levels, int) or not 1 <= self.levels <= MOST_LEVELS:
-            raise ConclaveError(f"levels is {self.levels}; it must be a whole number from 1 to {MOST_LEVELS:,}.")
+        check_levels(self.levels)
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
             raise ConclaveError(f"noise_multiplier is {self.noise_multiplier}; it must be a number above 0.")
-        if isinstance(self.shares, bool) or not isinstance(self.shares, int) or self.shares < 1:
-            raise ConclaveError(f"shares is {self.shares}; it must be a whole number of parties, at least 1.")
+        check_shares(self.shares)
         if not (math.isfinite(self.levels / self.clip) and self.granularity > 0):
             raise ConclaveError(f"clip is {self.clip}, out of all proportion to counts. Use a few times a usual count.")
         self._share()
@@ -83,7 +79,7 @@ class CountsMechanism:
         """
         cells = _checked(units)
         starts = cells.indptr[:-1][np.diff(cells.indptr) > 0]
-        steps = self._to_grid(cells.data, starts)
+        steps = to_grid(cells.data, starts, self.clip, self.levels)
         order = np.argsort(cells.indices, kind="stable")
         touched, first = np.unique(cells.indices[order], return_index=True)
         sums = np.add.reduceat(steps[order], first) if touched.size else np.zeros(0, dtype=np.int64)
@@ -100,15 +96,7 @@ class CountsMechanism:
 
         Raises `IntegrityError` when fewer shares are present than were charged, or the total is not integers.
         """
-        if present < self.shares:
-            raise IntegrityError(
-                f"The sum holds the noise of {present} parties and the guarantee needs {self.shares}: it must not be "
-                "released. Wait for the missing parties, or run again with a plan for fewer."
-            )
-        if not np.issubdtype(total.dtype, np.integer):
-            raise IntegrityError(f"A noisy sum is made of integers; this one holds {total.dtype}.")
-        sigma = math.sqrt(present * self._share().variance) * self.granularity
-        return Released(values=cast(FloatArray, total * self.granularity), sigma=sigma)
+        return released(total, present, self._share(), self.shares, self.granularity)
 
     def event(self) -> "DpEvent":
         """One Gaussian release with this noise multiplier, for the whole vector of cells."""
@@ -123,50 +111,10 @@ class CountsMechanism:
         d bounds the distance per cell of the sum of `shares` sampled shares from post-processing of the Gaussian that
         was charged. More parties than that add nothing: their noise is independent of the data.
         """
-        if values == 0:
-            return 0.0
-        share = self._share()
-        distance = self.shares * share.total_variation + share.sum_distance(self.shares)
-        exponent = min(epsilon, 700.0)  # beyond it the bound below is 1 anyway
-        return min(1.0, (1.0 + math.exp(exponent)) * values * distance * (1.0 + 1e-9))
+        return delta_of(values * distance_of(self._share(), self.shares), epsilon)
 
     def _share(self) -> RoundedGaussian:
-        """One party's noise: the smallest float sigma whose `shares` variances together reach what is charged."""
-        charged = (Fraction(self.noise_multiplier) * self.levels) ** 2
-        sigma = self.noise_multiplier * self.levels / math.sqrt(self.shares)
-        while math.isfinite(sigma) and Fraction(sigma) ** 2 * self.shares < charged:
-            sigma = math.nextafter(sigma, math.inf)
-        return RoundedGaussian(sigma)
-
-    def _to_grid(self, counts: FloatArray, starts: NDArray[np.int64]) -> IntArray:
-        """Counts `[n]` of consecutive non-empty rows to integers `[n]` whose norm is at most `levels` in every row.
-
-        Sums run in order within one row (`bincount`), and every other step is one correctly rounded operation, so that
-        a row's outcome cannot depend on its neighbours. A clipped row that rounds past the bound is truncated instead.
-        """
-        if not counts.size:
-            return np.zeros(0, dtype=np.int64)
-        lengths = np.diff(np.append(starts, counts.size))
-        row = np.repeat(np.arange(starts.size), lengths)
-        largest = np.maximum.reduceat(counts, starts)
-        largest[largest == 0] = 1.0
-        shape = counts / largest[row]
-        length = np.sqrt(np.bincount(row, weights=shape * shape))
-        with np.errstate(over="ignore"):
-            within = largest * length <= self.clip
-        length[length == 0] = 1.0
-        grid = np.where(within[row], np.minimum(counts, self.clip) * (self.levels / self.clip), 0.0)
-        grid += np.where(within[row], 0.0, shape * (self.levels / length)[row])
-
-        steps = np.rint(grid).astype(np.int64)
-        over = self._over(steps, starts)[row]
-        steps[over] = np.floor(grid[over]).astype(np.int64)
-        while (over := self._over(steps, starts)[row]).any():  # only if the float norm itself was off
-            steps[over] = np.maximum(steps[over] - 1, 0)
-        return steps
-
-    def _over(self, steps: IntArray, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.add.reduceat(steps * steps, starts) > self.levels**2
+        return share_of(self.noise_multiplier, self.levels**2, self.shares)
 
 
 def _checked(units: sparse.csr_array) -> sparse.csr_array:

@@ -18,6 +18,7 @@ BENCHMARKS = {
     "health": ["health.py", "--out", "{results}/health.json"],
     "streaming": ["streaming.py", "--out", "{results}/streaming.json"],
     "samplers": ["samplers.py", "--out", "{results}/samplers.json"],
+    "noisy_argmax": ["noisy_argmax.py", "--out", "{results}/noisy_argmax.json"],
     "noisy_student": ["noisy_student.py", "--out", "{results}"],
     "fitting": ["fitting.py", "--out", "{results}"],
 }

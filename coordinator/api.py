@@ -8,22 +8,34 @@ result.student, result.epsilon, result.metrics
 import asyncio
 import shutil
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from aggregation.errors import ConclaveError
-from coordinator.errors import RunError
+from coordinator import chart, comparison
+from coordinator.comparison import Comparison
+from coordinator.errors import PlanError, RunError
 from coordinator.federation import Federation
-from coordinator.launchers import Launcher, LaunchRequest, PartyAddress, find_launcher
+from coordinator.launchers import (
+    Launcher,
+    LaunchRequest,
+    PartyAddress,
+    Simulation,
+    SimulationRequest,
+    find_launcher,
+)
+from coordinator.measure import measured
+from coordinator.methods import METHODS
 from coordinator.plan import Plan, read_plan
 from coordinator.progress import Progress, Silent
+from coordinator.public import Public, prepare
 from coordinator.publish import check_free, publish
 from coordinator.recipes import dped
 from coordinator.report import Statement, state, statement_of
-from coordinator.store import RunEntry, RunIndex, RunStore, home
+from coordinator.store import RunEntry, RunIndex, RunStore, home, write_whole
 from coordinator.terms import Bound, bind
 from protos.digest import plan_hash
 
@@ -72,7 +84,7 @@ def run(
     progress = progress or Silent()
     launcher = _Connect(plan) if plan.federation.shards is None else find_launcher(plan.federation.launch)
     bound = bind(plan)
-    public = dped.prepare(plan, base, home() / "cache")
+    public = prepare(plan, base, home() / "cache")
     index = RunIndex()
     folder = None if output is None else Path(output).absolute()
     if folder is not None and replace:
@@ -87,8 +99,13 @@ def run(
     if before:
         progress.say(f"  this plan ran before ({', '.join(before[:3])}): running it again pays again at every party")
     try:
-        present = _collect(launcher, bound, public, store, base, progress)
-        student = dped.distil(bound, public, len(present), store, progress)
+        present, sums = _collect(launcher, bound, public, store, base, progress)
+        signals = dped.signals_of(bound, public, sums, store)
+        with store.stage("distil"):
+            model = dped.learn(plan, public, signals, progress)
+        with store.stage("evaluate") as result:
+            student = measured(model, plan, public, signals.counts)
+            result |= {"metrics": student.metrics, "neighbours": student.neighbours}
         statement = state(bound, present, digest.hex(), student.metrics)
         with store.stage("publish"):
             publish(student, statement, student_folder)
@@ -111,6 +128,41 @@ def run(
     return Result(run_id, student_folder, statement.epsilon, delta, statement, student.neighbours)
 
 
+def compare(
+    plan: Plan | Path | str,
+    *,
+    recipes: Sequence[str] = (),
+    epsilons: Sequence[float] = (1.0, 2.0, 4.0),
+    seeds: int = 3,
+    output: Path | str = "comparison",
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare methods on a plan's simulated data; the table and the picture are in `output` when this returns.
+
+    recipes: names of `coordinator.methods.METHODS`, all by default. Cells that `output` holds are not made again.
+    Raises `PlanError` for a plan whose parties have text of their own, an unknown method or an odd epsilon.
+    """
+    base = Path.cwd() if isinstance(plan, Plan) else Path(plan).absolute().parent
+    plan = plan if isinstance(plan, Plan) else read_plan(Path(plan))
+    launcher = _Connect(plan) if plan.federation.shards is None else find_launcher(plan.federation.launch)
+    folder = Path(output).absolute()
+    found = comparison.compare(
+        plan,
+        launcher,
+        party_tables(plan),
+        base,
+        home() / "cache",
+        folder,
+        methods=list(recipes) or list(METHODS),
+        epsilons=epsilons,
+        seeds=seeds,
+        progress=progress or Silent(),
+    )
+    write_whole(folder / "table.md", chart.markdown(found).encode())
+    chart.draw(found, folder)
+    return found
+
+
 def runs() -> list[RunEntry]:
     """All runs of this user on this machine, newest first."""
     return RunIndex().entries()
@@ -126,9 +178,9 @@ def report(run: str | Path) -> dict[str, Any]:
 
 
 def _collect(
-    launcher: Launcher, bound: Bound, public: dped.Public, store: RunStore, base: Path, progress: Progress
-) -> tuple[str, ...]:
-    """Launch the parties, ask them, and let them go; returns who is in the sum."""
+    launcher: Launcher, bound: Bound, public: Public, store: RunStore, base: Path, progress: Progress
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Launch the parties, ask them, and let them go; returns who stayed, and how many are in each release's sum."""
     for name in bound.plan.federation.names:
         progress.party(name, "starting" if bound.plan.federation.shards is not None else "connecting")
     request = LaunchRequest(party_tables(bound.plan), store.folder / "parties", base)
@@ -137,14 +189,14 @@ def _collect(
 
 
 async def _ask(
-    bound: Bound, public: dped.Public, store: RunStore, addresses: tuple[PartyAddress, ...], progress: Progress
-) -> tuple[str, ...]:
+    bound: Bound, public: Public, store: RunStore, addresses: tuple[PartyAddress, ...], progress: Progress
+) -> tuple[tuple[str, ...], dict[str, int]]:
     federation = Federation.at(addresses, bound, progress)
     try:
         with store.stage("join"):
             await federation.open(store.id, bound)
-        await dped.collect(bound, public, federation, store)
-        return federation.present
+        sums = await dped.collect(bound, public, federation, store)
+        return federation.present, sums
     finally:
         # However it ended, parties need not keep their bounded sums any longer.
         with suppress(TimeoutError):
@@ -160,6 +212,12 @@ class _Connect:
 
     def launch(self, request: LaunchRequest) -> AbstractContextManager[tuple[PartyAddress, ...]]:
         return nullcontext(self._addresses)
+
+    def simulate(self, request: SimulationRequest) -> Simulation:
+        raise PlanError(
+            '[federation] launch = "connect": comparing shows rows without privacy, and these parties\' text is their '
+            "own. Compare on a simulation: [federation.shards] with text that is nobody's secret."
+        )
 
 
 def party_tables(plan: Plan) -> dict[str, dict[str, Any]]:
@@ -179,6 +237,7 @@ def party_tables(plan: Plan) -> dict[str, dict[str, Any]]:
         "delta": plan.privacy.delta,
         "recipes": [plan.run.recipe],
         "simulation": True,
+        "clear_votes": True,
     }
     return {
         name: {"name": name, "shard": source | {"part": parts | {"part": number}}, "policy": dict(policy)}

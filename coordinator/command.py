@@ -101,6 +101,60 @@ def run(
 
 
 @app.command()
+def compare(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan whose parties are simulated.")],
+    recipes: Annotated[str, typer.Option(help="Which rows, by name and with commas; all by default.")] = "",
+    epsilons: Annotated[str, typer.Option(help="At which epsilons.")] = "1,2,4",
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="How many seeds, from the plan's on.")] = 3,
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Table, picture and every cell.")] = Path("comparison"),
+    as_json: AsJson = False,
+) -> None:
+    """Compare methods on the same simulated data at the same epsilons. Stopped, it goes on where it was."""
+    from coordinator import api, chart
+    from coordinator.progress import Terminal
+
+    progress = Terminal()
+    try:
+        found = api.compare(
+            plan,
+            recipes=[name for name in recipes.split(",") if name],
+            epsilons=_numbers(epsilons),
+            seeds=seeds,
+            output=output,
+            progress=progress,
+        )
+    finally:
+        progress.close()
+    heads, rows = chart.rows(found)
+    table = Table(box=None, pad_edge=False)
+    for number, heading in enumerate(heads):
+        table.add_column(heading, justify="left" if not number else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)
+    for line in chart.summary(found):
+        _prose(line)
+    out.print(f"table and picture: {found.folder}", markup=False)
+    if as_json:
+        _json(
+            {
+                "folder": str(found.folder),
+                "methods": [method.name for method in found.methods],
+                "epsilons": list(found.epsilons),
+                "seeds": list(found.seeds),
+                "total_epsilon": found.total.epsilon,
+                "delta": found.plan.privacy.delta,
+                "perplexity": {
+                    method.name: [
+                        (found.spread(method.name, each, "perplexity") or (None,))[0] for each in found.epsilons
+                    ]
+                    for method in found.methods
+                },
+            }
+        )
+
+
+@app.command()
 def runs(as_json: AsJson = False) -> None:
     """List the runs of this machine, newest first."""
     from coordinator import api
@@ -156,6 +210,13 @@ def _summary(result: Any) -> None:
 def _prose(text: str) -> None:
     """Words broken at spaces on a terminal; one line a sentence elsewhere, for whoever searches in it."""
     out.print(text, markup=False, soft_wrap=not out.is_terminal)
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(each) for each in text.split(",") if each.strip()]
+    except ValueError:
+        raise PlanError(f'--epsilons = "{text}" is not a list of numbers. Write them with commas: 1,2,4.') from None
 
 
 def _json(value: dict[str, Any]) -> None:

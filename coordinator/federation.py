@@ -102,13 +102,34 @@ class Federation:
         One sum covers one matrix under one list of parties: when a party is lost midway the sum starts again without
         it, and the others send the same bytes as before, at no cost. Memory: one block a party and their sum.
         """
-        batches = [
-            Batch(number, start, min(start + block_rows, rows))
-            for number, start in enumerate(range(0, rows, block_rows))
-        ]
-        while not await self._sum(release, batches, columns, store, note):
+        batches = batches_of(rows, block_rows)
+
+        async def keep(batch: Batch, blocks: list[NDArray[np.int32]]) -> None:
+            await asyncio.to_thread(
+                store.put_block, release, batch.number, batch.start, batch.stop, modular_sum(blocks)
+            )
+
+        while not await self._blocks(release, batches, columns, keep, note):
             self._progress.say("  the sum starts again with the parties that are left; nothing is paid twice")
         return len(self._links)
+
+    async def gather(
+        self, release: str, rows: int, columns: int, block_rows: int, note: str = ""
+    ) -> dict[str, NDArray[np.int64]]:
+        """Each party's own matrix [rows, columns], of a release whose noise the coordinator is trusted to draw.
+
+        Held in memory alone: it must never be stored or shown. Memory: all parties' matrices.
+        """
+        batches = batches_of(rows, block_rows)
+        found: list[list[NDArray[np.int32]]] = []
+
+        async def keep(batch: Batch, blocks: list[NDArray[np.int32]]) -> None:
+            found.append(blocks)
+
+        while not await self._blocks(release, batches, columns, keep, note):
+            found.clear()
+        whole = [np.concatenate(parts).astype(np.int64) for parts in zip(*found, strict=True)]
+        return dict(zip(self._links, whole, strict=True))
 
     async def leave(self) -> None:
         """End the run at every party that still answers."""
@@ -118,7 +139,15 @@ class Federation:
         """Close all connections."""
         await asyncio.gather(*(link.close() for link in self._links.values()))
 
-    async def _sum(self, release: str, batches: Sequence[Batch], columns: int, store: RunStore, note: str) -> bool:
+    async def _blocks(
+        self,
+        release: str,
+        batches: Sequence[Batch],
+        columns: int,
+        keep: Callable[[Batch, list[NDArray[np.int32]]], Awaitable[None]],
+        note: str,
+    ) -> bool:
+        """All parties' answers to every batch, one batch at a time; False as soon as a party was lost."""
         streams = {name: link.answer(release, batches, columns) for name, link in self._links.items()}
         try:
             for done, batch in enumerate(batches):
@@ -128,8 +157,7 @@ class Federation:
                 blocks = self._settle(outcomes, f"answer batch {batch.number + 1} of {len(batches)}")
                 if len(blocks) < len(streams):
                     return False
-                total = modular_sum(list(blocks.values()))
-                await asyncio.to_thread(store.put_block, release, batch.number, batch.start, batch.stop, total)
+                await keep(batch, list(blocks.values()))
                 self._progress.bar(release, done + 1, len(batches), note)
         finally:
             for stream in streams.values():
@@ -165,6 +193,12 @@ class Federation:
         for name in [name for name, outcome in outcomes.items() if isinstance(outcome, Lost)]:
             self._progress.say(f"  party {name} was lost ({self.lost[name]}); the run goes on without it")
         return {name: outcome.value for name, outcome in outcomes.items() if isinstance(outcome, Answered)}
+
+
+def batches_of(rows: int, block_rows: int) -> list[Batch]:
+    """All rows in blocks, numbered from 0."""
+    starts = range(0, rows, block_rows)
+    return [Batch(number, start, min(start + block_rows, rows)) for number, start in enumerate(starts)]
 
 
 def modular_sum(blocks: Sequence[NDArray[np.int32]]) -> NDArray[np.int64]:

@@ -12,7 +12,8 @@ from protos.settings import Settings, SettingsError, read_settings
 LARGEST_DELTA = 1e-3
 NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 
-Signal = Literal["counts"]
+Signal = Literal["votes", "hidden", "counts"]
+Layer = Literal["centre", "context"]
 Name = Annotated[str, Field(pattern=NAME)]
 
 
@@ -162,12 +163,52 @@ class VocabularyTable(SourceTable):
     size: Annotated[int, Field(ge=2, le=100_000)] = 1000
 
 
+class BudgetTable(Settings):
+    """`[dped.budget]`: how the signals that are in use divide the budget: parts of 1 / noise^2, in any unit."""
+
+    votes: Annotated[float, Field(gt=0)] = 1.0
+    hidden: Annotated[float, Field(gt=0)] = 1.0
+    counts: Annotated[float, Field(gt=0)] = 1.0
+
+
+class PrivateTrainingTable(Settings):
+    """`[dped.private_training]`: teachers learn under DP-SGD, which takes the whole budget; their answers are free.
+
+    units_per_teacher: a declared, public figure; it fixes the sampling rate, never the shard's own count.
+    clip: L2 norm of one unit's gradient. batch: expected units a step.
+    """
+
+    units_per_teacher: Annotated[int, Field(ge=2)]
+    steps: Annotated[int, Field(ge=1, le=100_000)] = 200
+    batch: Annotated[int, Field(ge=1)] = 256
+    clip: Annotated[float, Field(gt=0)] = 1.0
+    learning_rate: Annotated[float, Field(gt=0)] = 0.05
+
+    @model_validator(mode="after")
+    def _a_batch_is_a_sample(self) -> "PrivateTrainingTable":
+        if self.batch > self.units_per_teacher:
+            raise ValueError(
+                f"[dped.private_training] batch = {self.batch} is more than units_per_teacher = "
+                f"{self.units_per_teacher}. Use a smaller batch."
+            )
+        return self
+
+
 class DpedTable(Settings):
     """`[dped]`: the recipe's own settings.
 
     clip: L2 norm to which one unit's (word, context) counts are clipped; 1 at most where a pair is the unit.
     window: context words on each side.
-    levels: grid units in the clip norm. block_rows: rows of the count matrix that travel at once.
+    levels: grid units in the clip norm. block_rows: rows of a released matrix that travel at once.
+
+    Of the signals "votes" and "hidden":
+    queries, classes: words that are asked about and words a vote may name: so many from the vocabulary's first, or a
+    list. layers: whose vectors of a word are its hidden states. hidden_clip: L2 norm of one layer's vector.
+    reference: a public skip-gram (safetensors) that teachers start from; by default one of the vocabulary's text.
+    threshold: noised votes that a label needs. noise_at: "parties", each of which adds its share to the whole
+    histogram, or "coordinator", which is trusted with the votes and tests the threshold under noise of its own.
+    below_threshold: what becomes of the others there. answered: the share of queries expected to pass it.
+    loss: "paper" (eq. 3) or "likelihood", which weighs the same signals by their noise.
     """
 
     signals: list[Signal] = Field(default_factory=lambda: list[Signal](["counts"]))
@@ -176,13 +217,80 @@ class DpedTable(Settings):
     clip: Annotated[float, Field(gt=0)] = 10.0
     levels: Annotated[int, Field(ge=2, le=2**20)] = 320
     block_rows: Annotated[int, Field(ge=1)] | None = None
+    budget: BudgetTable = BudgetTable()
+
+    teachers_per_party: Annotated[int, Field(ge=1, le=1000)] = 3
+    queries: Annotated[int, Field(ge=1)] | list[str] | None = None
+    classes: Annotated[int, Field(ge=2)] | list[str] | None = None
+    layers: list[Layer] = Field(default_factory=lambda: list[Layer](["centre"]))
+    hidden_clip: Annotated[float, Field(gt=0)] = 2.0
+    alignment: Literal["initialisation", "procrustes"] = "initialisation"
+    reference: str | None = None
+    vote: Literal["probable", "lift"] = "probable"
+    threshold: Annotated[float, Field(gt=0)] | None = None
+    noise_at: Literal["parties", "coordinator"] = "parties"
+    below_threshold: Literal["abstain", "larger-noise"] = "abstain"
+    answered: Annotated[float, Field(gt=0, le=1)] = 1.0
+    loss: Literal["paper", "likelihood"] = "likelihood"
+    private_training: PrivateTrainingTable | None = None
 
     @field_validator("signals")
     @classmethod
     def _some_signal(cls, signals: list[str]) -> list[str]:
         if not signals:
             raise ValueError('a recipe needs a signal. Use ["counts"].')
-        return signals
+        return _distinct(signals)
+
+    @field_validator("layers")
+    @classmethod
+    def _some_layer(cls, layers: list[str]) -> list[str]:
+        if not layers:
+            raise ValueError('hidden states are of a layer. Use ["centre"].')
+        return _distinct(layers)
+
+    @field_validator("classes")
+    @classmethod
+    def _classes_differ(cls, classes: int | list[str] | None) -> int | list[str] | None:
+        if isinstance(classes, list) and len(_distinct(classes)) < 2:
+            raise ValueError("a vote needs two classes or more.")
+        return classes
+
+    @field_validator("queries")
+    @classmethod
+    def _some_query(cls, queries: int | list[str] | None) -> int | list[str] | None:
+        if queries == []:
+            raise ValueError("a query is missing. List the words that teachers are asked about, or leave it out.")
+        return queries
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> "DpedTable":
+        if self.threshold is not None and "votes" not in self.signals:
+            raise ValueError('[dped] threshold is one of votes. Add "votes" to signals, or leave it out.')
+        if self.noise_at == "coordinator" and self.threshold is None:
+            raise ValueError(
+                '[dped] noise_at = "coordinator" tests a threshold. Set threshold, or noise_at = "parties".'
+            )
+        if self.private_training is not None and not self.teaches:
+            raise ValueError('[dped.private_training] trains teachers. Add "votes" or "hidden" to signals.')
+        if self.private_training is not None and "counts" in self.signals:
+            raise ValueError(
+                '[dped.private_training] takes the whole budget. Take "counts" out of signals, or leave it out.'
+            )
+        if self.private_training is not None and self.noise_at == "coordinator":
+            raise ValueError('[dped.private_training] makes answers free: noise_at = "coordinator" has no use then.')
+        return self
+
+    @property
+    def teaches(self) -> bool:
+        """Whether any signal comes from teachers."""
+        return "votes" in self.signals or "hidden" in self.signals
+
+
+def _distinct(names: list[str]) -> list[str]:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f'"{twice}" is there twice. Name it once.')
+    return names
 
 
 class StudentTable(Settings):
@@ -193,8 +301,22 @@ class StudentTable(Settings):
     language: str = "en"
 
 
+class ProbeTable(SourceTable):
+    """`[[evaluation.probes]]`: a public labelled task for which the embeddings are the features, measured by `compare`.
+
+    source trains a linear classifier on at most `rows` rows, `test` measures it. label: the column of labels.
+    """
+
+    name: Name
+    test: Annotated[str, Field(min_length=1)]
+    label: str = "label"
+    rows: Annotated[int, Field(ge=10)] = 5000
+
+
 class EvaluationTable(SourceTable):
     """`[evaluation]`: public held-out text. With a label column the embeddings are also probed for sentiment."""
+
+    probes: list[ProbeTable] = Field(default_factory=list)
 
 
 class Plan(Settings):
@@ -235,7 +357,59 @@ class Plan(Settings):
             raise ValueError(
                 '[privacy] unit = "user" protects all text of a user; record = "pair" does not go with it.'
             )
+        self._check_teachers()
         return self
+
+    def _check_teachers(self) -> None:
+        """Raises ValueError for teachers, queries or classes that cannot work."""
+        settings, size = self.dped, self.vocabulary.size
+        if not settings.teaches:
+            return
+        if self.teachers < 2:
+            raise ValueError(
+                "[dped] teachers_per_party = 1 with one party is one teacher: its answers are its whole shard's, "
+                "and no noise that hides one of its units leaves anything. Use several teachers or parties."
+            )
+        for name, asked in (("queries", settings.queries), ("classes", settings.classes)):
+            words = asked if isinstance(asked, int) else len(set(asked or ()))
+            if words > size:
+                raise ValueError(
+                    f"[dped] {name} = {words:,}, but the vocabulary has {size:,} words and an answer is given once a "
+                    f"word. Use at most {size:,}, or a larger [vocabulary] size."
+                )
+        if settings.threshold is not None and settings.threshold > self.teachers:
+            raise ValueError(
+                f"[dped] threshold = {settings.threshold:g} is more votes than {self.teachers} teachers have: no query "
+                f"can reach it but by noise. Use at most {self.teachers}, better half of that."
+            )
+        if settings.noise_at == "coordinator" and self.privacy.dropouts:
+            raise ValueError(
+                f"[privacy] dropouts = {self.privacy.dropouts} makes each party's share of the noise larger, and "
+                '[dped] noise_at = "coordinator" draws none at the parties. Set dropouts = 0, or noise_at = "parties".'
+            )
+        privately = settings.private_training
+        if privately is not None and self.privacy.record == "pair":
+            raise ValueError(
+                '[dped.private_training] counts a step in units, and [privacy] record = "pair" makes each pair one. '
+                'Use record = "sentence" or "document".'
+            )
+
+    @property
+    def teachers(self) -> int:
+        """All parties' teachers together."""
+        return len(self.federation.names) * self.dped.teachers_per_party
+
+    @property
+    def queries(self) -> int:
+        """How many different words teachers are asked about."""
+        asked = self.dped.queries
+        return self.vocabulary.size if asked is None else asked if isinstance(asked, int) else len(set(asked))
+
+    @property
+    def classes(self) -> int:
+        """How many words a vote may name."""
+        named = self.dped.classes
+        return self.vocabulary.size if named is None else named if isinstance(named, int) else len(named)
 
     @property
     def minimum_parties(self) -> int:
@@ -245,8 +419,11 @@ class Plan(Settings):
     @property
     def block_rows(self) -> int:
         """Rows of the count matrix in one block: the plan's figure, or a sixteenth of all, at most 2 MiB a block."""
-        size = self.vocabulary.size
-        return self.dped.block_rows or max(1, min(-(-size // 16), 2**19 // size))
+        return self.rows_at_once(self.vocabulary.size, self.vocabulary.size)
+
+    def rows_at_once(self, rows: int, columns: int) -> int:
+        """Rows of a released matrix [rows, columns] that travel in one block."""
+        return self.dped.block_rows or max(1, min(-(-rows // 16), 2**19 // columns))
 
     def document(self) -> str:
         """The plan as canonical JSON, less what does not affect data, privacy or result: the part that is hashed."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.errors import RunError
-from coordinator.recipes.dped import Student
+from coordinator.measure import Student
 from coordinator.report import Statement, markdown
 
 UNKNOWN = "[UNK]"

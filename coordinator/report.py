@@ -1,17 +1,28 @@
 """What a run promises and what it measured: one statement for the report, the model card and `privacy.json`."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from aggregation.claims import paper_epsilon
+from aggregation.counts import CountsMechanism
 from aggregation.events import to_json
+from aggregation.free import FreeAnswers
+from aggregation.gradients import GradientMechanism
+from aggregation.joint import JointMechanism
+from aggregation.thresholded import ThresholdedVotes
 from coordinator.plan import Plan
 from coordinator.store import RunStore
-from coordinator.terms import COUNTS, Bound, rounded_up
+from coordinator.terms import Bound, Release, rounded_up
 
 TRUSTED_AGGREGATOR = (
-    "Trusted aggregator: the coordinator received every party's clipped counts with that party's share of the noise "
-    "only, and could learn more than this guarantee says. It holds against everyone who sees the published student."
+    "Trusted aggregator: the coordinator received every party's bounded contribution with that party's share of the "
+    "noise only, and could learn more than this guarantee says. It holds against everyone who sees the published "
+    "student."
+)
+CLEAR_VOTES = (
+    "Votes in clear: the coordinator received each teacher's votes without any noise and was trusted to draw it; it "
+    "kept the noised labels alone."
 )
 ONE_MACHINE = (
     "Simulation: all parties ran under one coordinator's control, on data that it divided among them. "
@@ -47,10 +58,12 @@ class Statement:
 
 def state(bound: Bound, parties: tuple[str, ...], plan_hash: str, metrics: dict[str, Any]) -> Statement:
     """Put together what can be said of a run whose sum over `parties` is complete."""
-    plan, counts = bound.plan, bound.counts
+    plan = bound.plan
     epsilon = bound.guarantee.epsilon if bound.private else None
-    cells = plan.vocabulary.size**2
-    trust = [TRUSTED_AGGREGATOR, ONE_MACHINE if plan.federation.shards is not None else PLAIN_TRANSPORT]
+    trust = [TRUSTED_AGGREGATOR]
+    if any(isinstance(release.mechanism, ThresholdedVotes) for release in bound.releases):
+        trust.append(CLEAR_VOTES)
+    trust.append(ONE_MACHINE if plan.federation.shards is not None else PLAIN_TRANSPORT)
     privacy = {
         "format": 1,
         "plan_hash": plan_hash,
@@ -61,27 +74,90 @@ def state(bound: Bound, parties: tuple[str, ...], plan_hash: str, metrics: dict[
         "delta": plan.privacy.delta if bound.private else None,
         "accountant": bound.guarantee.accountant,
         "epsilon_by_rdp": _finite(bound.guarantee.rdp_epsilon) if bound.private else None,
-        "sampler_delta": counts.slack(cells, bound.guarantee.epsilon),
+        "epsilon_by_the_papers_formula": paper_claim(bound) if bound.private else None,
+        "sampler_delta": sum(release.slack(bound.guarantee.epsilon) for release in bound.releases),
         "trust": plan.privacy.trust,
         "trust_means": trust,
         "insecure_reproducible_noise": plan.privacy.insecure_reproducible_noise,
-        "parties": {"planned": len(plan.federation.names), "in_the_sum": len(parties), "shares_needed": counts.shares},
+        "parties": {
+            "planned": len(plan.federation.names),
+            "in_the_sum": len(parties),
+            "shares_needed": len(plan.federation.names) - plan.privacy.dropouts,
+        },
         "releases": [
             {
-                "name": COUNTS,
-                "charges": 1,
-                "values": cells,
-                "mechanism": {
-                    "clip": counts.clip,
-                    "levels": counts.levels,
-                    "noise_multiplier": counts.noise_multiplier,
-                },
-                "event": to_json(counts.event()),
+                "name": release.name,
+                "charges": release.charges,
+                "values": release.rows * release.columns,
+                "says": described(release),
+                "mechanism": asdict(release.mechanism),
+                "event": to_json(release.event),
             }
+            for release in bound.releases
         ],
         "not_protected": list(NOT_PROTECTED),
     }
     return Statement(plan, parties, epsilon, privacy, metrics)
+
+
+def paper_claim(bound: Bound) -> float | None:
+    """What DPED's own formula would have said of the same noise, or None where it speaks of none of the releases.
+
+    It takes counts, which it does not know, for votes; so it is given only for plans of votes and hidden states.
+    """
+    plan = bound.plan
+    votes = hidden = None
+    for release in bound.releases:
+        match release.mechanism:
+            case JointMechanism() as joint:
+                votes = joint.votes.noise if joint.votes is not None else votes
+                hidden = joint.hidden.noise if joint.hidden is not None else hidden
+            case ThresholdedVotes() as thresholded:
+                votes = thresholded.noise
+            case _:
+                return None
+    return _finite(paper_epsilon(plan.queries, votes, hidden, plan.dped.hidden_clip, plan.privacy.delta))
+
+
+def described(release: Release) -> str:
+    """What a release is, bounds and noise, in one sentence."""
+    match release.mechanism:
+        case CountsMechanism() as counts:
+            return (
+                f"each unit's counts clipped to L2 norm {counts.clip:g}, Gaussian noise of standard deviation "
+                f"{counts.noise_multiplier:g} times that on each of {release.rows * release.columns:,} sums, charged "
+                "once"
+            )
+        case JointMechanism() as joint:
+            parts = []
+            if joint.votes is not None:
+                parts.append(
+                    f"one vote a teacher among {joint.votes.classes:,} classes (L2 sensitivity sqrt(2)), Gaussian "
+                    f"noise of {joint.votes.noise:.4g} votes on every class"
+                )
+            if joint.hidden is not None:
+                parts.append(
+                    f"hidden states of {joint.hidden.layers} layer(s) clipped to L2 norm {joint.hidden.clip:g} each "
+                    f"(sensitivity of the sum {2 * joint.hidden.clip * joint.hidden.layers**0.5:.3g}), Gaussian noise "
+                    f"of {joint.hidden.noise:.4g} on every coordinate of the sum"
+                )
+            return (
+                f"{'; '.join(parts)}; one joint event a query, {release.charges:,} queries, abstained ones charged too"
+            )
+        case ThresholdedVotes() as votes:
+            larger = "" if votes.larger_noise is None else f", {votes.larger_noise:.4g} under it"
+            return (
+                f"votes of {votes.teachers} teachers on {release.rows:,} queries; the largest count plus noise "
+                f"{votes.threshold_noise:.4g} against {votes.threshold:g}, labels under noise "
+                f"{votes.noise:.4g}{larger}; the cap of a filter is charged, whatever was answered"
+            )
+        case GradientMechanism() as training:
+            return (
+                f"teachers trained by DP-SGD: gradients of a unit clipped to {training.clip:g}, noise multiplier "
+                f"{training.noise_multiplier:g}, sampling {training.sampling_probability:.4g}, {training.steps:,} steps"
+            )
+        case FreeAnswers() as free:
+            return f"answers of teachers that {free.after} paid for: post-processing, no noise, no charge"
 
 
 def promise(statement: Statement) -> str:
@@ -102,18 +178,15 @@ def promise(statement: Statement) -> str:
 def markdown(statement: Statement) -> str:
     """The statement as Markdown: the promise, who has to be trusted, what is not protected, the measurements."""
     privacy = statement.privacy
-    release = privacy["releases"][0]
-    mechanism = release["mechanism"]
+    rdp, claimed = privacy["epsilon_by_rdp"], privacy["epsilon_by_the_papers_formula"]
     lines = [
         "## Privacy",
         "",
         promise(statement),
         "",
-        f"- Mechanism: each unit's counts clipped to L2 norm {mechanism['clip']:g}, Gaussian noise of standard "
-        f"deviation {mechanism['noise_multiplier']:g} times that on each of {release['values']:,} sums, charged once; "
-        f"accountant {privacy['accountant']}"
-        + (f" (RDP: {rounded_up(privacy['epsilon_by_rdp'])})" if privacy["epsilon_by_rdp"] else "")
-        + ".",
+        *(f"- Release `{release['name']}`: {release['says']}." for release in privacy["releases"]),
+        f"- Accountant {privacy['accountant']}" + (f" (RDP: {rounded_up(rdp)})" if rdp else "") + ".",
+        *([f"- {_claim(claimed)}"] if claimed else []),
         f"- Parties in the sum: {privacy['parties']['in_the_sum']} of {privacy['parties']['planned']}; the guarantee "
         f"counts on the noise of {privacy['parties']['shares_needed']}.",
         *(f"- {line}" for line in privacy["trust_means"]),
@@ -130,12 +203,25 @@ def markdown(statement: Statement) -> str:
     return "\n".join(lines)
 
 
+def _claim(epsilon: float) -> str:
+    return (
+        f"The paper's own formula (DPED, theorem 1) would have claimed epsilon {epsilon:.3f} for the same noise: it "
+        "takes 1 for the sensitivity of votes, half of a hidden state's, and one of the two for both. Nothing rests on "
+        "it here."
+    )
+
+
 def measurements(metrics: dict[str, Any]) -> list[tuple[str, str]]:
     """Each metric with its name in words and its value as a person reads it."""
     shown: list[tuple[str, str]] = []
     if "perplexity" in metrics:
         shown.append(("context perplexity on public held-out text", f"{metrics['perplexity']:.1f}"))
-        shown.append(("of the noised unigram model (the floor)", f"{metrics['unigram_floor']:.1f}"))
+    for key, label in (
+        ("unigram_floor", "noised unigram model (the floor)"),
+        ("public_unigram", "public text's unigram"),
+    ):
+        if key in metrics:
+            shown.append((f"of the {label}", f"{metrics[key]:.1f}"))
     if "sentiment" in metrics:
         shown.append(("sentiment probe, accuracy", f"{metrics['sentiment']:.3f}"))
     wordsim, analogies = metrics["wordsim"], metrics["analogies"]
@@ -178,6 +264,9 @@ def render(report: dict[str, Any]) -> str:
         parties = privacy["parties"]
         lines += ["", f"guarantee  {guarantee}, {privacy['relation']}", f"accountant {privacy['accountant']}"]
         lines += [f"parties    {parties['in_the_sum']} of {parties['planned']} in the sum"]
+        lines += [f"release    {release['name']}: {release['says']}" for release in privacy["releases"]]
+        if privacy["epsilon_by_the_papers_formula"]:
+            lines += [f"claim      {_claim(privacy['epsilon_by_the_papers_formula'])}"]
         lines += [f"trust      {line}" for line in privacy["trust_means"]]
         lines += ["", "not protected", *(f"  - {line}" for line in privacy["not_protected"])]
     if report["metrics"] is not None:

@@ -229,23 +229,27 @@ class RunStore:
 
     def write(self, name: str, content: bytes) -> Path:
         """Write a file of the run whole or not at all. Raises `RunError` when the disk does not take it."""
-        path = self.folder / name
-        beside = path.with_name(f".{path.name}.part")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with beside.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
-        except OSError as error:
-            beside.unlink(missing_ok=True)
-            raise RunError(f"{path} cannot be written: {error.strerror}.") from None
-        return path
+        return write_whole(self.folder / name, content)
 
     def close(self) -> None:
         """Close the database."""
         self._connection.close()
+
+
+def write_whole(path: Path, content: bytes) -> Path:
+    """Write a file whole or not at all, on disk when this returns. Raises `RunError` when the disk does not take it."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise RunError(f"{path} cannot be written: {error.strerror}.") from None
+    return path
 
 
 def _alive(process: int) -> bool:

@@ -1,20 +1,39 @@
 """From a plan to what binds both ends: mechanisms calibrated to the budget, priced before anything runs."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
-from dp_accounting import GaussianDpEvent
+from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
+from google.protobuf.message import Message
 
 from aggregation.accounting import Guarantee, calibrate, price
 from aggregation.counts import CountsMechanism
 from aggregation.errors import ConclaveError
+from aggregation.free import FreeAnswers
+from aggregation.gradients import GradientMechanism, fine_levels
+from aggregation.hidden import HiddenMechanism
+from aggregation.joint import JointMechanism
+from aggregation.thresholded import ThresholdedVotes
+from aggregation.votes import VotesMechanism
 from coordinator.errors import PlanError
 from coordinator.plan import Plan
 from protos.conclave.v1 import plan_pb2
 
 COUNTS = "counts"
+ANSWERS = "answers"
+VOTES = "votes"
+TRAINING = "training"
 SAMPLER_SHARE = 1e-3
 """The part of a plan's delta that is kept for the noise sampler's distance from its ideal."""
+
+FREE_LEVELS = 2**20
+_HIDDEN_SIGMA = 4096.0
+_VOTES_SIGMA = 16.0
+"""Standard deviations of one share on the grid that levels are chosen for: fine enough, and quick to draw."""
+_THRESHOLD_PART = 1 / 3
+"""Of what a query that passes its threshold costs, the part that testing costs."""
 
 _UNIT = {"record": plan_pb2.UNIT_RECORD, "user": plan_pb2.UNIT_USER}
 _RECORD = {
@@ -27,6 +46,39 @@ _TRUST = {
     "secure-sum": plan_pb2.TRUST_SECURE_SUM,
 }
 
+Chosen: TypeAlias = CountsMechanism | JointMechanism | ThresholdedVotes | GradientMechanism | FreeAnswers
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One thing that parties release together, as the plan's budget allows it.
+
+    rows, columns: shape of the released matrix; [0, 0] where nothing travels. charges: how often the mechanism's event
+    is paid.
+    """
+
+    name: str
+    mechanism: Chosen
+    rows: int
+    columns: int
+    charges: int = 1
+
+    @property
+    def event(self) -> DpEvent:
+        """What all of it costs."""
+        event = self.mechanism.event()
+        return event if self.charges == 1 else SelfComposedDpEvent(event, self.charges)
+
+    def slack(self, epsilon: float) -> float:
+        """Delta that the noise sampler's distance from its ideal takes."""
+        mechanism = self.mechanism
+        if isinstance(mechanism, GradientMechanism):
+            return mechanism.slack(mechanism.steps * mechanism.parameters, epsilon)
+        if isinstance(mechanism, ThresholdedVotes):
+            return mechanism.slack(self.rows, epsilon)
+        return mechanism.slack(self.rows * self.columns, epsilon)
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
@@ -37,7 +89,7 @@ class Bound:
     """
 
     plan: Plan
-    counts: CountsMechanism
+    releases: tuple[Release, ...]
     guarantee: Guarantee
     binding: plan_pb2.Plan
 
@@ -46,37 +98,34 @@ class Bound:
         """Whether the guarantee holds: never when the noise can be reproduced from the plan."""
         return not self.plan.privacy.insecure_reproducible_noise
 
+    def release(self, name: str) -> Release | None:
+        """The release of that name, or None where the plan has no use for it."""
+        return next((release for release in self.releases if release.name == name), None)
+
 
 def bind(plan: Plan) -> Bound:
     """Choose the noise and price it. Raises `PlanError` when the plan cannot be paid from its own budget."""
-    privacy, settings = plan.privacy, plan.dped
-    shares = len(plan.federation.names) - privacy.dropouts
-    cells = plan.vocabulary.size**2
-
-    # A pair counts one: a wider clip would only buy more noise.
-    clip = min(settings.clip, 1.0) if privacy.record == "pair" else settings.clip
+    privacy = plan.privacy
     spare = privacy.delta * (1 - SAMPLER_SHARE)
-    multiplier = privacy.noise_multiplier or calibrate(GaussianDpEvent, privacy.epsilon, spare)
-    try:
-        chosen = CountsMechanism(clip, settings.levels, multiplier, shares)
-    except ConclaveError as error:
-        raise PlanError(f"[dped] The counts cannot be released under this plan: {error}") from None
-    slack = chosen.slack(cells, privacy.epsilon)
+    releases = _releases(plan, spare)
+    slack = sum(release.slack(privacy.epsilon) for release in releases)
     if slack > privacy.delta * SAMPLER_SHARE:
+        cells = sum(release.rows * release.columns for release in releases)
         raise PlanError(
             f"[privacy] delta = {privacy.delta:g} is too small for {cells:,} noisy cells: the noise sampler's own "
             f"error takes {slack:.1e} of it. Use a larger delta, more [dped] levels, or fewer words. Nothing ran."
         )
-    guarantee = price([chosen.event()], spare)
+    guarantee = price([release.event for release in releases], spare)
     if guarantee.epsilon > privacy.epsilon:
-        needed = calibrate(GaussianDpEvent, privacy.epsilon, spare)
+        assert privacy.noise_multiplier is not None
+        needed = calibrate(lambda z: _whole(plan, z), privacy.epsilon, spare)
         raise PlanError(
-            f"[privacy] noise_multiplier = {multiplier:g} costs epsilon {rounded_up(guarantee.epsilon)} at delta "
-            f"{privacy.delta:g}, over the plan's {privacy.epsilon:g}. Use at least {needed:g}, or leave it out and it "
-            "is calibrated. Nothing ran."
+            f"[privacy] noise_multiplier = {privacy.noise_multiplier:g} costs epsilon {rounded_up(guarantee.epsilon)} "
+            f"at delta {privacy.delta:g}, over the plan's {privacy.epsilon:g}. Use at least {needed:g}, or leave it "
+            "out and it is calibrated. Nothing ran."
         )
     guarantee = Guarantee(guarantee.epsilon, privacy.delta, guarantee.accountant, guarantee.rdp_epsilon)
-    return Bound(plan, chosen, guarantee, _message(plan, chosen))
+    return Bound(plan, releases, guarantee, _message(plan, releases))
 
 
 def rounded_up(epsilon: float, decimals: int = 3) -> str:
@@ -85,7 +134,117 @@ def rounded_up(epsilon: float, decimals: int = 3) -> str:
     return "infinity" if math.isinf(epsilon) else f"{math.ceil(epsilon * grid) / grid:.{decimals}f}"
 
 
-def _message(plan: Plan, counts: CountsMechanism) -> plan_pb2.Plan:
+def shares(plan: Plan) -> int:
+    """How many parties' noise the guarantee counts on."""
+    return len(plan.federation.names) - plan.privacy.dropouts
+
+
+def parts(plan: Plan) -> dict[str, float]:
+    """Which part of the budget each signal gets, 1 / noise^2 being what adds up; together 1."""
+    weights = {signal: getattr(plan.dped.budget, signal) for signal in plan.dped.signals}
+    return {signal: weight / sum(weights.values()) for signal, weight in weights.items()}
+
+
+def _whole(plan: Plan, multiplier: float) -> DpEvent:
+    """The whole plan's event at one noise multiplier: of the one Gaussian that all its releases are, or of DP-SGD."""
+    privately = plan.dped.private_training
+    if privately is None:
+        return GaussianDpEvent(multiplier)
+    return _gradients(plan, multiplier).event()
+
+
+def _releases(plan: Plan, delta: float) -> tuple[Release, ...]:
+    whole = plan.privacy.noise_multiplier or calibrate(lambda z: _whole(plan, z), plan.privacy.epsilon, delta)
+    settings, size = plan.dped, plan.vocabulary.size
+    if settings.private_training is not None:
+        training = Release(TRAINING, _sized("private_training", lambda: _gradients(plan, whole)), 0, 0)
+        free = FreeAnswers(
+            TRAINING,
+            plan.classes if "votes" in settings.signals else 0,
+            len(settings.layers) if "hidden" in settings.signals else 0,
+            settings.dimension,
+            settings.hidden_clip,
+            FREE_LEVELS,
+        )
+        return training, Release(ANSWERS, free, plan.queries, free.columns)
+    releases = []
+    part = parts(plan)
+    if "counts" in part:
+        # A pair counts one: a wider clip would only buy more noise.
+        clip = min(settings.clip, 1.0) if plan.privacy.record == "pair" else settings.clip
+        multiplier = whole / math.sqrt(part["counts"])
+        counts = _sized("counts", lambda: CountsMechanism(clip, settings.levels, multiplier, shares(plan)))
+        releases.append(Release(COUNTS, counts, size, size))
+    if "votes" in part and settings.noise_at == "coordinator":
+        votes = _sized("votes", lambda: _thresholded(plan, whole / math.sqrt(part["votes"])))
+        releases.append(Release(VOTES, votes, plan.queries, settings.teachers_per_party))
+        del part["votes"]
+    if "votes" in part or "hidden" in part:
+        joint = _sized("votes and hidden states", lambda: _joint(plan, whole, part))
+        releases.append(Release(ANSWERS, joint, plan.queries, joint.columns, plan.queries))
+    return tuple(releases)
+
+
+def _joint(plan: Plan, whole: float, part: dict[str, float]) -> JointMechanism:
+    """Votes and hidden states of a query as one Gaussian on the joined vector, a query paid once."""
+    settings, n = plan.dped, shares(plan)
+    votes = hidden = None
+    if "votes" in part:
+        noise = whole * math.sqrt(plan.queries / part["votes"]) * math.sqrt(2)
+        levels = max(1, math.ceil(_VOTES_SIGMA * math.sqrt(n) / noise))
+        votes = VotesMechanism(plan.classes, levels, noise, n)
+    if "hidden" in part:
+        layers = len(settings.layers)
+        noise = whole * math.sqrt(plan.queries / part["hidden"]) * 2 * settings.hidden_clip * math.sqrt(layers)
+        levels = max(1, int(_HIDDEN_SIGMA * math.sqrt(n) * settings.hidden_clip / noise))
+        hidden = HiddenMechanism(layers, settings.dimension, settings.hidden_clip, levels, noise, n)
+    return JointMechanism(votes, hidden)
+
+
+def _thresholded(plan: Plan, multiplier: float) -> ThresholdedVotes:
+    """Noise such that every query can be tested, and the expected share of them answered, within the cap."""
+    settings, cap = plan.dped, 1 / multiplier**2
+    assert settings.threshold is not None
+    larger = settings.below_threshold == "larger-noise"
+    # With d = 1/threshold_noise^2 and a = 2/noise^2, d + answered a + (1 - answered) a/4 = cap / queries.
+    answered = settings.answered + (1 - settings.answered) / 4 if larger else settings.answered
+    per_query = cap / plan.queries * (1 - 1e-9)
+    testing = per_query * _THRESHOLD_PART
+    answering = (per_query - testing) / answered
+    noise = math.sqrt(2 / answering)
+    return ThresholdedVotes(
+        classes=plan.classes,
+        teachers=plan.teachers,
+        threshold=settings.threshold,
+        threshold_noise=1 / math.sqrt(testing),
+        noise=noise,
+        larger_noise=2 * noise if larger else None,
+        cap=cap,
+    )
+
+
+def _gradients(plan: Plan, multiplier: float) -> GradientMechanism:
+    privately = plan.dped.private_training
+    assert privately is not None
+    parameters = plan.vocabulary.size * (2 * plan.dped.dimension + 1)
+    return GradientMechanism(
+        clip=privately.clip,
+        levels=fine_levels(multiplier, parameters),
+        noise_multiplier=multiplier,
+        sampling_probability=privately.batch / privately.units_per_teacher,
+        steps=privately.steps,
+        parameters=parameters,
+    )
+
+
+def _sized(what: str, make: Callable[[], Made]) -> Made:
+    try:
+        return make()
+    except ConclaveError as error:
+        raise PlanError(f"[dped] The {what} cannot be released under this plan: {error}") from None
+
+
+def _message(plan: Plan, releases: tuple[Release, ...]) -> plan_pb2.Plan:
     privacy = plan.privacy
     return plan_pb2.Plan(
         document=plan.document(),
@@ -104,17 +263,33 @@ def _message(plan: Plan, counts: CountsMechanism) -> plan_pb2.Plan:
                 colluders=privacy.colluders,
                 insecure_reproducible_noise=privacy.insecure_reproducible_noise,
             ),
-            releases=[
-                plan_pb2.Release(
-                    name=COUNTS,
-                    charges=1,
-                    counts=plan_pb2.CountsMechanism(
-                        clip=counts.clip,
-                        levels=counts.levels,
-                        noise_multiplier=counts.noise_multiplier,
-                        shares=counts.shares,
-                    ),
-                )
-            ],
+            releases=[_release(each) for each in releases],
         ),
     )
+
+
+def _release(release: Release) -> plan_pb2.Release:
+    """The message of a release, its mechanism field by field."""
+    message = plan_pb2.Release(name=release.name, charges=release.charges)
+    match release.mechanism:
+        case CountsMechanism() as counts:
+            _fill(message.counts, counts)
+        case JointMechanism() as joint:
+            if joint.votes is not None:
+                _fill(message.joint.votes, joint.votes)
+            if joint.hidden is not None:
+                _fill(message.joint.hidden, joint.hidden)
+        case ThresholdedVotes() as votes:
+            _fill(message.thresholded, votes)
+        case GradientMechanism() as training:
+            _fill(message.gradients, training)
+        case FreeAnswers() as free:
+            _fill(message.free, free)
+    return message
+
+
+def _fill(message: Message, mechanism: object) -> None:
+    """Every field of the mechanism into the field of that name; None is a number's 0."""
+    for name in message.DESCRIPTOR.fields_by_name:
+        value = getattr(mechanism, name)
+        setattr(message, name, 0.0 if value is None else value)

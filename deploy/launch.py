@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aggregation.errors import ConclaveError
-from coordinator.launchers import LaunchRequest, PartyAddress
+from coordinator.launchers import LaunchRequest, PartyAddress, Simulation, SimulationRequest
 
 OBJECT_STORE: Final = 80 * 1024 * 1024
 LONGEST_TEMPORARY: Final = 8
@@ -49,6 +49,12 @@ class RayLauncher:
     def launch(self, request: LaunchRequest) -> AbstractContextManager[tuple[PartyAddress, ...]]:
         """Start the parties and wait until each reports its address. Raises `LaunchError` naming one that cannot."""
         return _launched(request)
+
+    def simulate(self, request: SimulationRequest) -> Simulation:
+        """The same parties in this process, in clear, without Ray."""
+        from deploy.simulation import ClearShards
+
+        return ClearShards(request)
 
 
 @contextmanager

@@ -12,7 +12,9 @@ from learning.text import DataError
 from learning.words import Vocabulary, tokenize
 
 _ROWS = 256
-Labelled = tuple[Sequence[str], Sequence[str | int]]
+Texts = tuple[Sequence[str], Sequence[str | int]]
+Labelled = tuple[sparse.csr_array, Sequence[str | int]]
+"""Texts as bags of words [texts, words], and their labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def analogies(embeddings: NDArray[np.float32], vocabulary: Vocabulary) -> Accura
         places = [vocabulary.position(word) for word in words]
         if min(places) >= 0:
             questions.append(places)
-    if not questions:
+    if not questions or not embeddings.any():
         return Accuracy(None, 0, total)
     unit, right = _unit(embeddings), 0
     for first in range(0, len(questions), _ROWS):
@@ -124,37 +126,46 @@ def nearest(
     return [(vocabulary.words[other], float(likeness[other])) for other in order]
 
 
-def sentiment_probe(embeddings: NDArray[np.float32], vocabulary: Vocabulary, train: Labelled, test: Labelled) -> float:
+def sentiment_probe(embeddings: NDArray[np.float32], vocabulary: Vocabulary, train: Texts, test: Texts) -> float:
+    """`probe_accuracy` on texts as they are: train and test are (texts, labels)."""
+
+    def counted(texts: Texts) -> Labelled:
+        return bags([vocabulary.encode(tokenize(text)) for text in texts[0]], len(vocabulary)), texts[1]
+
+    return probe_accuracy(embeddings, counted(train), counted(test))
+
+
+def probe_accuracy(embeddings: NDArray[np.float32], train: Labelled, test: Labelled) -> float:
     """Accuracy of logistic regression on the mean vector of a text's known words; a text without any has the zero
     vector.
 
-    train, test: (texts, labels). Raises `DataError` when texts and labels do not pair up or training has one label
-    only.
+    Raises `DataError` when texts and labels do not pair up or training has one label only.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
     for texts, labels in (train, test):
-        if len(texts) != len(labels) or not texts:
-            raise DataError(
-                f"The sentiment probe needs a label for every text: {len(texts)} texts, {len(labels)} labels."
-            )
+        if texts.shape[0] != len(labels) or not len(labels):
+            raise DataError(f"A probe needs a label for every text: {texts.shape[0]} texts, {len(labels)} labels.")
     if len(set(train[1])) < 2:
-        raise DataError("The sentiment probe needs training texts of two labels or more.")
+        raise DataError("A probe needs training texts of two labels or more.")
     scaler = StandardScaler()
     classifier = LogisticRegression(max_iter=1000)
-    classifier.fit(scaler.fit_transform(_means(embeddings, vocabulary, train[0])), list(train[1]))
-    return float(classifier.score(scaler.transform(_means(embeddings, vocabulary, test[0])), list(test[1])))
+    classifier.fit(scaler.fit_transform(_means(embeddings, train[0])), list(train[1]))
+    return float(classifier.score(scaler.transform(_means(embeddings, test[0])), list(test[1])))
 
 
-def _means(embeddings: NDArray[np.float32], vocabulary: Vocabulary, texts: Sequence[str]) -> NDArray[np.float32]:
-    means = np.zeros((len(texts), embeddings.shape[1]), dtype=np.float32)
-    for row, text in enumerate(texts):
-        known = vocabulary.encode(tokenize(text))
-        known = known[known >= 0]
-        if known.size:
-            means[row] = embeddings[known].mean(axis=0)
-    return means
+def bags(texts: Sequence[NDArray[np.int32]], size: int) -> sparse.csr_array:
+    """How often each text has each word, [texts, words], of word positions; -1 is no word."""
+    known = [text[text >= 0] for text in texts]
+    rows = np.repeat(np.arange(len(known)), [len(text) for text in known])
+    words = np.concatenate([np.empty(0, np.int32), *known])
+    return sparse.coo_array((np.ones(words.size, np.float32), (rows, words)), shape=(len(known), size)).tocsr()
+
+
+def _means(embeddings: NDArray[np.float32], texts: sparse.csr_array) -> NDArray[np.float32]:
+    lengths = np.asarray(texts.sum(axis=1)).reshape(-1, 1)
+    return np.asarray((texts @ embeddings) / np.maximum(lengths, 1), dtype=np.float32)
 
 
 def _unit(embeddings: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from aggregation.counts import CountsMechanism
 from aggregation.noise import NoiseStream
+from aggregation.thresholded import ThresholdedVotes
 from party.ledger import Claim, Ledger
-from party.policy import event_of, mechanism_of
+from party.mechanisms import Answering, answering
+from party.policy import event_of
 from party.runs import Run
 from party.work import load_counts
 from protos.conclave.v1 import party_pb2, plan_pb2
@@ -100,18 +101,22 @@ class Answers:
             stream = NoiseStream.insecure(run.terms.seed, self._party, release.name, str(batch))
         else:
             stream = NoiseStream.from_key(claim.noise_key).child(batch)
-        block = noised(counts[start:stop], mechanism_of(release), stream)
+        block = noised(counts[start:stop], answering(release), stream)
         run.keep_block(release.name, batch, block)
         return block
 
 
-def noised(clean: sparse.csr_array, mechanism: CountsMechanism, stream: NoiseStream) -> NDArray[np.int32]:
-    """Bounded counts plus this party's share of the noise, int32 `[rows, columns]` modulo 2**32.
+def noised(clean: sparse.csr_array, mechanism: Answering, stream: NoiseStream) -> NDArray[np.int32]:
+    """Bounded sums plus this party's share of the noise, int32 `[rows, columns]` modulo 2**32.
 
-    Every cell gets noise, zeros included. Wrapping is post-processing of the noisy integers: it can cost utility, never
-    privacy, and the sum over parties is right modulo 2**32 whatever wrapped on the way.
+    Every cell gets noise, zeros included, unless the mechanism leaves it to the coordinator or needs none. Wrapping is
+    post-processing of the noisy integers: it can cost utility, never privacy, and the sum over parties is right modulo
+    2**32 whatever wrapped on the way.
     """
-    noisy = mechanism.noise_share(clean.shape, stream)
+    if isinstance(mechanism, ThresholdedVotes):
+        noisy = np.zeros(clean.shape, dtype=np.int64)
+    else:
+        noisy = mechanism.noise_share(clean.shape, stream)
     cells = clean.tocoo()
     np.add.at(noisy, (cells.row, cells.col), cells.data)
     return (noisy & 0xFFFFFFFF).astype(np.uint32).view(np.int32)

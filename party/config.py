@@ -61,6 +61,7 @@ class PolicyTable(Settings):
     epsilon, delta: the cap for the life of this data, over all runs. declared_size: how many records the shard may be
     said to have, public; no rate, bound or fact is ever taken from the true count.
     simulation: the text is not private (a trial on one machine); only then is insecure noise admitted.
+    clear_votes: votes may go to the coordinator as they are, which is then trusted to draw the noise.
     """
 
     epsilon: Annotated[float, Field(gt=0)]
@@ -70,6 +71,7 @@ class PolicyTable(Settings):
     tell: list[Literal["size-to-nearest-1000"]] = Field(default_factory=list)
     declared_size: Annotated[int, Field(ge=1)] | None = None
     simulation: bool = False
+    clear_votes: bool = False
 
     @model_validator(mode="after")
     def _size_is_declared(self) -> "PolicyTable":

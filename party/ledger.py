@@ -140,12 +140,12 @@ class Ledger:
         """The plan hash of a run that joined and has not left, else None."""
         return await self._write(lambda: self._joined(run))
 
-    async def reserve(self, run: str, release: str, event: DpEvent, *, attempt: int = 0) -> None:
+    async def reserve(self, run: str, release: str, event: DpEvent, *, attempt: int = 0) -> bytes:
         """Charge the account with one release's event; on disk when this returns. Idempotent per run, release, attempt.
 
-        Raises `Refusal` (BUDGET) naming what is left.
+        Returns the release's noise key. Raises `Refusal` (BUDGET) naming what is left.
         """
-        await self._write(lambda: self._reserve(run, release, event, attempt))
+        return await self._write(lambda: self._reserve(run, release, event, attempt))
 
     async def claim(
         self, run: str, release: str, event: DpEvent, batch: int, digest: bytes, rows: tuple[int, int]
@@ -228,9 +228,9 @@ class Ledger:
         row = self._connection.execute("SELECT plan_hash FROM runs WHERE id = ? AND left_at IS NULL", (run,)).fetchone()
         return None if row is None else bytes(row[0])
 
-    def _reserve(self, run: str, release: str, event: DpEvent, attempt: int) -> None:
+    def _reserve(self, run: str, release: str, event: DpEvent, attempt: int) -> bytes:
         with _transaction(self._connection):
-            self._reserve_within(run, release, event, attempt)
+            return self._reserve_within(run, release, event, attempt)[1]
 
     def _reserve_within(self, run: str, release: str, event: DpEvent, attempt: int) -> tuple[int, bytes]:
         """Id and noise key of the reservation, made if it is not there. Inside a transaction."""

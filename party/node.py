@@ -7,9 +7,9 @@ Nothing here imports torch.
 import asyncio
 import functools
 import logging
-import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -22,13 +22,14 @@ from party.answers import Answers
 from party.artefacts import Artefacts
 from party.config import SIZE_FACT, PartyConfig, located, split_address
 from party.errors import PartyError
+from party.job import Job, Teaching, release_of
 from party.ledger import Ledger
-from party.policy import admit, event_of, mechanism_of
+from party.policy import admit, event_of
 from party.runs import NAME, Operation, Run, Runs, check_run_id, private_folder
+from party.tasks import TRAINS, Asks, insecure_key, job_of
 from party.training import Training
-from party.work import Job
 from protos import PROTOCOL_VERSION
-from protos.conclave.v1 import party_pb2, party_pb2_grpc, plan_pb2
+from protos.conclave.v1 import party_pb2, party_pb2_grpc
 from protos.credentials import shows
 from protos.digest import operation_digest, plan_hash
 from protos.framing import framed
@@ -36,7 +37,6 @@ from protos.refusal import Reason, Refusal, abort
 
 log = logging.getLogger("conclave.party")
 
-TRAINS: Final = ("cooccurrence",)
 HEARTBEAT: Final = 1.0
 GRACE: Final = 2.0
 SERVER_OPTIONS: Final = (
@@ -257,9 +257,9 @@ class Node(party_pb2_grpc.PartyServicer):
         """The training that a request asks for, begun if it has not been; None when it was done before."""
         if not NAME.fullmatch(request.operation_id):
             raise Refusal(Reason.REQUEST, "an operation id has 1 to 64 small letters, digits and hyphens.")
-        if request.WhichOneof("task") != "cooccurrence":
-            raise Refusal(Reason.REQUEST, f"this party trains {', '.join(TRAINS)}; the request names no such task.")
-        charged = await self._ledger.reserved(run.id, request.cooccurrence.release)
+        asks = Asks.of(request)
+        release = run.release(asks.release)
+        charged = await self._ledger.reserved(run.id, asks.charged(release))
         # nothing is awaited from here on, so that two callers cannot begin the same thing
         digest = operation_digest(request)
         key = (run.id, request.operation_id)
@@ -270,13 +270,11 @@ class Node(party_pb2_grpc.PartyServicer):
             )
         if going is not None:
             return going
-        task = request.cooccurrence
-        release = run.release(task.release)
         done = run.operation(release.name)
         if done is not None and (done.id, done.digest) == (request.operation_id, digest):
             return None
         rivals = [
-            other for other, each in self._trainings.items() if other[0] == run.id and each.release == task.release
+            other for other, each in self._trainings.items() if other[0] == run.id and each.release == release.name
         ]
         if done is not None or rivals:
             raise Refusal(
@@ -287,9 +285,10 @@ class Node(party_pb2_grpc.PartyServicer):
         if charged:
             raise Refusal(
                 Reason.CONFLICT,
-                f"release {release.name} was answered already, and what it was answered from is gone; start a new run.",
+                f"release {asks.charged(release)} was charged already, and what it was charged for is gone; start a "
+                "new run.",
             )
-        job = self._job(run, release, task)
+        job = job_of(request, run, self.config, self._artefacts, self.home)
         training = Training(digest, release.name)
         self._trainings[key] = training
         training.task = asyncio.create_task(self._train(run, request.operation_id, training, job))
@@ -298,38 +297,20 @@ class Node(party_pb2_grpc.PartyServicer):
 
     async def _train(self, run: Run, operation: str, training: Training, job: Job) -> None:
         try:
+            if job.teaching is not None and job.teaching.training:
+                job = await self._paid(run, job, job.teaching)
             await training.run(job, self._turn, frank=self.config.policy.simulation)
             run.keep_operation(Operation(operation, training.digest, training.release))
         finally:
             self._trainings.pop((run.id, operation), None)
 
-    def _job(self, run: Run, release: plan_pb2.Release, task: party_pb2.CooccurrenceTask) -> Job:
-        vocabulary = self._artefacts.path(task.vocabulary_sha256)
-        if not vocabulary.exists():
-            raise Refusal(Reason.ARTEFACT, "the vocabulary was never provided; send it first.")
-        if not 1 <= task.window <= 1000:
-            raise Refusal(Reason.REQUEST, f"window = {task.window} makes no sense; use 1 to 1000 words.")
-        mechanism, privacy = mechanism_of(release), run.terms.privacy
-        records = {
-            plan_pb2.RECORD_DOCUMENT: "document",
-            plan_pb2.RECORD_SENTENCE: "sentence",
-            plan_pb2.RECORD_PAIR: "pair",
-        }
-        return Job(
-            parent=os.getpid(),
-            shard=self.config.shard.model_dump(),
-            policy=self.config.policy.model_dump(),
-            record=records[privacy.record],  # type: ignore[arg-type]
-            by_user=privacy.unit == plan_pb2.UNIT_USER,
-            vocabulary=str(vocabulary),
-            window=task.window,
-            clip=mechanism.clip,
-            levels=mechanism.levels,
-            noise_multiplier=mechanism.noise_multiplier,
-            shares=mechanism.shares,
-            cache=str(self.home / "cache"),
-            result=str(run.counts(release.name)),
-        )
+    async def _paid(self, run: Run, job: Job, teaching: Teaching) -> Job:
+        """The job with the noise key of a private training, whose event is in the ledger when this returns."""
+        release = release_of(teaching.training)
+        key = await self._ledger.reserve(run.id, release.name, event_of(release))
+        if run.terms.privacy.insecure_reproducible_noise:
+            key = insecure_key(run.terms.seed, self.config.name, release.name)
+        return replace(job, teaching=replace(teaching, training_key=key.hex()))
 
     async def _cancel(self, keys: list[tuple[str, str]]) -> None:
         tasks = [training.task for key in keys if (training := self._trainings.get(key)) and training.task]

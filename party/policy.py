@@ -9,7 +9,11 @@ from dp_accounting import DpEvent, SelfComposedDpEvent
 from aggregation.accounting import price
 from aggregation.counts import CountsMechanism
 from aggregation.errors import ConclaveError
+from aggregation.free import FreeAnswers
+from aggregation.gradients import GradientMechanism
+from aggregation.thresholded import ThresholdedVotes
 from party.config import PartyConfig
+from party.mechanisms import broken, mechanism_of, shares_of
 from protos.conclave.v1 import plan_pb2
 from protos.refusal import Reason, Refusal
 
@@ -28,7 +32,7 @@ def admit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
     A rule of the party file is refused as POLICY; terms that no party could accept as PLAN.
     """
     if len(terms.releases) > MOST_RELEASES or len(terms.parties) > MOST_PARTIES:
-        raise _broken(f"it has more than {MOST_RELEASES} releases or {MOST_PARTIES} parties")
+        raise broken(f"it has more than {MOST_RELEASES} releases or {MOST_PARTIES} parties")
     _admit_company(terms, config)
     _admit_promise(terms, config)
     events = [_admit_release(release, terms, config) for release in terms.releases]
@@ -37,25 +41,12 @@ def admit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
     try:
         spent = price(events, terms.privacy.delta).epsilon
     except ConclaveError as error:
-        raise _broken(f"its releases have no price: {str(error).rstrip('.')}") from None
+        raise broken(f"its releases have no price: {str(error).rstrip('.')}") from None
     if not spent <= terms.privacy.epsilon:
-        raise _broken(
+        raise broken(
             f"its releases cost epsilon {spent:.4g} at delta {terms.privacy.delta:g}, "
             f"above the {terms.privacy.epsilon:g} it promises"
         )
-
-
-def mechanism_of(release: plan_pb2.Release) -> CountsMechanism:
-    """The mechanism a release names. Raises `Refusal` (PLAN) for one that is unknown or makes no sense."""
-    if release.WhichOneof("mechanism") != "counts":
-        raise _broken(f"release {release.name} has no mechanism that this party knows; it knows counts")
-    counts = release.counts
-    try:
-        return CountsMechanism(
-            clip=counts.clip, levels=counts.levels, noise_multiplier=counts.noise_multiplier, shares=counts.shares
-        )
-    except ConclaveError as error:
-        raise _broken(f"release {release.name}: {str(error).rstrip('.')}") from None
 
 
 def event_of(release: plan_pb2.Release) -> DpEvent:
@@ -67,7 +58,7 @@ def event_of(release: plan_pb2.Release) -> DpEvent:
 def _admit_company(terms: plan_pb2.Terms, config: PartyConfig) -> None:
     policy, parties = config.policy, list(terms.parties)
     if len(set(parties)) != len(parties) or parties != sorted(parties):
-        raise _broken("its parties are not sorted or one is named twice")
+        raise broken("its parties are not sorted or one is named twice")
     if config.name not in parties:
         raise Refusal(
             Reason.PLAN, f"this party is {config.name}, and the plan knows {', '.join(parties) or 'no party'}."
@@ -82,17 +73,17 @@ def _admit_company(terms: plan_pb2.Terms, config: PartyConfig) -> None:
             f"minimum_parties = {policy.minimum_parties}, this plan would go on with {terms.minimum_parties}",
         )
     if terms.minimum_parties > len(parties):
-        raise _broken(f"it wants {terms.minimum_parties} parties and has {len(parties)}")
+        raise broken(f"it wants {terms.minimum_parties} parties and has {len(parties)}")
 
 
 def _admit_promise(terms: plan_pb2.Terms, config: PartyConfig) -> None:
     privacy = terms.privacy
     if not (math.isfinite(privacy.epsilon) and privacy.epsilon > 0 and 0 < privacy.delta < 1):
-        raise _broken(f"epsilon = {privacy.epsilon:g} and delta = {privacy.delta:g} promise nothing")
+        raise broken(f"epsilon = {privacy.epsilon:g} and delta = {privacy.delta:g} promise nothing")
     if privacy.unit not in (plan_pb2.UNIT_RECORD, plan_pb2.UNIT_USER):
-        raise _broken("it does not say what it protects, a record or a user")
+        raise broken("it does not say what it protects, a record or a user")
     if privacy.record not in (plan_pb2.RECORD_DOCUMENT, plan_pb2.RECORD_SENTENCE, plan_pb2.RECORD_PAIR):
-        raise _broken("it does not say what a record is")
+        raise broken("it does not say what a record is")
     if privacy.unit == plan_pb2.UNIT_USER and config.shard.user is None:
         raise _against("shard.user", "this party's shard has no user column, and the plan protects users")
     if privacy.trust != plan_pb2.TRUST_TRUSTED_AGGREGATOR:
@@ -102,28 +93,44 @@ def _admit_promise(terms: plan_pb2.Terms, config: PartyConfig) -> None:
             "simulation", "insecure_reproducible_noise protects nobody; only a policy with simulation = true admits it"
         )
     if privacy.dropouts + privacy.colluders >= len(terms.parties):
-        raise _broken(f"{privacy.dropouts} dropouts and {privacy.colluders} colluders leave no honest party")
+        raise broken(f"{privacy.dropouts} dropouts and {privacy.colluders} colluders leave no honest party")
 
 
 def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: PartyConfig) -> DpEvent:
     if not RELEASE_NAME.fullmatch(release.name):
-        raise _broken(f"{release.name[:40]!r} is no name for a release; use small letters, digits and hyphens")
+        raise broken(f"{release.name[:40]!r} is no name for a release; use small letters, digits and hyphens")
     if [each.name for each in terms.releases].count(release.name) > 1:
-        raise _broken(f"release {release.name} is listed twice")
+        raise broken(f"release {release.name} is listed twice")
     if not 1 <= release.charges <= MOST_CHARGES:
-        raise _broken(f"release {release.name} is charged {release.charges} times; use 1 to {MOST_CHARGES}")
+        raise broken(f"release {release.name} is charged {release.charges} times; use 1 to {MOST_CHARGES}")
     mechanism = mechanism_of(release)
+    shares = shares_of(mechanism)
     honest = len(terms.parties) - terms.privacy.dropouts - terms.privacy.colluders
-    if mechanism.shares > honest:
-        raise _broken(
-            f"release {release.name} counts on {mechanism.shares} noise shares; "
+    if shares > honest:
+        raise broken(
+            f"release {release.name} counts on {shares} noise shares; "
             f"with the dropouts and colluders it allows, {honest} may be all there are"
         )
-    if terms.minimum_parties < mechanism.shares + terms.privacy.colluders:
-        raise _broken(
+    if shares and terms.minimum_parties < shares + terms.privacy.colluders:
+        raise broken(
             f"it would go on with {terms.minimum_parties} parties, and release {release.name} counts on "
-            f"{mechanism.shares} noise shares"
+            f"{shares} noise shares"
         )
+    match mechanism:
+        case CountsMechanism():
+            _admit_size(mechanism, config)
+        case ThresholdedVotes() if not config.policy.clear_votes:
+            raise _against(
+                "clear_votes",
+                f"clear_votes = false; release {release.name} sends this party's votes to the coordinator, which adds "
+                "the noise itself",
+            )
+        case FreeAnswers():
+            _admit_free(release, mechanism, terms)
+    return event_of(release)
+
+
+def _admit_size(mechanism: CountsMechanism, config: PartyConfig) -> None:
     declared = config.policy.declared_size
     if declared is not None and declared * mechanism.levels >= CAPACITY:
         raise _against(
@@ -131,12 +138,16 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
             f"{declared} records of {mechanism.levels} levels may overflow a 32-bit sum; "
             f"levels up to {(CAPACITY - 1) // declared} would fit",
         )
-    return event_of(release)
+
+
+def _admit_free(release: plan_pb2.Release, mechanism: FreeAnswers, terms: plan_pb2.Terms) -> None:
+    """Answers are free only after a training that the same terms charge, and under no other name."""
+    paid = [each for each in terms.releases if each.name == mechanism.after]
+    if not paid or not isinstance(mechanism_of(paid[0]), GradientMechanism):
+        raise broken(f"release {release.name} is free after {mechanism.after[:40]!r}, which trains nothing privately")
+    if [each.free.after for each in terms.releases if each.HasField("free")].count(mechanism.after) > 1:
+        raise broken(f"two releases are free after {mechanism.after!r}; one training is one set of teachers")
 
 
 def _against(rule: str, what: str) -> Refusal:
     return Refusal(Reason.POLICY, f"policy {what}.", rule)
-
-
-def _broken(what: str) -> Refusal:
-    return Refusal(Reason.PLAN, f"the plan cannot be right: {what}.")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from party.work import UNKNOWN, Job
+from party.job import UNKNOWN, Job
 from protos.refusal import Reason, Refusal
 
 log = logging.getLogger("conclave.party")

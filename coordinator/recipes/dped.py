@@ -1,98 +1,186 @@
-"""Recipe `dped`: multi-layer noise distillation for embeddings (DPED), by its clipped co-occurrence counts.
+"""Recipe `dped`: multi-layer noise distillation for embeddings (DPED, algorithm 1), and its form with counts.
 
-Every unit's (word, context) counts over a public vocabulary are clipped to an L2 norm; the parties' matrices are
-summed under noise, once; a skip-gram student is fitted to the noisy sum.
+Teachers on disjoint units give, for every public query word, a vote for its context and their hidden vectors of it;
+what is summed under noise teaches a student. Beside it, or instead: every unit's clipped (word, context) counts, summed
+under noise once, to which a student is fitted.
 """
 
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
 from aggregation.accounting import Guarantee
+from aggregation.counts import CountsMechanism
+from aggregation.free import FreeAnswers
+from aggregation.joint import JointMechanism, JointReleased
+from aggregation.mechanism import Released
+from aggregation.noise import NoiseStream
+from aggregation.thresholded import ThresholdedVotes, thresholded_labels
 from coordinator.federation import Federation
-from coordinator.plan import Plan, SourceTable
+from coordinator.plan import Plan
 from coordinator.progress import Progress
+from coordinator.public import Public
 from coordinator.store import RunStore
-from coordinator.terms import COUNTS, Bound, rounded_up
-from learning.cooccurrence import counts_of
-from learning.text import DataError, Document, Source, read
-from learning.words import Vocabulary, tokenize
+from coordinator.terms import COUNTS, Bound, Release, rounded_up
 from protos.conclave.v1 import party_pb2
+from protos.digest import artefact_digest
 
-PROBE_WORDS = 5
-FREQUENT = 500
-"""Neighbours are looked for among the vocabulary's first words: the vectors of rare ones are mostly noise."""
+if TYPE_CHECKING:
+    from learning.skipgram import SkipGram
+
+LABELS = "labels"
+
+_ALIGNMENT = {
+    "initialisation": party_pb2.ALIGNMENT_INITIALISATION,
+    "procrustes": party_pb2.ALIGNMENT_PROCRUSTES,
+}
+_LAYER = {"centre": party_pb2.LAYER_CENTRE, "context": party_pb2.LAYER_CONTEXT}
+_VOTE = {"probable": party_pb2.VOTE_PROBABLE, "lift": party_pb2.VOTE_LIFT}
 
 
 @dataclass(frozen=True, slots=True)
-class Student:
-    """What the recipe learned, ready to be published.
+class Signals:
+    """What was released, ready to learn from; all of it public now.
 
-    vectors: float32 [words, dimension]. parameters: every array of the model by name.
+    counts: the noisy sum [words, words]. labels: int64 [queries], the word that teachers named, -1 where they abstain.
+    histogram: float64 [queries, classes], the noisy votes as shares of the teachers; histogram_noise: their standard
+    deviation. hidden: float64 [queries, layers, width], the noisy mean over teachers; hidden_noise: likewise.
     """
 
-    vocabulary: Vocabulary
-    vectors: NDArray[np.float32]
-    parameters: dict[str, NDArray[np.float32]]
-    metrics: dict[str, Any]
-    neighbours: dict[str, list[str]]
+    counts: Released | None = None
+    labels: NDArray[np.int64] | None = None
+    histogram: NDArray[np.float64] | None = None
+    histogram_noise: float = 0.0
+    hidden: NDArray[np.float64] | None = None
+    hidden_noise: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Public:
-    """Everything public that the run uses; read before any party is asked, so that a mistake in it costs nothing."""
+async def collect(bound: Bound, public: Public, federation: Federation, store: RunStore) -> dict[str, int]:
+    """The private half: parties learn, bound and noise; returns how many parties are in the sum of each release."""
+    from learning.weights import to_bytes
 
-    vocabulary: Vocabulary
-    heldout: list[Document]
-
-
-def prepare(plan: Plan, base: Path, cache: Path) -> Public:
-    """Read the public text. Raises `DataError` naming the source."""
-    table = plan.vocabulary
-    vocabulary = Vocabulary.from_public((each.text for each in read(source_of(table, base), cache)), table.size)
-    if len(vocabulary.words) < table.size:
-        raise DataError(
-            f"[vocabulary] {table.source} has {len(vocabulary.words):,} different words; the plan asks for "
-            f"{table.size:,}. Set size = {len(vocabulary.words)} or take more public text."
-        )
-    heldout = [] if plan.evaluation is None else list(read(source_of(plan.evaluation, base), cache))
-    return Public(vocabulary, heldout)
-
-
-def source_of(table: SourceTable, base: Path) -> Source:
-    """A plan's table as a source; paths are relative to the plan."""
-    local = (base / table.source).exists() or any(sign in table.source for sign in "*?[")
-    return Source(
-        source=str(base / table.source) if local else table.source,
-        text=table.text,
-        id=table.id,
-        label=table.label,
-        split=table.split,
-        stream=table.stream,
-    )
-
-
-async def collect(bound: Bound, public: Public, federation: Federation, store: RunStore) -> int:
-    """The private half: every party counts, clips and adds its noise; returns how many parties are in the sum."""
-    plan, vocabulary = bound.plan, public.vocabulary
-    content = vocabulary.to_bytes()
-    store.write("artefacts/vocabulary.json", content)
+    plan = bound.plan
     with store.stage("provide"):
-        await federation.provide("vocabulary", content)
+        vocabulary = public.vocabulary.to_bytes()
+        store.write("artefacts/vocabulary.json", vocabulary)
+        await federation.provide("vocabulary", vocabulary)
+        if public.reference is not None:
+            reference = to_bytes(public.reference)
+            store.write("artefacts/reference.safetensors", reference)
+            await federation.provide("reference", reference)
+    asked = [release for release in bound.releases if release.rows]
     with store.stage("train"):
-        task = party_pb2.CooccurrenceTask(release=COUNTS, vocabulary_sha256=vocabulary.sha256, window=plan.dped.window)
-        await federation.train(party_pb2.TrainRequest(operation_id=f"{COUNTS}-0", cooccurrence=task), doing="counting")
+        for release in asked:
+            request = _request(release, plan, public)
+            await federation.train(request, doing="counting" if release.name == COUNTS else "teaching")
+    present: dict[str, int] = {}
     with store.stage("aggregate") as result:
-        size = len(vocabulary.words)
-        present = await federation.aggregate(
-            COUNTS, rows=size, columns=size, block_rows=plan.block_rows, store=store, note=budget(bound.guarantee, plan)
-        )
+        for release in asked:
+            note = budget(bound.guarantee, plan)
+            rows = plan.rows_at_once(release.rows, release.columns)
+            if isinstance(release.mechanism, ThresholdedVotes):
+                votes = await federation.gather(release.name, release.rows, release.columns, rows, note)
+                labels = release.mechanism.answer(np.hstack(list(votes.values())), stream_of(plan, release.name)).labels
+                store.put_block(LABELS, 0, 0, release.rows, labels[:, None])
+                present[release.name] = len(votes)
+            else:
+                present[release.name] = await federation.aggregate(
+                    release.name, release.rows, release.columns, rows, store, note
+                )
         result |= {"parties": list(federation.present), "present": present, "bytes": federation.traffic}
     return present
+
+
+def stream_of(plan: Plan, release: str) -> NoiseStream:
+    """The coordinator's own noise, where it is trusted to draw it."""
+    if plan.privacy.insecure_reproducible_noise:
+        return NoiseStream.insecure(plan.run.seed, "coordinator", release)
+    return NoiseStream.from_system()
+
+
+def signals_of(bound: Bound, public: Public, present: dict[str, int], store: RunStore) -> Signals:
+    """What the store keeps of a run's releases, in the signals' own units."""
+    found = Signals()
+    for release in bound.releases:
+        match release.mechanism:
+            case CountsMechanism():
+                found = replace(found, counts=_counts(release.mechanism, present[COUNTS], store, release))
+            case ThresholdedVotes():
+                (block,) = (values for _, _, values in store.blocks(LABELS))
+                found = replace(found, labels=named(block[:, 0], public))
+            case JointMechanism() | FreeAnswers():
+                total = np.concatenate([block for _, _, block in store.blocks(release.name)])
+                answered = release.mechanism.release(total, present[release.name])
+                found = with_answers(found, answered, bound.plan, public, present[release.name])
+    return found
+
+
+def with_answers(signals: Signals, answered: JointReleased, plan: Plan, public: Public, present: int) -> Signals:
+    """The signals with what teachers of `present` parties released: means over them, and labels of the histogram.
+
+    Labels are free post-processing: every query was charged, whether it passes the threshold or not.
+    """
+    teachers = present * plan.dped.teachers_per_party
+    if answered.votes is not None and plan.dped.loss == "likelihood" and plan.dped.threshold is None:
+        votes = answered.votes
+        signals = replace(signals, histogram=votes.values / teachers, histogram_noise=votes.sigma / teachers)
+    elif answered.votes is not None:
+        signals = replace(signals, labels=labels_of(answered.votes, plan, public))
+    if answered.hidden is not None:
+        shape = (plan.queries, len(plan.dped.layers), plan.dped.dimension)
+        hidden = answered.hidden
+        signals = replace(signals, hidden=hidden.values.reshape(shape) / teachers, hidden_noise=hidden.sigma / teachers)
+    return signals
+
+
+def labels_of(votes: Released, plan: Plan, public: Public) -> NDArray[np.int64]:
+    """The word that the noisy histogram of each query names, or -1 under the plan's threshold."""
+    threshold = plan.dped.threshold
+    classes = votes.values.argmax(axis=1) if threshold is None else thresholded_labels(votes, threshold)
+    return named(np.asarray(classes, dtype=np.int64), public)
+
+
+def named(classes: NDArray[np.int64], public: Public) -> NDArray[np.int64]:
+    """Positions in the vocabulary of positions in the classes; -1 for anything below 0."""
+    return np.where(classes >= 0, public.classes[np.maximum(classes, 0)], -1)
+
+
+def learn(plan: Plan, public: Public, signals: Signals, progress: Progress) -> "SkipGram":
+    """The student. Post-processing throughout.
+
+    Counts come first: the student that fits them. Votes and hidden states then move it, or the public reference, by the
+    paper's loss or by the likelihood of what was released.
+    """
+    from learning import skipgram
+    from learning.distilling import distil
+    from learning.lesson import Lesson
+    from learning.teachers import align
+
+    def shown(done: float) -> None:
+        progress.bar("student", round(100 * done), 100, "percent")
+
+    start = public.reference
+    if signals.counts is not None:
+        counts, sigma = signals.counts.values, signals.counts.sigma
+        fitted = skipgram.fit_noisy(counts, sigma, dimension=plan.dped.dimension, seed=plan.run.seed, on_step=shown)
+        start = fitted if start is None else align(fitted, start)
+    assert start is not None
+    if signals.labels is None and signals.histogram is None and signals.hidden is None:
+        return start
+    lesson = Lesson(
+        queries=public.queries,
+        weights=public.weights,
+        labels=signals.labels,
+        histogram=signals.histogram,
+        classes=public.classes,
+        histogram_noise=signals.histogram_noise,
+        hidden=signals.hidden,
+        layers=plan.dped.layers,
+        hidden_noise=signals.hidden_noise,
+    )
+    return distil(start, lesson, weighting=plan.dped.loss, on_step=shown)
 
 
 def budget(guarantee: Guarantee, plan: Plan) -> str:
@@ -102,55 +190,39 @@ def budget(guarantee: Guarantee, plan: Plan) -> str:
     return f"epsilon {rounded_up(guarantee.epsilon, 2)} / {plan.privacy.epsilon:g}"
 
 
-def distil(bound: Bound, public: Public, present: int, store: RunStore, progress: Progress) -> Student:
-    """The public half: fit the student to the noisy sum, then measure it on public text. Post-processing throughout."""
-    from learning import evaluation, skipgram
+def _request(release: Release, plan: Plan, public: Public) -> party_pb2.TrainRequest:
+    """What parties are asked to train for a release."""
+    from learning.weights import to_bytes
 
-    plan, vocabulary = bound.plan, public.vocabulary
-    size = len(vocabulary.words)
-    counts, sigma = np.empty((size, size)), 0.0
-    for start, stop, block in store.blocks(COUNTS):
-        released = bound.counts.release(block, present)
-        counts[start:stop], sigma = released.values, released.sigma
-    with store.stage("distil"):
-        model = skipgram.fit_noisy(
-            counts,
-            sigma,
-            dimension=plan.dped.dimension,
-            seed=plan.run.seed,
-            on_step=lambda done: progress.bar("student", round(100 * done), 100, "percent"),
+    settings = plan.dped
+    request = party_pb2.TrainRequest(operation_id=f"{release.name}-0")
+    task = request.cooccurrence if release.name == COUNTS else request.teachers
+    task.release, task.vocabulary_sha256, task.window = release.name, public.vocabulary.sha256, settings.window
+    if release.name == COUNTS:
+        return request
+    assert public.reference is not None
+    request.teachers.MergeFrom(
+        party_pb2.TeachersTask(
+            reference_sha256=artefact_digest(to_bytes(public.reference)),
+            teachers=settings.teachers_per_party,
+            alignment=_ALIGNMENT[settings.alignment],
+            queries=public.queries.tolist(),
+            classes=public.classes.tolist(),
+            layers=[_LAYER[layer] for layer in settings.layers],
+            vote=_VOTE[settings.vote],
         )
-    with store.stage("evaluate") as result:
-        metrics: dict[str, Any] = {"noise_sigma": sigma}
-        if public.heldout:
-            encoded = [vocabulary.encode(tokenize(each.text)) for each in public.heldout]
-            heldout = counts_of(encoded, size, plan.dped.window)
-            floor = skipgram.unigram(counts, sigma)
-            metrics["perplexity"] = evaluation.context_perplexity(model, heldout)
-            metrics["unigram_floor"] = evaluation.unigram_perplexity(floor, heldout)
-        metrics["wordsim"] = asdict(evaluation.wordsim(model.inputs, vocabulary))
-        metrics["analogies"] = asdict(evaluation.analogies(model.inputs, vocabulary))
-        if plan.evaluation is not None and plan.evaluation.label is not None:
-            metrics["sentiment"] = _probe(model.inputs, vocabulary, public.heldout, plan.evaluation.label)
-        neighbours = {
-            word: [near for near, _ in evaluation.nearest(model.inputs, vocabulary, word, 5, among=FREQUENT)]
-            for word in probes(vocabulary)
-        }
-        result |= {"metrics": metrics, "neighbours": neighbours}
-    parameters = {"inputs": model.inputs, "outputs": model.outputs, "bias": model.bias}
-    return Student(vocabulary, model.inputs, parameters, metrics, neighbours)
+    )
+    privately = settings.private_training
+    if privately is not None:
+        request.teachers.expected_batch = privately.batch
+        request.teachers.learning_rate = privately.learning_rate
+    return request
 
 
-def probes(vocabulary: Vocabulary) -> list[str]:
-    """The words whose neighbours are shown: the most frequent of the public text that carry meaning of their own."""
-    return [word for word in vocabulary.words if len(word) > 3 and word not in ENGLISH_STOP_WORDS][:PROBE_WORDS]
-
-
-def _probe(vectors: NDArray[np.float32], vocabulary: Vocabulary, heldout: list[Document], label: str) -> float:
-    """Accuracy of a linear classifier on mean embeddings: every second text trains it, the others test it."""
-    from learning import evaluation
-
-    texts = [each.text for each in heldout]
-    labels = [each.fields[label] for each in heldout]
-    train, test = (texts[::2], labels[::2]), (texts[1::2], labels[1::2])
-    return evaluation.sentiment_probe(vectors, vocabulary, train, test)
+def _counts(mechanism: CountsMechanism, present: int, store: RunStore, release: Release) -> Released:
+    """The whole matrix, block by block."""
+    values, sigma = np.empty((release.rows, release.columns)), 0.0
+    for start, stop, block in store.blocks(COUNTS):
+        part = mechanism.release(block, present)
+        values[start:stop], sigma = part.values, part.sigma
+    return Released(values, sigma)

@@ -1,7 +1,9 @@
 """Prices are upper bounds, calibration stays within its budget, and the lifetime filter never admits past its cap."""
 
 import math
+from fractions import Fraction
 
+import numpy as np
 import pytest
 from dp_accounting import (
     ComposedDpEvent,
@@ -21,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from aggregation.accounting import Guarantee, LifetimeFilter, calibrate, price
+from aggregation.accounting import GaussianFilter, Guarantee, LifetimeFilter, calibrate, price
 from aggregation.errors import BudgetExhausted, ConclaveError, IntegrityError
 
 GAUSSIANS = st.lists(st.floats(1.5, 50).map(GaussianDpEvent), min_size=1, max_size=4)
@@ -227,3 +229,65 @@ def test_what_is_left_is_the_largest_gaussian_release_that_is_still_admitted():
 def test_an_epsilon_too_small_for_any_order_is_refused():
     with pytest.raises(ConclaveError, match="admits nothing"):
         LifetimeFilter(1e-4, 1e-9)
+
+
+def test_a_gaussian_filter_adds_up_sensitivity_over_sigma_squared_exactly():
+    account = GaussianFilter(1.0)
+    events = [SelfComposedDpEvent(GaussianDpEvent(2.0), 3), ComposedDpEvent([GaussianDpEvent(4.0)]), NoOpDpEvent()]
+    assert account.spent(events) == Fraction(3, 4) + Fraction(1, 16)
+    assert account.admits(account.spent(events), Fraction(3, 16))
+    assert not account.admits(account.spent(events), Fraction(3, 16) + Fraction(1, 2**200))
+
+
+@given(st.floats(1e-6, 1e6))
+def test_the_claim_of_a_gaussian_filter_is_one_gaussian_that_costs_no_less_than_its_cap(cap):
+    charged = 1 / Fraction(GaussianFilter(cap).event().noise_multiplier) ** 2
+    assert Fraction(cap) <= charged <= Fraction(cap) * (1 + Fraction(1, 10**14))
+
+
+@pytest.mark.parametrize("epsilon", [-1.0, 0.0, 0.5, 2.0, 6.0])
+def test_no_adaptive_choice_of_gaussian_releases_tells_neighbours_apart_better_than_the_claim(epsilon):
+    """Hockey-stick divergences of strategies that look at a first release, of charge 0.3, and then choose the next."""
+    first, cap = 0.3, 1.0
+    seen = np.linspace(-12, 12, 48_001)  # what the first release shows, in units of its noise
+    claim = gaussian_delta(epsilon, 1 / math.sqrt(cap))
+
+    def divergence(choose):
+        charges = choose(seen)
+        loss = epsilon - (seen * math.sqrt(first) - first / 2)  # epsilon left after the first release
+        rest = np.where(
+            charges > 0, gaussian_delta_of(loss, np.maximum(charges, 1e-12)), np.maximum(1 - np.exp(loss), 0)
+        )
+        return float(np.sum(stats.norm.pdf(seen - math.sqrt(first)) * rest) * (seen[1] - seen[0]))
+
+    def gaussian_delta_of(loss, charge):
+        distance = np.sqrt(charge)
+        upper = stats.norm.cdf(distance / 2 - loss / distance)
+        return upper - np.exp(loss + stats.norm.logcdf(-distance / 2 - loss / distance))
+
+    assert divergence(lambda x: np.full(x.size, cap - first)) == pytest.approx(claim, rel=1e-5, abs=1e-12)
+    for choose in (
+        lambda x: np.where(x > 0.3, cap - first, 0.0),
+        lambda x: np.where(x < 0.3, cap - first, 0.0),
+        lambda x: np.where(np.abs(x) < 1, cap - first, 0.1),
+        lambda x: (cap - first) * stats.norm.cdf(x),
+    ):
+        assert divergence(choose) < claim
+    assert divergence(lambda x: np.where(x > 0.3, cap, cap - first)) > claim  # past the cap, it shows
+
+
+def test_a_gaussian_filter_admits_nothing_else():
+    for event in (LaplaceDpEvent(1.0), PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0)), NonPrivateDpEvent()):
+        with pytest.raises(ConclaveError, match=type(event).__name__):
+            GaussianFilter(1.0).spent([event])
+
+
+@pytest.mark.parametrize("cap", [0.0, -1.0, math.nan, math.inf])
+def test_a_cap_that_is_no_budget_is_refused(cap):
+    with pytest.raises(ConclaveError, match="cap"):
+        GaussianFilter(cap)
+
+
+def test_a_gaussian_filter_within_a_budget_costs_at_most_that_and_nearly_all_of_it():
+    account = GaussianFilter.within(2.0, 1e-5)
+    assert 1.99 < price([account.event()], 1e-5).epsilon <= 2.0

@@ -56,7 +56,7 @@ def test_every_example_is_a_good_plan(example):
         ('unit    = "record"', 'unit    = "user"', r"needs \[federation.shards\] user"),
         ("parties = 4", "parties = 0", r"\[federation\] shards split parties = 0 should be greater than or equal to 1"),
         ("size   = 1000", "size   = 1", r"\[vocabulary\] size = 1 should be greater than or equal to 2"),
-        ('signals   = ["counts"]', 'signals   = ["votes"]', r"signals.*'counts'"),
+        ('signals   = ["counts"]', 'signals   = ["voices"]', r"signals.*'counts'"),
         ('signals   = ["counts"]', "signals   = []", "a recipe needs a signal"),
         ('recipe = "dped"', 'recipe = "magic"', "is not one of 'dped'"),
         ('"trusted-aggregator"', '"secure-sum"', "the secure sum is not there yet"),
@@ -115,7 +115,7 @@ def test_an_epsilon_is_never_shown_as_less_than_it_is():
 
 def test_noise_that_is_given_is_kept_and_priced(tmp_path):
     bound = bind(read(tmp_path, RAY.replace("# noise_multiplier = 0.7", "noise_multiplier = 2.0")))
-    assert bound.counts.noise_multiplier == 2.0
+    assert bound.release("counts").mechanism.noise_multiplier == 2.0
     assert bound.guarantee.epsilon < 3
 
 
@@ -125,14 +125,17 @@ def test_the_claim_is_within_the_budget_and_close_to_it(tmp_path):
 
 
 def test_every_party_that_may_be_lost_makes_the_shares_larger(tmp_path):
-    none = bind(read(tmp_path, RAY)).counts
-    one = bind(read(tmp_path, RAY.replace("dropouts = 0", "dropouts = 1"))).counts
+    none = bind(read(tmp_path, RAY)).release("counts").mechanism
+    one = bind(read(tmp_path, RAY.replace("dropouts = 0", "dropouts = 1"))).release("counts").mechanism
     assert (none.shares, one.shares) == (4, 3)
     assert none.noise_multiplier == one.noise_multiplier
 
 
 def test_a_pair_is_clipped_to_the_one_that_it_counts(tmp_path):
-    assert bind(read(tmp_path, RAY.replace('record  = "document"', 'record  = "pair"'))).counts.clip == 1.0
+    assert (
+        bind(read(tmp_path, RAY.replace('record  = "document"', 'record  = "pair"'))).release("counts").mechanism.clip
+        == 1.0
+    )
 
 
 def test_noise_too_fine_for_its_grid_is_refused_in_the_plans_own_words(tmp_path):

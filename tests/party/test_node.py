@@ -48,7 +48,7 @@ async def test_it_says_who_it_is_and_what_the_policy_lets_it_tell(opened):
     described = await caller.describe()
     assert described.name == "north"
     assert described.protocol_version == 1
-    assert list(described.trains) == ["cooccurrence"]
+    assert list(described.trains) == ["cooccurrence", "teachers"]
     assert dict(described.facts) == {"size-to-nearest-1000": "7000"}
 
 

@@ -17,10 +17,17 @@ from learning.cooccurrence import pair_counts, unit_counts
 from learning.words import Vocabulary, tokenize
 from party.config import PolicyTable, ShardTable
 from party.errors import ShardError, TrainingError
-from party.work import Job, attempt, cooccurrence, load_counts
+from party.job import Job
+from party.work import attempt, load_counts, work
+from protos.conclave.v1 import plan_pb2
 
 WORDS = ("apple", "bread", "cheese")
 TEXTS = ("apple bread cheese apple", "cheese cheese bread", "bread apple bread unknown apple")
+COUNTS = plan_pb2.Release(
+    name="counts",
+    charges=1,
+    counts=plan_pb2.CountsMechanism(clip=2.0, levels=64, noise_multiplier=1.0, shares=1),
+)
 
 
 @pytest.fixture
@@ -42,10 +49,7 @@ def job(tmp_path):
             "by_user": False,
             "vocabulary": str(vocabulary),
             "window": 2,
-            "clip": 2.0,
-            "levels": 64,
-            "noise_multiplier": 1.0,
-            "shares": 1,
+            "release": COUNTS.SerializeToString().hex(),
             "cache": str(tmp_path / "cache"),
             "result": str(tmp_path / "result.npz"),
         }
@@ -63,7 +67,7 @@ def bounded(units):
 
 
 def counted(job):
-    cooccurrence(job, lambda percent: None)
+    work(job, lambda percent: None)
     return load_counts(Path(job.result)).toarray()
 
 
@@ -74,7 +78,7 @@ def test_each_document_is_bounded_by_itself(job):
 
 def test_chunks_do_not_change_the_sum(job, monkeypatch):
     whole = counted(job())
-    monkeypatch.setattr("party.work._CHUNK_UNITS", 1)
+    monkeypatch.setattr("party.counting._CHUNK_UNITS", 1)
     np.testing.assert_array_equal(counted(job()), whole)
 
 
@@ -108,7 +112,7 @@ def test_progress_is_told_as_finely_as_the_size(job):
         ({"declared_size": 3, "tell": ["size-to-nearest-1000"]}, {0}),
     ]:
         said = set()
-        cooccurrence(job(policy=policy), said.add)
+        work(job(policy=policy), said.add)
         assert said == allowed
 
 

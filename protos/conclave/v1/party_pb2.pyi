@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from protos.conclave.v1 import plan_pb2 as _plan_pb2
 from protos.conclave.v1 import tensor_pb2 as _tensor_pb2
 import builtins as _builtins
@@ -19,6 +20,58 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _Alignment:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AlignmentEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Alignment.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ALIGNMENT_UNSPECIFIED: _Alignment.ValueType  # 0
+    ALIGNMENT_INITIALISATION: _Alignment.ValueType  # 1
+    ALIGNMENT_PROCRUSTES: _Alignment.ValueType  # 2
+
+class Alignment(_Alignment, metaclass=_AlignmentEnumTypeWrapper): ...
+
+ALIGNMENT_UNSPECIFIED: Alignment.ValueType  # 0
+ALIGNMENT_INITIALISATION: Alignment.ValueType  # 1
+ALIGNMENT_PROCRUSTES: Alignment.ValueType  # 2
+Global___Alignment: _TypeAlias = Alignment  # noqa: Y015
+
+class _Layer:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LayerEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Layer.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LAYER_UNSPECIFIED: _Layer.ValueType  # 0
+    LAYER_CENTRE: _Layer.ValueType  # 1
+    LAYER_CONTEXT: _Layer.ValueType  # 2
+
+class Layer(_Layer, metaclass=_LayerEnumTypeWrapper): ...
+
+LAYER_UNSPECIFIED: Layer.ValueType  # 0
+LAYER_CENTRE: Layer.ValueType  # 1
+LAYER_CONTEXT: Layer.ValueType  # 2
+Global___Layer: _TypeAlias = Layer  # noqa: Y015
+
+class _Vote:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _VoteEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Vote.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    VOTE_UNSPECIFIED: _Vote.ValueType  # 0
+    VOTE_PROBABLE: _Vote.ValueType  # 1
+    VOTE_LIFT: _Vote.ValueType  # 2
+
+class Vote(_Vote, metaclass=_VoteEnumTypeWrapper):
+    """What a teacher votes for: its most probable context word, or the one it finds most above the public reference."""
+
+VOTE_UNSPECIFIED: Vote.ValueType  # 0
+VOTE_PROBABLE: Vote.ValueType  # 1
+VOTE_LIFT: Vote.ValueType  # 2
+Global___Vote: _TypeAlias = Vote  # noqa: Y015
 
 @_typing.final
 class RunContext(_message.Message):
@@ -91,7 +144,7 @@ class DescribeResponse(_message.Message):
     software_version: _builtins.str
     @_builtins.property
     def trains(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Task kinds that Train knows: "cooccurrence"."""
+        """Task kinds that Train knows: "cooccurrence", "teachers"."""
 
     @_builtins.property
     def facts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -232,7 +285,7 @@ class ArtefactHeader(_message.Message):
     SHA256_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """"vocabulary"."""
+    """"vocabulary", "reference"."""
     sha256: _builtins.bytes
     size: _builtins.int
     @_builtins.property
@@ -280,23 +333,27 @@ class TrainRequest(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     OPERATION_ID_FIELD_NUMBER: _builtins.int
     COOCCURRENCE_FIELD_NUMBER: _builtins.int
+    TEACHERS_FIELD_NUMBER: _builtins.int
     operation_id: _builtins.str
     @_builtins.property
     def run(self) -> Global___RunContext: ...
     @_builtins.property
     def cooccurrence(self) -> Global___CooccurrenceTask: ...
+    @_builtins.property
+    def teachers(self) -> Global___TeachersTask: ...
     def __init__(
         self,
         *,
         run: Global___RunContext | None = ...,
         operation_id: _builtins.str = ...,
         cooccurrence: Global___CooccurrenceTask | None = ...,
+        teachers: Global___TeachersTask | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cooccurrence", b"cooccurrence", "run", b"run", "task", b"task"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cooccurrence", b"cooccurrence", "run", b"run", "task", b"task", "teachers", b"teachers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cooccurrence", b"cooccurrence", "operation_id", b"operation_id", "run", b"run", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cooccurrence", b"cooccurrence", "operation_id", b"operation_id", "run", b"run", "task", b"task", "teachers", b"teachers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_task: _TypeAlias = _typing.Literal["cooccurrence"]  # noqa: Y015
+    _WhichOneofReturnType_task: _TypeAlias = _typing.Literal["cooccurrence", "teachers"]  # noqa: Y015
     _WhichOneofArgType_task: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_task) -> _WhichOneofReturnType_task | None: ...
 
@@ -330,6 +387,72 @@ class CooccurrenceTask(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CooccurrenceTask: _TypeAlias = CooccurrenceTask  # noqa: Y015
+
+@_typing.final
+class TeachersTask(_message.Message):
+    """Train skip-gram teachers on disjoint units and have them answer all queries. The answers stay at the party."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASE_FIELD_NUMBER: _builtins.int
+    VOCABULARY_SHA256_FIELD_NUMBER: _builtins.int
+    REFERENCE_SHA256_FIELD_NUMBER: _builtins.int
+    WINDOW_FIELD_NUMBER: _builtins.int
+    TEACHERS_FIELD_NUMBER: _builtins.int
+    ALIGNMENT_FIELD_NUMBER: _builtins.int
+    QUERIES_FIELD_NUMBER: _builtins.int
+    CLASSES_FIELD_NUMBER: _builtins.int
+    LAYERS_FIELD_NUMBER: _builtins.int
+    VOTE_FIELD_NUMBER: _builtins.int
+    EXPECTED_BATCH_FIELD_NUMBER: _builtins.int
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
+    release: _builtins.str
+    """The release of the plan's terms that bounds the answers."""
+    vocabulary_sha256: _builtins.bytes
+    reference_sha256: _builtins.bytes
+    """A public skip-gram (safetensors): every teacher starts from it, or is rotated onto it."""
+    window: _builtins.int
+    """Context words on each side."""
+    teachers: _builtins.int
+    """Teachers of this party."""
+    alignment: Global___Alignment.ValueType
+    vote: Global___Vote.ValueType
+    expected_batch: _builtins.float
+    """Expected units of one teacher in a step of DP-SGD, and its learning rate; without gradients release, unused."""
+    learning_rate: _builtins.float
+    @_builtins.property
+    def queries(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Words that are asked about, positions in the vocabulary, all different; one row of the released matrix each."""
+
+    @_builtins.property
+    def classes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Words a vote may name, positions in the vocabulary, all different."""
+
+    @_builtins.property
+    def layers(self) -> _containers.RepeatedScalarFieldContainer[Global___Layer.ValueType]: ...
+    def __init__(
+        self,
+        *,
+        release: _builtins.str = ...,
+        vocabulary_sha256: _builtins.bytes = ...,
+        reference_sha256: _builtins.bytes = ...,
+        window: _builtins.int = ...,
+        teachers: _builtins.int = ...,
+        alignment: Global___Alignment.ValueType = ...,
+        queries: _abc.Iterable[_builtins.int] | None = ...,
+        classes: _abc.Iterable[_builtins.int] | None = ...,
+        layers: _abc.Iterable[Global___Layer.ValueType] | None = ...,
+        vote: Global___Vote.ValueType = ...,
+        expected_batch: _builtins.float = ...,
+        learning_rate: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alignment", b"alignment", "classes", b"classes", "expected_batch", b"expected_batch", "layers", b"layers", "learning_rate", b"learning_rate", "queries", b"queries", "reference_sha256", b"reference_sha256", "release", b"release", "teachers", b"teachers", "vocabulary_sha256", b"vocabulary_sha256", "vote", b"vote", "window", b"window"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TeachersTask: _TypeAlias = TeachersTask  # noqa: Y015
 
 @_typing.final
 class TrainProgress(_message.Message):

@@ -24,27 +24,39 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dprotos/conclave/v1/plan.proto\x12\x0b\x63onclave.v1\";\n\x04Plan\x12\x10\n\x08\x64ocument\x18\x01 \x01(\t\x12!\n\x05terms\x18\x02 \x01(\x0b\x32\x12.conclave.v1.Terms\"\x9e\x01\n\x05Terms\x12\x0e\n\x06recipe\x18\x01 \x01(\t\x12\x0c\n\x04seed\x18\x02 \x01(\x04\x12\x0f\n\x07parties\x18\x03 \x03(\t\x12\x17\n\x0fminimum_parties\x18\x04 \x01(\r\x12%\n\x07privacy\x18\x05 \x01(\x0b\x32\x14.conclave.v1.Privacy\x12&\n\x08releases\x18\x06 \x03(\x0b\x32\x14.conclave.v1.Release\"\xdc\x01\n\x07Privacy\x12\x0f\n\x07\x65psilon\x18\x01 \x01(\x01\x12\r\n\x05\x64\x65lta\x18\x02 \x01(\x01\x12\x1f\n\x04unit\x18\x03 \x01(\x0e\x32\x11.conclave.v1.Unit\x12#\n\x06record\x18\x04 \x01(\x0e\x32\x13.conclave.v1.Record\x12!\n\x05trust\x18\x05 \x01(\x0e\x32\x12.conclave.v1.Trust\x12\x10\n\x08\x64ropouts\x18\x06 \x01(\r\x12\x11\n\tcolluders\x18\x07 \x01(\r\x12#\n\x1binsecure_reproducible_noise\x18\x08 \x01(\x08\"e\n\x07Release\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63harges\x18\x02 \x01(\x04\x12.\n\x06\x63ounts\x18\x03 \x01(\x0b\x32\x1c.conclave.v1.CountsMechanismH\x00\x42\x0b\n\tmechanism\"Y\n\x0f\x43ountsMechanism\x12\x0c\n\x04\x63lip\x18\x01 \x01(\x01\x12\x0e\n\x06levels\x18\x02 \x01(\r\x12\x18\n\x10noise_multiplier\x18\x03 \x01(\x01\x12\x0e\n\x06shares\x18\x04 \x01(\r*<\n\x04Unit\x12\x14\n\x10UNIT_UNSPECIFIED\x10\x00\x12\x0f\n\x0bUNIT_RECORD\x10\x01\x12\r\n\tUNIT_USER\x10\x02*[\n\x06Record\x12\x16\n\x12RECORD_UNSPECIFIED\x10\x00\x12\x13\n\x0fRECORD_DOCUMENT\x10\x01\x12\x13\n\x0fRECORD_SENTENCE\x10\x02\x12\x0f\n\x0bRECORD_PAIR\x10\x03*R\n\x05Trust\x12\x15\n\x11TRUST_UNSPECIFIED\x10\x00\x12\x1c\n\x18TRUST_TRUSTED_AGGREGATOR\x10\x01\x12\x14\n\x10TRUST_SECURE_SUM\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dprotos/conclave/v1/plan.proto\x12\x0b\x63onclave.v1\";\n\x04Plan\x12\x10\n\x08\x64ocument\x18\x01 \x01(\t\x12!\n\x05terms\x18\x02 \x01(\x0b\x32\x12.conclave.v1.Terms\"\x9e\x01\n\x05Terms\x12\x0e\n\x06recipe\x18\x01 \x01(\t\x12\x0c\n\x04seed\x18\x02 \x01(\x04\x12\x0f\n\x07parties\x18\x03 \x03(\t\x12\x17\n\x0fminimum_parties\x18\x04 \x01(\r\x12%\n\x07privacy\x18\x05 \x01(\x0b\x32\x14.conclave.v1.Privacy\x12&\n\x08releases\x18\x06 \x03(\x0b\x32\x14.conclave.v1.Release\"\xdc\x01\n\x07Privacy\x12\x0f\n\x07\x65psilon\x18\x01 \x01(\x01\x12\r\n\x05\x64\x65lta\x18\x02 \x01(\x01\x12\x1f\n\x04unit\x18\x03 \x01(\x0e\x32\x11.conclave.v1.Unit\x12#\n\x06record\x18\x04 \x01(\x0e\x32\x13.conclave.v1.Record\x12!\n\x05trust\x18\x05 \x01(\x0e\x32\x12.conclave.v1.Trust\x12\x10\n\x08\x64ropouts\x18\x06 \x01(\r\x12\x11\n\tcolluders\x18\x07 \x01(\r\x12#\n\x1binsecure_reproducible_noise\x18\x08 \x01(\x08\"\xa8\x02\n\x07Release\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63harges\x18\x02 \x01(\x04\x12.\n\x06\x63ounts\x18\x03 \x01(\x0b\x32\x1c.conclave.v1.CountsMechanismH\x00\x12,\n\x05joint\x18\x04 \x01(\x0b\x32\x1b.conclave.v1.JointMechanismH\x00\x12\x34\n\x0bthresholded\x18\x05 \x01(\x0b\x32\x1d.conclave.v1.ThresholdedVotesH\x00\x12\x33\n\tgradients\x18\x06 \x01(\x0b\x32\x1e.conclave.v1.GradientMechanismH\x00\x12(\n\x04\x66ree\x18\x07 \x01(\x0b\x32\x18.conclave.v1.FreeAnswersH\x00\x42\x0b\n\tmechanism\"Y\n\x0f\x43ountsMechanism\x12\x0c\n\x04\x63lip\x18\x01 \x01(\x01\x12\x0e\n\x06levels\x18\x02 \x01(\r\x12\x18\n\x10noise_multiplier\x18\x03 \x01(\x01\x12\x0e\n\x06shares\x18\x04 \x01(\r\"P\n\x0eVotesMechanism\x12\x0f\n\x07\x63lasses\x18\x01 \x01(\r\x12\x0e\n\x06levels\x18\x02 \x01(\r\x12\r\n\x05noise\x18\x03 \x01(\x01\x12\x0e\n\x06shares\x18\x04 \x01(\r\"m\n\x0fHiddenMechanism\x12\x0e\n\x06layers\x18\x01 \x01(\r\x12\r\n\x05width\x18\x02 \x01(\r\x12\x0c\n\x04\x63lip\x18\x03 \x01(\x01\x12\x0e\n\x06levels\x18\x04 \x01(\r\x12\r\n\x05noise\x18\x05 \x01(\x01\x12\x0e\n\x06shares\x18\x06 \x01(\r\"j\n\x0eJointMechanism\x12*\n\x05votes\x18\x01 \x01(\x0b\x32\x1b.conclave.v1.VotesMechanism\x12,\n\x06hidden\x18\x02 \x01(\x0b\x32\x1c.conclave.v1.HiddenMechanism\"\x93\x01\n\x10ThresholdedVotes\x12\x0f\n\x07\x63lasses\x18\x01 \x01(\r\x12\x10\n\x08teachers\x18\x02 \x01(\r\x12\x11\n\tthreshold\x18\x03 \x01(\x01\x12\x17\n\x0fthreshold_noise\x18\x04 \x01(\x01\x12\r\n\x05noise\x18\x05 \x01(\x01\x12\x14\n\x0clarger_noise\x18\x06 \x01(\x01\x12\x0b\n\x03\x63\x61p\x18\x07 \x01(\x01\"\x8c\x01\n\x11GradientMechanism\x12\x0c\n\x04\x63lip\x18\x01 \x01(\x01\x12\x0e\n\x06levels\x18\x02 \x01(\r\x12\x18\n\x10noise_multiplier\x18\x03 \x01(\x01\x12\x1c\n\x14sampling_probability\x18\x04 \x01(\x01\x12\r\n\x05steps\x18\x05 \x01(\r\x12\x12\n\nparameters\x18\x06 \x01(\x04\"j\n\x0b\x46reeAnswers\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\t\x12\x0f\n\x07\x63lasses\x18\x02 \x01(\r\x12\x0e\n\x06layers\x18\x03 \x01(\r\x12\r\n\x05width\x18\x04 \x01(\r\x12\x0c\n\x04\x63lip\x18\x05 \x01(\x01\x12\x0e\n\x06levels\x18\x06 \x01(\r*<\n\x04Unit\x12\x14\n\x10UNIT_UNSPECIFIED\x10\x00\x12\x0f\n\x0bUNIT_RECORD\x10\x01\x12\r\n\tUNIT_USER\x10\x02*[\n\x06Record\x12\x16\n\x12RECORD_UNSPECIFIED\x10\x00\x12\x13\n\x0fRECORD_DOCUMENT\x10\x01\x12\x13\n\x0fRECORD_SENTENCE\x10\x02\x12\x0f\n\x0bRECORD_PAIR\x10\x03*R\n\x05Trust\x12\x15\n\x11TRUST_UNSPECIFIED\x10\x00\x12\x1c\n\x18TRUST_TRUSTED_AGGREGATOR\x10\x01\x12\x14\n\x10TRUST_SECURE_SUM\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.conclave.v1.plan_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_UNIT']._serialized_start=685
-  _globals['_UNIT']._serialized_end=745
-  _globals['_RECORD']._serialized_start=747
-  _globals['_RECORD']._serialized_end=838
-  _globals['_TRUST']._serialized_start=840
-  _globals['_TRUST']._serialized_end=922
+  _globals['_UNIT']._serialized_start=1583
+  _globals['_UNIT']._serialized_end=1643
+  _globals['_RECORD']._serialized_start=1645
+  _globals['_RECORD']._serialized_end=1736
+  _globals['_TRUST']._serialized_start=1738
+  _globals['_TRUST']._serialized_end=1820
   _globals['_PLAN']._serialized_start=46
   _globals['_PLAN']._serialized_end=105
   _globals['_TERMS']._serialized_start=108
   _globals['_TERMS']._serialized_end=266
   _globals['_PRIVACY']._serialized_start=269
   _globals['_PRIVACY']._serialized_end=489
-  _globals['_RELEASE']._serialized_start=491
-  _globals['_RELEASE']._serialized_end=592
-  _globals['_COUNTSMECHANISM']._serialized_start=594
-  _globals['_COUNTSMECHANISM']._serialized_end=683
+  _globals['_RELEASE']._serialized_start=492
+  _globals['_RELEASE']._serialized_end=788
+  _globals['_COUNTSMECHANISM']._serialized_start=790
+  _globals['_COUNTSMECHANISM']._serialized_end=879
+  _globals['_VOTESMECHANISM']._serialized_start=881
+  _globals['_VOTESMECHANISM']._serialized_end=961
+  _globals['_HIDDENMECHANISM']._serialized_start=963
+  _globals['_HIDDENMECHANISM']._serialized_end=1072
+  _globals['_JOINTMECHANISM']._serialized_start=1074
+  _globals['_JOINTMECHANISM']._serialized_end=1180
+  _globals['_THRESHOLDEDVOTES']._serialized_start=1183
+  _globals['_THRESHOLDEDVOTES']._serialized_end=1330
+  _globals['_GRADIENTMECHANISM']._serialized_start=1333
+  _globals['_GRADIENTMECHANISM']._serialized_end=1473
+  _globals['_FREEANSWERS']._serialized_start=1475
+  _globals['_FREEANSWERS']._serialized_end=1581
 # @@protoc_insertion_point(module_scope)

@@ -195,23 +195,41 @@ class Release(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     CHARGES_FIELD_NUMBER: _builtins.int
     COUNTS_FIELD_NUMBER: _builtins.int
+    JOINT_FIELD_NUMBER: _builtins.int
+    THRESHOLDED_FIELD_NUMBER: _builtins.int
+    GRADIENTS_FIELD_NUMBER: _builtins.int
+    FREE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     charges: _builtins.int
-    """How often the mechanism's event is charged. A matrix summed in many row blocks is charged once."""
+    """How often the mechanism's event is charged. A matrix summed in many row blocks is charged once; teachers' answers
+    once a query, one query a row.
+    """
     @_builtins.property
     def counts(self) -> Global___CountsMechanism: ...
+    @_builtins.property
+    def joint(self) -> Global___JointMechanism: ...
+    @_builtins.property
+    def thresholded(self) -> Global___ThresholdedVotes: ...
+    @_builtins.property
+    def gradients(self) -> Global___GradientMechanism: ...
+    @_builtins.property
+    def free(self) -> Global___FreeAnswers: ...
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         charges: _builtins.int = ...,
         counts: Global___CountsMechanism | None = ...,
+        joint: Global___JointMechanism | None = ...,
+        thresholded: Global___ThresholdedVotes | None = ...,
+        gradients: Global___GradientMechanism | None = ...,
+        free: Global___FreeAnswers | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "mechanism", b"mechanism"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "thresholded", b"thresholded"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "mechanism", b"mechanism", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "thresholded", b"thresholded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts"]  # noqa: Y015
+    _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts", "joint", "thresholded", "gradients", "free"]  # noqa: Y015
     _WhichOneofArgType_mechanism: _TypeAlias = _typing.Literal["mechanism", b"mechanism"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_mechanism) -> _WhichOneofReturnType_mechanism | None: ...
 
@@ -246,3 +264,211 @@ class CountsMechanism(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CountsMechanism: _TypeAlias = CountsMechanism  # noqa: Y015
+
+@_typing.final
+class VotesMechanism(_message.Message):
+    """aggregation.votes.VotesMechanism, field by field. noise: of the whole sum, in votes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLASSES_FIELD_NUMBER: _builtins.int
+    LEVELS_FIELD_NUMBER: _builtins.int
+    NOISE_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
+    classes: _builtins.int
+    levels: _builtins.int
+    noise: _builtins.float
+    shares: _builtins.int
+    def __init__(
+        self,
+        *,
+        classes: _builtins.int = ...,
+        levels: _builtins.int = ...,
+        noise: _builtins.float = ...,
+        shares: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "levels", b"levels", "noise", b"noise", "shares", b"shares"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VotesMechanism: _TypeAlias = VotesMechanism  # noqa: Y015
+
+@_typing.final
+class HiddenMechanism(_message.Message):
+    """aggregation.hidden.HiddenMechanism, field by field. noise: of the whole sum, in the states' own units."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAYERS_FIELD_NUMBER: _builtins.int
+    WIDTH_FIELD_NUMBER: _builtins.int
+    CLIP_FIELD_NUMBER: _builtins.int
+    LEVELS_FIELD_NUMBER: _builtins.int
+    NOISE_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
+    layers: _builtins.int
+    width: _builtins.int
+    clip: _builtins.float
+    levels: _builtins.int
+    noise: _builtins.float
+    shares: _builtins.int
+    def __init__(
+        self,
+        *,
+        layers: _builtins.int = ...,
+        width: _builtins.int = ...,
+        clip: _builtins.float = ...,
+        levels: _builtins.int = ...,
+        noise: _builtins.float = ...,
+        shares: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clip", b"clip", "layers", b"layers", "levels", b"levels", "noise", b"noise", "shares", b"shares", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HiddenMechanism: _TypeAlias = HiddenMechanism  # noqa: Y015
+
+@_typing.final
+class JointMechanism(_message.Message):
+    """aggregation.joint.JointMechanism: the columns of votes, if any, then those of hidden states, if any."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VOTES_FIELD_NUMBER: _builtins.int
+    HIDDEN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def votes(self) -> Global___VotesMechanism: ...
+    @_builtins.property
+    def hidden(self) -> Global___HiddenMechanism: ...
+    def __init__(
+        self,
+        *,
+        votes: Global___VotesMechanism | None = ...,
+        hidden: Global___HiddenMechanism | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hidden", b"hidden", "votes", b"votes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hidden", b"hidden", "votes", b"votes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JointMechanism: _TypeAlias = JointMechanism  # noqa: Y015
+
+@_typing.final
+class ThresholdedVotes(_message.Message):
+    """aggregation.thresholded.ThresholdedVotes, field by field. The votes themselves go to the coordinator, which is
+    trusted to draw the noise; a party admits it only where its policy says so.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLASSES_FIELD_NUMBER: _builtins.int
+    TEACHERS_FIELD_NUMBER: _builtins.int
+    THRESHOLD_FIELD_NUMBER: _builtins.int
+    THRESHOLD_NOISE_FIELD_NUMBER: _builtins.int
+    NOISE_FIELD_NUMBER: _builtins.int
+    LARGER_NOISE_FIELD_NUMBER: _builtins.int
+    CAP_FIELD_NUMBER: _builtins.int
+    classes: _builtins.int
+    teachers: _builtins.int
+    threshold: _builtins.float
+    threshold_noise: _builtins.float
+    noise: _builtins.float
+    larger_noise: _builtins.float
+    """0: abstain below the threshold."""
+    cap: _builtins.float
+    def __init__(
+        self,
+        *,
+        classes: _builtins.int = ...,
+        teachers: _builtins.int = ...,
+        threshold: _builtins.float = ...,
+        threshold_noise: _builtins.float = ...,
+        noise: _builtins.float = ...,
+        larger_noise: _builtins.float = ...,
+        cap: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cap", b"cap", "classes", b"classes", "larger_noise", b"larger_noise", "noise", b"noise", "teachers", b"teachers", "threshold", b"threshold", "threshold_noise", b"threshold_noise"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ThresholdedVotes: _TypeAlias = ThresholdedVotes  # noqa: Y015
+
+@_typing.final
+class GradientMechanism(_message.Message):
+    """aggregation.gradients.GradientMechanism, field by field: teachers trained under DP-SGD. Nothing is answered under it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIP_FIELD_NUMBER: _builtins.int
+    LEVELS_FIELD_NUMBER: _builtins.int
+    NOISE_MULTIPLIER_FIELD_NUMBER: _builtins.int
+    SAMPLING_PROBABILITY_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    clip: _builtins.float
+    levels: _builtins.int
+    noise_multiplier: _builtins.float
+    sampling_probability: _builtins.float
+    steps: _builtins.int
+    parameters: _builtins.int
+    def __init__(
+        self,
+        *,
+        clip: _builtins.float = ...,
+        levels: _builtins.int = ...,
+        noise_multiplier: _builtins.float = ...,
+        sampling_probability: _builtins.float = ...,
+        steps: _builtins.int = ...,
+        parameters: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clip", b"clip", "levels", b"levels", "noise_multiplier", b"noise_multiplier", "parameters", b"parameters", "sampling_probability", b"sampling_probability", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GradientMechanism: _TypeAlias = GradientMechanism  # noqa: Y015
+
+@_typing.final
+class FreeAnswers(_message.Message):
+    """Answers of teachers whose training was paid for by the release `after`: post-processing, free, without noise."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_FIELD_NUMBER: _builtins.int
+    CLASSES_FIELD_NUMBER: _builtins.int
+    LAYERS_FIELD_NUMBER: _builtins.int
+    WIDTH_FIELD_NUMBER: _builtins.int
+    CLIP_FIELD_NUMBER: _builtins.int
+    LEVELS_FIELD_NUMBER: _builtins.int
+    after: _builtins.str
+    classes: _builtins.int
+    """0: no votes."""
+    layers: _builtins.int
+    """0: no hidden states."""
+    width: _builtins.int
+    clip: _builtins.float
+    levels: _builtins.int
+    def __init__(
+        self,
+        *,
+        after: _builtins.str = ...,
+        classes: _builtins.int = ...,
+        layers: _builtins.int = ...,
+        width: _builtins.int = ...,
+        clip: _builtins.float = ...,
+        levels: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "classes", b"classes", "clip", b"clip", "layers", b"layers", "levels", b"levels", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FreeAnswers: _TypeAlias = FreeAnswers  # noqa: Y015

@@ -1,0 +1,220 @@
+"""Many methods on the same simulated text at the same epsilons, several seeds: one table, one picture, the whole bill.
+
+Every cell (method, epsilon, seed) is a file as soon as it is done; asked again, a comparison goes on with the others.
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from aggregation.accounting import Guarantee, price
+from aggregation.events import from_json, to_json
+from coordinator.errors import PlanError, RunError
+from coordinator.launchers import Launcher, SimulationRequest
+from coordinator.measure import Probes, metrics_of
+from coordinator.methods import METHODS, Bench, Method, Outcome, changed
+from coordinator.plan import Plan
+from coordinator.progress import Progress, Silent
+from coordinator.public import prepare
+from coordinator.store import write_whole
+from coordinator.terms import SAMPLER_SHARE, rounded_up
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One student. epsilon: what was asked for, None without privacy; paid: what the accountant says it cost.
+
+    claimed: what DPED's own formula gives for the same noise, where it speaks of it. event: as the ledger writes it.
+    """
+
+    method: str
+    epsilon: float | None
+    seed: int
+    paid: float | None
+    claimed: float | None
+    event: dict[str, object] | None
+    metrics: dict[str, Any]
+    notes: dict[str, float]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A finished table.
+
+    total: what all private cells cost together at the plan's delta, as if all were published. open: whether a row
+    without privacy was made beside them: with that row there is no bound at all.
+    """
+
+    plan: Plan
+    methods: tuple[Method, ...]
+    epsilons: tuple[float, ...]
+    seeds: tuple[int, ...]
+    cells: tuple[Cell, ...]
+    total: Guarantee
+    open: bool
+    folder: Path
+
+    def of(self, method: str, epsilon: float) -> list[Cell]:
+        """All seeds of one row at one epsilon; a row without privacy is the same at each."""
+        return [cell for cell in self.cells if cell.method == method and cell.epsilon in (None, epsilon)]
+
+    def spread(self, method: str, epsilon: float, metric: str) -> tuple[float, float] | None:
+        """Mean and standard deviation over the seeds, None where it was not measured."""
+        values = [cell.metrics[metric] for cell in self.of(method, epsilon) if cell.metrics.get(metric) is not None]
+        return (fmean(values), stdev(values) if len(values) > 1 else 0.0) if values else None
+
+
+def compare(
+    plan: Plan,
+    launcher: Launcher,
+    parties: dict[str, dict[str, Any]],
+    base: Path,
+    cache: Path,
+    folder: Path,
+    *,
+    methods: Sequence[str],
+    epsilons: Sequence[float],
+    seeds: int,
+    progress: Progress,
+) -> Comparison:
+    """Fill the table; cells that `folder` holds already are taken as they are.
+
+    Memory: every unit's pair counts in clear, about 12 bytes a distinct pair of a unit, and what a method needs.
+    Raises `PlanError` for a method or an epsilon that cannot be, or parties that are not simulated; `RunError` for a
+    folder of another comparison.
+    """
+    chosen = _methods(methods)
+    if not epsilons or min(epsilons) <= 0 or max(epsilons) > 100:
+        raise PlanError("--epsilons wants one number or more above 0 and up to 100, for example --epsilons 1,2,4.")
+    if plan.evaluation is None:
+        raise PlanError("[evaluation] is missing: methods are compared on public held-out text. Name a source.")
+    wanted = [
+        (method, epsilon, plan.run.seed + number)
+        for number in range(seeds)
+        for method in chosen
+        for epsilon in (sorted(set(epsilons)) if method.private else [None])
+    ]
+    _claim(folder, plan)
+    done: dict[tuple[str, float | None, int], Cell] = {}
+    for method, epsilon, seed in wanted:
+        kept = _kept(folder, method, epsilon, seed)
+        if kept is not None:
+            done[method.name, epsilon, seed] = kept
+    if done:
+        progress.say(f"  {len(done)} of {len(wanted)} cells were there already")
+    bench: Bench | None = None
+    probes: Probes | None = None
+    for method, epsilon, seed in wanted:
+        if (method.name, epsilon, seed) in done:
+            continue
+        if bench is None or bench.seed != seed:
+            bench = _bench(plan, seed, launcher, parties, base, cache, folder)
+            probes = probes or Probes.read(plan, bench.public.vocabulary, base, cache)
+        assert probes is not None
+        cell = _filled(method, epsilon, bench, probes)
+        write_whole(_path(folder, method, epsilon, seed), json.dumps(asdict(cell)).encode())
+        done[method.name, epsilon, seed] = cell
+        shown = "" if epsilon is None else f", epsilon {epsilon:g}"
+        progress.say(f"  {method.label}{shown}, seed {seed}: {_perplexity(cell)}  ({cell.seconds:.0f} s)")
+        progress.bar("cells", len(done), len(wanted))
+    cells = tuple(done.values())
+    events = [from_json(cell.event) for cell in cells if cell.event is not None]
+    total = price(events, plan.privacy.delta * (1 - SAMPLER_SHARE))
+    numbers = tuple(sorted(set(epsilons)))
+    numbered = tuple(range(plan.run.seed, plan.run.seed + seeds))
+    return Comparison(plan, chosen, numbers, numbered, cells, total, len(events) < len(cells), folder)
+
+
+def _methods(names: Sequence[str]) -> tuple[Method, ...]:
+    unknown = [name for name in names if name not in METHODS]
+    if unknown:
+        raise PlanError(f'--recipes: there is no "{unknown[0]}". There is {", ".join(METHODS)}.')
+    return tuple(METHODS[name] for name in dict.fromkeys(names))
+
+
+def _claim(folder: Path, plan: Plan) -> None:
+    """The folder is this plan's comparison, or becomes it."""
+    digest = hashlib.sha256(changed(plan, epsilon=1.0).document().encode()).hexdigest()
+    path = folder / "comparison.json"
+    if not path.exists() and folder.exists() and any(folder.iterdir()):
+        raise RunError(
+            f"{folder} holds something that is not a comparison; it was left alone. Choose another --output."
+        )
+    (folder / "cells").mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        write_whole(path, json.dumps({"format": FORMAT, "plan": digest}).encode())
+    if json.loads(path.read_bytes()) != {"format": FORMAT, "plan": digest}:
+        raise RunError(
+            f"{folder} holds the comparison of another plan. Choose another --output, or remove it to start again."
+        )
+
+
+def _path(folder: Path, method: Method, epsilon: float | None, seed: int) -> Path:
+    return folder / "cells" / f"{method.name}-{'none' if epsilon is None else f'{epsilon:g}'}-{seed}.json"
+
+
+def _kept(folder: Path, method: Method, epsilon: float | None, seed: int) -> Cell | None:
+    try:
+        return Cell(**json.loads(_path(folder, method, epsilon, seed).read_bytes()))
+    except FileNotFoundError:
+        return None
+
+
+def _bench(
+    plan: Plan,
+    seed: int,
+    launcher: Launcher,
+    parties: dict[str, dict[str, Any]],
+    base: Path,
+    cache: Path,
+    folder: Path,
+) -> Bench:
+    # Every method may need the reference, whatever the plan's own signals are.
+    seeded = changed(plan, seed=seed, signals=["votes", "hidden"], private_training=None)
+    public = prepare(seeded, base, cache)
+    request = SimulationRequest(
+        parties=parties,
+        folder=folder / "work",
+        base=base,
+        vocabulary=public.vocabulary.to_bytes(),
+        window=plan.dped.window,
+        record=plan.privacy.record,
+        by_user=plan.privacy.unit == "user",
+    )
+    return Bench(changed(plan, seed=seed), public, launcher.simulate(request), Silent())
+
+
+def _filled(method: Method, epsilon: float | None, bench: Bench, probes: Probes) -> Cell:
+    started = time.monotonic()
+    outcome: Outcome = method.make(bench, math.inf if epsilon is None else epsilon)
+    seconds = time.monotonic() - started
+    paid = None
+    if epsilon is not None:
+        assert outcome.event is not None
+        paid = price([outcome.event], bench.delta).epsilon
+        if paid > epsilon:
+            raise RunError(
+                f"{method.label} cost epsilon {rounded_up(paid)} and was to cost {epsilon:g}: its row would be unfair."
+            )
+    metrics = metrics_of(outcome.model, bench.plan, bench.public)
+    metrics = {
+        "perplexity": metrics["perplexity"],
+        "wordsim": metrics["wordsim"]["spearman"],
+        "analogies": metrics["analogies"]["accuracy"],
+        **probes.accuracies(outcome.model.inputs),
+    }
+    event = None if outcome.event is None else to_json(outcome.event)
+    return Cell(method.name, epsilon, bench.seed, paid, outcome.claimed, event, metrics, outcome.notes, seconds)
+
+
+def _perplexity(cell: Cell) -> str:
+    return f"perplexity {cell.metrics['perplexity']:.1f}"

@@ -1,0 +1,137 @@
+"""What a student is worth, on public text and published word lists: metrics, and the words nearest to a few."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+from aggregation.mechanism import Released
+from coordinator.plan import Plan, ProbeTable
+from coordinator.public import Public, source_of
+from learning.text import Document, read
+from learning.words import Vocabulary, tokenize
+
+if TYPE_CHECKING:
+    from learning.evaluation import Labelled
+    from learning.skipgram import SkipGram
+
+PROBE_WORDS = 5
+FREQUENT = 500
+"""Neighbours are looked for among the vocabulary's first words: the vectors of rare ones are mostly noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Student:
+    """What a recipe learned, ready to be published.
+
+    vectors: float32 [words, dimension]. parameters: every array of the model by name.
+    """
+
+    vocabulary: Vocabulary
+    vectors: NDArray[np.float32]
+    parameters: dict[str, NDArray[np.float32]]
+    metrics: dict[str, Any]
+    neighbours: dict[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """Public labelled tasks, read once: how well a linear classifier does on mean embeddings of each text.
+
+    tasks: for each name the bags of words [texts, words] and labels of training and of test.
+    """
+
+    tasks: dict[str, tuple["Labelled", "Labelled"]]
+
+    @classmethod
+    def read(cls, plan: Plan, vocabulary: Vocabulary, base: Path, cache: Path) -> "Probes":
+        """The plan's `[[evaluation.probes]]`. Raises `DataError` naming a source that cannot be read."""
+        tasks = {}
+        for table in [] if plan.evaluation is None else plan.evaluation.probes:
+            train = _labelled(table, vocabulary, base, cache)
+            tasks[table.name] = (
+                train,
+                _labelled(table.model_copy(update={"source": table.test}), vocabulary, base, cache),
+            )
+        return cls(tasks)
+
+    def accuracies(self, vectors: NDArray[np.float32]) -> dict[str, float]:
+        """Accuracy on each task's test texts."""
+        from learning.evaluation import probe_accuracy
+
+        return {name: probe_accuracy(vectors, train, test) for name, (train, test) in self.tasks.items()}
+
+
+def measured(model: "SkipGram", plan: Plan, public: Public, counts: Released | None) -> Student:
+    """The student with its metrics. counts: the noisy counts, if they were released; the floor is made from them."""
+    vocabulary = public.vocabulary
+    metrics = metrics_of(model, plan, public)
+    if public.heldout:
+        metrics |= floors(plan, public, counts)
+    if counts is not None:
+        metrics["noise_sigma"] = counts.sigma
+    parameters = {"inputs": model.inputs, "outputs": model.outputs, "bias": model.bias}
+    return Student(vocabulary, model.inputs, parameters, metrics, neighbours(model.inputs, vocabulary))
+
+
+def metrics_of(model: "SkipGram", plan: Plan, public: Public) -> dict[str, Any]:
+    """Perplexity where there is held-out text, WordSim-353, analogies, and a sentiment probe where it has labels."""
+    from learning import evaluation
+
+    metrics: dict[str, Any] = {}
+    if public.heldout:
+        metrics["perplexity"] = evaluation.context_perplexity(model, public.heldout_counts(plan.dped.window))
+    metrics["wordsim"] = asdict(evaluation.wordsim(model.inputs, public.vocabulary))
+    metrics["analogies"] = asdict(evaluation.analogies(model.inputs, public.vocabulary))
+    if plan.evaluation is not None and plan.evaluation.label is not None:
+        metrics["sentiment"] = _probe(model.inputs, public.vocabulary, public.heldout, plan.evaluation.label)
+    return metrics
+
+
+def floors(plan: Plan, public: Public, counts: Released | None) -> dict[str, float]:
+    """Perplexities of models that know how frequent words are and nothing else: of the noisy counts, of public text."""
+    from learning import evaluation, skipgram
+
+    heldout = public.heldout_counts(plan.dped.window)
+    known = {"public_unigram": skipgram.unigram(public.counts.toarray(), 0)}
+    if counts is not None:
+        known["unigram_floor"] = skipgram.unigram(counts.values, counts.sigma)
+    return {name: evaluation.unigram_perplexity(floor, heldout) for name, floor in known.items()}
+
+
+def neighbours(vectors: NDArray[np.float32], vocabulary: Vocabulary) -> dict[str, list[str]]:
+    """The nearest words of a few common ones."""
+    from learning import evaluation
+
+    return {
+        word: [near for near, _ in evaluation.nearest(vectors, vocabulary, word, 5, among=FREQUENT)]
+        for word in probes(vocabulary)
+    }
+
+
+def probes(vocabulary: Vocabulary) -> list[str]:
+    """The words whose neighbours are shown: the most frequent of the public text that carry meaning of their own."""
+    return [word for word in vocabulary.words if len(word) > 3 and word not in ENGLISH_STOP_WORDS][:PROBE_WORDS]
+
+
+def _labelled(table: ProbeTable, vocabulary: Vocabulary, base: Path, cache: Path) -> "Labelled":
+    """At most `rows` texts of a source, spread over it, as bags of words, with their labels."""
+    from learning.evaluation import bags
+
+    documents = list(read(source_of(table, base), cache))
+    taken = documents[:: max(1, len(documents) // table.rows)][: table.rows]
+    texts = [vocabulary.encode(tokenize(each.text)) for each in taken]
+    return bags(texts, len(vocabulary)), [each.fields[table.label] for each in taken]
+
+
+def _probe(vectors: NDArray[np.float32], vocabulary: Vocabulary, heldout: list[Document], label: str) -> float:
+    """Accuracy of a linear classifier on mean embeddings: every second text trains it, the others test it."""
+    from learning import evaluation
+
+    texts = [each.text for each in heldout]
+    labels = [each.fields[label] for each in heldout]
+    train, test = (texts[::2], labels[::2]), (texts[1::2], labels[1::2])
+    return evaluation.sentiment_probe(vectors, vocabulary, train, test)

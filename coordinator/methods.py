@@ -1,0 +1,368 @@
+"""The methods that a comparison sets side by side: each a student from the same simulated text at the same price.
+
+Every private method is one Gaussian mechanism, or one DP-SGD run, calibrated to the epsilon by the accountant that runs
+use. Noise comes in the parties' shares where a run would have it so. Baselines are in the published spirit and under
+our guarantee; what each gives up of its paper is said where it is made.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
+from numpy.typing import NDArray
+from scipy import sparse
+
+from aggregation.accounting import calibrate
+from aggregation.counts import CountsMechanism
+from aggregation.gradients import GradientMechanism, fine_levels
+from aggregation.hidden import HiddenMechanism
+from aggregation.joint import JointMechanism, TeacherSignal
+from aggregation.mechanism import Contribution, IntArray, Released
+from aggregation.noise import NoiseStream
+from aggregation.thresholded import ThresholdedVotes
+from aggregation.vectors import VectorMechanism
+from coordinator.launchers import Simulation, TeachersWanted
+from coordinator.plan import Plan, PrivateTrainingTable
+from coordinator.progress import Progress
+from coordinator.public import Public
+from coordinator.recipes import dped
+from coordinator.report import paper_claim
+from coordinator.terms import SAMPLER_SHARE, Bound, bind, shares
+
+if TYPE_CHECKING:
+    from learning.skipgram import SkipGram
+
+SKETCH_WIDTH = 40
+NEIGHBOURS = 10
+"""Which nearest public neighbour a word's radius reaches to."""
+RADII = 1.0
+"""L2 norm, in radii, to which a teacher's move from the public reference is clipped."""
+SMALLEST_NOISE = 8.0
+"""Standard deviation of a share, grid units, that levels are chosen for."""
+
+
+@dataclass(slots=True)
+class Bench:
+    """The data of one seed: its public side, the parties' units in clear, and teachers' answers once they are asked."""
+
+    plan: Plan
+    public: Public
+    shards: Simulation
+    progress: Progress
+    _units: tuple[sparse.csr_array, ...] | None = None
+    _answers: dict[tuple[Any, ...], tuple[TeacherSignal, ...]] = field(default_factory=dict)
+
+    @property
+    def seed(self) -> int:
+        """The plan's seed."""
+        return self.plan.run.seed
+
+    @property
+    def delta(self) -> float:
+        """Delta that events are priced at; the rest is the noise sampler's."""
+        return self.plan.privacy.delta * (1 - SAMPLER_SHARE)
+
+    def units(self) -> tuple[sparse.csr_array, ...]:
+        """Each party's pair counts, [units, words * words]."""
+        if self._units is None:
+            self._units = self.shards.counts()
+        return self._units
+
+    def exact(self) -> sparse.csr_array:
+        """All parties' counts together, [words, words]."""
+        size = self.plan.vocabulary.size
+        sums = [np.asarray(units.sum(axis=0)).reshape(size, size) for units in self.units()]
+        return sparse.csr_array(sum(sums[1:], sums[0]))
+
+    def answers(self) -> tuple[TeacherSignal, ...]:
+        """Each party's teachers' answers, trained when they are first asked for."""
+        from learning.weights import to_bytes
+
+        settings = self.plan.dped
+        key = (settings.teachers_per_party, settings.alignment, settings.vote, tuple(settings.layers), self.seed)
+        if key not in self._answers:
+            assert self.public.reference is not None
+            wanted = TeachersWanted(
+                teachers_per_party=settings.teachers_per_party,
+                alignment=settings.alignment,
+                queries=self.public.queries.tolist(),
+                classes=self.public.classes.tolist(),
+                layers=settings.layers,
+                vote=settings.vote,
+                seed=self.seed,
+            )
+            self._answers[key] = self.shards.answers(to_bytes(self.public.reference), wanted)
+        return self._answers[key]
+
+    def stream(self, *labels: str | int) -> NoiseStream:
+        """Noise of its own for these labels; from the seed only where the plan says so."""
+        if self.plan.privacy.insecure_reproducible_noise:
+            return NoiseStream.insecure(self.seed, *labels)
+        return NoiseStream.from_system()
+
+    def bound(self, epsilon: float, **settings: Any) -> Bound:
+        """The plan at another epsilon and with other `[dped]` settings, calibrated."""
+        return bind(changed(self.plan, epsilon=epsilon, **settings))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A student, what it cost, and what is worth saying of how it came about.
+
+    event: None where there is no privacy. claimed: the epsilon that DPED's own formula gives for the same noise.
+    """
+
+    model: "SkipGram"
+    event: DpEvent | None
+    claimed: float | None = None
+    notes: dict[str, float] = field(default_factory=dict)
+
+
+Make: TypeAlias = Callable[[Bench, float], Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A row of the table: `name` for the command line, `label` for people."""
+
+    name: str
+    label: str
+    make: Make
+    private: bool = True
+
+
+def changed(plan: Plan, *, epsilon: float | None = None, seed: int | None = None, **settings: Any) -> Plan:
+    """The plan with another epsilon or seed, and other `[dped]` settings; checked again. Raises ValueError."""
+    tables = plan.model_dump()
+    tables["dped"] |= settings
+    if epsilon is not None:
+        tables["privacy"] |= {"epsilon": epsilon, "noise_multiplier": None}
+    if seed is not None:
+        tables["run"]["seed"] = seed
+    return Plan.model_validate(tables)
+
+
+def summed(
+    bench: Bench, mechanism: CountsMechanism | JointMechanism | VectorMechanism, contributions: Sequence[Contribution]
+) -> IntArray:
+    """What a coordinator would sum: every party's bounded part and its share of the noise."""
+    total: IntArray | None = None
+    for number, contribution in enumerate(contributions):
+        dense = contribution.toarray() if isinstance(contribution, sparse.csr_array) else contribution
+        noisy = mechanism.noise_share(dense.shape, bench.stream("compare", repr(mechanism), number)) + dense
+        total = noisy if total is None else total + noisy
+    assert total is not None
+    return total
+
+
+def _dped(*signals: str, **settings: Any) -> Make:
+    """The recipe itself with these signals, on the same functions that a run uses."""
+
+    def make(bench: Bench, epsilon: float) -> Outcome:
+        bound = bench.bound(epsilon, signals=list(signals), private_training=None, **settings)
+        plan, public = bound.plan, bench.public
+        found = dped.Signals()
+        notes: dict[str, float] = {}
+        present = len(plan.federation.names)
+        for release in bound.releases:
+            match release.mechanism:
+                case CountsMechanism() as counts:
+                    size = plan.vocabulary.size
+                    total = summed(bench, counts, [counts.contribute(units) for units in bench.units()])
+                    found = replace(found, counts=counts.release(total.reshape(size, size), present))
+                case ThresholdedVotes() as votes:
+                    clear = np.hstack([votes.contribute(cast(IntArray, each.votes)) for each in bench.answers()])
+                    answered = votes.answer(clear, bench.stream("compare", "votes"))
+                    notes |= {"answered": answered.answered / max(1, release.rows)}
+                    notes |= {"label_accuracy": _accuracy(answered.labels, clear)}
+                    found = replace(found, labels=dped.named(answered.labels, public))
+                case JointMechanism() as joint:
+                    parts = [_asked(joint, each) for each in bench.answers()]
+                    total = summed(bench, joint, [joint.contribute(each) for each in parts])
+                    released = joint.release(total, present)
+                    if released.votes is not None:
+                        clear = np.hstack([cast(IntArray, each.votes).T for each in parts])
+                        notes |= {"label_accuracy": _accuracy(released.votes.values.argmax(axis=1), clear)}
+                    found = dped.with_answers(found, released, plan, public, present)
+        events = [release.event for release in bound.releases]
+        return Outcome(dped.learn(plan, public, found, bench.progress), _composed(events), paper_claim(bound), notes)
+
+    return make
+
+
+def _asked(joint: JointMechanism, signal: TeacherSignal) -> TeacherSignal:
+    """The parts of the answers that the mechanism releases."""
+    return TeacherSignal(signal.votes if joint.votes else None, signal.states if joint.hidden else None)
+
+
+def _accuracy(labels: NDArray[np.integer[Any]], votes: IntArray) -> float:
+    """Share of the answered queries whose label has the most votes: labels [queries], votes [queries, teachers]."""
+    answered = np.flatnonzero(labels >= 0)
+    if not answered.size:
+        return math.nan
+    own = (votes[answered] == labels[answered, None]).sum(axis=1)
+    ranked = np.sort(votes[answered], axis=1)
+    runs = np.array([np.unique(row, return_counts=True)[1].max() for row in ranked])
+    return float((own == runs).mean())
+
+
+def _unigram(bench: Bench, epsilon: float) -> Outcome:
+    """The floor: the whole budget on how frequent words are, and nothing else learned."""
+    size = bench.plan.vocabulary.size
+    multiplier = calibrate(GaussianDpEvent, epsilon, bench.delta)
+    clip = _unigram_clip(bench)
+    mechanism = CountsMechanism(clip, _levels(multiplier, shares(bench.plan)), multiplier, shares(bench.plan))
+    occurrences = [_contexts(units, size) for units in bench.units()]
+    total = summed(bench, mechanism, [mechanism.contribute(each) for each in occurrences])
+    released = mechanism.release(total.ravel(), len(occurrences))
+    return Outcome(flat(frequencies(released)), mechanism.event())
+
+
+def frequencies(released: Released) -> NDArray[np.float64]:
+    """Noisy word counts [words] as probabilities: what is under half the noise counts as that."""
+    kept = np.maximum(released.values, max(released.sigma / 2, 0.5))
+    return np.asarray(kept / kept.sum(), dtype=np.float64)
+
+
+def flat(probabilities: NDArray[np.float64]) -> "SkipGram":
+    """A model that gives every centre the same contexts."""
+    from learning.skipgram import SkipGram
+
+    nothing = np.zeros((len(probabilities), 1), dtype=np.float32)
+    return SkipGram(nothing, nothing, np.log(probabilities).astype(np.float32))
+
+
+def _contexts(units: sparse.csr_array, size: int) -> sparse.csr_array:
+    """How often each word is a context in every unit, [units, words], of pair counts [units, words * words]."""
+    rows = units.tocoo()
+    return sparse.coo_array((rows.data, (rows.row, rows.col % size)), shape=(units.shape[0], size)).tocsr()
+
+
+def _unigram_clip(bench: Bench) -> float:
+    """Of the plan's clip of pairs, that of words: a word is the context of about twice the window's pairs."""
+    pairs = 1.0 if bench.plan.privacy.record == "pair" else bench.plan.dped.clip
+    return pairs if bench.plan.privacy.record == "pair" else pairs * math.sqrt(2 * bench.plan.dped.window)
+
+
+def _private_skipgram(bench: Bench, epsilon: float) -> Outcome:
+    """DP-SGD (Abadi et al. 2016) from the public reference, one curator over all parties' units: its best case."""
+    from learning.private_skipgram import train_private
+
+    units = sparse.csr_array(sparse.vstack(bench.units(), format="csr"))
+    reference = bench.public.reference
+    assert reference is not None
+    settings = bench.plan.dped.private_training or default_training(units.shape[0])
+    parameters = bench.plan.vocabulary.size * (2 * bench.plan.dped.dimension + 1)
+    probability = min(1.0, settings.batch / settings.units_per_teacher)
+
+    def mechanism(multiplier: float) -> GradientMechanism:
+        levels = fine_levels(multiplier, parameters)
+        return GradientMechanism(settings.clip, levels, multiplier, probability, settings.steps, parameters)
+
+    multiplier = calibrate(lambda z: mechanism(z).event(), epsilon, bench.delta)
+    chosen = mechanism(multiplier)
+    model = train_private(
+        units,
+        chosen,
+        start=reference,
+        expected_batch=settings.batch,
+        learning_rate=settings.learning_rate,
+        stream=bench.stream("compare", "gradients", repr(epsilon)),
+        on_step=lambda done: bench.progress.bar("training", round(100 * done), 100, "percent"),
+    )
+    return Outcome(model, chosen.event(), notes={"noise_multiplier": multiplier})
+
+
+def default_training(units: int) -> PrivateTrainingTable:
+    """DP-SGD settings for so many units, taken as public to two digits: in a simulation they are."""
+    digits = 10 ** max(0, len(str(units)) - 2)
+    declared = max(2, round(units / digits) * digits)
+    return PrivateTrainingTable(units_per_teacher=declared, batch=min(declared, 512))
+
+
+def _sketch(bench: Bench, epsilon: float) -> Outcome:
+    """In the style of DP-MERF (Harder et al. 2021): a noisy embedding of all pairs, and a model that matches it."""
+    from learning.sketch import Features, contribute, fit_sketch
+
+    plan = bench.plan
+    features = Features.from_seed(plan.vocabulary.size, SKETCH_WIDTH, bench.seed)
+    multiplier = calibrate(GaussianDpEvent, epsilon, bench.delta)
+    clip = 1.0 if plan.privacy.record == "pair" else plan.dped.clip
+    mechanism = VectorMechanism(clip, _levels(multiplier, shares(plan)), multiplier, shares(plan))
+    total = summed(bench, mechanism, [contribute(units, features, mechanism) for units in bench.units()])
+    released = mechanism.release(total, len(bench.units()))
+    model = fit_sketch(
+        released.values,
+        released.sigma,
+        features,
+        start=bench.public.reference,
+        dimension=plan.dped.dimension,
+        seed=bench.seed,
+    )
+    return Outcome(model, mechanism.event())
+
+
+def _neighbours(bench: Bench, epsilon: float) -> Outcome:
+    """In the style of neighbour-aware noise (Bollegala et al. 2023): hidden states in public neighbourhoods' radii."""
+    from learning.neighbours import from_local, radii, to_local
+    from learning.teachers import hidden_states
+
+    plan, public = bench.plan, bench.public
+    assert public.reference is not None
+    layers, width, queries = plan.dped.layers, plan.dped.dimension, len(public.queries)
+    near = radii(public.reference.inputs, NEIGHBOURS)[public.queries]
+    home = hidden_states(public.reference, public.queries, layers)
+    whole = calibrate(GaussianDpEvent, epsilon, bench.delta)
+    noise = whole * math.sqrt(queries) * 2 * RADII * math.sqrt(len(layers))
+    levels = max(1, int(2048 * math.sqrt(shares(plan)) * RADII / noise))
+    joint = JointMechanism(None, HiddenMechanism(len(layers), width, RADII, levels, noise, shares(plan)))
+    moves = [to_local(cast(NDArray[np.float32], each.states), home, near) for each in bench.answers()]
+    total = summed(bench, joint, [joint.contribute(TeacherSignal(None, each)) for each in moves])
+    released = joint.release(total, len(moves)).hidden
+    assert released is not None
+    teachers = plan.teachers
+    mean = released.values.reshape(queries, len(layers), width) / teachers
+    # One noise for all: that of the typical radius, for a likelihood that knows one.
+    found = dped.Signals(
+        hidden=from_local(mean, home, near), hidden_noise=released.sigma / teachers * float(np.sqrt(np.mean(near**2)))
+    )
+    quiet = changed(plan, epsilon=epsilon, signals=["hidden"], private_training=None, threshold=None)
+    return Outcome(dped.learn(quiet, public, found, bench.progress), SelfComposedDpEvent(joint.event(), queries))
+
+
+def _open(bench: Bench, epsilon: float) -> Outcome:
+    """No privacy: the full softmax on the exact counts of all parties."""
+    from learning.skipgram import fit
+
+    return Outcome(fit(bench.exact(), dimension=bench.plan.dped.dimension, seed=bench.seed), None)
+
+
+def _levels(multiplier: float, count: int) -> int:
+    """Grid units in a clip such that a share's noise is drawn quickly and finely."""
+    return max(64, math.ceil(SMALLEST_NOISE * math.sqrt(count) / multiplier))
+
+
+def _composed(events: Sequence[DpEvent]) -> DpEvent:
+    from dp_accounting import ComposedDpEvent
+
+    return events[0] if len(events) == 1 else ComposedDpEvent(list(events))
+
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method("dped", "DPED: votes and hidden states", _dped("votes", "hidden")),
+        Method("dped-paper", "DPED with the paper's loss", _dped("votes", "hidden", loss="paper")),
+        Method("pate", "output only (PATE)", _dped("votes")),
+        Method("hidden", "hidden states only", _dped("hidden", threshold=None, noise_at="parties")),
+        Method("counts", "counts", _dped("counts", threshold=None, noise_at="parties")),
+        Method("dp-sgd", "DP-SGD skip-gram", _private_skipgram),
+        Method("dp-merf", "DP-MERF style", _sketch),
+        Method("neighbour", "neighbour style", _neighbours),
+        Method("unigram", "noised unigram (the floor)", _unigram),
+        Method("non-private", "no privacy", _open, private=False),
+    )
+}

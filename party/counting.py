@@ -1,0 +1,84 @@
+"""What a party's text comes to before anything leaves: units in chunks, and the bounded sum of their pair counts."""
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from scipy import sparse
+
+from aggregation.counts import CountsMechanism
+from learning.cooccurrence import Passage, pair_counts, unit_counts
+from learning.text import DataError
+from learning.words import Vocabulary, tokenize
+from party.errors import TrainingError
+from party.job import Job
+from party.shard import Unit, units
+
+_CHUNK_UNITS: Final = 512
+_CHUNK_CHARACTERS: Final = 1 << 19
+
+
+def cooccurrence(job: Job, mechanism: CountsMechanism, progress: Callable[[int], None]) -> sparse.csr_array:
+    """Count (word, context) pairs of every unit, bound each unit, sum: int64 `[words, words]`.
+
+    The mechanism bounds each unit to L2 norm `levels` grid units, so the sum moves by that much at most when one
+    unit is added or removed. Memory: the vocabulary's sum (its non-zeros) and one chunk of units.
+    Raises `ConclaveError` when the shard or the vocabulary cannot be used.
+    """
+    vocabulary = vocabulary_of(job)
+    size = len(vocabulary)
+    total = sparse.csr_array((1, size * size), dtype=np.int64)
+    for _, counted in counted_units(job, vocabulary, progress):
+        total = total + mechanism.contribute(counted)
+    return total.reshape((size, size)).tocsr()
+
+
+def counted_units(
+    job: Job, vocabulary: Vocabulary, progress: Callable[[int], None]
+) -> Iterator[tuple[list[str], sparse.csr_array]]:
+    """Chunks of units: their ids, and their pair counts [units, words * words].
+
+    Where every pair is a unit, rows are pairs, and the ids are those of the documents they come from, one a row.
+    Raises like `cooccurrence`.
+    """
+    size, done = len(vocabulary), 0
+    for chunk in _chunks(units(job.shard_table, job.record, by_user=job.by_user, cache=Path(job.cache))):
+        passages = [_encoded(unit, vocabulary) for unit in chunk]
+        if job.pairs:
+            counts = [pair_counts(each, size, job.window) for each in passages]
+            ids = list(chain.from_iterable([unit.id] * rows.shape[0] for unit, rows in zip(chunk, counts, strict=True)))
+            counted = sparse.vstack(counts, format="csr")
+        else:
+            ids = [unit.id for unit in chunk]
+            counted = unit_counts(passages, size, job.window)
+        yield ids, sparse.csr_array(counted)
+        done += len(chunk)
+        progress(job.percent(done))
+
+
+def vocabulary_of(job: Job) -> Vocabulary:
+    """The public vocabulary that was provided. Raises `TrainingError`."""
+    try:
+        return Vocabulary.from_bytes(Path(job.vocabulary).read_bytes())
+    except DataError as error:
+        raise TrainingError(f"the vocabulary that was provided cannot be used: {error}") from None
+
+
+def _encoded(unit: Unit, vocabulary: Vocabulary) -> list[Passage]:
+    return [vocabulary.encode(tokenize(passage)) for passage in unit.passages]
+
+
+def _chunks(found: Iterator[Unit]) -> Iterator[list[Unit]]:
+    """Units in groups bounded in number and in characters."""
+    chunk: list[Unit] = []
+    characters = 0
+    for unit in found:
+        chunk.append(unit)
+        characters += sum(map(len, unit.passages))
+        if len(chunk) >= _CHUNK_UNITS or characters >= _CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk

@@ -1,0 +1,175 @@
+"""What `Train` may ask for: each kind of task checked against the plan's terms and turned into a job."""
+
+import hashlib
+import hmac
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from aggregation.counts import CountsMechanism
+from aggregation.free import FreeAnswers
+from aggregation.joint import JointMechanism
+from aggregation.thresholded import ThresholdedVotes
+from party.artefacts import Artefacts
+from party.config import PartyConfig
+from party.job import Job, Teaching
+from party.mechanisms import answering
+from party.runs import Run, write_whole
+from protos.conclave.v1 import party_pb2, plan_pb2
+from protos.refusal import Reason, Refusal
+
+TRAINS: Final = ("cooccurrence", "teachers")
+MOST_TEACHERS: Final = 1000
+KEY_BYTES: Final = 32
+
+_RECORDS: Final[dict[int, Literal["document", "sentence", "pair"]]] = {
+    plan_pb2.RECORD_DOCUMENT: "document",
+    plan_pb2.RECORD_SENTENCE: "sentence",
+    plan_pb2.RECORD_PAIR: "pair",
+}
+_ALIGNMENTS: Final[dict[int, Literal["initialisation", "procrustes"]]] = {
+    party_pb2.ALIGNMENT_INITIALISATION: "initialisation",
+    party_pb2.ALIGNMENT_PROCRUSTES: "procrustes",
+}
+_LAYERS: Final[dict[int, Literal["centre", "context"]]] = {
+    party_pb2.LAYER_CENTRE: "centre",
+    party_pb2.LAYER_CONTEXT: "context",
+}
+_VOTES: Final[dict[int, Literal["probable", "lift"]]] = {
+    party_pb2.VOTE_PROBABLE: "probable",
+    party_pb2.VOTE_LIFT: "lift",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """What a request is about: the kind of task and the release it trains for."""
+
+    kind: str
+    release: str
+
+    @classmethod
+    def of(cls, request: party_pb2.TrainRequest) -> Self:
+        """Raises `Refusal` (REQUEST) for a task that this party does not know."""
+        kind = request.WhichOneof("task")
+        if kind not in TRAINS:
+            raise _wrong(f"this party trains {', '.join(TRAINS)}; the request names no such task.")
+        return cls(kind, getattr(request, kind).release)
+
+    def charged(self, release: plan_pb2.Release) -> str:
+        """The name under which the ledger charges for this: that of the training, where answers are free after one."""
+        return release.free.after if release.HasField("free") else release.name
+
+
+def job_of(request: party_pb2.TrainRequest, run: Run, config: PartyConfig, artefacts: Artefacts, home: Path) -> Job:
+    """The job that does what a request asks. Raises `Refusal` (ARTEFACT, REQUEST) for one that cannot be done."""
+    asks = Asks.of(request)
+    release = run.release(asks.release)
+    mechanism = answering(release)
+    counting = asks.kind == "cooccurrence"
+    if counting != isinstance(mechanism, CountsMechanism):
+        raise _wrong(f"release {release.name} is not one that {asks.kind} can give.")
+    task = request.cooccurrence if counting else request.teachers
+    vocabulary = artefacts.path(task.vocabulary_sha256)
+    if not vocabulary.exists():
+        raise Refusal(Reason.ARTEFACT, "the vocabulary was never provided; send it first.")
+    if not 1 <= task.window <= 1000:
+        raise _wrong(f"window = {task.window} makes no sense; use 1 to 1000 words.")
+    privacy = run.terms.privacy
+    return Job(
+        parent=os.getpid(),
+        shard=config.shard.model_dump(),
+        policy=config.policy.model_dump(),
+        record=_RECORDS[privacy.record],
+        by_user=privacy.unit == plan_pb2.UNIT_USER,
+        vocabulary=str(vocabulary),
+        window=task.window,
+        release=release.SerializeToString().hex(),
+        cache=str(home / "cache"),
+        result=str(run.counts(release.name)),
+        teaching=None if counting else _teaching(request.teachers, release, run, config.name, artefacts, home),
+    )
+
+
+def slot_key(home: Path) -> bytes:
+    """This party's secret for assigning units to teachers, 32 bytes: drawn once, kept in `home` with mode 0600."""
+    path = home / "slots.key"
+    if not path.exists():
+        write_whole(path, secrets.token_bytes(KEY_BYTES))
+    return path.read_bytes()
+
+
+def insecure_key(seed: int, party: str, role: str) -> bytes:
+    """A key that anyone who knows the plan can make, for `insecure_reproducible_noise`: no guarantee."""
+    return hashlib.sha256(f"conclave insecure {seed} {party} {role}".encode()).digest()
+
+
+def _teaching(
+    task: party_pb2.TeachersTask, release: plan_pb2.Release, run: Run, party: str, artefacts: Artefacts, home: Path
+) -> Teaching:
+    reference = artefacts.path(task.reference_sha256)
+    if not reference.exists():
+        raise Refusal(Reason.ARTEFACT, "the reference was never provided; send it first.")
+    if not 1 <= task.teachers <= MOST_TEACHERS:
+        raise _wrong(f"{task.teachers} teachers make no sense; use 1 to {MOST_TEACHERS}.")
+    _check_words(task, release)
+    try:
+        alignment, vote = _ALIGNMENTS[task.alignment], _VOTES[task.vote]
+        layers = [_LAYERS[layer] for layer in task.layers]
+    except KeyError:
+        raise _wrong("an alignment, a layer or a kind of vote is one that this party does not know.") from None
+    paid = run.release(release.free.after) if release.HasField("free") else None
+    if paid is not None and not (task.expected_batch > 0 and task.learning_rate > 0):
+        raise _wrong("private training needs an expected batch and a learning rate above 0.")
+    if run.terms.privacy.insecure_reproducible_noise:
+        key = insecure_key(run.terms.seed, party, "slots")
+    else:
+        key = hmac.digest(slot_key(home), b"teachers", "sha256")
+    return Teaching(
+        teachers=task.teachers,
+        reference=str(reference),
+        alignment=alignment,
+        queries=list(task.queries),
+        classes=list(task.classes),
+        layers=layers,
+        vote=vote,
+        seed=run.terms.seed,
+        slot_key=key.hex(),
+        training="" if paid is None else paid.SerializeToString().hex(),
+        training_key="",
+        expected_batch=task.expected_batch,
+        learning_rate=task.learning_rate,
+    )
+
+
+def _check_words(task: party_pb2.TeachersTask, release: plan_pb2.Release) -> None:
+    """Queries, classes and layers as many as the mechanism was priced for, and none twice."""
+    mechanism = answering(release)
+    votes = layers = 0
+    match mechanism:
+        case JointMechanism():
+            votes = 0 if mechanism.votes is None else mechanism.votes.classes
+            layers = 0 if mechanism.hidden is None else mechanism.hidden.layers
+            if len(task.queries) > release.charges:
+                raise _wrong(
+                    f"{len(task.queries)} queries are asked, and release {release.name} is paid for {release.charges}."
+                )
+        case FreeAnswers():
+            votes, layers = mechanism.classes, mechanism.layers
+        case ThresholdedVotes():
+            votes = mechanism.classes
+    for name, words in (("query", task.queries), ("class", task.classes)):
+        if len(set(words)) != len(words):
+            raise _wrong(f"a {name} is listed twice; an answer is given once a word.")
+    if not task.queries:
+        raise _wrong("no query is listed.")
+    if votes and len(task.classes) != votes:
+        raise _wrong(f"{len(task.classes)} classes are listed, and release {release.name} bounds votes over {votes}.")
+    if layers and len(task.layers) != layers:
+        raise _wrong(f"{len(task.layers)} layers are listed, and release {release.name} bounds {layers}.")
+
+
+def _wrong(what: str) -> Refusal:
+    return Refusal(Reason.REQUEST, what)

@@ -1,0 +1,173 @@
+"""A party's teachers: skip-grams on disjoint units, their answers to public queries, and what of that is bounded.
+
+A teacher depends on its own units and on public values alone, so one unit more or less changes one teacher.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+
+from aggregation.errors import IntegrityError
+from aggregation.free import FreeAnswers
+from aggregation.gradients import GradientMechanism
+from aggregation.joint import JointMechanism, TeacherSignal
+from aggregation.mechanism import IntArray
+from aggregation.noise import NoiseStream
+from aggregation.thresholded import ThresholdedVotes
+from learning.skipgram import SkipGram
+from learning.teachers import hidden_states, train_teacher, votes_of
+from learning.weights import from_bytes
+from party.counting import counted_units, vocabulary_of
+from party.errors import TrainingError
+from party.job import Job, Teaching, release_of
+from party.mechanisms import Answering, mechanism_of
+from party.shard import slot
+
+_FLOOR = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which of the teachers' answers a mechanism takes."""
+
+    votes: bool
+    hidden: bool
+
+
+def teach(job: Job, mechanism: Answering, progress: Callable[[int], None]) -> sparse.csr_array:
+    """Train this party's teachers, have them answer, bound the answers: int64 `[queries, columns]`.
+
+    Under a joint mechanism the sum over teachers; under thresholded votes one column a teacher.
+    Memory: the teachers' counts (their non-zeros; one sparse matrix a teacher, or under DP-SGD one row a unit), one
+    model at a time, and all answers in float32. Raises `ConclaveError` like `party.counting.cooccurrence`, and for a
+    reference that does not fit.
+    """
+    wanted = wanted_by(mechanism)
+    assert job.teaching is not None
+    signal = answers(job, job.teaching, wanted, progress)
+    return sparse.csr_array(contribution(mechanism, signal))
+
+
+def wanted_by(mechanism: Answering) -> Wanted:
+    """What the mechanism releases."""
+    match mechanism:
+        case JointMechanism():
+            return Wanted(mechanism.votes is not None, mechanism.hidden is not None)
+        case FreeAnswers():
+            return Wanted(mechanism.classes > 0, mechanism.layers > 0)
+        case ThresholdedVotes():
+            return Wanted(votes=True, hidden=False)
+    raise IntegrityError(f"Teachers do not answer under {type(mechanism).__name__}.")
+
+
+def contribution(mechanism: Answering, signal: TeacherSignal) -> IntArray | sparse.csr_array:
+    """The bounded part of the answers. Raises `IntegrityError` for shapes that the mechanism was not made for."""
+    match mechanism:
+        case JointMechanism() | FreeAnswers():
+            return mechanism.contribute(signal)
+        case ThresholdedVotes():
+            assert signal.votes is not None
+            return mechanism.contribute(signal.votes)
+    raise IntegrityError(f"Teachers do not answer under {type(mechanism).__name__}.")
+
+
+def answers(job: Job, teaching: Teaching, wanted: Wanted, progress: Callable[[int], None]) -> TeacherSignal:
+    """All teachers' answers, unbounded and in clear: they must not leave the party like this.
+
+    votes int64 [teachers, queries], positions in the classes; states float32 [teachers, queries, layers, width].
+    """
+    vocabulary = vocabulary_of(job)
+    size = len(vocabulary)
+    reference = reference_of(teaching, size)
+    queries = _positions("a query", teaching.queries, size)
+    classes = _positions("a class", teaching.classes, size)
+    against = _log_frequencies(reference) if teaching.vote == "lift" else None
+    votes, states = [], []
+    for number, teacher in enumerate(_teachers(job, teaching, reference, size), 1):
+        if wanted.votes:
+            votes.append(votes_of(teacher, queries, classes, relative_to=against))
+        if wanted.hidden:
+            states.append(hidden_states(teacher, queries, teaching.layers))
+        progress(min(99, 100 * number // teaching.teachers))
+    return TeacherSignal(np.stack(votes) if votes else None, np.stack(states) if states else None)
+
+
+def reference_of(teaching: Teaching, size: int) -> SkipGram:
+    """The public model that was provided. Raises `TrainingError` when it is none, or one of another vocabulary."""
+    try:
+        reference = from_bytes(Path(teaching.reference).read_bytes())
+    except IntegrityError as error:
+        raise TrainingError(f"the reference that was provided cannot be used: {error}") from None
+    if len(reference.bias) != size:
+        raise TrainingError(
+            f"the reference that was provided knows {len(reference.bias):,} words, the vocabulary has {size:,}."
+        )
+    return reference
+
+
+def _teachers(job: Job, teaching: Teaching, reference: SkipGram, size: int) -> Iterator[SkipGram]:
+    vocabulary = vocabulary_of(job)
+    key = bytes.fromhex(teaching.slot_key)
+    private = bool(teaching.training)
+    shards: list[list[sparse.csr_array]] = [[] for _ in range(teaching.teachers)]
+    for ids, counted in counted_units(job, vocabulary, lambda _: None):
+        places = np.array([slot(key, unit, teaching.teachers) for unit in ids])
+        for number in range(teaching.teachers):
+            own = counted[np.flatnonzero(places == number)]
+            if not own.shape[0]:
+                continue
+            shards[number].append(own if private else _merged([*shards[number], own]))
+            if not private:
+                del shards[number][:-1]
+    for number, shard in enumerate(shards):
+        if private:
+            yield _trained_privately(teaching, number, shard, reference, size)
+        elif not shard:
+            yield reference
+        else:
+            yield train_teacher(
+                shard[0].reshape((size, size)).tocsr(), reference, alignment=teaching.alignment, seed=teaching.seed
+            )
+
+
+def _merged(parts: list[sparse.csr_array]) -> sparse.csr_array:
+    """The sum of all rows of all parts, [1, cells]."""
+    ones = [sparse.csr_array(np.ones((1, part.shape[0]))) @ part for part in parts]
+    return sparse.csr_array(sum(ones[1:], ones[0]))
+
+
+def _trained_privately(
+    teaching: Teaching, number: int, shard: list[sparse.csr_array], reference: SkipGram, size: int
+) -> SkipGram:
+    from learning.private_skipgram import train_private
+
+    mechanism = mechanism_of(release_of(teaching.training))
+    assert isinstance(mechanism, GradientMechanism)
+    units = sparse.csr_array(sparse.vstack(shard)) if shard else sparse.csr_array((0, size * size))
+    return train_private(
+        units,
+        mechanism,
+        start=reference,
+        expected_batch=teaching.expected_batch,
+        learning_rate=teaching.learning_rate,
+        stream=NoiseStream.from_key(bytes.fromhex(teaching.training_key)).child("teacher", number),
+    )
+
+
+def _positions(what: str, words: list[int], size: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    positions = np.array(words, dtype=np.int64)
+    if positions.size and positions.max() >= size:
+        raise TrainingError(f"{what} is word {positions.max():,}; the vocabulary has {size:,} words.")
+    return positions
+
+
+def _log_frequencies(reference: SkipGram) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Log-frequencies [words] of the public reference: its own mean prediction over its words."""
+    total = np.zeros(len(reference.bias))
+    for start in range(0, len(total), 256):
+        centres = np.arange(start, min(start + 256, len(total)))
+        total += np.exp(reference.log_probabilities(centres).astype(np.float64)).sum(axis=0)
+    return np.asarray(np.log(total / len(total) + _FLOOR))
