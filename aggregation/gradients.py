@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 MOST = 1 << 40
+MOST_DRAWS = 1 << 16
 MARGIN = 2.0**-20
 """Part of `clip` that no unit may use: it pays for double precision, where a sum depends a little on its order.
 
@@ -77,6 +78,11 @@ class GradientMechanism:
             raise ConclaveError(f"sampling_probability is {self.sampling_probability}; it must be above 0, at most 1.")
         if not (math.isfinite(self.levels / self.clip) and self.granularity > 0):
             raise ConclaveError(f"clip is {self.clip}, out of all proportion to gradients.")
+        if not self.noise_multiplier * self.sensitivity < LARGEST_SIGMA * math.sqrt(MOST_DRAWS):
+            raise ConclaveError(
+                f"noise_multiplier is {self.noise_multiplier:g}; such noise cannot be drawn on a grid of "
+                f"{self.levels:,} levels. Use fewer."
+            )
         self._draw()
 
     @property

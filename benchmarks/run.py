@@ -20,6 +20,7 @@ BENCHMARKS = {
     "samplers": ["samplers.py", "--out", "{results}/samplers.json"],
     "noisy_argmax": ["noisy_argmax.py", "--out", "{results}/noisy_argmax.json"],
     "noisy_student": ["noisy_student.py", "--out", "{results}"],
+    "dped": ["dped.py"],
     "fitting": ["fitting.py", "--out", "{results}"],
 }
 

@@ -19,6 +19,8 @@ from coordinator import chart, comparison
 from coordinator.comparison import Comparison
 from coordinator.errors import PlanError, RunError
 from coordinator.federation import Federation
+from coordinator.forecast import Forecast
+from coordinator.forecast import forecast as foreseen
 from coordinator.launchers import (
     Launcher,
     LaunchRequest,
@@ -83,8 +85,8 @@ def run(
     plan = plan if isinstance(plan, Plan) else read_plan(Path(plan))
     progress = progress or Silent()
     launcher = _Connect(plan) if plan.federation.shards is None else find_launcher(plan.federation.launch)
-    bound = bind(plan)
     public = prepare(plan, base, home() / "cache")
+    bound = bind(plan, public)
     index = RunIndex()
     folder = None if output is None else Path(output).absolute()
     if folder is not None and replace:
@@ -104,7 +106,7 @@ def run(
         with store.stage("distil"):
             model = dped.learn(plan, public, signals, progress)
         with store.stage("evaluate") as result:
-            student = measured(model, plan, public, signals.counts)
+            student = measured(model, plan, public, signals)
             result |= {"metrics": student.metrics, "neighbours": student.neighbours}
         statement = state(bound, present, digest.hex(), student.metrics)
         with store.stage("publish"):
@@ -126,6 +128,16 @@ def run(
         store.close()
     delta = None if statement.epsilon is None else plan.privacy.delta
     return Result(run_id, student_folder, statement.epsilon, delta, statement, student.neighbours)
+
+
+def forecast(plan: Plan | Path | str) -> Forecast:
+    """What a run of the plan would cost and show, from the plan and public data alone; nothing is asked or spent.
+
+    Raises `PlanError` and `DataError` as the run would.
+    """
+    base = Path.cwd() if isinstance(plan, Plan) else Path(plan).absolute().parent
+    plan = plan if isinstance(plan, Plan) else read_plan(Path(plan))
+    return foreseen(plan, base, home() / "cache")
 
 
 def compare(

@@ -1,16 +1,18 @@
 """A comparison as people look at it: a table for a terminal or a page, and a picture."""
 
-import math
 from pathlib import Path
 
 from coordinator.comparison import Comparison
 from coordinator.terms import rounded_up
 
+OFF_THE_SCALE = 1e4
+"""Perplexity from which a student is worse than useless: five times worse than guessing among 2,000 words."""
+
 _COLUMNS = (("wordsim", "WordSim"), ("analogies", "analogies"))
 
 
 def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Headings, and a row a method: perplexity at each epsilon, its spread, and its ratio to the row without privacy; the
+    """Headings, and a row a method: perplexity at each epsilon, its spread, its ratio to the best without privacy; the
     other metrics at the largest epsilon; what the paper's formula would claim there.
     """
     largest = comparison.epsilons[-1]
@@ -45,7 +47,8 @@ def summary(comparison: Comparison) -> list[str]:
     unit = "user" if plan.privacy.unit == "user" else plan.privacy.record
     lines = [
         f"Context perplexity on public held-out text, mean and spread over {seeds} seed{'s' if seeds > 1 else ''}, and "
-        f"its ratio to no privacy; unit: one {unit}; delta {plan.privacy.delta:g}; {plan.vocabulary.size:,} words.",
+        f"its ratio to the best row without privacy; unit: one {unit}; delta {plan.privacy.delta:g}; "
+        f"{plan.vocabulary.size:,} words.",
         f"All private cells together cost epsilon {rounded_up(comparison.total.epsilon)} at delta "
         f"{plan.privacy.delta:g}.",
     ]
@@ -67,8 +70,10 @@ def draw(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
     epsilons = comparison.epsilons
     for number, method in enumerate(comparison.methods):
         spreads = [comparison.spread(method.name, epsilon, "perplexity") for epsilon in epsilons]
-        points = [(e, s) for e, s in zip(epsilons, spreads, strict=True) if s is not None and math.isfinite(s[0])]
+        found = [(e, s) for e, s in zip(epsilons, spreads, strict=True) if s is not None]
+        points = [(epsilon, each) for epsilon, each in found if each[0] < OFF_THE_SCALE]
         if not points:
+            axes.plot([], [], color=f"C{number % 10}", label=f"{method.label} (off the scale)")
             continue
         places, means, errors = [e for e, _ in points], [s[0] for _, s in points], [s[1] for _, s in points]
         plain = not method.private or method.name == "unigram"
@@ -105,9 +110,12 @@ def _perplexity(comparison: Comparison, method: str, epsilon: float) -> str:
     if spread is None:
         return "-"
     mean, deviation = spread
+    if mean >= OFF_THE_SCALE:
+        return f"{mean:.0e}"
     said = f"{mean:.1f} ± {deviation:.1f}" if len(comparison.seeds) > 1 else f"{mean:.1f}"
-    base = comparison.spread("non-private", epsilon, "perplexity")
-    return said if base is None else f"{said} ({mean / base[0]:.2f})"
+    bases = [comparison.spread(each.name, epsilon, "perplexity") for each in comparison.methods if not each.private]
+    best = min((base[0] for base in bases if base is not None), default=None)
+    return said if best is None else f"{said} ({mean / best:.2f})"
 
 
 def _probes(comparison: Comparison) -> list[str]:

@@ -101,6 +101,26 @@ def run(
 
 
 @app.command()
+def forecast(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, a TOML file.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say what a run would cost and how much of its signals the noise would leave. Nothing is asked or spent."""
+    from coordinator import api
+    from coordinator.forecast import headline, record, summary, table
+
+    found = api.forecast(plan)
+    out.print(headline(found), markup=False)
+    out.print()
+    _table(*table(found))
+    out.print()
+    for line in summary(found):
+        _prose(line)
+    if as_json:
+        _json(record(found))
+
+
+@app.command()
 def compare(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan whose parties are simulated.")],
     recipes: Annotated[str, typer.Option(help="Which rows, by name and with commas; all by default.")] = "",
@@ -125,13 +145,7 @@ def compare(
         )
     finally:
         progress.close()
-    heads, rows = chart.rows(found)
-    table = Table(box=None, pad_edge=False)
-    for number, heading in enumerate(heads):
-        table.add_column(heading, justify="left" if not number else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    out.print(table)
+    _table(*chart.rows(found))
     for line in chart.summary(found):
         _prose(line)
     out.print(f"table and picture: {found.folder}", markup=False)
@@ -205,6 +219,16 @@ def _summary(result: Any) -> None:
         for word, near in result.neighbours.items():
             out.print(f"  {word}: {', '.join(near)}", markup=False)
     out.print(f"next: coordinator report {result.run}", markup=False)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Rows below headings: the first column is names, the others figures, a column without a heading remarks."""
+    table = Table(box=None, pad_edge=False)
+    for number, heading in enumerate(heads):
+        table.add_column(heading, justify="right" if number and heading else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)
 
 
 def _prose(text: str) -> None:

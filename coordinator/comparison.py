@@ -179,7 +179,7 @@ def _bench(
     folder: Path,
 ) -> Bench:
     # Every method may need the reference, whatever the plan's own signals are.
-    seeded = changed(plan, seed=seed, signals=["votes", "hidden"], private_training=None)
+    seeded = changed(plan, seed=seed, signals=["votes", "hidden", "moments"], private_training=None)
     public = prepare(seeded, base, cache)
     request = SimulationRequest(
         parties=parties,
@@ -217,4 +217,5 @@ def _filled(method: Method, epsilon: float | None, bench: Bench, probes: Probes)
 
 
 def _perplexity(cell: Cell) -> str:
-    return f"perplexity {cell.metrics['perplexity']:.1f}"
+    perplexity = cell.metrics["perplexity"]
+    return f"perplexity {perplexity:.1f}" if perplexity < 1e5 else f"perplexity {perplexity:.0e}"

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-from aggregation.mechanism import Released
 from coordinator.plan import Plan, ProbeTable
 from coordinator.public import Public, source_of
+from coordinator.recipes.dped import Signals
 from learning.text import Document, read
 from learning.words import Vocabulary, tokenize
 
@@ -65,14 +65,15 @@ class Probes:
         return {name: probe_accuracy(vectors, train, test) for name, (train, test) in self.tasks.items()}
 
 
-def measured(model: "SkipGram", plan: Plan, public: Public, counts: Released | None) -> Student:
-    """The student with its metrics. counts: the noisy counts, if they were released; the floor is made from them."""
+def measured(model: "SkipGram", plan: Plan, public: Public, signals: Signals) -> Student:
+    """The student with its metrics, and the floor that the same released counts or moments give."""
     vocabulary = public.vocabulary
     metrics = metrics_of(model, plan, public)
     if public.heldout:
-        metrics |= floors(plan, public, counts)
-    if counts is not None:
-        metrics["noise_sigma"] = counts.sigma
+        metrics |= floors(plan, public, signals)
+    released = signals.counts or signals.moments
+    if released is not None:
+        metrics["noise_sigma"] = released.sigma
     parameters = {"inputs": model.inputs, "outputs": model.outputs, "bias": model.bias}
     return Student(vocabulary, model.inputs, parameters, metrics, neighbours(model.inputs, vocabulary))
 
@@ -91,14 +92,17 @@ def metrics_of(model: "SkipGram", plan: Plan, public: Public) -> dict[str, Any]:
     return metrics
 
 
-def floors(plan: Plan, public: Public, counts: Released | None) -> dict[str, float]:
-    """Perplexities of models that know how frequent words are and nothing else: of the noisy counts, of public text."""
+def floors(plan: Plan, public: Public, signals: Signals) -> dict[str, float]:
+    """Perplexities of models that know nothing but how frequent words are: of what was released, of public text."""
     from learning import evaluation, skipgram
+    from learning.prior import frequencies_of
 
     heldout = public.heldout_counts(plan.dped.window)
     known = {"public_unigram": skipgram.unigram(public.counts.toarray(), 0)}
-    if counts is not None:
-        known["unigram_floor"] = skipgram.unigram(counts.values, counts.sigma)
+    if signals.counts is not None:
+        known["unigram_floor"] = skipgram.unigram(signals.counts.values, signals.counts.sigma)
+    if signals.moments is not None and public.moments is not None:
+        known["unigram_floor"] = frequencies_of(signals.moments, public.moments[0])
     return {name: evaluation.unigram_perplexity(floor, heldout) for name, floor in known.items()}
 
 

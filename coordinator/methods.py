@@ -8,6 +8,7 @@ our guarantee; what each gives up of its paper is said where it is made.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -20,7 +21,7 @@ from aggregation.counts import CountsMechanism
 from aggregation.gradients import GradientMechanism, fine_levels
 from aggregation.hidden import HiddenMechanism
 from aggregation.joint import JointMechanism, TeacherSignal
-from aggregation.mechanism import Contribution, IntArray, Released
+from aggregation.mechanism import Contribution, IntArray
 from aggregation.noise import NoiseStream
 from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
@@ -30,18 +31,18 @@ from coordinator.progress import Progress
 from coordinator.public import Public
 from coordinator.recipes import dped
 from coordinator.report import paper_claim
-from coordinator.terms import SAMPLER_SHARE, Bound, bind, shares
+from coordinator.terms import SAMPLER_SHARE, Bound, bind, shares, vectors_mechanism
 
 if TYPE_CHECKING:
     from learning.skipgram import SkipGram
 
-SKETCH_WIDTH = 40
+SKETCH_WIDTH, SKETCH_CLIP = 64, 10.0
+"""Random features, and the L2 norm of one unit's embedding; chosen on WikiText-2's sentences."""
+OPEN_STEPS = 100
 NEIGHBOURS = 10
 """Which nearest public neighbour a word's radius reaches to."""
 RADII = 1.0
 """L2 norm, in radii, to which a teacher's move from the public reference is clipped."""
-SMALLEST_NOISE = 8.0
-"""Standard deviation of a share, grid units, that levels are chosen for."""
 
 
 @dataclass(slots=True)
@@ -54,6 +55,7 @@ class Bench:
     progress: Progress
     _units: tuple[sparse.csr_array, ...] | None = None
     _answers: dict[tuple[Any, ...], tuple[TeacherSignal, ...]] = field(default_factory=dict)
+    _bounded: dict[tuple[Any, ...], list[Contribution]] = field(default_factory=dict)
 
     @property
     def seed(self) -> int:
@@ -97,6 +99,15 @@ class Bench:
             self._answers[key] = self.shards.answers(to_bytes(self.public.reference), wanted)
         return self._answers[key]
 
+    def bounded(
+        self, what: str, mechanism: Any, bound: Callable[[sparse.csr_array], Contribution]
+    ) -> list[Contribution]:
+        """Each party's bounded sum, made once for every clip and grid: the noise alone differs between epsilons."""
+        key = (what, mechanism.clip, mechanism.levels)
+        if key not in self._bounded:
+            self._bounded[key] = [bound(units) for units in self.units()]
+        return self._bounded[key]
+
     def stream(self, *labels: str | int) -> NoiseStream:
         """Noise of its own for these labels; from the seed only where the plan says so."""
         if self.plan.privacy.insecure_reproducible_noise:
@@ -105,7 +116,7 @@ class Bench:
 
     def bound(self, epsilon: float, **settings: Any) -> Bound:
         """The plan at another epsilon and with other `[dped]` settings, calibrated."""
-        return bind(changed(self.plan, epsilon=epsilon, **settings))
+        return bind(changed(self.plan, epsilon=epsilon, **settings), self.public)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +173,8 @@ def _dped(*signals: str, **settings: Any) -> Make:
     """The recipe itself with these signals, on the same functions that a run uses."""
 
     def make(bench: Bench, epsilon: float) -> Outcome:
+        from learning.moments import contribute
+
         bound = bench.bound(epsilon, signals=list(signals), private_training=None, **settings)
         plan, public = bound.plan, bench.public
         found = dped.Signals()
@@ -171,8 +184,14 @@ def _dped(*signals: str, **settings: Any) -> Make:
             match release.mechanism:
                 case CountsMechanism() as counts:
                     size = plan.vocabulary.size
-                    total = summed(bench, counts, [counts.contribute(units) for units in bench.units()])
+                    total = summed(bench, counts, bench.bounded("counts", counts, counts.contribute))
                     found = replace(found, counts=counts.release(total.reshape(size, size), present))
+                case VectorMechanism() as vectors:
+                    assert public.moments is not None
+                    directions, _ = public.moments
+                    bounding = partial(contribute, directions=directions, mechanism=vectors)
+                    total = summed(bench, vectors, bench.bounded("moments", vectors, bounding))
+                    found = replace(found, moments=vectors.release(total, present))
                 case ThresholdedVotes() as votes:
                     clear = np.hstack([votes.contribute(cast(IntArray, each.votes)) for each in bench.answers()])
                     answered = votes.answer(clear, bench.stream("compare", "votes"))
@@ -210,21 +229,18 @@ def _accuracy(labels: NDArray[np.integer[Any]], votes: IntArray) -> float:
 
 
 def _unigram(bench: Bench, epsilon: float) -> Outcome:
-    """The floor: the whole budget on how frequent words are, and nothing else learned."""
-    size = bench.plan.vocabulary.size
+    """The floor: the whole budget on how frequent words are, drawn to the public frequencies; nothing else learned."""
+    from learning.moments import contribute
+    from learning.prior import frequencies_of
+
+    assert bench.public.frequencies is not None
+    directions, clip = bench.public.frequencies
     multiplier = calibrate(GaussianDpEvent, epsilon, bench.delta)
-    clip = _unigram_clip(bench)
-    mechanism = CountsMechanism(clip, _levels(multiplier, shares(bench.plan)), multiplier, shares(bench.plan))
-    occurrences = [_contexts(units, size) for units in bench.units()]
-    total = summed(bench, mechanism, [mechanism.contribute(each) for each in occurrences])
-    released = mechanism.release(total.ravel(), len(occurrences))
-    return Outcome(flat(frequencies(released)), mechanism.event())
-
-
-def frequencies(released: Released) -> NDArray[np.float64]:
-    """Noisy word counts [words] as probabilities: what is under half the noise counts as that."""
-    kept = np.maximum(released.values, max(released.sigma / 2, 0.5))
-    return np.asarray(kept / kept.sum(), dtype=np.float64)
+    mechanism = vectors_mechanism(bench.plan, clip, multiplier)
+    bounding = partial(contribute, directions=directions, mechanism=mechanism)
+    total = summed(bench, mechanism, bench.bounded("frequencies", mechanism, bounding))
+    released = mechanism.release(total, len(bench.units()))
+    return Outcome(flat(frequencies_of(released, directions)), mechanism.event())
 
 
 def flat(probabilities: NDArray[np.float64]) -> "SkipGram":
@@ -233,18 +249,6 @@ def flat(probabilities: NDArray[np.float64]) -> "SkipGram":
 
     nothing = np.zeros((len(probabilities), 1), dtype=np.float32)
     return SkipGram(nothing, nothing, np.log(probabilities).astype(np.float32))
-
-
-def _contexts(units: sparse.csr_array, size: int) -> sparse.csr_array:
-    """How often each word is a context in every unit, [units, words], of pair counts [units, words * words]."""
-    rows = units.tocoo()
-    return sparse.coo_array((rows.data, (rows.row, rows.col % size)), shape=(units.shape[0], size)).tocsr()
-
-
-def _unigram_clip(bench: Bench) -> float:
-    """Of the plan's clip of pairs, that of words: a word is the context of about twice the window's pairs."""
-    pairs = 1.0 if bench.plan.privacy.record == "pair" else bench.plan.dped.clip
-    return pairs if bench.plan.privacy.record == "pair" else pairs * math.sqrt(2 * bench.plan.dped.window)
 
 
 def _private_skipgram(bench: Bench, epsilon: float) -> Outcome:
@@ -290,9 +294,9 @@ def _sketch(bench: Bench, epsilon: float) -> Outcome:
     plan = bench.plan
     features = Features.from_seed(plan.vocabulary.size, SKETCH_WIDTH, bench.seed)
     multiplier = calibrate(GaussianDpEvent, epsilon, bench.delta)
-    clip = 1.0 if plan.privacy.record == "pair" else plan.dped.clip
-    mechanism = VectorMechanism(clip, _levels(multiplier, shares(plan)), multiplier, shares(plan))
-    total = summed(bench, mechanism, [contribute(units, features, mechanism) for units in bench.units()])
+    mechanism = vectors_mechanism(plan, 1.0 if plan.privacy.record == "pair" else SKETCH_CLIP, multiplier)
+    bounding = partial(contribute, features=features, mechanism=mechanism)
+    total = summed(bench, mechanism, bench.bounded("sketch", mechanism, bounding))
     released = mechanism.release(total, len(bench.units()))
     model = fit_sketch(
         released.values,
@@ -340,9 +344,15 @@ def _open(bench: Bench, epsilon: float) -> Outcome:
     return Outcome(fit(bench.exact(), dimension=bench.plan.dped.dimension, seed=bench.seed), None)
 
 
-def _levels(multiplier: float, count: int) -> int:
-    """Grid units in a clip such that a share's noise is drawn quickly and finely."""
-    return max(64, math.ceil(SMALLEST_NOISE * math.sqrt(count) / multiplier))
+def _open_from_public(bench: Bench, epsilon: float) -> Outcome:
+    """No privacy either, from the public reference and drawn to it, as teachers are: what public text adds."""
+    from learning.teachers import train_teacher
+
+    assert bench.public.reference is not None
+    model = train_teacher(
+        bench.exact(), bench.public.reference, alignment="initialisation", seed=bench.seed, steps=OPEN_STEPS
+    )
+    return Outcome(model, None)
 
 
 def _composed(events: Sequence[DpEvent]) -> DpEvent:
@@ -359,10 +369,12 @@ METHODS: dict[str, Method] = {
         Method("pate", "output only (PATE)", _dped("votes")),
         Method("hidden", "hidden states only", _dped("hidden", threshold=None, noise_at="parties")),
         Method("counts", "counts", _dped("counts", threshold=None, noise_at="parties")),
+        Method("moments", "moments along public directions", _dped("moments", threshold=None, noise_at="parties")),
         Method("dp-sgd", "DP-SGD skip-gram", _private_skipgram),
         Method("dp-merf", "DP-MERF style", _sketch),
         Method("neighbour", "neighbour style", _neighbours),
         Method("unigram", "noised unigram (the floor)", _unigram),
         Method("non-private", "no privacy", _open, private=False),
+        Method("non-private-public", "no privacy, from the public start", _open_from_public, private=False),
     )
 }

@@ -12,7 +12,7 @@ from protos.settings import Settings, SettingsError, read_settings
 LARGEST_DELTA = 1e-3
 NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 
-Signal = Literal["votes", "hidden", "counts"]
+Signal = Literal["votes", "hidden", "counts", "moments"]
 Layer = Literal["centre", "context"]
 Name = Annotated[str, Field(pattern=NAME)]
 
@@ -26,7 +26,10 @@ class RunTable(Settings):
 
 
 class PrivacyTable(Settings):
-    """`[privacy]`: the promise, under add-or-remove of one unit at one party."""
+    """`[privacy]`: the promise, under add-or-remove of one unit at one party.
+
+    declared_size: units of all parties together, a public figure, about right; only `coordinator forecast` uses it.
+    """
 
     epsilon: Annotated[float, Field(gt=0, le=100)]
     delta: float
@@ -36,6 +39,7 @@ class PrivacyTable(Settings):
     dropouts: Annotated[int, Field(ge=0)] = 0
     colluders: Annotated[int, Field(ge=0)] = 0
     noise_multiplier: Annotated[float, Field(gt=0)] | None = None
+    declared_size: Annotated[int, Field(ge=1)] | None = None
     insecure_reproducible_noise: bool = False
 
     @field_validator("delta")
@@ -169,6 +173,7 @@ class BudgetTable(Settings):
     votes: Annotated[float, Field(gt=0)] = 1.0
     hidden: Annotated[float, Field(gt=0)] = 1.0
     counts: Annotated[float, Field(gt=0)] = 1.0
+    moments: Annotated[float, Field(gt=0)] = 1.0
 
 
 class PrivateTrainingTable(Settings):
@@ -179,10 +184,10 @@ class PrivateTrainingTable(Settings):
     """
 
     units_per_teacher: Annotated[int, Field(ge=2)]
-    steps: Annotated[int, Field(ge=1, le=100_000)] = 200
-    batch: Annotated[int, Field(ge=1)] = 256
-    clip: Annotated[float, Field(gt=0)] = 1.0
-    learning_rate: Annotated[float, Field(gt=0)] = 0.05
+    steps: Annotated[int, Field(ge=1, le=100_000)] = 60
+    batch: Annotated[int, Field(ge=1)] = 512
+    clip: Annotated[float, Field(gt=0)] = 0.3
+    learning_rate: Annotated[float, Field(gt=0)] = 5.0
 
     @model_validator(mode="after")
     def _a_batch_is_a_sample(self) -> "PrivateTrainingTable":
@@ -201,6 +206,9 @@ class DpedTable(Settings):
     window: context words on each side.
     levels: grid units in the clip norm. block_rows: rows of a released matrix that travel at once.
 
+    "moments" are word frequencies and second moments along `dimension` public directions: what "counts" say cell by
+    cell, in far fewer numbers. moments_clip: L2 norm of one unit's; by default what public text suggests.
+
     Of the signals "votes" and "hidden":
     queries, classes: words that are asked about and words a vote may name: so many from the vocabulary's first, or a
     list. layers: whose vectors of a word are its hidden states. hidden_clip: L2 norm of one layer's vector.
@@ -218,6 +226,8 @@ class DpedTable(Settings):
     levels: Annotated[int, Field(ge=2, le=2**20)] = 320
     block_rows: Annotated[int, Field(ge=1)] | None = None
     budget: BudgetTable = BudgetTable()
+
+    moments_clip: Annotated[float, Field(gt=0)] | None = None
 
     teachers_per_party: Annotated[int, Field(ge=1, le=1000)] = 3
     queries: Annotated[int, Field(ge=1)] | list[str] | None = None
@@ -272,9 +282,11 @@ class DpedTable(Settings):
             )
         if self.private_training is not None and not self.teaches:
             raise ValueError('[dped.private_training] trains teachers. Add "votes" or "hidden" to signals.')
-        if self.private_training is not None and "counts" in self.signals:
+        if "counts" in self.signals and "moments" in self.signals:
+            raise ValueError('[dped] "moments" say along public directions what "counts" say cell by cell. Use one.')
+        if self.private_training is not None and {"counts", "moments"} & set(self.signals):
             raise ValueError(
-                '[dped.private_training] takes the whole budget. Take "counts" out of signals, or leave it out.'
+                '[dped.private_training] takes the whole budget. Use the signals "votes" and "hidden" alone with it.'
             )
         if self.private_training is not None and self.noise_at == "coordinator":
             raise ValueError('[dped.private_training] makes answers free: noise_at = "coordinator" has no use then.')
@@ -284,6 +296,11 @@ class DpedTable(Settings):
     def teaches(self) -> bool:
         """Whether any signal comes from teachers."""
         return "votes" in self.signals or "hidden" in self.signals
+
+    @property
+    def refers(self) -> bool:
+        """Whether a public skip-gram is needed: teachers start from it, and public directions are its."""
+        return self.teaches or "moments" in self.signals
 
 
 def _distinct(names: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +14,16 @@ from scipy import sparse
 from aggregation.errors import IntegrityError
 from coordinator.errors import PlanError
 from coordinator.plan import Plan, SourceTable
-from learning.cooccurrence import counts_of
+from learning.cooccurrence import counts_of, pair_counts, unit_counts
 from learning.text import DataError, Document, Source, read
-from learning.words import Vocabulary, tokenize
+from learning.words import Vocabulary, sentences, tokenize
 
 if TYPE_CHECKING:
+    from learning.moments import Directions
     from learning.skipgram import SkipGram
 
+SAMPLE = 4000
+"""Public units that a clip is chosen from."""
 _WORDS_AT_ONCE = 200_000
 
 
@@ -29,7 +33,9 @@ class Public:
 
     counts: float64 [words, words], the (word, context) counts of the vocabulary's own text. heldout: the documents of
     `[evaluation]`. queries, classes: positions in the vocabulary, each at most once; weights: how often each query was
-    listed. reference: the skip-gram that teachers start from, None for a plan without teachers.
+    listed. reference: the skip-gram that teachers start from and directions come from, None where neither is needed.
+    moments: directions and the clip that public text suggests, None for a plan without moments; frequencies: the same
+    without any direction, for the floor.
     """
 
     vocabulary: Vocabulary
@@ -39,6 +45,8 @@ class Public:
     weights: NDArray[np.int64]
     classes: NDArray[np.int64]
     reference: "SkipGram | None"
+    moments: "tuple[Directions, float] | None"
+    frequencies: "tuple[Directions, float] | None"
 
     def heldout_counts(self, window: int) -> sparse.csr_array:
         """(word, context) counts [words, words] of the held-out text."""
@@ -64,9 +72,40 @@ def prepare(plan: Plan, base: Path, cache: Path) -> Public:
     classes, _ = _words("classes", plan.dped.classes, vocabulary)
     encoded = (vocabulary.encode(tokenize(each.text)) for each in read(source, cache))
     counts = _counted(encoded, table.size, plan.dped.window)
-    reference = _reference(plan, base, counts) if plan.dped.teaches else None
+    reference = _reference(plan, base, counts) if plan.dped.refers else None
+    moments = frequencies = None
+    if "moments" in plan.dped.signals:
+        assert reference is not None
+        units = _public_units(plan, vocabulary, (each.text for each in read(source, cache)))
+        moments = _directions(plan, reference, units, min(plan.dped.dimension, table.size), plan.dped.moments_clip)
+        frequencies = _directions(plan, reference, units, 0, None)
     heldout = [] if plan.evaluation is None else list(read(source_of(plan.evaluation, base), cache))
-    return Public(vocabulary, counts, heldout, queries, weights, classes, reference)
+    return Public(vocabulary, counts, heldout, queries, weights, classes, reference, moments, frequencies)
+
+
+def _public_units(plan: Plan, vocabulary: Vocabulary, texts: Iterable[str]) -> sparse.csr_array:
+    """At most `SAMPLE` public units of the plan's kind, from the beginning: pair counts [units, words * words]."""
+    size, window = len(vocabulary), plan.dped.window
+    whole = plan.privacy.record == "document" or plan.privacy.unit == "user"
+    passages = (part for text in texts for part in ([text] if whole else sentences(text)))
+    encoded = [vocabulary.encode(tokenize(part)) for part in islice(passages, SAMPLE)]
+    if plan.privacy.record == "pair":
+        pairs = pair_counts(encoded, size, window)
+        return sparse.csr_array(pairs[:: max(1, pairs.shape[0] // SAMPLE)])
+    return unit_counts([[passage] for passage in encoded], size, window)
+
+
+def _directions(
+    plan: Plan, reference: "SkipGram", units: sparse.csr_array, rank: int, clip: float | None
+) -> tuple["Directions", float]:
+    """Directions of the reference, and the plan's clip or the one that public units suggest. Raises `DataError`."""
+    from learning.moments import public_directions
+
+    try:
+        directions, suggested = public_directions(reference, units, rank=rank)
+    except IntegrityError as error:
+        raise DataError(f"[vocabulary] {plan.vocabulary.source} gives no public directions: {error}") from None
+    return directions, clip or suggested
 
 
 def source_of(table: SourceTable, base: Path) -> Source:

@@ -11,6 +11,7 @@ from aggregation.free import FreeAnswers
 from aggregation.gradients import GradientMechanism
 from aggregation.joint import JointMechanism
 from aggregation.thresholded import ThresholdedVotes
+from aggregation.vectors import VectorMechanism
 from coordinator.plan import Plan
 from coordinator.store import RunStore
 from coordinator.terms import Bound, Release, rounded_up
@@ -127,6 +128,12 @@ def described(release: Release) -> str:
                 f"each unit's counts clipped to L2 norm {counts.clip:g}, Gaussian noise of standard deviation "
                 f"{counts.noise_multiplier:g} times that on each of {release.rows * release.columns:,} sums, charged "
                 "once"
+            )
+        case VectorMechanism() as vectors:
+            return (
+                f"each unit's word frequencies and second moments along public directions clipped to L2 norm "
+                f"{vectors.clip:.4g}, Gaussian noise of standard deviation {vectors.noise_multiplier:g} times that on "
+                f"each of {release.columns:,} sums, charged once"
             )
         case JointMechanism() as joint:
             parts = []

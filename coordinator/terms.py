@@ -15,13 +15,17 @@ from aggregation.free import FreeAnswers
 from aggregation.gradients import GradientMechanism, fine_levels
 from aggregation.hidden import HiddenMechanism
 from aggregation.joint import JointMechanism
+from aggregation.noise import LARGEST_SIGMA
 from aggregation.thresholded import ThresholdedVotes
+from aggregation.vectors import VectorMechanism
 from aggregation.votes import VotesMechanism
 from coordinator.errors import PlanError
 from coordinator.plan import Plan
+from coordinator.public import Public
 from protos.conclave.v1 import plan_pb2
 
 COUNTS = "counts"
+MOMENTS = "moments"
 ANSWERS = "answers"
 VOTES = "votes"
 TRAINING = "training"
@@ -29,9 +33,11 @@ SAMPLER_SHARE = 1e-3
 """The part of a plan's delta that is kept for the noise sampler's distance from its ideal."""
 
 FREE_LEVELS = 2**20
+LARGEST_SUM = 2**31 - 1
 _HIDDEN_SIGMA = 4096.0
 _VOTES_SIGMA = 16.0
 """Standard deviations of one share on the grid that levels are chosen for: fine enough, and quick to draw."""
+_MOMENT_LEVELS, _PAIR_LEVELS = 4096, 512
 _THRESHOLD_PART = 1 / 3
 """Of what a query that passes its threshold costs, the part that testing costs."""
 
@@ -46,7 +52,9 @@ _TRUST = {
     "secure-sum": plan_pb2.TRUST_SECURE_SUM,
 }
 
-Chosen: TypeAlias = CountsMechanism | JointMechanism | ThresholdedVotes | GradientMechanism | FreeAnswers
+Chosen: TypeAlias = (
+    CountsMechanism | VectorMechanism | JointMechanism | ThresholdedVotes | GradientMechanism | FreeAnswers
+)
 Made = TypeVar("Made")
 
 
@@ -103,11 +111,14 @@ class Bound:
         return next((release for release in self.releases if release.name == name), None)
 
 
-def bind(plan: Plan) -> Bound:
-    """Choose the noise and price it. Raises `PlanError` when the plan cannot be paid from its own budget."""
+def bind(plan: Plan, public: Public | None = None) -> Bound:
+    """Choose the noise and price it. Raises `PlanError` when the plan cannot be paid from its own budget.
+
+    public: needed where moments are released, for their clip and their number.
+    """
     privacy = plan.privacy
     spare = privacy.delta * (1 - SAMPLER_SHARE)
-    releases = _releases(plan, spare)
+    releases = _releases(plan, spare, public)
     slack = sum(release.slack(privacy.epsilon) for release in releases)
     if slack > privacy.delta * SAMPLER_SHARE:
         cells = sum(release.rows * release.columns for release in releases)
@@ -153,7 +164,7 @@ def _whole(plan: Plan, multiplier: float) -> DpEvent:
     return _gradients(plan, multiplier).event()
 
 
-def _releases(plan: Plan, delta: float) -> tuple[Release, ...]:
+def _releases(plan: Plan, delta: float, public: Public | None) -> tuple[Release, ...]:
     whole = plan.privacy.noise_multiplier or calibrate(lambda z: _whole(plan, z), plan.privacy.epsilon, delta)
     settings, size = plan.dped, plan.vocabulary.size
     if settings.private_training is not None:
@@ -164,7 +175,7 @@ def _releases(plan: Plan, delta: float) -> tuple[Release, ...]:
             len(settings.layers) if "hidden" in settings.signals else 0,
             settings.dimension,
             settings.hidden_clip,
-            FREE_LEVELS,
+            min(FREE_LEVELS, LARGEST_SUM // plan.teachers),
         )
         return training, Release(ANSWERS, free, plan.queries, free.columns)
     releases = []
@@ -175,6 +186,12 @@ def _releases(plan: Plan, delta: float) -> tuple[Release, ...]:
         multiplier = whole / math.sqrt(part["counts"])
         counts = _sized("counts", lambda: CountsMechanism(clip, settings.levels, multiplier, shares(plan)))
         releases.append(Release(COUNTS, counts, size, size))
+    if "moments" in part:
+        assert public is not None
+        assert public.moments is not None
+        directions, clip = public.moments
+        moments = _sized("moments", lambda: vectors_mechanism(plan, clip, whole / math.sqrt(part["moments"])))
+        releases.append(Release(MOMENTS, moments, 1, directions.columns))
     if "votes" in part and settings.noise_at == "coordinator":
         votes = _sized("votes", lambda: _thresholded(plan, whole / math.sqrt(part["votes"])))
         releases.append(Release(VOTES, votes, plan.queries, settings.teachers_per_party))
@@ -183,6 +200,13 @@ def _releases(plan: Plan, delta: float) -> tuple[Release, ...]:
         joint = _sized("votes and hidden states", lambda: _joint(plan, whole, part))
         releases.append(Release(ANSWERS, joint, plan.queries, joint.columns, plan.queries))
     return tuple(releases)
+
+
+def vectors_mechanism(plan: Plan, clip: float, multiplier: float) -> VectorMechanism:
+    """A grid fine enough that a unit's many small numbers are not rounded away, and a sum of all units fits 32 bits."""
+    finest = _PAIR_LEVELS if plan.privacy.record == "pair" else _MOMENT_LEVELS
+    levels = max(1, min(finest, int(LARGEST_SIGMA * math.sqrt(shares(plan)) / multiplier)))
+    return VectorMechanism(clip, levels, multiplier, shares(plan))
 
 
 def _joint(plan: Plan, whole: float, part: dict[str, float]) -> JointMechanism:
@@ -274,6 +298,8 @@ def _release(release: Release) -> plan_pb2.Release:
     match release.mechanism:
         case CountsMechanism() as counts:
             _fill(message.counts, counts)
+        case VectorMechanism() as vectors:
+            _fill(message.vectors, vectors)
         case JointMechanism() as joint:
             if joint.votes is not None:
                 _fill(message.joint.votes, joint.votes)

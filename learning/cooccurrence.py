@@ -51,6 +51,20 @@ def counts_of(passages: Sequence[Passage], size: int, window: int = WINDOW) -> s
     return sparse.coo_array((np.ones(cells.size), (cells // size, cells % size)), shape=(size, size)).tocsr()
 
 
+def alike(units: sparse.csr_array) -> list[tuple[sparse.csr_array, int]]:
+    """Units and how many equal ones each stands for; only units of one cell are looked at."""
+    if units.shape[0] == 0 or not (np.diff(units.indptr) == 1).all():
+        return [(units, 1)]
+    kinds, times = np.unique(np.stack([units.indices.astype(np.float64), units.data]), axis=1, return_counts=True)
+    groups = []
+    for number in np.unique(times):
+        cells, data = kinds[:, times == number]
+        starts = np.arange(cells.size + 1)
+        rows = sparse.csr_array((data, cells.astype(np.int64), starts), shape=(cells.size, units.shape[1]))
+        groups.append((rows, int(number)))
+    return groups
+
+
 def _pairs(
     passages: Sequence[Passage], owners: Sequence[int], size: int, window: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -43,6 +43,7 @@ from aggregation.errors import IntegrityError
 from aggregation.mechanism import IntArray
 from aggregation.vectors import VectorMechanism
 from learning.denoising import BLOCK_CELLS, FREQUENCIES, VECTORS, ZIPF_OFFSET
+from learning.cooccurrence import alike
 from learning.optimising import fixed_threads, minimise
 from learning.skipgram import SkipGram
 
@@ -124,8 +125,9 @@ def contribute(units: sparse.csr_array, features: Features, mechanism: VectorMec
     """
     total = np.zeros(features.dimension, dtype=np.int64)
     step = max(1, _SLICE // features.dimension)
-    for first in range(0, units.shape[0], step):
-        total += mechanism.contribute(embed(units[first : first + step], features))
+    for rows, times in alike(units):
+        for first in range(0, rows.shape[0], step):
+            total += times * mechanism.contribute(embed(rows[first : first + step], features))
     return total
 
 

@@ -12,7 +12,7 @@ from party.runs import private_folder
 from protos.conclave.v1 import party_pb2
 from protos.refusal import Reason, Refusal
 
-KINDS: Final = ("vocabulary", "reference")
+KINDS: Final = ("vocabulary", "reference", "directions")
 MAXIMUM_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -35,7 +35,7 @@ class Artefacts:
         if header.kind not in KINDS:
             raise Refusal(
                 Reason.ARTEFACT,
-                f'an artefact of kind "{header.kind[:64]}" is not known here; {" and ".join(KINDS)} are.',
+                f'an artefact of kind "{header.kind[:64]}" is not known here; {", ".join(KINDS)} are.',
             )
         if len(header.sha256) != hashlib.sha256().digest_size:
             raise Refusal(Reason.ARTEFACT, "an artefact is named by its SHA-256, 32 bytes.")

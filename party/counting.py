@@ -9,7 +9,10 @@ import numpy as np
 from scipy import sparse
 
 from aggregation.counts import CountsMechanism
+from aggregation.errors import IntegrityError
+from aggregation.vectors import VectorMechanism
 from learning.cooccurrence import Passage, pair_counts, unit_counts
+from learning.moments import Directions, contribute
 from learning.text import DataError
 from learning.words import Vocabulary, tokenize
 from party.errors import TrainingError
@@ -33,6 +36,28 @@ def cooccurrence(job: Job, mechanism: CountsMechanism, progress: Callable[[int],
     for _, counted in counted_units(job, vocabulary, progress):
         total = total + mechanism.contribute(counted)
     return total.reshape((size, size)).tocsr()
+
+
+def moments(job: Job, mechanism: VectorMechanism, progress: Callable[[int], None]) -> sparse.csr_array:
+    """Every unit's frequencies and moments along the public directions, bounded and summed: int64 `[1, columns]`.
+
+    Moves by at most `levels` grid units when one unit is added or removed. Memory: one chunk of units, and slices of
+    their vectors. Raises like `cooccurrence`, and `TrainingError` for directions that cannot be used.
+    """
+    vocabulary = vocabulary_of(job)
+    try:
+        directions = Directions.from_bytes(Path(job.directions).read_bytes())
+    except IntegrityError as error:
+        raise TrainingError(f"the directions that were provided cannot be used: {error}") from None
+    if directions.size != len(vocabulary):
+        raise TrainingError(
+            f"the directions that were provided are of {directions.size:,} words, the vocabulary has "
+            f"{len(vocabulary):,}."
+        )
+    total = np.zeros(directions.columns, dtype=np.int64)
+    for _, counted in counted_units(job, vocabulary, progress):
+        total += contribute(counted, directions, mechanism)
+    return sparse.csr_array(total[None, :])
 
 
 def counted_units(

@@ -48,6 +48,7 @@ class Job:
     cache: str
     result: str
     teaching: Teaching | None = None
+    directions: str = ""
 
     @property
     def shard_table(self) -> ShardTable:

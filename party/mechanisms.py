@@ -9,11 +9,12 @@ from aggregation.gradients import GradientMechanism
 from aggregation.hidden import HiddenMechanism
 from aggregation.joint import JointMechanism
 from aggregation.thresholded import ThresholdedVotes
+from aggregation.vectors import VectorMechanism
 from aggregation.votes import VotesMechanism
 from protos.conclave.v1 import plan_pb2
 from protos.refusal import Reason, Refusal
 
-Answering: TypeAlias = CountsMechanism | JointMechanism | ThresholdedVotes | FreeAnswers
+Answering: TypeAlias = CountsMechanism | VectorMechanism | JointMechanism | ThresholdedVotes | FreeAnswers
 """Mechanisms under which rows are answered."""
 Named: TypeAlias = Answering | GradientMechanism
 
@@ -36,7 +37,7 @@ def answering(release: plan_pb2.Release) -> Answering:
 
 def shares_of(mechanism: Named) -> int:
     """How many parties' noise the mechanism counts on; 0 where parties add none."""
-    return mechanism.shares if isinstance(mechanism, CountsMechanism | JointMechanism) else 0
+    return mechanism.shares if isinstance(mechanism, CountsMechanism | VectorMechanism | JointMechanism) else 0
 
 
 def broken(what: str) -> Refusal:
@@ -50,6 +51,14 @@ def _mechanism_of(release: plan_pb2.Release) -> Named:
             counts = release.counts
             return CountsMechanism(
                 clip=counts.clip, levels=counts.levels, noise_multiplier=counts.noise_multiplier, shares=counts.shares
+            )
+        case "vectors":
+            vectors = release.vectors
+            return VectorMechanism(
+                clip=vectors.clip,
+                levels=vectors.levels,
+                noise_multiplier=vectors.noise_multiplier,
+                shares=vectors.shares,
             )
         case "joint":
             return _joint(release.joint)
@@ -85,8 +94,8 @@ def _mechanism_of(release: plan_pb2.Release) -> Named:
                 levels=free.levels,
             )
     raise broken(
-        f"release {release.name} has no mechanism that this party knows; it knows counts, joint, thresholded, "
-        "gradients and free"
+        f"release {release.name} has no mechanism that this party knows; it knows counts, vectors, joint, "
+        "thresholded, gradients and free"
     )
 
 

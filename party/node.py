@@ -26,7 +26,7 @@ from party.job import Job, Teaching, release_of
 from party.ledger import Ledger
 from party.policy import admit, event_of
 from party.runs import NAME, Operation, Run, Runs, check_run_id, private_folder
-from party.tasks import TRAINS, Asks, insecure_key, job_of
+from party.tasks import TRAINS, Asks, check_fit, insecure_key, job_of
 from party.training import Training
 from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2, party_pb2_grpc
@@ -297,6 +297,7 @@ class Node(party_pb2_grpc.PartyServicer):
 
     async def _train(self, run: Run, operation: str, training: Training, job: Job) -> None:
         try:
+            await asyncio.to_thread(check_fit, job)
             if job.teaching is not None and job.teaching.training:
                 job = await self._paid(run, job, job.teaching)
             await training.run(job, self._turn, frank=self.config.policy.simulation)

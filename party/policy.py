@@ -12,6 +12,7 @@ from aggregation.errors import ConclaveError
 from aggregation.free import FreeAnswers
 from aggregation.gradients import GradientMechanism
 from aggregation.thresholded import ThresholdedVotes
+from aggregation.vectors import VectorMechanism
 from party.config import PartyConfig
 from party.mechanisms import broken, mechanism_of, shares_of
 from protos.conclave.v1 import plan_pb2
@@ -117,7 +118,7 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
             f"{shares} noise shares"
         )
     match mechanism:
-        case CountsMechanism():
+        case CountsMechanism() | VectorMechanism():
             _admit_size(mechanism, config)
         case ThresholdedVotes() if not config.policy.clear_votes:
             raise _against(
@@ -130,7 +131,7 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
     return event_of(release)
 
 
-def _admit_size(mechanism: CountsMechanism, config: PartyConfig) -> None:
+def _admit_size(mechanism: CountsMechanism | VectorMechanism, config: PartyConfig) -> None:
     declared = config.policy.declared_size
     if declared is not None and declared * mechanism.levels >= CAPACITY:
         raise _against(

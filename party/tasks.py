@@ -2,28 +2,40 @@
 
 import hashlib
 import hmac
+import math
 import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self
 
+from safetensors import SafetensorError, safe_open
+
 from aggregation.counts import CountsMechanism
 from aggregation.free import FreeAnswers
+from aggregation.gradients import GradientMechanism
 from aggregation.joint import JointMechanism
 from aggregation.thresholded import ThresholdedVotes
+from aggregation.vectors import VectorMechanism
+from learning.text import DataError
+from learning.words import Vocabulary
 from party.artefacts import Artefacts
 from party.config import PartyConfig
-from party.job import Job, Teaching
-from party.mechanisms import answering
+from party.job import Job, Teaching, release_of
+from party.mechanisms import Answering, answering, mechanism_of
 from party.runs import Run, write_whole
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.refusal import Reason, Refusal
 
-TRAINS: Final = ("cooccurrence", "teachers")
+TRAINS: Final = ("cooccurrence", "moments", "teachers")
 MOST_TEACHERS: Final = 1000
 KEY_BYTES: Final = 32
 
+_GIVES: Final[dict[str, type | tuple[type, ...]]] = {
+    "cooccurrence": CountsMechanism,
+    "moments": VectorMechanism,
+    "teachers": (JointMechanism, ThresholdedVotes, FreeAnswers),
+}
 _RECORDS: Final[dict[int, Literal["document", "sentence", "pair"]]] = {
     plan_pb2.RECORD_DOCUMENT: "document",
     plan_pb2.RECORD_SENTENCE: "sentence",
@@ -68,13 +80,10 @@ def job_of(request: party_pb2.TrainRequest, run: Run, config: PartyConfig, artef
     asks = Asks.of(request)
     release = run.release(asks.release)
     mechanism = answering(release)
-    counting = asks.kind == "cooccurrence"
-    if counting != isinstance(mechanism, CountsMechanism):
+    if not isinstance(mechanism, _GIVES[asks.kind]):
         raise _wrong(f"release {release.name} is not one that {asks.kind} can give.")
-    task = request.cooccurrence if counting else request.teachers
-    vocabulary = artefacts.path(task.vocabulary_sha256)
-    if not vocabulary.exists():
-        raise Refusal(Reason.ARTEFACT, "the vocabulary was never provided; send it first.")
+    task = getattr(request, asks.kind)
+    vocabulary = _provided(artefacts, "vocabulary", task.vocabulary_sha256)
     if not 1 <= task.window <= 1000:
         raise _wrong(f"window = {task.window} makes no sense; use 1 to 1000 words.")
     privacy = run.terms.privacy
@@ -89,8 +98,48 @@ def job_of(request: party_pb2.TrainRequest, run: Run, config: PartyConfig, artef
         release=release.SerializeToString().hex(),
         cache=str(home / "cache"),
         result=str(run.counts(release.name)),
-        teaching=None if counting else _teaching(request.teachers, release, run, config.name, artefacts, home),
+        teaching=_teaching(task, release, run, config.name, artefacts, home) if asks.kind == "teachers" else None,
+        directions=str(_provided(artefacts, "directions", task.directions_sha256)) if asks.kind == "moments" else "",
     )
+
+
+def check_fit(job: Job) -> None:
+    """What teachers are asked against what was provided, before any training is charged. Blocks: it reads files.
+
+    Raises `Refusal`: ARTEFACT for a vocabulary or a reference that is none, and for a reference of other words or
+    another width than the terms say; REQUEST for a word that the vocabulary lacks.
+    """
+    teaching = job.teaching
+    if teaching is None:
+        return
+    try:
+        size = len(Vocabulary.from_bytes(Path(job.vocabulary).read_bytes()))
+    except DataError as error:
+        raise Refusal(Reason.ARTEFACT, f"the vocabulary that was provided cannot be used: {error}") from None
+    for name, words in (("query", teaching.queries), ("class", teaching.classes)):
+        if words and max(words) >= size:
+            raise _wrong(f"a {name} is word {max(words):,}, and the vocabulary has {size:,} words, counted from 0.")
+    known, width = _shape(Path(teaching.reference))
+    if known != size:
+        raise Refusal(
+            Reason.ARTEFACT,
+            f"the reference that was provided knows {known:,} words, the vocabulary has {size:,}.",
+        )
+    bounded = _width(answering(release_of(job.release)))
+    if bounded not in (None, width):
+        raise Refusal(
+            Reason.ARTEFACT,
+            f"the reference that was provided has {width} dimensions, and the plan's terms bound hidden states of "
+            f"{bounded}.",
+        )
+    training = mechanism_of(release_of(teaching.training)) if teaching.training else None
+    parameters = size * (2 * width + 1)
+    if isinstance(training, GradientMechanism) and training.parameters != parameters:
+        raise Refusal(
+            Reason.ARTEFACT,
+            f"the reference that was provided has {parameters:,} parameters, and the plan's terms pay for a training "
+            f"of {training.parameters:,}.",
+        )
 
 
 def slot_key(home: Path) -> bytes:
@@ -109,9 +158,7 @@ def insecure_key(seed: int, party: str, role: str) -> bytes:
 def _teaching(
     task: party_pb2.TeachersTask, release: plan_pb2.Release, run: Run, party: str, artefacts: Artefacts, home: Path
 ) -> Teaching:
-    reference = artefacts.path(task.reference_sha256)
-    if not reference.exists():
-        raise Refusal(Reason.ARTEFACT, "the reference was never provided; send it first.")
+    reference = _provided(artefacts, "reference", task.reference_sha256)
     if not 1 <= task.teachers <= MOST_TEACHERS:
         raise _wrong(f"{task.teachers} teachers make no sense; use 1 to {MOST_TEACHERS}.")
     _check_words(task, release)
@@ -121,8 +168,8 @@ def _teaching(
     except KeyError:
         raise _wrong("an alignment, a layer or a kind of vote is one that this party does not know.") from None
     paid = run.release(release.free.after) if release.HasField("free") else None
-    if paid is not None and not (task.expected_batch > 0 and task.learning_rate > 0):
-        raise _wrong("private training needs an expected batch and a learning rate above 0.")
+    if paid is not None and not (0 < task.expected_batch < math.inf and 0 < task.learning_rate < math.inf):
+        raise _wrong("private training needs an expected batch and a learning rate, finite and above 0.")
     if run.terms.privacy.insecure_reproducible_noise:
         key = insecure_key(run.terms.seed, party, "slots")
     else:
@@ -160,8 +207,8 @@ def _check_words(task: party_pb2.TeachersTask, release: plan_pb2.Release) -> Non
             votes, layers = mechanism.classes, mechanism.layers
         case ThresholdedVotes():
             votes = mechanism.classes
-    for name, words in (("query", task.queries), ("class", task.classes)):
-        if len(set(words)) != len(words):
+    for name, listed in (("query", task.queries), ("class", task.classes), ("layer", task.layers)):
+        if len(set(listed)) != len(listed):
             raise _wrong(f"a {name} is listed twice; an answer is given once a word.")
     if not task.queries:
         raise _wrong("no query is listed.")
@@ -169,6 +216,37 @@ def _check_words(task: party_pb2.TeachersTask, release: plan_pb2.Release) -> Non
         raise _wrong(f"{len(task.classes)} classes are listed, and release {release.name} bounds votes over {votes}.")
     if layers and len(task.layers) != layers:
         raise _wrong(f"{len(task.layers)} layers are listed, and release {release.name} bounds {layers}.")
+
+
+def _shape(reference: Path) -> tuple[int, int]:
+    """Words and dimensions of a skip-gram on disk. Its values are read where torch is; raises `Refusal` (ARTEFACT)."""
+    try:
+        with safe_open(reference, framework="numpy") as file:
+            shape = file.get_slice("inputs").get_shape()
+    except SafetensorError:
+        shape = []
+    if len(shape) != 2:
+        raise Refusal(Reason.ARTEFACT, "the reference that was provided is no skip-gram in the safetensors format.")
+    return shape[0], shape[1]
+
+
+def _width(mechanism: Answering) -> int | None:
+    """The width of hidden states that a mechanism bounds, None where it bounds none."""
+    match mechanism:
+        case JointMechanism():
+            return None if mechanism.hidden is None else mechanism.hidden.width
+        case FreeAnswers():
+            return mechanism.width if mechanism.layers else None
+    return None
+
+
+def _provided(artefacts: Artefacts, kind: str, sha256: bytes) -> Path:
+    """Where an artefact is. Raises `Refusal` (ARTEFACT) when it never came."""
+    path = artefacts.path(sha256)
+    if not path.exists():
+        were, them = ("were", "them") if kind.endswith("s") else ("was", "it")
+        raise Refusal(Reason.ARTEFACT, f"the {kind} {were} never provided; send {them} first.")
+    return path
 
 
 def _wrong(what: str) -> Refusal:

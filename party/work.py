@@ -30,12 +30,15 @@ _PR_SET_PDEATHSIG: Final = 1
 def work(job: Job, progress: Callable[[int], None]) -> None:
     """Do the job: the bounded sum is at `job.result` when this returns. Raises `ConclaveError`."""
     from aggregation.counts import CountsMechanism
-    from party.counting import cooccurrence
+    from aggregation.vectors import VectorMechanism
+    from party.counting import cooccurrence, moments
     from party.mechanisms import answering
 
     mechanism = answering(release_of(job.release))
     if isinstance(mechanism, CountsMechanism):
         total = cooccurrence(job, mechanism, progress)
+    elif isinstance(mechanism, VectorMechanism):
+        total = moments(job, mechanism, progress)
     else:
         from party.teaching import teach
 

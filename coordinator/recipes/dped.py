@@ -18,12 +18,14 @@ from aggregation.joint import JointMechanism, JointReleased
 from aggregation.mechanism import Released
 from aggregation.noise import NoiseStream
 from aggregation.thresholded import ThresholdedVotes, thresholded_labels
+from aggregation.vectors import VectorMechanism
+from coordinator import terms
 from coordinator.federation import Federation
 from coordinator.plan import Plan
 from coordinator.progress import Progress
 from coordinator.public import Public
 from coordinator.store import RunStore
-from coordinator.terms import COUNTS, Bound, Release, rounded_up
+from coordinator.terms import COUNTS, MOMENTS, Bound, Release, rounded_up
 from protos.conclave.v1 import party_pb2
 from protos.digest import artefact_digest
 
@@ -44,12 +46,14 @@ _VOTE = {"probable": party_pb2.VOTE_PROBABLE, "lift": party_pb2.VOTE_LIFT}
 class Signals:
     """What was released, ready to learn from; all of it public now.
 
-    counts: the noisy sum [words, words]. labels: int64 [queries], the word that teachers named, -1 where they abstain.
-    histogram: float64 [queries, classes], the noisy votes as shares of the teachers; histogram_noise: their standard
-    deviation. hidden: float64 [queries, layers, width], the noisy mean over teachers; hidden_noise: likewise.
+    counts: the noisy sum [words, words]. moments: noisy frequencies and moments along public directions.
+    labels: int64 [queries], the word that teachers named, -1 where they abstain. histogram: float64 [queries, classes],
+    the noisy votes as shares of the teachers; histogram_noise: their standard deviation. hidden: float64 [queries,
+    layers, width], the noisy mean over teachers; hidden_noise: likewise.
     """
 
     counts: Released | None = None
+    moments: Released | None = None
     labels: NDArray[np.int64] | None = None
     histogram: NDArray[np.float64] | None = None
     histogram_noise: float = 0.0
@@ -69,12 +73,17 @@ async def collect(bound: Bound, public: Public, federation: Federation, store: R
         if public.reference is not None:
             reference = to_bytes(public.reference)
             store.write("artefacts/reference.safetensors", reference)
-            await federation.provide("reference", reference)
+            if plan.dped.teaches:
+                await federation.provide("reference", reference)
+        if public.moments is not None:
+            directions = public.moments[0].to_bytes()
+            store.write("artefacts/directions.safetensors", directions)
+            await federation.provide("directions", directions)
     asked = [release for release in bound.releases if release.rows]
     with store.stage("train"):
         for release in asked:
             request = _request(release, plan, public)
-            await federation.train(request, doing="counting" if release.name == COUNTS else "teaching")
+            await federation.train(request, doing="counting" if release.name in (COUNTS, MOMENTS) else "teaching")
     present: dict[str, int] = {}
     with store.stage("aggregate") as result:
         for release in asked:
@@ -107,6 +116,9 @@ def signals_of(bound: Bound, public: Public, present: dict[str, int], store: Run
         match release.mechanism:
             case CountsMechanism():
                 found = replace(found, counts=_counts(release.mechanism, present[COUNTS], store, release))
+            case VectorMechanism():
+                (block,) = (values for _, _, values in store.blocks(MOMENTS))
+                found = replace(found, moments=release.mechanism.release(block[0], present[MOMENTS]))
             case ThresholdedVotes():
                 (block,) = (values for _, _, values in store.blocks(LABELS))
                 found = replace(found, labels=named(block[:, 0], public))
@@ -156,6 +168,7 @@ def learn(plan: Plan, public: Public, signals: Signals, progress: Progress) -> "
     from learning import skipgram
     from learning.distilling import distil
     from learning.lesson import Lesson
+    from learning.prior import fit_moments
     from learning.teachers import align
 
     def shown(done: float) -> None:
@@ -167,6 +180,10 @@ def learn(plan: Plan, public: Public, signals: Signals, progress: Progress) -> "
         fitted = skipgram.fit_noisy(counts, sigma, dimension=plan.dped.dimension, seed=plan.run.seed, on_step=shown)
         start = fitted if start is None else align(fitted, start)
     assert start is not None
+    if signals.moments is not None:
+        assert public.moments is not None
+        fitted = fit_moments(signals.moments, public.moments[0], on_step=shown)
+        start = align(fitted, start) if plan.dped.teaches and start is not None else fitted
     if signals.labels is None and signals.histogram is None and signals.hidden is None:
         return start
     lesson = Lesson(
@@ -196,9 +213,18 @@ def _request(release: Release, plan: Plan, public: Public) -> party_pb2.TrainReq
 
     settings = plan.dped
     request = party_pb2.TrainRequest(operation_id=f"{release.name}-0")
-    task = request.cooccurrence if release.name == COUNTS else request.teachers
+    task: party_pb2.CooccurrenceTask | party_pb2.MomentsTask | party_pb2.TeachersTask
+    match release.name:
+        case terms.COUNTS:
+            task = request.cooccurrence
+        case terms.MOMENTS:
+            task = request.moments
+        case _:
+            task = request.teachers
     task.release, task.vocabulary_sha256, task.window = release.name, public.vocabulary.sha256, settings.window
-    if release.name == COUNTS:
+    if public.moments is not None and release.name == MOMENTS:
+        request.moments.directions_sha256 = artefact_digest(public.moments[0].to_bytes())
+    if release.name in (COUNTS, MOMENTS):
         return request
     assert public.reference is not None
     request.teachers.MergeFrom(

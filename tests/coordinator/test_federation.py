@@ -231,6 +231,44 @@ async def test_a_party_lost_midway_is_left_out_of_the_whole_sum(bound, store):
     assert len(set(north.asked)) == 3, "the same numbers stand for the same rows when a sum starts again"
 
 
+async def test_matrices_that_are_gathered_stay_apart_by_party(bound):
+    rng = np.random.default_rng(2)
+    one, other = (rng.integers(-(2**31), 2**31, (ROWS, COLUMNS), dtype=np.int32) for _ in range(2))
+    async with served(Stub("north", one), Stub("south", other)) as addresses:
+        parties = federation(addresses, bound)
+        await parties.open("r", bound)
+        found = await parties.gather("votes", ROWS, COLUMNS, BLOCK)
+        await parties.close()
+    assert list(found) == ["north", "south"]
+    assert found["north"].dtype == np.int64
+    assert np.array_equal(found["north"], one)
+    assert np.array_equal(found["south"], other)
+
+
+@pytest.mark.parametrize("lost", ["north", "south"])
+async def test_a_party_lost_midway_is_left_out_of_what_is_gathered(bound, lost):
+    rng = np.random.default_rng(3)
+    matrices = {name: rng.integers(0, 9, (ROWS, COLUMNS), dtype=np.int32) for name in ("north", "south")}
+
+    class Dying(Stub):
+        async def respond(self, request, context):
+            if request.batch == 2:
+                await asyncio.sleep(60)
+            async for response in super().respond(request, context):
+                yield response
+
+    stubs = [(Dying if name == lost else Stub)(name, matrix) for name, matrix in matrices.items()]
+    async with served(*stubs) as addresses:
+        parties = federation(addresses, bound)
+        await parties.open("r", bound)
+        found = await parties.gather("votes", ROWS, COLUMNS, BLOCK)
+        await parties.close()
+    (left,) = {"north", "south"} - {lost}
+    assert list(found) == [left]
+    assert np.array_equal(found[left], matrices[left])
+    assert list(parties.lost) == [lost]
+
+
 async def test_memory_of_a_sum_is_a_few_blocks_whatever_the_matrix(bound, store):
     rows, columns, block = 2048, 1024, 64
 

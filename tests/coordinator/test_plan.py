@@ -98,6 +98,107 @@ def test_a_plan_with_parties_elsewhere_is_checked_too(tmp_path, old, new, says):
     assert re.search(says, complaint(tmp_path, CONNECT.replace(old, new)))
 
 
+def teaching(*lines, signals=("votes", "hidden"), text=RAY):
+    """The plan of `init` with other signals and these lines of `[dped]`; one of another table starts with its name."""
+    text = text.replace('signals   = ["counts"]', f"signals   = {json.dumps(list(signals))}")
+    for line in lines:
+        table, _, setting = line.rpartition("| ")
+        if not table:
+            text = text.replace("[dped]\n", f"[dped]\n{line}\n")
+        elif f"[{table}]" in text:
+            key = setting.split(" = ")[0]
+            text = re.sub(rf"(?m)^{key} *= .*$", setting, text, count=1)
+        else:
+            text = text.replace("[student]", f"[{table}]\n{setting}\n\n[student]")
+    return text
+
+
+PRIVATE = "dped.private_training| units_per_teacher = 5000"
+
+
+@pytest.mark.parametrize(
+    ("lines", "signals", "says"),
+    [
+        (["queries = 1001"], ("votes",), r"\[dped\] queries = 1,001, but the vocabulary has 1,000 words"),
+        (["queries = 0"], ("votes",), r"\[dped\] queries"),
+        (["queries = []"], ("votes",), r"\[dped\] queries.*a query is missing"),
+        (["classes = 1001"], ("votes",), r"\[dped\] classes = 1,001, but the vocabulary has 1,000 words"),
+        (["classes = 1"], ("votes",), r"\[dped\] classes"),
+        (['classes = ["the"]'], ("votes",), r"\[dped\] classes.*two classes or more"),
+        (['classes = ["the", "a", "the"]'], ("votes",), r'\[dped\] classes.*"the" is there twice'),
+        (
+            ["threshold = 13.0"],
+            ("votes",),
+            r"threshold = 13 is more votes than 12 teachers have: no query can reach it",
+        ),
+        (["threshold = 0.0"], ("votes",), r"\[dped\] threshold"),
+        (["threshold = 5.0"], ("hidden",), r'\[dped\] threshold is one of votes. Add "votes" to signals'),
+        (["threshold = 5.0"], ("counts",), r"\[dped\] threshold is one of votes"),
+        (['noise_at = "coordinator"'], ("votes",), r'noise_at = "coordinator" tests a threshold. Set threshold'),
+        (
+            ['noise_at = "coordinator"', "threshold = 5.0", "privacy| dropouts = 1"],
+            ("votes",),
+            r"\[privacy\] dropouts = 1 makes each party's share of the noise larger.*Set dropouts = 0",
+        ),
+        (['below_threshold = "guess"'], ("votes",), r"below_threshold"),
+        (["answered = 0.0"], ("votes",), r"\[dped\] answered"),
+        (["answered = 1.5"], ("votes",), r"\[dped\] answered"),
+        (
+            ["teachers_per_party = 1", "federation.shards| split = { parties = 1 }"],
+            ("votes",),
+            r"teachers_per_party = 1 with one party is one teacher.*Use several teachers or parties",
+        ),
+        (["teachers_per_party = 0"], ("votes",), r"\[dped\] teachers_per_party"),
+        (["layers = []"], ("hidden",), r"\[dped\] layers.*hidden states are of a layer"),
+        (['layers = ["centre", "centre"]'], ("hidden",), r'\[dped\] layers.*"centre" is there twice'),
+        (['layers = ["last"]'], ("hidden",), r"\[dped\] layers.*'centre' or 'context'"),
+        (["hidden_clip = 0.0"], ("hidden",), r"\[dped\] hidden_clip"),
+        ([], ("votes", "votes"), r'\[dped\] signals.*"votes" is there twice'),
+        (["dped.budget| votes = 0.0"], ("votes",), r"\[dped\] budget votes"),
+        ([PRIVATE], ("counts",), r'private_training\] trains teachers. Add "votes" or "hidden"'),
+        ([PRIVATE], ("counts", "votes"), r'private_training\] takes the whole budget.*"votes"'),
+        (
+            [PRIVATE, "threshold = 5.0", 'noise_at = "coordinator"'],
+            ("votes",),
+            r'private_training\] makes answers free: noise_at = "coordinator" has no use',
+        ),
+        ([PRIVATE + "\nbatch = 5001"], ("votes",), r"batch = 5001 is more than units_per_teacher = 5000"),
+        (["dped.private_training| batch = 5"], ("votes",), r"units_per_teacher"),
+        ([PRIVATE, 'privacy| record = "pair"'], ("votes",), r'record = "pair" makes each pair one'),
+    ],
+)
+def test_what_is_wrong_about_teachers_is_named_before_anything_is_asked(tmp_path, lines, signals, says):
+    said = complaint(tmp_path, teaching(*lines, signals=signals))
+    assert re.search(says, said), said
+    assert said.startswith("plan.toml")
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["queries = 1000", "classes = 1000"],
+        ['queries = ["the", "a", "the"]', 'classes = ["the", "a"]'],
+        ["threshold = 12.0", 'noise_at = "coordinator"'],
+        ["threshold = 6.0", "privacy| dropouts = 1"],
+        [PRIVATE + "\nbatch = 5000\nsteps = 2"],
+        pytest.param([PRIVATE], marks=pytest.mark.slow),
+        ['layers = ["centre", "context"]'],
+    ],
+)
+def test_plans_at_the_edge_of_what_works_are_good_ones(tmp_path, lines):
+    plan = read(tmp_path, teaching(*lines))
+    assert 0.9 * plan.privacy.epsilon < bind(plan).guarantee.epsilon <= plan.privacy.epsilon
+
+
+def test_one_teacher_a_party_is_enough_where_parties_are_several(tmp_path):
+    assert read(tmp_path, teaching("teachers_per_party = 1")).teachers == 4
+
+
+def test_the_same_word_listed_twice_is_one_query(tmp_path):
+    assert read(tmp_path, teaching('queries = ["the", "a", "the"]')).queries == 2
+
+
 def test_a_plan_over_its_own_budget_is_refused_with_the_noise_that_would_do(tmp_path):
     plan = read(tmp_path, RAY.replace("# noise_multiplier = 0.7", "noise_multiplier = 0.3"))
     with pytest.raises(
@@ -170,6 +271,10 @@ def test_the_plan_hash_does_not_cover_addresses_deadlines_and_places(tmp_path, o
         ("window    = 5", "window    = 4"),
         ("size   = 1000", "size   = 999"),
         ("dimension = 100", "dimension = 50"),
+        ('signals   = ["counts"]', 'signals   = ["votes"]'),
+        ("[dped]", "[dped]\nteachers_per_party = 4"),
+        ("[dped]", "[dped]\nqueries = 999"),
+        ("[dped]", "[dped]\nhidden_clip = 1.5"),
     ],
 )
 def test_the_plan_hash_covers_what_affects_data_privacy_and_result(tmp_path, old, new):

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -19,10 +20,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aggregation.events import to_json
 from coordinator import api
 from coordinator.command import main
 from coordinator.plan import read_plan
+from coordinator.store import RunIndex
 from coordinator.template import template
+from coordinator.terms import bind
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("CONCLAVE_DATA") or ROOT.parent / "shared/data")
@@ -211,6 +215,125 @@ def test_report_and_runs_show_the_run_afterwards(published, capsys, monkeypatch)
     assert json.loads(said.splitlines()[-1])["privacy"]["trust"] == "trusted-aggregator"
 
 
+def teaching(signals, *lines, text=SMALL):
+    """The small plan with other signals, two queries fewer than words, and these lines of `[dped]`."""
+    settings = "\n".join(["queries = 58", "teachers_per_party = 2", *lines])
+    text = text.replace('signals   = ["counts"]', f"signals   = {json.dumps(signals)}")
+    return text.replace("[dped]\n", f"[dped]\n{settings}\n").replace("window    = 5", "window    = 3")
+
+
+def private_training(text):
+    """The same with teachers under DP-SGD, its noise given: finding it takes a while."""
+    table = "[dped.private_training]\nunits_per_teacher = 80\nbatch = 40\nsteps = 3\n\n[student]"
+    return text.replace("[student]", table).replace("# noise_multiplier = 0.7", "noise_multiplier = 4.0")
+
+
+THRESHOLD = ('noise_at = "coordinator"', "threshold = 3.0")
+RUNS = {
+    "votes and hidden states": (teaching(["votes", "hidden"]), {"answers": "joint"}),
+    "with counts": (teaching(["votes", "hidden", "counts"]), {"counts": "counts", "answers": "joint"}),
+    "the paper's loss": (
+        teaching(["votes", "hidden"], 'loss = "paper"', "threshold = 2.0", 'layers = ["centre", "context"]'),
+        {"answers": "joint"},
+    ),
+    "other teachers": (teaching(["votes"], 'alignment = "procrustes"', 'vote = "lift"'), {"answers": "joint"}),
+    "threshold at the coordinator": (
+        teaching(["votes", "hidden"], *THRESHOLD),
+        {"votes": "thresholded", "answers": "joint"},
+    ),
+    "more noise below the threshold": (
+        teaching(["votes"], *THRESHOLD, 'below_threshold = "larger-noise"'),
+        {"votes": "thresholded"},
+    ),
+    "private training": (private_training(teaching(["votes", "hidden"])), {"training": "gradients", "answers": "free"}),
+}
+QUICK = "votes and hidden states"
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == QUICK else pytest.mark.slow) for n in RUNS])
+def test_teachers_of_party_processes_give_a_student_with_every_release_in_its_promise(addresses, home, capsys, name):
+    text, kinds = RUNS[name]
+    assert run_connected(text, addresses, "out", "--json") == 0
+    said = capsys.readouterr()
+    result = json.loads(said.out.splitlines()[-1])
+    privacy = json.loads((home / "out/student/privacy.json").read_text())
+    bound = bind(read_plan(Path("connect.toml")))
+    assert result["epsilon"] == privacy["epsilon"] == bound.guarantee.epsilon <= 8.0
+    assert [each["name"] for each in privacy["releases"]] == list(kinds)
+    for shown, release in zip(privacy["releases"], bound.releases, strict=True):
+        assert shown["event"] == to_json(release.event)
+        assert shown["charges"] == release.charges
+        assert {key: value for key, value in shown["mechanism"].items() if value is not None}
+    sent = [each.WhichOneof("mechanism") for each in bound.binding.terms.releases]
+    assert sent == list(kinds.values())
+    claimed = privacy["epsilon_by_the_papers_formula"]
+    if {"counts", "training"} & set(kinds):
+        assert claimed is None, "the paper knows neither"
+    else:
+        assert 0 < claimed < privacy["epsilon"]
+    assert main(["report", result["run"]]) == 0
+    report = capsys.readouterr().out
+    card = (home / "out/student/README.md").read_text()
+    for release in privacy["releases"]:
+        assert f"{release['name']}: {release['says']}" in report
+        assert release["says"] in card
+    assert ("would have claimed epsilon" in report) == ("would have claimed epsilon" in card) == (claimed is not None)
+    assert ("Votes in clear" in report) == ("Votes in clear" in card) == ("votes" in kinds)
+    student = home / "out/student"
+    vectors = [line.split() for line in (student / "vectors.txt").read_text().splitlines()]
+    assert vectors[0] == ["60", "8"]
+    assert np.isfinite(np.array([line[1:] for line in vectors[1:]], dtype=float)).all()
+
+
+@pytest.mark.slow
+def test_where_the_coordinator_draws_the_noise_it_keeps_noised_labels_alone(addresses, home):
+    assert run_connected(teaching(["votes", "hidden"], *THRESHOLD), addresses, "out") == 0
+    (run,) = api.runs()
+    store = RunIndex().find(run.id)
+    try:
+        (labels,) = (block for _, _, block in store.blocks("labels"))
+        assert labels.shape == (58, 1)
+        assert labels.min() >= -2
+        assert labels.max() < 60
+        assert list(store.blocks("votes")) == []
+        assert [block.shape[1] for _, _, block in store.blocks("answers")] == [8] * 15
+    finally:
+        store.close()
+    with sqlite3.connect(home / "out/run.sqlite") as sql:
+        kept = {name for (name,) in sql.execute("SELECT DISTINCT release FROM blocks")}
+    assert kept == {"labels", "answers"}
+    assert {path.name for path in (home / "out").iterdir()} >= {"run.sqlite", "student"}
+
+
+def test_a_party_that_keeps_its_votes_refuses_a_coordinator_that_wants_them(plan, home, capsys):
+    tables = api.party_tables(plan)
+    tables["party-1"]["policy"]["clear_votes"] = False
+    with serving(tables, home) as addresses:
+        assert run_connected(teaching(["votes"], *THRESHOLD), addresses, "out") == 1
+    said = capsys.readouterr().err
+    assert "party party-1 refused to join: policy clear_votes = false" in said
+    assert "Nothing was spent" in said
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (['queries = ["balam", "zebra"]'], 'queries names "zebra"'),
+        (['classes = ["balam", "yak"]'], 'classes names "yak"'),
+        (['reference = "gone.safetensors"'], r"reference = .*no such file"),
+    ],
+)
+def test_what_is_wrong_with_public_words_is_said_before_any_party_is_contacted(home, capsys, lines, says):
+    nobody = {"party-1": "127.0.0.1:9", "party-2": "127.0.0.1:9"}
+    text = teaching(["votes"]).replace("queries = 58\n", "").replace("[dped]\n", "[dped]\n" + "\n".join(lines) + "\n")
+    assert run_connected(text, nobody, "out") == 2
+    said = capsys.readouterr().err
+    assert re.search(says, said), said
+    assert "Traceback" not in said
+    assert "lost" not in said
+    assert api.runs() == []
+
+
 def test_reproducible_noise_gives_no_guarantee_and_says_so_everywhere(addresses, home, capsys):
     text = SMALL.replace("dropouts = 0", INSECURE)
     assert run_connected(text, addresses, "out", "--json") == 0
@@ -276,8 +399,18 @@ def test_the_python_api_works_inside_a_running_loop_as_in_a_notebook(addresses):
 
 
 @pytest.mark.slow
-def test_actors_and_party_processes_give_the_same_student_byte_for_byte(home):
-    text = FOUR.replace("dropouts = 0", INSECURE)
+@pytest.mark.parametrize(
+    "text",
+    [
+        FOUR,
+        teaching(["votes", "hidden", "counts"], 'layers = ["centre", "context"]', text=FOUR),
+        teaching(["votes", "hidden"], *THRESHOLD, text=FOUR),
+        private_training(teaching(["votes", "hidden"], text=FOUR)),
+    ],
+    ids=["counts", "votes, hidden states and counts", "threshold at the coordinator", "private training"],
+)
+def test_actors_and_party_processes_give_the_same_student_byte_for_byte(home, text):
+    text = text.replace("dropouts = 0", INSECURE)
     Path("plan.toml").write_text(text)
     plan = read_plan(Path("plan.toml"))
     assert main(["run", "plan.toml", "--output", "ray"]) == 0

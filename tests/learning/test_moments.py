@@ -1,4 +1,4 @@
-"""Moments along public directions: a unit's vector is what it claims, depends on that unit alone, and is summed exactly."""
+"""Moments along public directions: a unit's vector is what it claims, and the sum is bounded unit by unit."""
 
 import math
 
@@ -113,6 +113,12 @@ def test_public_directions_have_variance_one_and_the_priors_order(prior: SkipGra
     assert (norms[norms > 0] <= clip).mean() == pytest.approx(moments.QUANTILE, abs=0.02)
 
 
+def test_no_public_pair_is_clipped_where_pairs_are_units(prior: SkipGram) -> None:
+    pairs = pair_counts(some_passages(5, 100), SIZE)
+    directions, clip = public_directions(prior, pairs, rank=RANK)
+    assert np.linalg.norm(embed(pairs, directions), axis=1).max() <= clip * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("share", [0.3, 0.8])
 def test_frequencies_take_their_share_of_a_usual_unit(prior: SkipGram, share: float) -> None:
     units = some_units(5, 300)
@@ -151,6 +157,8 @@ def test_what_does_not_fit_is_refused(prior: SkipGram) -> None:
         public_directions(prior, units, rank=SIZE + 1)
     with pytest.raises(IntegrityError, match="share"):
         public_directions(prior, units, rank=RANK, share=1.0)
+    with pytest.raises(IntegrityError, match="quantile"):
+        public_directions(prior, units, rank=RANK, quantile=0.0)
     with pytest.raises(IntegrityError, match="more of them"):
         public_directions(prior, sparse.csr_array(units * 0), rank=RANK)
     with pytest.raises(IntegrityError, match="finite numbers"):

@@ -10,6 +10,8 @@ import grpc
 import numpy as np
 import pytest
 
+from learning.skipgram import SkipGram
+from learning.weights import to_bytes
 from learning.words import Vocabulary
 from party import work
 from party.config import PartyConfig, check_config
@@ -25,6 +27,43 @@ from protos.refusal import refusal_of
 
 WORDS = ("apple", "bread", "cheese", "door", "egg", "fish")
 TEXTS = ("apple bread cheese", "door egg fish apple", "bread bread cheese door", "fish egg apple apple unknown")
+
+
+WIDTH = 4
+ANSWERS = plan_pb2.Release(
+    name="answers",
+    charges=4,
+    joint=plan_pb2.JointMechanism(
+        votes=plan_pb2.VotesMechanism(classes=3, levels=2, noise=12.0, shares=2),
+        hidden=plan_pb2.HiddenMechanism(layers=2, width=WIDTH, clip=1.0, levels=64, noise=24.0, shares=2),
+    ),
+)
+THRESHOLDED = plan_pb2.Release(
+    name="votes",
+    charges=1,
+    thresholded=plan_pb2.ThresholdedVotes(
+        classes=3, teachers=4, threshold=2.0, threshold_noise=4.0, noise=6.0, cap=0.5
+    ),
+)
+TRAINING = plan_pb2.Release(
+    name="training",
+    charges=1,
+    gradients=plan_pb2.GradientMechanism(
+        clip=1.0, levels=256, noise_multiplier=2.0, sampling_probability=0.5, steps=3, parameters=6 * (2 * WIDTH + 1)
+    ),
+)
+FREE = plan_pb2.Release(
+    name="answers",
+    charges=1,
+    free=plan_pb2.FreeAnswers(after="training", classes=3, layers=2, width=WIDTH, clip=1.0, levels=2**20),
+)
+
+
+def make_reference(words: int = len(WORDS), width: int = WIDTH) -> SkipGram:
+    """A public skip-gram of these tests, any numbers."""
+    rng = np.random.default_rng(words + width)
+    inputs, outputs = (rng.normal(0, 0.3, (words, width)).astype(np.float32) for _ in range(2))
+    return SkipGram(inputs, outputs, rng.normal(0, 1, words).astype(np.float32))
 
 
 def make_terms(**changes: Any) -> plan_pb2.Terms:
@@ -110,10 +149,33 @@ class Caller:
         ]
         return await self.ask(self.stub.Provide(iter(parts), metadata=bearer(self.token)))
 
+    async def provide_reference(self, content: bytes | None = None) -> Any:
+        content = to_bytes(make_reference()) if content is None else content
+        return await self.provide(content, kind="reference")
+
+    async def teach(self, operation: str = "answers-0", *, reference: bytes | None = None, **changes: Any) -> list[Any]:
+        settings = {
+            "release": "answers",
+            "vocabulary_sha256": self.vocabulary.sha256,
+            "reference_sha256": artefact_digest(to_bytes(make_reference()) if reference is None else reference),
+            "window": 2,
+            "teachers": 2,
+            "alignment": party_pb2.ALIGNMENT_INITIALISATION,
+            "queries": [5, 0, 1, 3],
+            "classes": [0, 2, 4],
+            "layers": [party_pb2.LAYER_CENTRE, party_pb2.LAYER_CONTEXT],
+            "vote": party_pb2.VOTE_PROBABLE,
+            "expected_batch": 2.0,
+            "learning_rate": 0.1,
+        }
+        task = party_pb2.TeachersTask(**settings | changes)
+        return await self.trained(party_pb2.TrainRequest(run=self.run, operation_id=operation, teachers=task))
+
     async def train(self, operation: str = "counts-0", *, release: str = "counts", window: int = 2) -> list[Any]:
         task = party_pb2.CooccurrenceTask(release=release, vocabulary_sha256=self.vocabulary.sha256, window=window)
-        request = party_pb2.TrainRequest(run=self.run, operation_id=operation, cooccurrence=task)
+        return await self.trained(party_pb2.TrainRequest(run=self.run, operation_id=operation, cooccurrence=task))
 
+    async def trained(self, request: Any) -> list[Any]:
         async def all_of_it() -> list[Any]:
             return [each async for each in self.stub.Train(request, metadata=bearer(self.token))]
 
@@ -125,14 +187,14 @@ class Caller:
         request.digest = batch_digest(request)
         return request
 
-    async def answer(self, *batches: Any) -> list[np.ndarray]:
+    async def answer(self, *batches: Any, columns: int = len(WORDS)) -> list[np.ndarray]:
         async def blocks() -> list[np.ndarray]:
             found: list[np.ndarray] = []
             waiting = list(batches)
             reader = None
             async for response in self.stub.Answer(iter(batches), metadata=bearer(self.token)):
                 request = waiting[0]
-                shape = (request.rows.stop - request.rows.start, len(WORDS))
+                shape = (request.rows.stop - request.rows.start, columns)
                 reader = reader or TensorReader(np.int32, shape)
                 assert response.batch == request.batch
                 chunk = response.chunk
@@ -152,6 +214,13 @@ class Caller:
         await self.join()
         await self.provide()
         await self.train()
+        return self
+
+    async def ready_to_teach(self) -> "Caller":
+        """Join, provide what teachers need."""
+        await self.join()
+        await self.provide()
+        await self.provide_reference()
         return self
 
 
@@ -197,6 +266,23 @@ def trains_here(monkeypatch: pytest.MonkeyPatch) -> None:
 def terms() -> Callable[..., plan_pb2.Terms]:
     """Makes terms that a party of these tests admits, with changes."""
     return make_terms
+
+
+@pytest.fixture
+def releases() -> Callable[..., list[plan_pb2.Release]]:
+    """Copies of releases of teachers' answers by the word for them: joint, thresholded, training, free."""
+    known = {"joint": ANSWERS, "thresholded": THRESHOLDED, "training": TRAINING, "free": FREE}
+
+    def copies(*words: str) -> list[plan_pb2.Release]:
+        return [plan_pb2.Release.FromString(known[word].SerializeToString()) for word in words]
+
+    return copies
+
+
+@pytest.fixture
+def reference() -> Callable[..., SkipGram]:
+    """Makes a public skip-gram of any numbers; by default it fits the releases of these tests."""
+    return make_reference
 
 
 @pytest.fixture

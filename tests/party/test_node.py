@@ -11,11 +11,13 @@ import grpc
 import numpy as np
 import psutil
 import pytest
+from dp_accounting import SelfComposedDpEvent
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from scipy import sparse
 
 from aggregation.counts import CountsMechanism
+from aggregation.events import leaves
 from aggregation.noise import NoiseStream
 from learning.cooccurrence import unit_counts
 from learning.words import Vocabulary, tokenize
@@ -23,8 +25,10 @@ from party import answers as answers_module
 from party.answers import noised
 from party.errors import PartyError
 from party.ledger import read_account
+from party.mechanisms import mechanism_of
 from party.node import start
 from party.training import Training
+from party.work import load_counts
 from protos.conclave.v1 import party_pb2
 from protos.credentials import bearer
 from protos.refusal import Reason, Refusal
@@ -48,7 +52,7 @@ async def test_it_says_who_it_is_and_what_the_policy_lets_it_tell(opened):
     described = await caller.describe()
     assert described.name == "north"
     assert described.protocol_version == 1
-    assert list(described.trains) == ["cooccurrence", "teachers"]
+    assert list(described.trains) == ["cooccurrence", "moments", "teachers"]
     assert dict(described.facts) == {"size-to-nearest-1000": "7000"}
 
 
@@ -504,6 +508,153 @@ async def test_stopping_ends_training_and_leaves_no_process(opened, tmp_path):
         await training
     psutil.wait_procs(children, timeout=5)
     assert not any(each.is_running() for each in children)
+
+
+async def teaching(opened, terms, releases, *words, insecure=False, **changes):
+    """A caller whose party has trained teachers for the release that is answered."""
+    plan = terms(releases=releases(*words), epsilon=20.0, insecure_reproducible_noise=insecure)
+    policy = {"epsilon": 90.0, "clear_votes": True, "simulation": insecure}
+    caller = await opened(plan=plan, policy=policy, **changes)
+    await caller.ready_to_teach()
+    await caller.teach(release=plan.releases[-1].name)
+    return caller
+
+
+def charged(tmp_path):
+    """What the ledger shows: run, release and event of everything that costs anything, in order."""
+    account = read_account(tmp_path / "north.party" / "ledger.sqlite", "north")
+    return [(each.run, each.release, each.event) for each in account.reservations if list(leaves(each.event))]
+
+
+def stored(tmp_path, release):
+    (path,) = (tmp_path / "north.party" / "runs").rglob(f"{release}.counts.npz")
+    return load_counts(path).toarray()
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_answers_of_teachers_are_their_bounded_sum_plus_this_partys_noise(opened, terms, releases, tmp_path):
+    caller = await teaching(opened, terms, releases, "joint", insecure=True)
+    blocks = await caller.answer(caller.batch(0, 0, 3, "answers"), caller.batch(1, 3, 4, "answers"), columns=11)
+    mechanism = mechanism_of(releases("joint")[0])
+    for number, (rows, block) in enumerate(zip((slice(0, 3), slice(3, 4)), blocks, strict=True)):
+        noise = mechanism.noise_share(block.shape, NoiseStream.insecure(7, "north", "answers", str(number)))
+        assert (noise != 0).mean() > 0.9
+        np.testing.assert_array_equal(block - noise, stored(tmp_path, "answers")[rows])
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_all_queries_are_charged_before_the_first_answer_leaves(opened, terms, releases, tmp_path):
+    caller = await teaching(opened, terms, releases, "joint")
+    assert charged(tmp_path) == []
+    (one,) = await caller.answer(caller.batch(0, 0, 1, "answers"), columns=11)
+    event = SelfComposedDpEvent(mechanism_of(releases("joint")[0]).event(), 4)
+    assert charged(tmp_path) == [("run-1", "answers", event)]
+    (again,) = await caller.answer(caller.batch(0, 0, 1, "answers"), columns=11)
+    await caller.answer(caller.batch(1, 1, 4, "answers"), columns=11)
+    np.testing.assert_array_equal(one, again)
+    assert charged(tmp_path) == [("run-1", "answers", event)]
+    assert (await refused(caller.answer(caller.batch(2, 0, 1, "answers"), columns=11))).reason == Reason.CONFLICT
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_thresholded_votes_come_in_clear_and_their_cap_is_charged(opened, terms, releases, tmp_path):
+    caller = await teaching(opened, terms, releases, "thresholded")
+    (votes,) = await caller.answer(caller.batch(0, 0, 4, "votes"), columns=2)
+    np.testing.assert_array_equal(votes, stored(tmp_path, "votes"))
+    assert set(votes.ravel()) <= {0, 1, 2}
+    assert charged(tmp_path) == [("run-1", "votes", mechanism_of(releases("thresholded")[0]).event())]
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_private_training_is_charged_before_it_begins_and_its_answers_are_free(
+    opened, terms, releases, tmp_path, monkeypatch
+):
+    here, seen = Training._work, []
+
+    async def watched(training, job):
+        seen.append(charged(tmp_path))
+        return await here(training, job)
+
+    monkeypatch.setattr(Training, "_work", watched)
+    event = mechanism_of(releases("training")[0]).event()
+    caller = await teaching(opened, terms, releases, "training", "free")
+    assert seen == [[("run-1", "training", event)]]
+    (one,) = await caller.answer(caller.batch(0, 0, 4, "answers"), columns=11)
+    np.testing.assert_array_equal(one, stored(tmp_path, "answers"))
+    assert charged(tmp_path) == [("run-1", "training", event)]
+    await caller.leave()
+    caller.run.run_id = "run-2"
+    await caller.ready_to_teach()
+    await caller.teach()
+    (two,) = await caller.answer(caller.batch(0, 0, 4, "answers"), columns=11)
+    assert (one != two).any()
+    assert charged(tmp_path) == [("run-1", "training", event), ("run-2", "training", event)]
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_private_training_that_failed_is_not_trained_again_for_the_same_price(
+    opened, terms, releases, tmp_path, monkeypatch
+):
+    async def fails(training, job):
+        return "TrainingError", "it failed."
+
+    monkeypatch.setattr(Training, "_work", fails)
+    caller = await opened(plan=terms(releases=releases("training", "free"), epsilon=20.0))
+    await caller.ready_to_teach()
+    assert (await refused(caller.teach())).reason == Reason.TRAINING
+    refusal = await refused(caller.teach("answers-1"))
+    assert refusal.reason == Reason.CONFLICT
+    assert "release training was charged already" in refusal.sentence
+    assert len(charged(tmp_path)) == 1
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_party_that_cannot_pay_for_the_training_refuses_to_join(opened, terms, releases):
+    plan = terms(releases=releases("training", "free"), epsilon=20.0)
+    caller = await opened(plan=plan, policy={"epsilon": 0.5})
+    assert (await refused(caller.join())).reason == Reason.BUDGET
+
+
+@pytest.mark.parametrize("words", [("joint",), ("thresholded",), ("training", "free")], ids="-".join)
+@pytest.mark.usefixtures("trains_here")
+async def test_answers_are_the_same_after_the_node_was_ended_and_its_blocks_lost(
+    opened, terms, releases, tmp_path, words
+):
+    caller = await teaching(opened, terms, releases, *words)
+    release = caller.plan.terms.releases[-1].name
+    columns = 2 if release == "votes" else 11
+    (one,) = await caller.answer(caller.batch(0, 0, 3, release), columns=columns)
+    before = charged(tmp_path)
+    await caller.node.stop()
+    for path in (tmp_path / "north.party" / "runs").rglob("*.block"):
+        path.unlink()
+    again = await opened(plan=caller.plan.terms, policy={"epsilon": 90.0, "clear_votes": True})
+    (two,) = await again.answer(again.batch(0, 0, 3, release), columns=columns)
+    np.testing.assert_array_equal(one, two)
+    assert charged(tmp_path) == before
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_units_stay_with_their_teachers_from_run_to_run(opened, terms, releases, tmp_path):
+    """The key that assigns them is the party's, made once: then one unit more changes one teacher in every run."""
+    caller = await teaching(opened, terms, releases, "thresholded")
+    key, first = (tmp_path / "north.party" / "slots.key").read_bytes(), stored(tmp_path, "votes")
+    await caller.leave()
+    caller.run.run_id = "run-2"
+    await caller.ready_to_teach()
+    await caller.teach(release="votes")
+    assert (tmp_path / "north.party" / "slots.key").read_bytes() == key
+    np.testing.assert_array_equal(stored(tmp_path, "votes"), first)
+
+
+async def test_teachers_learn_in_a_process_of_their_own(opened, terms, releases, tmp_path):
+    """The one test here without `trains_here`: the job, its keys included, goes through the subprocess' pipe."""
+    caller = await teaching(opened, terms, releases, "training", "free")
+    (block,) = await caller.answer(caller.batch(0, 0, 4, "answers"), columns=11)
+    assert (block[:, :3].sum(axis=1) == 2).all()
+    home = tmp_path / "north.party"
+    for path in [home, *home.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
 
 def test_wrapping_is_modulo_two_to_the_32():

@@ -100,3 +100,63 @@ def test_charges_are_priced(terms, config):
 
 def test_insecure_noise_is_admitted_for_a_simulation_alone(terms, config):
     assert admit(terms(insecure_reproducible_noise=True), config(policy={"simulation": True})) is None
+
+
+def with_releases(terms, releases, *words, **changes):
+    return terms(releases=releases(*words), epsilon=30.0, **changes)
+
+
+@pytest.mark.parametrize("words", [("joint",), ("thresholded",), ("training", "free"), ("training",)])
+def test_teachers_answers_are_admitted_under_every_mechanism_of_theirs(terms, config, releases, words):
+    assert admit(with_releases(terms, releases, *words), config(policy={"clear_votes": True})) is None
+
+
+def test_votes_in_clear_are_admitted_only_where_the_policy_says_so(terms, config, releases):
+    refusal = refused(with_releases(terms, releases, "thresholded"), config())
+    assert (refusal.reason, refusal.rule) == (Reason.POLICY, "clear_votes")
+    assert "clear_votes = false; release votes sends this party's votes to the coordinator" in refusal.sentence
+
+
+def test_answers_are_free_after_a_training_of_the_same_terms_alone(terms, config, releases):
+    said = "release answers is free after 'training', which trains nothing privately"
+    assert said in refused(with_releases(terms, releases, "free"), config()).sentence
+    plan = with_releases(terms, releases, "joint", "free")
+    plan.releases[0].name = "training"
+    assert said in refused(plan, config()).sentence
+    itself = with_releases(terms, releases, "free")
+    itself.releases[0].free.after = "answers"
+    assert "which trains nothing privately" in refused(itself, config()).sentence
+
+
+def test_one_training_is_one_set_of_teachers(terms, config, releases):
+    plan = with_releases(terms, releases, "training", "free", "free")
+    plan.releases[2].name = "more"
+    assert "two releases are free after 'training'" in refused(plan, config()).sentence
+    second = plan.releases.add()
+    second.CopyFrom(plan.releases[0])
+    second.name = plan.releases[2].free.after = "training-2"
+    assert admit(plan, config()) is None
+
+
+def test_every_query_is_charged_and_free_answers_are_not(terms, config, releases):
+    plan = with_releases(terms, releases, "joint")
+    assert event_of(plan.releases[0]).count == 4
+    plan.releases[0].charges = 4000
+    assert "above the 30" in refused(plan, config()).sentence
+    free = terms(releases=releases("training", "free"), epsilon=30.0)
+    free.releases[1].charges = 10**6
+    assert admit(free, config()) is None
+    free.releases[0].gradients.noise_multiplier = 0.1
+    assert "above the 30" in refused(free, config()).sentence
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dropouts": 1}, "release answers counts on 2 noise shares"),
+        ({"minimum_parties": 1}, "would go on with 1"),
+    ],
+)
+def test_shares_of_teachers_noise_are_counted(terms, config, releases, change, said):
+    assert said in refused(with_releases(terms, releases, "joint", **change), config()).sentence
+    assert admit(with_releases(terms, releases, "training", "free", **change), config()) is None

@@ -26,7 +26,7 @@ from protos.conclave.v1 import plan_pb2 as protos_dot_conclave_dot_v1_dot_plan__
 from protos.conclave.v1 import tensor_pb2 as protos_dot_conclave_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eprotos/conclave/v1/party.proto\x12\x0b\x63onclave.v1\x1a\x1dprotos/conclave/v1/plan.proto\x1a\x1fprotos/conclave/v1/tensor.proto\"/\n\nRunContext\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tplan_hash\x18\x02 \x01(\x0c\"\x11\n\x0f\x44\x65scribeRequest\"\xcb\x01\n\x10\x44\x65scribeResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x18\n\x10protocol_version\x18\x02 \x01(\r\x12\x18\n\x10software_version\x18\x03 \x01(\t\x12\x0e\n\x06trains\x18\x04 \x03(\t\x12\x37\n\x05\x66\x61\x63ts\x18\x05 \x03(\x0b\x32(.conclave.v1.DescribeResponse.FactsEntry\x1a,\n\nFactsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"n\n\x0bJoinRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12$\n\x03run\x18\x02 \x01(\x0b\x32\x17.conclave.v1.RunContext\x12\x1f\n\x04plan\x18\x03 \x01(\x0b\x32\x11.conclave.v1.Plan\"7\n\x0cJoinResponse\x12\r\n\x05party\x18\x01 \x01(\t\x12\x18\n\x10protocol_version\x18\x02 \x01(\r\"4\n\x0cLeaveRequest\x12$\n\x03run\x18\x01 \x01(\x0b\x32\x17.conclave.v1.RunContext\"\x0f\n\rLeaveResponse\"W\n\x0eProvideRequest\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1b.conclave.v1.ArtefactHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"b\n\x0e\x41rtefactHeader\x12$\n\x03run\x18\x01 \x01(\x0b\x32\x17.conclave.v1.RunContext\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\x12\x0c\n\x04size\x18\x04 \x01(\x04\" \n\x0fProvideResponse\x12\r\n\x05known\x18\x01 \x01(\x08\"\xb8\x01\n\x0cTrainRequest\x12$\n\x03run\x18\x01 \x01(\x0b\x32\x17.conclave.v1.RunContext\x12\x14\n\x0coperation_id\x18\x02 \x01(\t\x12\x35\n\x0c\x63ooccurrence\x18\x03 \x01(\x0b\x32\x1d.conclave.v1.CooccurrenceTaskH\x00\x12-\n\x08teachers\x18\x04 \x01(\x0b\x32\x19.conclave.v1.TeachersTaskH\x00\x42\x06\n\x04task\"N\n\x10\x43ooccurrenceTask\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x19\n\x11vocabulary_sha256\x18\x02 \x01(\x0c\x12\x0e\n\x06window\x18\x03 \x01(\r\"\xb7\x02\n\x0cTeachersTask\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x19\n\x11vocabulary_sha256\x18\x02 \x01(\x0c\x12\x18\n\x10reference_sha256\x18\x03 \x01(\x0c\x12\x0e\n\x06window\x18\x04 \x01(\r\x12\x10\n\x08teachers\x18\x05 \x01(\r\x12)\n\talignment\x18\x06 \x01(\x0e\x32\x16.conclave.v1.Alignment\x12\x0f\n\x07queries\x18\x07 \x03(\r\x12\x0f\n\x07\x63lasses\x18\x08 \x03(\r\x12\"\n\x06layers\x18\t \x03(\x0e\x32\x12.conclave.v1.Layer\x12\x1f\n\x04vote\x18\n \x01(\x0e\x32\x11.conclave.v1.Vote\x12\x16\n\x0e\x65xpected_batch\x18\x0b \x01(\x01\x12\x15\n\rlearning_rate\x18\x0c \x01(\x01\"C\n\rTrainProgress\x12\x0f\n\x07percent\x18\x01 \x01(\r\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x12\x10\n\x08\x66inished\x18\x03 \x01(\x08\"\x97\x01\n\rAnswerRequest\x12$\n\x03run\x18\x01 \x01(\x0b\x32\x17.conclave.v1.RunContext\x12\x0f\n\x07release\x18\x02 \x01(\t\x12\r\n\x05\x62\x61tch\x18\x03 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\x12%\n\x04rows\x18\x05 \x01(\x0b\x32\x15.conclave.v1.RowRangeH\x00\x42\t\n\x07queries\"\'\n\x08RowRange\x12\r\n\x05start\x18\x01 \x01(\x04\x12\x0c\n\x04stop\x18\x02 \x01(\x04\"H\n\x0e\x41nswerResponse\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x04\x12\'\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x18.conclave.v1.TensorChunk*^\n\tAlignment\x12\x19\n\x15\x41LIGNMENT_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41LIGNMENT_INITIALISATION\x10\x01\x12\x18\n\x14\x41LIGNMENT_PROCRUSTES\x10\x02*C\n\x05Layer\x12\x15\n\x11LAYER_UNSPECIFIED\x10\x00\x12\x10\n\x0cLAYER_CENTRE\x10\x01\x12\x11\n\rLAYER_CONTEXT\x10\x02*>\n\x04Vote\x12\x14\n\x10VOTE_UNSPECIFIED\x10\x00\x12\x11\n\rVOTE_PROBABLE\x10\x01\x12\r\n\tVOTE_LIFT\x10\x02\x32\x9e\x03\n\x05Party\x12G\n\x08\x44\x65scribe\x12\x1c.conclave.v1.DescribeRequest\x1a\x1d.conclave.v1.DescribeResponse\x12;\n\x04Join\x12\x18.conclave.v1.JoinRequest\x1a\x19.conclave.v1.JoinResponse\x12>\n\x05Leave\x12\x19.conclave.v1.LeaveRequest\x1a\x1a.conclave.v1.LeaveResponse\x12\x46\n\x07Provide\x12\x1b.conclave.v1.ProvideRequest\x1a\x1c.conclave.v1.ProvideResponse(\x01\x12@\n\x05Train\x12\x19.conclave.v1.TrainRequest\x1a\x1a.conclave.v1.TrainProgress0\x01\x12\x45\n\x06\x41nswer\x12\x1a.conclave.v1.AnswerRequest\x1a\x1b.conclave.v1.AnswerResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eprotos/conclave/v1/party.proto\x12\x0b\x63onclave.v1\x1a\x1dprotos/conclave/v1/plan.proto\x1a\x1fprotos/conclave/v1/tensor.proto\"/\n\nRunContext\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tplan_hash\x18\x02 \x01(\x0c\"\x11\n\x0f\x44\x65scribeRequest\"\xcb\x01\n\x10\x44\x65scribeResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x18\n\x10protocol_version\x18\x02 \x01(\r\x12\x18\n\x10software_version\x18\x03 \x01(\t\x12\x0e\n\x06trains\x18\x04 \x03(\t\x12\x37\n\x05\x66\x61\x63ts\x18\x05 \x03(\x0b\x32(.conclave.v1.DescribeResponse.FactsEntry\x1a,\n\nFactsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"n\n\x0bJoinRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12$\n\x03run\x18\x02 \x01(\x0b\x32\x17.conclave.v1.RunContext\x12\x1f\n\x04plan\x18\x03 \x01(\x0b\x32\x11.conclave.v1.Plan\"7\n\x0cJoinResponse\x12\r\n\x05party\x18\x01 \x01(\t\x12\x18\n\x10protocol_version\x18\x02 \x01(\r\"4\n\x0cLeaveRequest\x12$\n\x03run\x18\x01 \x01(\x0b\x32\x17.conclave.v1.RunContext\"\x0f\n\rLeaveResponse\"W\n\x0eProvideRequest\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1b.conclave.v1.ArtefactHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"b\n\x0e\x41rtefactHeader\x12$\n\x03run\x18\x01 \x01(\x0b\x32\x17.conclave.v1.RunContext\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\x12\x0c\n\x04size\x18\x04 \x01(\x04\" \n\x0fProvideResponse\x12\r\n\x05known\x18\x01 \x01(\x08\"\xe5\x01\n\x0cTrainRequest\x12$\n\x03run\x18\x01 \x01(\x0b\x32\x17.conclave.v1.RunContext\x12\x14\n\x0coperation_id\x18\x02 \x01(\t\x12\x35\n\x0c\x63ooccurrence\x18\x03 \x01(\x0b\x32\x1d.conclave.v1.CooccurrenceTaskH\x00\x12-\n\x08teachers\x18\x04 \x01(\x0b\x32\x19.conclave.v1.TeachersTaskH\x00\x12+\n\x07moments\x18\x05 \x01(\x0b\x32\x18.conclave.v1.MomentsTaskH\x00\x42\x06\n\x04task\"N\n\x10\x43ooccurrenceTask\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x19\n\x11vocabulary_sha256\x18\x02 \x01(\x0c\x12\x0e\n\x06window\x18\x03 \x01(\r\"d\n\x0bMomentsTask\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x19\n\x11vocabulary_sha256\x18\x02 \x01(\x0c\x12\x19\n\x11\x64irections_sha256\x18\x03 \x01(\x0c\x12\x0e\n\x06window\x18\x04 \x01(\r\"\xb7\x02\n\x0cTeachersTask\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x19\n\x11vocabulary_sha256\x18\x02 \x01(\x0c\x12\x18\n\x10reference_sha256\x18\x03 \x01(\x0c\x12\x0e\n\x06window\x18\x04 \x01(\r\x12\x10\n\x08teachers\x18\x05 \x01(\r\x12)\n\talignment\x18\x06 \x01(\x0e\x32\x16.conclave.v1.Alignment\x12\x0f\n\x07queries\x18\x07 \x03(\r\x12\x0f\n\x07\x63lasses\x18\x08 \x03(\r\x12\"\n\x06layers\x18\t \x03(\x0e\x32\x12.conclave.v1.Layer\x12\x1f\n\x04vote\x18\n \x01(\x0e\x32\x11.conclave.v1.Vote\x12\x16\n\x0e\x65xpected_batch\x18\x0b \x01(\x01\x12\x15\n\rlearning_rate\x18\x0c \x01(\x01\"C\n\rTrainProgress\x12\x0f\n\x07percent\x18\x01 \x01(\r\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x12\x10\n\x08\x66inished\x18\x03 \x01(\x08\"\x97\x01\n\rAnswerRequest\x12$\n\x03run\x18\x01 \x01(\x0b\x32\x17.conclave.v1.RunContext\x12\x0f\n\x07release\x18\x02 \x01(\t\x12\r\n\x05\x62\x61tch\x18\x03 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\x12%\n\x04rows\x18\x05 \x01(\x0b\x32\x15.conclave.v1.RowRangeH\x00\x42\t\n\x07queries\"\'\n\x08RowRange\x12\r\n\x05start\x18\x01 \x01(\x04\x12\x0c\n\x04stop\x18\x02 \x01(\x04\"H\n\x0e\x41nswerResponse\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x04\x12\'\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x18.conclave.v1.TensorChunk*^\n\tAlignment\x12\x19\n\x15\x41LIGNMENT_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41LIGNMENT_INITIALISATION\x10\x01\x12\x18\n\x14\x41LIGNMENT_PROCRUSTES\x10\x02*C\n\x05Layer\x12\x15\n\x11LAYER_UNSPECIFIED\x10\x00\x12\x10\n\x0cLAYER_CENTRE\x10\x01\x12\x11\n\rLAYER_CONTEXT\x10\x02*>\n\x04Vote\x12\x14\n\x10VOTE_UNSPECIFIED\x10\x00\x12\x11\n\rVOTE_PROBABLE\x10\x01\x12\r\n\tVOTE_LIFT\x10\x02\x32\x9e\x03\n\x05Party\x12G\n\x08\x44\x65scribe\x12\x1c.conclave.v1.DescribeRequest\x1a\x1d.conclave.v1.DescribeResponse\x12;\n\x04Join\x12\x18.conclave.v1.JoinRequest\x1a\x19.conclave.v1.JoinResponse\x12>\n\x05Leave\x12\x19.conclave.v1.LeaveRequest\x1a\x1a.conclave.v1.LeaveResponse\x12\x46\n\x07Provide\x12\x1b.conclave.v1.ProvideRequest\x1a\x1c.conclave.v1.ProvideResponse(\x01\x12@\n\x05Train\x12\x19.conclave.v1.TrainRequest\x1a\x1a.conclave.v1.TrainProgress0\x01\x12\x45\n\x06\x41nswer\x12\x1a.conclave.v1.AnswerRequest\x1a\x1b.conclave.v1.AnswerResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,12 +35,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DESCRIBERESPONSE_FACTSENTRY']._loaded_options = None
   _globals['_DESCRIBERESPONSE_FACTSENTRY']._serialized_options = b'8\001'
-  _globals['_ALIGNMENT']._serialized_start=1767
-  _globals['_ALIGNMENT']._serialized_end=1861
-  _globals['_LAYER']._serialized_start=1863
-  _globals['_LAYER']._serialized_end=1930
-  _globals['_VOTE']._serialized_start=1932
-  _globals['_VOTE']._serialized_end=1994
+  _globals['_ALIGNMENT']._serialized_start=1914
+  _globals['_ALIGNMENT']._serialized_end=2008
+  _globals['_LAYER']._serialized_start=2010
+  _globals['_LAYER']._serialized_end=2077
+  _globals['_VOTE']._serialized_start=2079
+  _globals['_VOTE']._serialized_end=2141
   _globals['_RUNCONTEXT']._serialized_start=111
   _globals['_RUNCONTEXT']._serialized_end=158
   _globals['_DESCRIBEREQUEST']._serialized_start=160
@@ -64,19 +64,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROVIDERESPONSE']._serialized_start=814
   _globals['_PROVIDERESPONSE']._serialized_end=846
   _globals['_TRAINREQUEST']._serialized_start=849
-  _globals['_TRAINREQUEST']._serialized_end=1033
-  _globals['_COOCCURRENCETASK']._serialized_start=1035
-  _globals['_COOCCURRENCETASK']._serialized_end=1113
-  _globals['_TEACHERSTASK']._serialized_start=1116
-  _globals['_TEACHERSTASK']._serialized_end=1427
-  _globals['_TRAINPROGRESS']._serialized_start=1429
-  _globals['_TRAINPROGRESS']._serialized_end=1496
-  _globals['_ANSWERREQUEST']._serialized_start=1499
-  _globals['_ANSWERREQUEST']._serialized_end=1650
-  _globals['_ROWRANGE']._serialized_start=1652
-  _globals['_ROWRANGE']._serialized_end=1691
-  _globals['_ANSWERRESPONSE']._serialized_start=1693
-  _globals['_ANSWERRESPONSE']._serialized_end=1765
-  _globals['_PARTY']._serialized_start=1997
-  _globals['_PARTY']._serialized_end=2411
+  _globals['_TRAINREQUEST']._serialized_end=1078
+  _globals['_COOCCURRENCETASK']._serialized_start=1080
+  _globals['_COOCCURRENCETASK']._serialized_end=1158
+  _globals['_MOMENTSTASK']._serialized_start=1160
+  _globals['_MOMENTSTASK']._serialized_end=1260
+  _globals['_TEACHERSTASK']._serialized_start=1263
+  _globals['_TEACHERSTASK']._serialized_end=1574
+  _globals['_TRAINPROGRESS']._serialized_start=1576
+  _globals['_TRAINPROGRESS']._serialized_end=1643
+  _globals['_ANSWERREQUEST']._serialized_start=1646
+  _globals['_ANSWERREQUEST']._serialized_end=1797
+  _globals['_ROWRANGE']._serialized_start=1799
+  _globals['_ROWRANGE']._serialized_end=1838
+  _globals['_ANSWERRESPONSE']._serialized_start=1840
+  _globals['_ANSWERRESPONSE']._serialized_end=1912
+  _globals['_PARTY']._serialized_start=2144
+  _globals['_PARTY']._serialized_end=2558
 # @@protoc_insertion_point(module_scope)

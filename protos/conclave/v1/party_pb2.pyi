@@ -144,7 +144,7 @@ class DescribeResponse(_message.Message):
     software_version: _builtins.str
     @_builtins.property
     def trains(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Task kinds that Train knows: "cooccurrence", "teachers"."""
+        """Task kinds that Train knows: "cooccurrence", "moments", "teachers"."""
 
     @_builtins.property
     def facts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -285,7 +285,7 @@ class ArtefactHeader(_message.Message):
     SHA256_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """"vocabulary", "reference"."""
+    """"vocabulary", "reference", "directions"."""
     sha256: _builtins.bytes
     size: _builtins.int
     @_builtins.property
@@ -334,6 +334,7 @@ class TrainRequest(_message.Message):
     OPERATION_ID_FIELD_NUMBER: _builtins.int
     COOCCURRENCE_FIELD_NUMBER: _builtins.int
     TEACHERS_FIELD_NUMBER: _builtins.int
+    MOMENTS_FIELD_NUMBER: _builtins.int
     operation_id: _builtins.str
     @_builtins.property
     def run(self) -> Global___RunContext: ...
@@ -341,6 +342,8 @@ class TrainRequest(_message.Message):
     def cooccurrence(self) -> Global___CooccurrenceTask: ...
     @_builtins.property
     def teachers(self) -> Global___TeachersTask: ...
+    @_builtins.property
+    def moments(self) -> Global___MomentsTask: ...
     def __init__(
         self,
         *,
@@ -348,12 +351,13 @@ class TrainRequest(_message.Message):
         operation_id: _builtins.str = ...,
         cooccurrence: Global___CooccurrenceTask | None = ...,
         teachers: Global___TeachersTask | None = ...,
+        moments: Global___MomentsTask | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cooccurrence", b"cooccurrence", "run", b"run", "task", b"task", "teachers", b"teachers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cooccurrence", b"cooccurrence", "moments", b"moments", "run", b"run", "task", b"task", "teachers", b"teachers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cooccurrence", b"cooccurrence", "operation_id", b"operation_id", "run", b"run", "task", b"task", "teachers", b"teachers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cooccurrence", b"cooccurrence", "moments", b"moments", "operation_id", b"operation_id", "run", b"run", "task", b"task", "teachers", b"teachers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_task: _TypeAlias = _typing.Literal["cooccurrence", "teachers"]  # noqa: Y015
+    _WhichOneofReturnType_task: _TypeAlias = _typing.Literal["cooccurrence", "teachers", "moments"]  # noqa: Y015
     _WhichOneofArgType_task: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_task) -> _WhichOneofReturnType_task | None: ...
 
@@ -387,6 +391,41 @@ class CooccurrenceTask(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CooccurrenceTask: _TypeAlias = CooccurrenceTask  # noqa: Y015
+
+@_typing.final
+class MomentsTask(_message.Message):
+    """Word frequencies and second moments of every unit along public directions, clipped, summed. The result stays at the
+    party.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASE_FIELD_NUMBER: _builtins.int
+    VOCABULARY_SHA256_FIELD_NUMBER: _builtins.int
+    DIRECTIONS_SHA256_FIELD_NUMBER: _builtins.int
+    WINDOW_FIELD_NUMBER: _builtins.int
+    release: _builtins.str
+    """The release of the plan's terms that bounds the vectors."""
+    vocabulary_sha256: _builtins.bytes
+    directions_sha256: _builtins.bytes
+    """learning.moments.Directions, safetensors."""
+    window: _builtins.int
+    """Context words on each side."""
+    def __init__(
+        self,
+        *,
+        release: _builtins.str = ...,
+        vocabulary_sha256: _builtins.bytes = ...,
+        directions_sha256: _builtins.bytes = ...,
+        window: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directions_sha256", b"directions_sha256", "release", b"release", "vocabulary_sha256", b"vocabulary_sha256", "window", b"window"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MomentsTask: _TypeAlias = MomentsTask  # noqa: Y015
 
 @_typing.final
 class TeachersTask(_message.Message):

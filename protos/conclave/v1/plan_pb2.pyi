@@ -199,6 +199,7 @@ class Release(_message.Message):
     THRESHOLDED_FIELD_NUMBER: _builtins.int
     GRADIENTS_FIELD_NUMBER: _builtins.int
     FREE_FIELD_NUMBER: _builtins.int
+    VECTORS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     charges: _builtins.int
     """How often the mechanism's event is charged. A matrix summed in many row blocks is charged once; teachers' answers
@@ -214,6 +215,8 @@ class Release(_message.Message):
     def gradients(self) -> Global___GradientMechanism: ...
     @_builtins.property
     def free(self) -> Global___FreeAnswers: ...
+    @_builtins.property
+    def vectors(self) -> Global___VectorMechanism: ...
     def __init__(
         self,
         *,
@@ -224,12 +227,13 @@ class Release(_message.Message):
         thresholded: Global___ThresholdedVotes | None = ...,
         gradients: Global___GradientMechanism | None = ...,
         free: Global___FreeAnswers | None = ...,
+        vectors: Global___VectorMechanism | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "thresholded", b"thresholded"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "thresholded", b"thresholded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts", "joint", "thresholded", "gradients", "free"]  # noqa: Y015
+    _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts", "joint", "thresholded", "gradients", "free", "vectors"]  # noqa: Y015
     _WhichOneofArgType_mechanism: _TypeAlias = _typing.Literal["mechanism", b"mechanism"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_mechanism) -> _WhichOneofReturnType_mechanism | None: ...
 
@@ -264,6 +268,36 @@ class CountsMechanism(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CountsMechanism: _TypeAlias = CountsMechanism  # noqa: Y015
+
+@_typing.final
+class VectorMechanism(_message.Message):
+    """aggregation.vectors.VectorMechanism, field by field: one vector a unit, for example its moments."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIP_FIELD_NUMBER: _builtins.int
+    LEVELS_FIELD_NUMBER: _builtins.int
+    NOISE_MULTIPLIER_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
+    clip: _builtins.float
+    levels: _builtins.int
+    noise_multiplier: _builtins.float
+    shares: _builtins.int
+    def __init__(
+        self,
+        *,
+        clip: _builtins.float = ...,
+        levels: _builtins.int = ...,
+        noise_multiplier: _builtins.float = ...,
+        shares: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clip", b"clip", "levels", b"levels", "noise_multiplier", b"noise_multiplier", "shares", b"shares"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VectorMechanism: _TypeAlias = VectorMechanism  # noqa: Y015
 
 @_typing.final
 class VotesMechanism(_message.Message):
