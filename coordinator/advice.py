@@ -148,7 +148,8 @@ def _instead(outlook: Outlook) -> str:
     clear = outlook.counts.directions(sigma, plan.dped.dimension)
     if not clear:
         return ""
-    return f'signals = ["counts"] would show about {clear} {"direction" if clear == 1 else "directions"} of the text.'
+    what = "direction" if clear == 1 else "directions"
+    return f'In place of teachers, signals = ["counts"] would show about {clear} {what} of the text.'
 
 
 def _company(name: str, company: ExpectedSum, noise: float, outlook: Outlook, guessed: bool) -> str:
@@ -232,5 +233,4 @@ def _readable(number: int, *, up: bool = False) -> int:
 def _said(what: str, ways: list[str]) -> str:
     if not ways:
         return f"{what} Nothing that was tried changes that but a much larger epsilon."
-    text = "; ".join(ways)
-    return f"{what} {text[0].upper()}{text[1:]}."
+    return f"{what} What would help: {'; '.join(ways)}."

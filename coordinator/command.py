@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console
@@ -26,6 +26,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 out = Console(highlight=False, soft_wrap=True)
+
+WIDE = 200
+"""Columns of a table that goes to a file or to another program."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of standard output.")]
 Output = Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Put everything of the run here.")]
@@ -225,10 +228,11 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Rows below headings: the first column is names, the others figures, a column without a heading remarks."""
     table = Table(box=None, pad_edge=False)
     for number, heading in enumerate(heads):
-        table.add_column(heading, justify="right" if number and heading else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if number and heading else "left"
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=not number)
     for row in rows:
         table.add_row(*row)
-    out.print(table)
+    out.print(table, width=None if out.is_terminal else WIDE)
 
 
 def _prose(text: str) -> None:

@@ -26,6 +26,8 @@ from coordinator.store import write_whole
 from coordinator.terms import SAMPLER_SHARE, rounded_up
 
 FORMAT = 1
+HUGE = 1e300
+"""What a perplexity beyond all numbers counts as."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ class Comparison:
 
     def spread(self, method: str, epsilon: float, metric: str) -> tuple[float, float] | None:
         """Mean and standard deviation over the seeds, None where it was not measured."""
-        values = [cell.metrics[metric] for cell in self.of(method, epsilon) if cell.metrics.get(metric) is not None]
+        found = [cell.metrics.get(metric) for cell in self.of(method, epsilon)]
+        values = [min(value, HUGE) for value in found if value is not None]
         return (fmean(values), stdev(values) if len(values) > 1 else 0.0) if values else None
 
 
@@ -207,7 +210,7 @@ def _filled(method: Method, epsilon: float | None, bench: Bench, probes: Probes)
             )
     metrics = metrics_of(outcome.model, bench.plan, bench.public)
     metrics = {
-        "perplexity": metrics["perplexity"],
+        "perplexity": min(metrics["perplexity"], HUGE),
         "wordsim": metrics["wordsim"]["spearman"],
         "analogies": metrics["analogies"]["accuracy"],
         **probes.accuracies(outcome.model.inputs),

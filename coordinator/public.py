@@ -73,20 +73,26 @@ def prepare(plan: Plan, base: Path, cache: Path) -> Public:
     encoded = (vocabulary.encode(tokenize(each.text)) for each in read(source, cache))
     counts = _counted(encoded, table.size, plan.dped.window)
     reference = _reference(plan, base, counts) if plan.dped.refers else None
+    heldout = [] if plan.evaluation is None else list(read(source_of(plan.evaluation, base), cache))
     moments = frequencies = None
     if "moments" in plan.dped.signals:
         assert reference is not None
         units = _public_units(plan, vocabulary, (each.text for each in read(source, cache)))
-        moments = _directions(plan, reference, units, min(plan.dped.dimension, table.size), plan.dped.moments_clip)
-        frequencies = _directions(plan, reference, units, 0, None)
-    heldout = [] if plan.evaluation is None else list(read(source_of(plan.evaluation, base), cache))
+        usual = units
+        if heldout and _whole_documents(plan):
+            # Of public documents, those of [evaluation] are of the private ones' kind, so their size sets the clip.
+            like = _public_units(plan, vocabulary, (each.text for each in heldout))
+            usual = like if like.sum() > 0 else units
+        rank = min(plan.dped.dimension, table.size)
+        moments = _directions(plan, reference, units, usual, rank, plan.dped.moments_clip)
+        frequencies = _directions(plan, reference, units, usual, 0, None)
     return Public(vocabulary, counts, heldout, queries, weights, classes, reference, moments, frequencies)
 
 
 def _public_units(plan: Plan, vocabulary: Vocabulary, texts: Iterable[str]) -> sparse.csr_array:
     """At most `SAMPLE` public units of the plan's kind, from the beginning: pair counts [units, words * words]."""
     size, window = len(vocabulary), plan.dped.window
-    whole = plan.privacy.record == "document" or plan.privacy.unit == "user"
+    whole = _whole_documents(plan)
     passages = (part for text in texts for part in ([text] if whole else sentences(text)))
     encoded = [vocabulary.encode(tokenize(part)) for part in islice(passages, SAMPLE)]
     if plan.privacy.record == "pair":
@@ -95,14 +101,24 @@ def _public_units(plan: Plan, vocabulary: Vocabulary, texts: Iterable[str]) -> s
     return unit_counts([[passage] for passage in encoded], size, window)
 
 
+def _whole_documents(plan: Plan) -> bool:
+    """Whether a unit is a document or more."""
+    return plan.privacy.record == "document" or plan.privacy.unit == "user"
+
+
 def _directions(
-    plan: Plan, reference: "SkipGram", units: sparse.csr_array, rank: int, clip: float | None
+    plan: Plan,
+    reference: "SkipGram",
+    units: sparse.csr_array,
+    usual: sparse.csr_array,
+    rank: int,
+    clip: float | None,
 ) -> tuple["Directions", float]:
     """Directions of the reference, and the plan's clip or the one that public units suggest. Raises `DataError`."""
     from learning.moments import public_directions
 
     try:
-        directions, suggested = public_directions(reference, units, rank=rank)
+        directions, suggested = public_directions(reference, units, rank=rank, usual=usual)
     except IntegrityError as error:
         raise DataError(f"[vocabulary] {plan.vocabulary.source} gives no public directions: {error}") from None
     return directions, clip or suggested

@@ -51,10 +51,10 @@ source = "documentation-topics"
 size   = 1000
 
 [dped]
-signals   = ["counts"]             # clipped co-occurrence counts
+signals   = ["moments"]            # word frequencies and second moments along public directions; or "counts", or the
+                                   # paper's "votes" and "hidden": `coordinator forecast` says what noise leaves of each
 dimension = 100
 window    = 5                      # context words on each side
-clip      = 10.0                   # L2 norm of one unit's counts
 
 [student]
 publish  = "published/my-embeddings"

@@ -114,7 +114,7 @@ class Bound:
 def bind(plan: Plan, public: Public | None = None) -> Bound:
     """Choose the noise and price it. Raises `PlanError` when the plan cannot be paid from its own budget.
 
-    public: needed where moments are released, for their clip and their number.
+    public: needed where moments are released and the plan does not set their clip.
     """
     privacy = plan.privacy
     spare = privacy.delta * (1 - SAMPLER_SHARE)
@@ -187,11 +187,12 @@ def _releases(plan: Plan, delta: float, public: Public | None) -> tuple[Release,
         counts = _sized("counts", lambda: CountsMechanism(clip, settings.levels, multiplier, shares(plan)))
         releases.append(Release(COUNTS, counts, size, size))
     if "moments" in part:
-        assert public is not None
-        assert public.moments is not None
-        directions, clip = public.moments
-        moments = _sized("moments", lambda: vectors_mechanism(plan, clip, whole / math.sqrt(part["moments"])))
-        releases.append(Release(MOMENTS, moments, 1, directions.columns))
+        suggested = public.moments[1] if public is not None and public.moments is not None else settings.moments_clip
+        if suggested is None:
+            raise PlanError("[dped] moments_clip is missing, and no public text was read that would suggest one.")
+        rank, bound = min(settings.dimension, size), suggested
+        moments = _sized("moments", lambda: vectors_mechanism(plan, bound, whole / math.sqrt(part["moments"])))
+        releases.append(Release(MOMENTS, moments, 1, size + (rank + 1) * (rank + 2) // 2))
     if "votes" in part and settings.noise_at == "coordinator":
         votes = _sized("votes", lambda: _thresholded(plan, whole / math.sqrt(part["votes"])))
         releases.append(Release(VOTES, votes, plan.queries, settings.teachers_per_party))

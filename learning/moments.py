@@ -20,6 +20,7 @@ frequent.
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,9 @@ from aggregation.errors import IntegrityError
 from aggregation.mechanism import FloatArray, IntArray
 from aggregation.vectors import VectorMechanism
 from learning.cooccurrence import alike
-from learning.skipgram import SkipGram
+
+if TYPE_CHECKING:
+    from learning.skipgram import SkipGram
 
 SHARE = 0.65
 """Part of a usual unit's squared norm that is word frequencies. What frequencies cost is the floor; they come first."""
@@ -113,27 +116,37 @@ class Directions:
 
 
 def public_directions(
-    prior: SkipGram, units: sparse.csr_array, *, rank: int, share: float = SHARE, quantile: float | None = None
+    prior: "SkipGram",
+    units: sparse.csr_array,
+    *,
+    rank: int,
+    share: float = SHARE,
+    quantile: float | None = None,
+    usual: sparse.csr_array | None = None,
 ) -> tuple[Directions, float]:
     """Choose directions and a clip from PUBLIC text alone: (directions, clip).
 
     prior: fitted to public text over the same vocabulary; `rank` at most V directions are taken from it, 0 for the
     floor. units: pair counts [units, V * V] of public text cut into units of the plan's kind; a few thousand do.
+    usual: other public units, whose size is nearer to that of private ones: clip and share are then taken from them,
+    and nothing else.
     share: part of the squared norm that frequencies take, in the mean of public units' logarithms; all where rank is 0.
     quantile: of public units' norms, which is the clip; by default `QUANTILE`, or `PAIR_QUANTILE` where no unit has
     more than one cell. Public units much longer than private ones make a clip that is too large, and noise to match.
     Raises `IntegrityError` where units and prior do not fit, a setting is out of range, or no unit has a pair.
     """
     size = len(prior.bias)
-    if not isinstance(units, sparse.csr_array) or units.ndim != 2 or units.shape[1] != size * size:
-        raise IntegrityError(f"Units must be a csr_array [units, {size} * {size}] of pair counts.")
+    usual = units if usual is None else usual
+    for each in (units, usual):
+        if not isinstance(each, sparse.csr_array) or each.ndim != 2 or each.shape[1] != size * size:
+            raise IntegrityError(f"Units must be a csr_array [units, {size} * {size}] of pair counts.")
     if not 0 <= rank <= size or not 0 < share < 1:
         raise IntegrityError(f"A rank lies in 0..{size} and a share between 0 and 1, not {rank} and {share}.")
     if quantile is None:
-        quantile = PAIR_QUANTILE if (np.diff(units.indptr) <= 1).all() else QUANTILE
+        quantile = PAIR_QUANTILE if (np.diff(usual.indptr) <= 1).all() else QUANTILE
     if not 0 < quantile <= 1:
         raise IntegrityError(f"A quantile lies above 0 and up to 1, not at {quantile}.")
-    if not units.sum() > 0:
+    if not (units.sum() > 0 and usual.sum() > 0):
         raise IntegrityError("The public units have no two words of the vocabulary near each other. Give more of them.")
     frequencies = np.bincount(units.indices // size, weights=units.data, minlength=size).astype(np.float64)
     frequencies = (1 - _SMOOTHING) * frequencies / frequencies.sum() + _SMOOTHING / size
@@ -144,13 +157,13 @@ def public_directions(
     leading = np.argsort(-np.abs(values), kind="stable")[:rank]
     found = vectors[:, leading] / root[:, None]
     plain = Directions(found.astype(np.float32), values[leading].astype(np.float32), (1 / root).astype(np.float32))
-    filled = units[np.flatnonzero(np.diff(units.indptr))]
+    filled = usual[np.flatnonzero(np.diff(usual.indptr))]
     squares = np.concatenate([
         np.stack([(part[:, :size] ** 2).sum(axis=1), (part[:, size:] ** 2).sum(axis=1)], axis=1)
         for part in (embed(filled[rows], plain) for rows in _slices(filled.shape[0], plain.columns))
     ])  # fmt: skip
-    usual = np.exp(np.log(squares).mean(axis=0))
-    scale = math.sqrt(usual[1] / usual[0] * share / (1 - share)) if rank else 1.0
+    means = np.exp(np.log(squares).mean(axis=0))
+    scale = math.sqrt(means[1] / means[0] * share / (1 - share)) if rank else 1.0
     clip = float(np.sqrt(np.quantile(squares @ [scale * scale, 1.0], quantile)))
     return Directions(plain.vectors, plain.strengths, (scale / root).astype(np.float32)), clip
 

@@ -42,8 +42,8 @@ from torch import Tensor
 from aggregation.errors import IntegrityError
 from aggregation.mechanism import IntArray
 from aggregation.vectors import VectorMechanism
-from learning.denoising import BLOCK_CELLS, FREQUENCIES, VECTORS, ZIPF_OFFSET
 from learning.cooccurrence import alike
+from learning.denoising import BLOCK_CELLS, FREQUENCIES, VECTORS, ZIPF_OFFSET
 from learning.optimising import fixed_threads, minimise
 from learning.skipgram import SkipGram
 

@@ -12,7 +12,7 @@ from coordinator import api
 from coordinator.command import main
 from coordinator.template import template
 
-RAY = template("ray")
+RAY = template("ray").replace('signals   = ["moments"]', 'signals   = ["counts"]\nclip      = 10.0')
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def test_the_version_is_told():
 
 def test_init_writes_a_plan_and_leaves_one_that_is_there_alone(capsys):
     assert main(["init", "mine.toml"]) == 0
-    assert Path("mine.toml").read_text() == RAY
+    assert Path("mine.toml").read_text() == template("ray")
     assert "next: coordinator run mine.toml" in capsys.readouterr().out
     Path("mine.toml").write_text("mine")
     assert failing(capsys, "init", "mine.toml") == (

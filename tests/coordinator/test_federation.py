@@ -88,6 +88,7 @@ def bound(tmp_path_factory):
     path = tmp_path_factory.mktemp("plan") / "plan.toml"
     text = (
         template("connect")
+        .replace('signals   = ["moments"]', 'signals   = ["counts"]\nclip      = 10.0')
         .replace("dropouts = 0", "dropouts = 1")
         .replace("minimum_parties = 2", "minimum_parties = 1")
     )

@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("CONCLAVE_DATA") or ROOT.parent / "shared/data")
 SMALL = (
     template("ray")
+    .replace('signals   = ["moments"]', 'signals   = ["counts"]\nclip      = 10.0')
     .replace("size   = 1000", "size   = 60")
     .replace("dimension = 100", "dimension = 8")
     .replace('source = "documentation"', 'source = "letters.jsonl"')
@@ -231,6 +232,11 @@ def private_training(text):
 THRESHOLD = ('noise_at = "coordinator"', "threshold = 3.0")
 RUNS = {
     "votes and hidden states": (teaching(["votes", "hidden"]), {"answers": "joint"}),
+    "moments": (teaching(["moments"], "moments_clip = 50.0"), {"moments": "vectors"}),
+    "with moments": (
+        teaching(["moments", "votes", "hidden"], "moments_clip = 50.0"),
+        {"moments": "vectors", "answers": "joint"},
+    ),
     "with counts": (teaching(["votes", "hidden", "counts"]), {"counts": "counts", "answers": "joint"}),
     "the paper's loss": (
         teaching(["votes", "hidden"], 'loss = "paper"', "threshold = 2.0", 'layers = ["centre", "context"]'),
@@ -247,10 +253,10 @@ RUNS = {
     ),
     "private training": (private_training(teaching(["votes", "hidden"])), {"training": "gradients", "answers": "free"}),
 }
-QUICK = "votes and hidden states"
+QUICK = ("votes and hidden states", "moments")
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == QUICK else pytest.mark.slow) for n in RUNS])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in RUNS])
 def test_teachers_of_party_processes_give_a_student_with_every_release_in_its_promise(addresses, home, capsys, name):
     text, kinds = RUNS[name]
     assert run_connected(text, addresses, "out", "--json") == 0
@@ -267,8 +273,8 @@ def test_teachers_of_party_processes_give_a_student_with_every_release_in_its_pr
     sent = [each.WhichOneof("mechanism") for each in bound.binding.terms.releases]
     assert sent == list(kinds.values())
     claimed = privacy["epsilon_by_the_papers_formula"]
-    if {"counts", "training"} & set(kinds):
-        assert claimed is None, "the paper knows neither"
+    if {"counts", "moments", "training"} & set(kinds):
+        assert claimed is None, "the paper knows none of them"
     else:
         assert 0 < claimed < privacy["epsilon"]
     assert main(["report", result["run"]]) == 0
@@ -402,12 +408,12 @@ def test_the_python_api_works_inside_a_running_loop_as_in_a_notebook(addresses):
 @pytest.mark.parametrize(
     "text",
     [
-        FOUR,
+        teaching(["moments"], text=FOUR),
         teaching(["votes", "hidden", "counts"], 'layers = ["centre", "context"]', text=FOUR),
         teaching(["votes", "hidden"], *THRESHOLD, text=FOUR),
         private_training(teaching(["votes", "hidden"], text=FOUR)),
     ],
-    ids=["counts", "votes, hidden states and counts", "threshold at the coordinator", "private training"],
+    ids=["moments", "votes, hidden states and counts", "threshold at the coordinator", "private training"],
 )
 def test_actors_and_party_processes_give_the_same_student_byte_for_byte(home, text):
     text = text.replace("dropouts = 0", INSECURE)

@@ -83,7 +83,7 @@ def test_slices_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_equal_pairs_count_as_often_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = pair_counts(some_passages(3), SIZE)
     together = contribute(pairs, some_directions(), mechanism(2.0))
-    monkeypatch.setattr(moments, "_grouped", lambda units: [(units, 1)])
+    monkeypatch.setattr(moments, "alike", lambda units: [(units, 1)])
     np.testing.assert_array_equal(contribute(pairs, some_directions(), mechanism(2.0)), together)
 
 

@@ -13,7 +13,9 @@ import psutil
 import pytest
 
 from aggregation.counts import CountsMechanism
+from aggregation.vectors import VectorMechanism
 from learning.cooccurrence import pair_counts, unit_counts
+from learning.moments import Directions, contribute
 from learning.words import Vocabulary, tokenize
 from party.config import PolicyTable, ShardTable
 from party.errors import ShardError, TrainingError
@@ -179,3 +181,48 @@ def test_it_dies_with_its_node(job, tmp_path, ending):
         node.wait(timeout=5)
     gone, _ = psutil.wait_procs([worker], timeout=5)
     assert gone or worker.status() == psutil.STATUS_ZOMBIE
+
+
+def test_moments_are_bounded_unit_by_unit_along_the_directions_that_were_provided(job, tmp_path):
+    rng = np.random.default_rng(0)
+    directions = Directions(
+        rng.normal(size=(3, 2)).astype(np.float32), np.ones(2, np.float32), np.full(3, 0.5, np.float32)
+    )
+    path = tmp_path / "directions"
+    path.write_bytes(directions.to_bytes())
+    moments = plan_pb2.Release(
+        name="moments",
+        charges=1,
+        vectors=plan_pb2.VectorMechanism(clip=3.0, levels=512, noise_multiplier=1.0, shares=1),
+    )
+    asked = job(release=moments.SerializeToString().hex(), directions=str(path))
+    work(asked, lambda percent: None)
+    found = load_counts(Path(asked.result)).toarray()
+    units = unit_counts([[encoded(text)] for text in TEXTS], 3, 2)
+    expected = contribute(units, directions, VectorMechanism(3.0, 512, 1.0, 1))
+    np.testing.assert_array_equal(found, expected[None, :])
+
+    with (tmp_path / "rows.jsonl").open("a") as file:
+        file.write(json.dumps({"text": "apple bread cheese " * 500, "who": "u9"}) + "\n")
+    work(asked, lambda percent: None)
+    assert 0 < np.linalg.norm(load_counts(Path(asked.result)).toarray() - found) <= 512
+
+
+@pytest.mark.parametrize("content", [b"{", "another vocabulary"])
+def test_directions_that_do_not_fit_are_refused_in_a_sentence(job, tmp_path, content):
+    if isinstance(content, str):
+        ones = np.ones(4, np.float32)
+        content = Directions(np.ones((4, 1), np.float32), ones[:1], ones).to_bytes()
+    path = tmp_path / "directions"
+    path.write_bytes(content)
+    moments = plan_pb2.Release(
+        name="moments",
+        charges=1,
+        vectors=plan_pb2.VectorMechanism(clip=3.0, levels=512, noise_multiplier=1.0, shares=1),
+    )
+    asked = job(release=moments.SerializeToString().hex(), directions=str(path))
+    kind, sentence = attempt(asked, lambda percent: None)
+    assert kind == "TrainingError"
+    assert "directions that were provided" in sentence
+    assert sentence.endswith(".")
+    assert not Path(asked.result).exists()
