@@ -94,6 +94,7 @@ def test_a_message_is_the_mechanism_that_it_was_written_from(mechanism):
 def test_noise_of_parties_is_counted_on_where_they_add_any():
     assert {name: shares_of(mechanism) for name, mechanism in KNOWN.items() if shares_of(mechanism)} == {
         "counts": 2,
+        "vectors": 2,
         "votes alone": 3,
         "hidden states alone": 3,
         "both": 3,
