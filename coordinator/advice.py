@@ -106,7 +106,7 @@ def _votes(outlook: Outlook) -> str:
     ways = []
     queries = fewer(plan.queries, lambda number: outlook.accuracy(number) >= aim)
     if queries:
-        ways.append(f"about {queries:,} queries would give {100 * outlook.accuracy(queries):.0f}%")
+        ways.append(f"about {_counted(queries)} would give {100 * outlook.accuracy(queries):.0f}%")
     own = parts(plan).get("votes", 1.0)
     alone = voting.louder(math.sqrt(own)).labels(outlook.ranked(), plan.run.seed)[0]
     if own < 1 and alone >= aim:
@@ -122,13 +122,17 @@ def _votes(outlook: Outlook) -> str:
     return _said(f"votes drown in this noise: {100 * now:.{0 if now >= 0.1 else 1}f}% of labels would be right.", ways)
 
 
+def _counted(queries: int) -> str:
+    return "1 query" if queries == 1 else f"{queries:,} queries"
+
+
 def _hidden(outlook: Outlook) -> str:
     plan = outlook.bound.plan
     now = outlook.hidden_ratio(plan.queries)
     ways = []
     queries = fewer(plan.queries, lambda number: outlook.hidden_ratio(number) >= 1)
     if queries:
-        ways.append(f"about {queries:,} queries would make them equal")
+        ways.append(f"about {_counted(queries)} would make them equal")
     if now > 0 and plan.teachers / now <= MOST_TEACHERS:
         teachers = _readable(math.ceil(plan.teachers / now), up=True)
         ways.append(f"about {teachers:,} teachers in all, each with as much text as now, would make them equal")
@@ -149,7 +153,10 @@ def _instead(outlook: Outlook) -> str:
     if not clear:
         return ""
     what = "direction" if clear == 1 else "directions"
-    return f'In place of teachers, signals = ["counts"] would show about {clear} {what} of the text.'
+    return (
+        f'In place of teachers, signals = ["counts"] would show about {clear} {what} of the text, and ["moments"] says '
+        "the same in far fewer numbers: forecast it."
+    )
 
 
 def _company(name: str, company: ExpectedSum, noise: float, outlook: Outlook, guessed: bool) -> str:
