@@ -258,9 +258,11 @@ def _private_skipgram(bench: Bench, epsilon: float) -> Outcome:
     units = sparse.csr_array(sparse.vstack(bench.units(), format="csr"))
     reference = bench.public.reference
     assert reference is not None
-    settings = bench.plan.dped.private_training or default_training(units.shape[0])
+    settings = bench.plan.dped.private_training or PrivateTrainingTable(units_per_teacher=512)
+    declared = declared_units(bench.plan, units.shape[0])
+    batch = min(settings.batch, declared)
     parameters = bench.plan.vocabulary.size * (2 * bench.plan.dped.dimension + 1)
-    probability = min(1.0, settings.batch / settings.units_per_teacher)
+    probability = batch / declared
 
     def mechanism(multiplier: float) -> GradientMechanism:
         levels = fine_levels(multiplier, parameters)
@@ -272,7 +274,7 @@ def _private_skipgram(bench: Bench, epsilon: float) -> Outcome:
         units,
         chosen,
         start=reference,
-        expected_batch=settings.batch,
+        expected_batch=batch,
         learning_rate=settings.learning_rate,
         stream=bench.stream("compare", "gradients", repr(epsilon)),
         on_step=lambda done: bench.progress.bar("training", round(100 * done), 100, "percent"),
@@ -280,11 +282,15 @@ def _private_skipgram(bench: Bench, epsilon: float) -> Outcome:
     return Outcome(model, chosen.event(), notes={"noise_multiplier": multiplier})
 
 
-def default_training(units: int) -> PrivateTrainingTable:
-    """DP-SGD settings for so many units, taken as public to two digits: in a simulation they are."""
-    digits = 10 ** max(0, len(str(units)) - 2)
-    declared = max(2, round(units / digits) * digits)
-    return PrivateTrainingTable(units_per_teacher=declared, batch=min(declared, 512))
+def declared_units(plan: Plan, counted: int) -> int:
+    """How many units there are, in public: as the plan declares, else counted, to two digits, as a simulation may."""
+    privately = plan.dped.private_training
+    if plan.privacy.declared_size is not None:
+        return plan.privacy.declared_size
+    if privately is not None:
+        return privately.units_per_teacher * plan.teachers
+    digits: int = 10 ** max(0, len(str(counted)) - 2)
+    return max(2, (counted + digits // 2) // digits * digits)
 
 
 def _sketch(bench: Bench, epsilon: float) -> Outcome:

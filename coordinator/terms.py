@@ -37,7 +37,7 @@ LARGEST_SUM = 2**31 - 1
 _HIDDEN_SIGMA = 4096.0
 _VOTES_SIGMA = 16.0
 """Standard deviations of one share on the grid that levels are chosen for: fine enough, and quick to draw."""
-_MOMENT_LEVELS, _PAIR_LEVELS = 4096, 512
+_MOMENT_LEVELS, _PAIR_LEVELS = 4096, 32768  # a pair is one count, which a coarse grid would round by much
 _THRESHOLD_PART = 1 / 3
 """Of what a query that passes its threshold costs, the part that testing costs."""
 
