@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from typing import cast
 
 import numpy as np
@@ -72,10 +73,7 @@ def price(events: Sequence[DpEvent], delta: float) -> Guarantee:
     plain = all(_has_pld(part) for part, _ in parts)
     if not plain or rdp_epsilon > LARGEST_PLD_EPSILON or delta < SMALLEST_PLD_DELTA:
         return Guarantee(rdp_epsilon, delta, "RDP", rdp_epsilon)
-    accountant = pld.PLDAccountant()
-    for part, count in parts:
-        accountant.compose(part, count)
-    epsilon = float(accountant.get_epsilon(delta))
+    epsilon = _pld_epsilon(tuple(parts), delta)
     if not epsilon <= rdp_epsilon * 1.01:
         raise ConclaveError(
             f"The accountants disagree: PLD says epsilon {epsilon:.6g}, RDP at most {rdp_epsilon:.6g}, at delta "
@@ -282,6 +280,15 @@ def _grouped(events: Sequence[DpEvent]) -> list[tuple[DpEvent, int]]:
             except TypeError:  # holds a list
                 others.append((part, count))
     return [*cast(dict[DpEvent, int], counts).items(), *others]
+
+
+@lru_cache(maxsize=256)
+def _pld_epsilon(parts: tuple[tuple[DpEvent, int], ...], delta: float) -> float:
+    """Epsilon of the composition by PLD; remembered, because plans of one budget ask for the same ones."""
+    accountant = pld.PLDAccountant()
+    for part, count in parts:
+        accountant.compose(part, count)
+    return float(accountant.get_epsilon(delta))
 
 
 def _joined_gaussians(parts: Sequence[tuple[DpEvent, int]]) -> list[tuple[DpEvent, int]]:

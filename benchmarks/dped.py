@@ -78,10 +78,11 @@ def compared(name: str, record: str, methods: list[str], epsilons: tuple[float, 
     from coordinator.progress import Terminal
 
     parties, teachers = settings.pop("parties", 5), settings.pop("teachers", 2)
+    seeds = settings.pop("seeds", SEEDS)
     more = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
     path = WORK / f"{name}.toml"
     path.write_text(PLAN.format(record=record, parties=parties, teachers=teachers, more=more, data=DATA))
-    return api.compare(path, recipes=methods, epsilons=epsilons, seeds=SEEDS, output=WORK / name, progress=Terminal())
+    return api.compare(path, recipes=methods, epsilons=epsilons, seeds=seeds, output=WORK / name, progress=Terminal())
 
 
 def tables() -> None:
@@ -97,21 +98,22 @@ def tables() -> None:
 
 
 def ablations() -> None:
-    """How many teachers, which threshold, what a vote is: the sentence as unit."""
+    """How many teachers, which threshold, what a vote is: the sentence as unit.
+
+    Ten teachers without a threshold are the tables' own rows, whose cells are used. One seed but for the teachers.
+    """
     rows = []
-    for parties, teachers in ((5, 1), (5, 2), (5, 4)):
-        found = compared(
-            f"teachers-{parties * teachers}", "sentence", ["dped", "pate", "hidden"], (2.0,), parties=parties,
-            teachers=teachers,
-        )  # fmt: skip
+    three = ["dped", "pate", "hidden"]
+    for parties, teachers, name in ((5, 1, "teachers-5"), (5, 2, "tables-sentence"), (5, 4, "teachers-20")):
+        found = compared(name, "sentence", three, (2.0,), parties=parties, teachers=teachers)
         rows += [{"ablation": "teachers", "value": parties * teachers} | each for each in _means(found)]
-    for threshold in (2.0, 8.0):  # of ten teachers' votes; without any it is the table's row
+    for threshold in (2.0, 8.0):
         settings = {"threshold": threshold, "noise_at": "coordinator", "answered": 0.5}
-        found = compared(f"threshold-{threshold:g}", "sentence", ["pate"], (1.0, 4.0), **settings)
+        found = compared(f"threshold-{threshold:g}", "sentence", ["pate"], (1.0, 4.0), seeds=1, **settings)
         rows += [{"ablation": "threshold", "value": threshold} | each for each in _means(found)]
     for vote in ("probable", "lift"):
-        found = compared(f"vote-{vote}", "sentence", ["pate"], (4.0,), vote=vote, queries=50)
-        rows += [{"ablation": "50 queries, vote", "value": vote} | each for each in _means(found)]
+        found = compared(f"vote-{vote}", "sentence", ["pate"], (4.0, 40.0), seeds=1, vote=vote, queries=20)
+        rows += [{"ablation": "20 queries, vote", "value": vote} | each for each in _means(found)]
     (RESULTS / "dped-ablations.json").write_text(json.dumps(rows, indent=1) + "\n")
     for row in rows:
         print(row)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
-from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
+from dp_accounting import DpEvent, SelfComposedDpEvent
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -31,7 +31,7 @@ from coordinator.progress import Progress
 from coordinator.public import Public
 from coordinator.recipes import dped
 from coordinator.report import paper_claim
-from coordinator.terms import SAMPLER_SHARE, Bound, bind, shares, vectors_mechanism
+from coordinator.terms import SAMPLER_SHARE, Bound, bind, gaussian_multiplier, shares, vectors_mechanism
 
 if TYPE_CHECKING:
     from learning.skipgram import SkipGram
@@ -235,7 +235,7 @@ def _unigram(bench: Bench, epsilon: float) -> Outcome:
 
     assert bench.public.frequencies is not None
     directions, clip = bench.public.frequencies
-    multiplier = calibrate(GaussianDpEvent, epsilon, bench.delta)
+    multiplier = gaussian_multiplier(epsilon, bench.delta)
     mechanism = vectors_mechanism(bench.plan, clip, multiplier)
     bounding = partial(contribute, directions=directions, mechanism=mechanism)
     total = summed(bench, mechanism, bench.bounded("frequencies", mechanism, bounding))
@@ -299,7 +299,7 @@ def _sketch(bench: Bench, epsilon: float) -> Outcome:
 
     plan = bench.plan
     features = Features.from_seed(plan.vocabulary.size, SKETCH_WIDTH, bench.seed)
-    multiplier = calibrate(GaussianDpEvent, epsilon, bench.delta)
+    multiplier = gaussian_multiplier(epsilon, bench.delta)
     mechanism = vectors_mechanism(plan, 1.0 if plan.privacy.record == "pair" else SKETCH_CLIP, multiplier)
     bounding = partial(contribute, features=features, mechanism=mechanism)
     total = summed(bench, mechanism, bench.bounded("sketch", mechanism, bounding))
@@ -325,7 +325,7 @@ def _neighbours(bench: Bench, epsilon: float) -> Outcome:
     layers, width, queries = plan.dped.layers, plan.dped.dimension, len(public.queries)
     near = radii(public.reference.inputs, NEIGHBOURS)[public.queries]
     home = hidden_states(public.reference, public.queries, layers)
-    whole = calibrate(GaussianDpEvent, epsilon, bench.delta)
+    whole = gaussian_multiplier(epsilon, bench.delta)
     noise = whole * math.sqrt(queries) * 2 * RADII * math.sqrt(len(layers))
     levels = max(1, int(2048 * math.sqrt(shares(plan)) * RADII / noise))
     joint = JointMechanism(None, HiddenMechanism(len(layers), width, RADII, levels, noise, shares(plan)))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias, TypeVar
 
 from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
@@ -164,8 +165,20 @@ def _whole(plan: Plan, multiplier: float) -> DpEvent:
     return _gradients(plan, multiplier).event()
 
 
+def _calibrated(plan: Plan, delta: float) -> float:
+    if plan.dped.private_training is None:
+        return gaussian_multiplier(plan.privacy.epsilon, delta)
+    return calibrate(lambda z: _whole(plan, z), plan.privacy.epsilon, delta)
+
+
+@lru_cache(maxsize=64)
+def gaussian_multiplier(epsilon: float, delta: float) -> float:
+    """The noise multiplier of one Gaussian release of that price."""
+    return calibrate(GaussianDpEvent, epsilon, delta)
+
+
 def _releases(plan: Plan, delta: float, public: Public | None) -> tuple[Release, ...]:
-    whole = plan.privacy.noise_multiplier or calibrate(lambda z: _whole(plan, z), plan.privacy.epsilon, delta)
+    whole = plan.privacy.noise_multiplier or _calibrated(plan, delta)
     settings, size = plan.dped, plan.vocabulary.size
     if settings.private_training is not None:
         training = Release(TRAINING, _sized("private_training", lambda: _gradients(plan, whole)), 0, 0)

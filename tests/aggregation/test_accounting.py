@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
+from aggregation import accounting
 from aggregation.accounting import GaussianFilter, Guarantee, LifetimeFilter, calibrate, price
 from aggregation.errors import BudgetExhausted, ConclaveError, IntegrityError
 
@@ -127,8 +128,10 @@ def test_a_negative_count_cannot_buy_anything_back():
 
 def test_accountants_that_disagree_are_not_believed(monkeypatch):
     monkeypatch.setattr(pld.PLDAccountant, "get_epsilon", lambda self, delta: 9.0)
+    accounting._pld_epsilon.cache_clear()
     with pytest.raises(ConclaveError, match="disagree"):
         price([GaussianDpEvent(1.0)], 1e-6)
+    accounting._pld_epsilon.cache_clear()
 
 
 def test_an_order_where_the_accountant_loses_its_footing_is_not_believed(monkeypatch):

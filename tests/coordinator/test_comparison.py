@@ -174,6 +174,7 @@ def test_a_folder_of_another_plan_or_of_something_else_is_left_alone(plan):
     assert [path.name for path in Path("mine").iterdir()] == ["letter.txt"]
 
 
+@pytest.mark.slow
 def test_another_epsilon_or_seed_of_the_same_plan_goes_into_the_same_folder(plan):
     compared(plan, "unigram")
     found = compared(plan, "unigram", epsilons=(1.0, 4.0))

@@ -186,7 +186,7 @@ def test_what_is_wrong_about_teachers_is_named_before_anything_is_asked(tmp_path
         ['queries = ["the", "a", "the"]', 'classes = ["the", "a"]'],
         ["threshold = 12.0", 'noise_at = "coordinator"'],
         ["threshold = 6.0", "privacy| dropouts = 1"],
-        [PRIVATE + "\nbatch = 5000\nsteps = 2"],
+        pytest.param([PRIVATE + "\nbatch = 5000\nsteps = 2"], marks=pytest.mark.slow),
         pytest.param([PRIVATE], marks=pytest.mark.slow),
         ['layers = ["centre", "context"]'],
     ],

@@ -364,6 +364,7 @@ def test_a_party_whose_text_is_private_refuses_reproducible_noise(plan, home, ca
     assert not (home / "out/student").exists()
 
 
+@pytest.mark.slow
 def test_running_a_plan_again_says_that_it_pays_again(plan, home, capsys):
     with serving(api.party_tables(plan), home) as addresses:
         Path("connect.toml").write_text(connected(SMALL, addresses))
