@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 SKETCH_WIDTH, SKETCH_CLIP = 64, 10.0
 """Random features, and the L2 norm of one unit's embedding; chosen on WikiText-2's sentences."""
 OPEN_STEPS = 100
+QUIET = 0.7
+"""Noise multiplier above which DP-SGD takes shorter steps, by its square: what noise adds to a step is public."""
 NEIGHBOURS = 10
 """Which nearest public neighbour a word's radius reaches to."""
 RADII = 1.0
@@ -275,7 +277,7 @@ def _private_skipgram(bench: Bench, epsilon: float) -> Outcome:
         chosen,
         start=reference,
         expected_batch=batch,
-        learning_rate=settings.learning_rate,
+        learning_rate=settings.learning_rate * min(1.0, QUIET / multiplier) ** 2,
         stream=bench.stream("compare", "gradients", repr(epsilon)),
         on_step=lambda done: bench.progress.bar("training", round(100 * done), 100, "percent"),
     )

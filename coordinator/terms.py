@@ -38,6 +38,7 @@ LARGEST_SUM = 2**31 - 1
 _HIDDEN_SIGMA = 4096.0
 _VOTES_SIGMA = 16.0
 """Standard deviations of one share on the grid that levels are chosen for: fine enough, and quick to draw."""
+_USUAL_MULTIPLIER = 4.0
 _MOMENT_LEVELS, _PAIR_LEVELS = 4096, 32768  # a pair is one count, which a coarse grid would round by much
 _THRESHOLD_PART = 1 / 3
 """Of what a query that passes its threshold costs, the part that testing costs."""
@@ -219,7 +220,8 @@ def _releases(plan: Plan, delta: float, public: Public | None) -> tuple[Release,
 def vectors_mechanism(plan: Plan, clip: float, multiplier: float) -> VectorMechanism:
     """A grid fine enough that a unit's many small numbers are not rounded away, and a sum of all units fits 32 bits."""
     finest = _PAIR_LEVELS if plan.privacy.record == "pair" else _MOMENT_LEVELS
-    levels = max(1, min(finest, int(LARGEST_SIGMA * math.sqrt(shares(plan)) / multiplier)))
+    # The same grid at every usual epsilon, so that a party's bounded sum is too.
+    levels = max(1, min(finest, int(LARGEST_SIGMA * math.sqrt(shares(plan)) / max(multiplier, _USUAL_MULTIPLIER))))
     return VectorMechanism(clip, levels, multiplier, shares(plan))
 
 
