@@ -44,7 +44,7 @@ PAIR_QUANTILE = 1.0
 """The same where every pair is a unit: there the long ones are rare words, and clipping them would make them rarer."""
 
 _SMOOTHING = 0.2  # of public frequencies, spread evenly: a word may be rarer in public text than in private
-_SLICE = 1 << 22  # numbers of embeddings in memory at a time: 32 MiB
+_SLICE = 1 << 19  # numbers of embeddings in memory at a time: 4 MiB, which caches like
 
 
 @dataclass(frozen=True, slots=True)
