@@ -1,6 +1,8 @@
 """The mechanism that a release of a plan's terms names: the party's own object, made from the message's numbers."""
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+from google.protobuf.message import Message
 
 from aggregation.counts import CountsMechanism
 from aggregation.errors import ConclaveError
@@ -48,73 +50,27 @@ def broken(what: str) -> Refusal:
 def _mechanism_of(release: plan_pb2.Release) -> Named:
     match release.WhichOneof("mechanism"):
         case "counts":
-            counts = release.counts
-            return CountsMechanism(
-                clip=counts.clip, levels=counts.levels, noise_multiplier=counts.noise_multiplier, shares=counts.shares
-            )
+            return CountsMechanism(**_numbers(release.counts))
         case "vectors":
-            vectors = release.vectors
-            return VectorMechanism(
-                clip=vectors.clip,
-                levels=vectors.levels,
-                noise_multiplier=vectors.noise_multiplier,
-                shares=vectors.shares,
-            )
+            return VectorMechanism(**_numbers(release.vectors))
         case "joint":
-            return _joint(release.joint)
+            joint = release.joint
+            votes = VotesMechanism(**_numbers(joint.votes)) if joint.HasField("votes") else None
+            hidden = HiddenMechanism(**_numbers(joint.hidden)) if joint.HasField("hidden") else None
+            return JointMechanism(votes, hidden)
         case "thresholded":
-            votes = release.thresholded
-            return ThresholdedVotes(
-                classes=votes.classes,
-                teachers=votes.teachers,
-                threshold=votes.threshold,
-                threshold_noise=votes.threshold_noise,
-                noise=votes.noise,
-                larger_noise=votes.larger_noise or None,
-                cap=votes.cap,
-            )
+            numbers = _numbers(release.thresholded)
+            return ThresholdedVotes(**numbers | {"larger_noise": numbers["larger_noise"] or None})
         case "gradients":
-            training = release.gradients
-            return GradientMechanism(
-                clip=training.clip,
-                levels=training.levels,
-                noise_multiplier=training.noise_multiplier,
-                sampling_probability=training.sampling_probability,
-                steps=training.steps,
-                parameters=training.parameters,
-            )
+            return GradientMechanism(**_numbers(release.gradients))
         case "free":
-            free = release.free
-            return FreeAnswers(
-                after=free.after,
-                classes=free.classes,
-                layers=free.layers,
-                width=free.width,
-                clip=free.clip,
-                levels=free.levels,
-            )
+            return FreeAnswers(**_numbers(release.free))
     raise broken(
         f"release {release.name} has no mechanism that this party knows; it knows counts, vectors, joint, "
         "thresholded, gradients and free"
     )
 
 
-def _joint(joint: plan_pb2.JointMechanism) -> JointMechanism:
-    votes = hidden = None
-    if joint.HasField("votes"):
-        votes = VotesMechanism(
-            classes=joint.votes.classes,
-            levels=joint.votes.levels,
-            noise=joint.votes.noise,
-            shares=joint.votes.shares,
-        )
-    if joint.HasField("hidden"):
-        hidden = HiddenMechanism(
-            layers=joint.hidden.layers,
-            width=joint.hidden.width,
-            clip=joint.hidden.clip,
-            levels=joint.hidden.levels,
-            noise=joint.hidden.noise,
-            shares=joint.hidden.shares,
-        )
-    return JointMechanism(votes, hidden)
+def _numbers(message: Message) -> dict[str, Any]:
+    """The fields of a mechanism's message by name, which are those of the mechanism."""
+    return {name: getattr(message, name) for name in message.DESCRIPTOR.fields_by_name}
