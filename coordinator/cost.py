@@ -1,14 +1,15 @@
 """What a run costs besides privacy: bytes over the wire, time on machines like this one, memory. From its plan alone.
 
 Bytes are exact but for the frames around them, if no party is lost. Times are those of this machine just now: one step
-of a fit, one stand-in teacher and a piece of each release's noise are timed, and counted as often as the run does them.
+of a fit, one stand-in teacher, the start of a training process and a piece of each release's noise are timed, and
+counted as often as the run does them.
 """
 
-import math
 import os
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,18 +19,22 @@ from aggregation.thresholded import ThresholdedVotes
 from coordinator.plan import Plan
 from coordinator.public import Public
 from coordinator.terms import COUNTS, MOMENTS, Bound, Release
-
-if TYPE_CHECKING:
-    pass
+from learning import documentation
 
 VALUE_BYTES = 4
 """A number of a release travels as an int32."""
-RAY_SECONDS = 14.0
-"""Starting an embedded Ray and its parties' nodes."""
-TRAINING_SECONDS, TORCH_SECONDS = 2.0, 3.5
-"""Processor time until a training process has imported what it needs, without torch and with it."""
-FINISHING_SECONDS = 4.0
-"""Joining, measuring and publishing, for vocabularies of some thousand words."""
+START_SECONDS = 3.1
+"""Processor time until a training process has imported torch and what a first fit imports, where constants were taken."""
+COMMAND_SECONDS, RAY_SECONDS, NODE_SECONDS = 2.3, 2.8, 2.5
+"""The command's own imports; an embedded Ray until it takes parties; processor time of one party's node until ready."""
+PLAIN_START = 0.3
+"""The part of a training process' start that is left where it needs no torch: to count, or to sum moments."""
+LIBRARY_SECONDS = 1.5
+"""Reading the documentation of Python's library, which every process that reads a part of it does whole."""
+FINISHING_SECONDS = 4.5
+"""Joining, measuring, publishing and taking down, for vocabularies of some thousand words."""
+CROWDED = 1.25
+"""What processor time grows by where more processes than cores take each other's caches."""
 
 NODE_MEMORY = 150 * 2**20
 TRAINING_MEMORY, TORCH_MEMORY = 150 * 2**20, 370 * 2**20
@@ -42,12 +47,15 @@ _TIMED_CELLS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What was timed, in seconds: preparing what is public, counting a unit, one teacher, one step of a fit."""
+    """What was timed, in seconds: preparing what is public, counting a unit, one teacher, one step of a fit, and how
+    long a training process takes to start.
+    """
 
     public: float
     unit: float
     teacher: float
     step: float
+    start: float
 
 
 def traffic(bound: Bound, public: Public) -> int:
@@ -75,28 +83,39 @@ def step_seconds(public: Public, dimension: int) -> float:
     return (time.monotonic() - begun) / (_FIT_STEPS + _FIT_STEPS // 4)
 
 
+def start_seconds() -> float:
+    """How long a process takes to import what one that trains does."""
+    first_fit = "import numpy, scipy.sparse, torch, learning.skipgram; torch.optim.LBFGS([torch.zeros(1)])"
+    begun = time.monotonic()
+    subprocess.run([sys.executable, "-P", "-c", first_fit], check=False, capture_output=True)
+    return time.monotonic() - begun
+
+
 def seconds(bound: Bound, pace: Pace, units: int) -> float:
-    """How long the run takes from its command to the published student; `units` are all parties' together.
+    """How long the run takes from its command to its end; `units` are all parties' together.
 
     Parties that are launched share this machine's cores; parties elsewhere are taken to have a core each, as fast.
+    What cannot be timed beforehand is taken from another machine, and scaled by how long a process takes to start.
     """
     plan = bound.plan
     parties = len(plan.federation.names)
-    launched = plan.federation.shards is not None
-    rounds = math.ceil(parties / (os.cpu_count() or 1)) if launched else 1
-    total = pace.public + FINISHING_SECONDS + (RAY_SECONDS if launched else 0.0)
+    shards, cores = plan.federation.shards, os.cpu_count() or 1
+    launched = shards is not None
+    crowd = CROWDED * parties / cores if launched and parties > cores else 1.0
+    reading = LIBRARY_SECONDS if shards is not None and shards.source in documentation.NAMES else 0.0
+    constant = COMMAND_SECONDS + FINISHING_SECONDS + (RAY_SECONDS + crowd * NODE_SECONDS if launched else 0.0)
+    slow = pace.start / START_SECONDS
+    total = pace.public + slow * constant
     for release in bound.releases:
         if not release.rows:
             continue
-        counting = pace.unit * units / parties
+        work = slow * reading + pace.unit * units / parties + _noise_seconds(release)
         if release.name in (COUNTS, MOMENTS):
-            starting = TRAINING_SECONDS if release.name == COUNTS else TORCH_SECONDS
-            total += rounds * (starting + counting) + pace.step * _COUNTS_STEPS
+            total += crowd * (work + PLAIN_START * pace.start)
+            total += pace.step * _COUNTS_STEPS
         else:
-            teaching = _teaching_seconds(plan, pace)
-            total += rounds * (TORCH_SECONDS + counting + teaching)
+            total += crowd * (work + pace.start + _teaching_seconds(plan, pace))
             total += pace.step * _ANSWERS_STEPS * plan.queries / plan.vocabulary.size
-        total += rounds * _noise_seconds(release)
     return total
 
 

@@ -115,7 +115,7 @@ def forecast(plan: Plan, base: Path, cache: Path) -> Forecast:
         (row for release in bound.releases for row in _rows(release, plan, outlook)),
         key=lambda row: ["training", "votes", "hidden", "moments", "counts"].index(row.name),
     )
-    pace = cost.Pace(prepared, counting, teaching, cost.step_seconds(public, plan.dped.dimension))
+    pace = cost.Pace(prepared, counting, teaching, cost.step_seconds(public, plan.dped.dimension), cost.start_seconds())
     trained = 0 if signal is None or signal.votes is None else len(signal.votes)
     return Forecast(
         plan=plan,
