@@ -9,7 +9,6 @@ import mpmath  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregation.accounting import GaussianFilter
 from aggregation.argmax import TOTAL_VARIATION, check_noise, noisy_argmax
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanism import IntArray, Released
@@ -19,6 +18,8 @@ from aggregation.votes import check_classes, check_teachers, checked_votes, tall
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
+
+    from aggregation.accounting import GaussianFilter
 
 ABSTAINED = -1
 """Label of a query that was asked and paid for, and not answered."""
@@ -98,7 +99,7 @@ class ThresholdedVotes:
                     f"larger_noise is {self.larger_noise:g}, below noise, {self.noise:g}: queries without agreement "
                     "must get at least the noise of the others."
                 )
-        GaussianFilter(self.cap)
+        _filter(self.cap)
 
     def contribute(self, votes: IntArray) -> IntArray:
         """A party's votes `[teachers, queries]` in clear, for the trusted aggregator: int64 `[queries, teachers]`.
@@ -140,7 +141,7 @@ class ThresholdedVotes:
 
     def event(self) -> "DpEvent":
         """The whole release, however many queries: one Gaussian of multiplier 1/sqrt(cap)."""
-        return GaussianFilter(self.cap).event()
+        return _filter(self.cap).event()
 
     def slack(self, queries: int, epsilon: float) -> float:
         """Delta to add for this many queries at the epsilon that is claimed: a test and a label each."""
@@ -165,7 +166,7 @@ class ThresholdedVotes:
             answers = int(before[query])
             return answers * passing + (query - answers) * failing
 
-        guard = GaussianFilter(self.cap)
+        guard = _filter(self.cap)
         low, high = 0, passed.size  # all queries before low are asked, none from high
         while low < high:
             middle = (low + high) // 2
@@ -209,3 +210,10 @@ def thresholded_labels(released: Released, threshold: float) -> IntArray:
     best = np.argmax(released.values, axis=1)
     largest = np.take_along_axis(released.values, best[:, None], axis=1)[:, 0]
     return np.where(largest >= threshold, best, ABSTAINED)
+
+
+def _filter(cap: float) -> "GaussianFilter":
+    """The filter; imported here, for its accountants take most of a second and a process that trains prices nothing."""
+    from aggregation.accounting import GaussianFilter
+
+    return GaussianFilter(cap)

@@ -1,6 +1,6 @@
 """What a forecast said and what the run then took: seconds, bytes, and the memory of each kind of process.
 
-    python benchmarks/forecast.py [--out FILE]
+    python benchmarks/forecast.py [--out FILE] [WORDS ...]
 
 Forecast and run of each plan one after the other, on text that Python carries. Memory is the largest proportional set
 size (PSS) seen of one process of a kind, sampled; the coordinator's is its own process without what Ray starts.
@@ -54,7 +54,7 @@ CASES: dict[str, dict[str, object]] = {
     },
 }  # fmt: skip
 KINDS = {"party.work": "party training", "PartyActor": "party node"}
-SAMPLE_SECONDS = 0.1
+SAMPLE_SECONDS = 1.5
 
 
 def pss(pid: int) -> int:
@@ -118,11 +118,12 @@ def measured(name: str, settings: dict[str, object], folder: Path) -> dict[str, 
     if code:
         raise SystemExit(f"the run of {name} failed")
     report = subprocess.run([coordinator, "report", folder / "run", "--json"], capture_output=True, text=True)
-    traffic = json.loads(report.stdout.splitlines()[-1]).get("bytes") if report.returncode == 0 else None
+    stages = json.loads(report.stdout.splitlines()[-1])["stages"]
     return {
         "plan": name,
         "seconds": {"forecast": round(forecast["seconds"], 1), "measured": round(seconds, 1)},
-        "bytes": {"forecast": forecast["bytes"], "measured": traffic},
+        "stages": {stage: each["seconds"] for stage, each in stages.items()},
+        "bytes": {"forecast": forecast["bytes"], "measured": stages["aggregate"]["result"]["bytes"]},
         "memory_mib": {
             kind: {"bound": round(bound / 2**20), "measured": round(peaks.get(kind, 0) / 2**20)}
             for kind, bound in forecast["memory"].items()
@@ -133,11 +134,15 @@ def measured(name: str, settings: dict[str, object], folder: Path) -> dict[str, 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
-    out = parser.parse_args().out
+    parser.add_argument("names", nargs="*", help="words of the plans to try; all by default")
+    given = parser.parse_args()
+    names, out = given.names, given.out
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("CONCLAVE_HOME", f"{folder}/home")
         for name, settings in CASES.items():
+            if names and not any(each in name for each in names):
+                continue
             rows.append(measured(name, settings, Path(folder)))
             print(json.dumps(rows[-1]), flush=True)
     if out is not None:

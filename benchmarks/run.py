@@ -21,6 +21,7 @@ BENCHMARKS = {
     "noisy_argmax": ["noisy_argmax.py", "--out", "{results}/noisy_argmax.json"],
     "noisy_student": ["noisy_student.py", "--out", "{results}"],
     "dped": ["dped.py"],
+    "forecast": ["forecast.py", "--out", "{results}/forecast.json"],
     "fitting": ["fitting.py", "--out", "{results}"],
 }
 

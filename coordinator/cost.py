@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from aggregation.gradients import GradientMechanism
+from aggregation.joint import JointMechanism
 from aggregation.noise import NoiseStream
 from aggregation.thresholded import ThresholdedVotes
 from coordinator.plan import Plan
@@ -24,7 +25,7 @@ from learning import documentation
 VALUE_BYTES = 4
 """A number of a release travels as an int32."""
 START_SECONDS = 3.1
-"""Processor time until a training process has imported torch and what a first fit imports, where constants were taken."""
+"""Until a training process has imported torch and what a first fit needs, where the constants here were taken."""
 COMMAND_SECONDS, RAY_SECONDS, NODE_SECONDS = 2.3, 2.8, 2.5
 """The command's own imports; an embedded Ray until it takes parties; processor time of one party's node until ready."""
 PLAIN_START = 0.3
@@ -33,12 +34,14 @@ LIBRARY_SECONDS = 1.5
 """Reading the documentation of Python's library, which every process that reads a part of it does whole."""
 FINISHING_SECONDS = 4.5
 """Joining, measuring, publishing and taking down, for vocabularies of some thousand words."""
-CROWDED = 1.25
-"""What processor time grows by where more processes than cores take each other's caches."""
+CROWDING = 0.07
+"""What each launched party adds to everyone's processor time: caches that they take each other, and Ray's care."""
 
-NODE_MEMORY = 150 * 2**20
-TRAINING_MEMORY, TORCH_MEMORY = 150 * 2**20, 370 * 2**20
-COORDINATOR_MEMORY = 600 * 2**20
+NODE_MEMORY = 180 * 2**20
+TRAINING_MEMORY, TORCH_MEMORY = 150 * 2**20, 200 * 2**20
+COORDINATOR_MEMORY = 500 * 2**20
+FIT_MEMORY = 300 * 2**10
+"""Bytes a word of the vocabulary: of fits to public text at the coordinator, of a teacher's fit at a party."""
 
 _FIT_STEPS = 4
 _COUNTS_STEPS, _ANSWERS_STEPS = 100, 75  # evaluations that fitting counts, and distilling answers, take at most
@@ -48,12 +51,13 @@ _TIMED_CELLS = 100_000
 @dataclass(frozen=True, slots=True)
 class Pace:
     """What was timed, in seconds: preparing what is public, counting a unit, one teacher, one step of a fit, and how
-    long a training process takes to start.
+    long a training process takes to start. teacher_work: processor time of a teacher, of all its threads.
     """
 
     public: float
     unit: float
     teacher: float
+    teacher_work: float
     step: float
     start: float
 
@@ -78,6 +82,7 @@ def step_seconds(public: Public, dimension: int) -> float:
     size = len(public.vocabulary)
     nothing = np.zeros((size, dimension), dtype=np.float32)
     start: SkipGram = SkipGram(nothing, nothing, np.zeros(size, dtype=np.float32))
+    fit(public.counts, dimension=dimension, seed=0, steps=1, start=start)  # the first imports what a fit needs
     begun = time.monotonic()
     fit(public.counts, dimension=dimension, seed=0, steps=_FIT_STEPS, start=start)
     return (time.monotonic() - begun) / (_FIT_STEPS + _FIT_STEPS // 4)
@@ -100,10 +105,9 @@ def seconds(bound: Bound, pace: Pace, units: int) -> float:
     plan = bound.plan
     parties = len(plan.federation.names)
     shards, cores = plan.federation.shards, os.cpu_count() or 1
-    launched = shards is not None
-    crowd = CROWDED * parties / cores if launched and parties > cores else 1.0
+    crowd = 1.0 if shards is None else (1 + CROWDING * parties) * max(1.0, parties / cores)
     reading = LIBRARY_SECONDS if shards is not None and shards.source in documentation.NAMES else 0.0
-    constant = COMMAND_SECONDS + FINISHING_SECONDS + (RAY_SECONDS + crowd * NODE_SECONDS if launched else 0.0)
+    constant = COMMAND_SECONDS + FINISHING_SECONDS + (0.0 if shards is None else RAY_SECONDS + crowd * NODE_SECONDS)
     slow = pace.start / START_SECONDS
     total = pace.public + slow * constant
     for release in bound.releases:
@@ -114,17 +118,23 @@ def seconds(bound: Bound, pace: Pace, units: int) -> float:
             total += crowd * (work + PLAIN_START * pace.start)
             total += pace.step * _COUNTS_STEPS
         else:
-            total += crowd * (work + pace.start + _teaching_seconds(plan, pace))
+            alone, shared = _teaching_seconds(plan, pace)
+            total += crowd * (work + pace.start)
+            total += alone if shards is None else max(alone, shared * crowd)
             total += pace.step * _ANSWERS_STEPS * plan.queries / plan.vocabulary.size
     return total
 
 
-def _teaching_seconds(plan: Plan, pace: Pace) -> float:
-    """A party's teachers, one after the other. A step of DP-SGD is taken for two of a fit."""
+def _teaching_seconds(plan: Plan, pace: Pace) -> tuple[float, float]:
+    """A party's teachers, one after the other: on a machine of its own, and on one core that it shares.
+
+    A step of DP-SGD is taken for two of a fit.
+    """
     privately = plan.dped.private_training
     if privately is not None:
-        return plan.dped.teachers_per_party * privately.steps * 2 * pace.step
-    return plan.dped.teachers_per_party * pace.teacher
+        once = plan.dped.teachers_per_party * privately.steps * 2 * pace.step
+        return once, once
+    return plan.dped.teachers_per_party * pace.teacher, plan.dped.teachers_per_party * pace.teacher_work
 
 
 def _noise_seconds(release: Release) -> float:
@@ -133,6 +143,7 @@ def _noise_seconds(release: Release) -> float:
     if isinstance(mechanism, (ThresholdedVotes, GradientMechanism)):
         return 0.0
     rows = max(1, min(release.rows, _TIMED_CELLS // release.columns))
+    mechanism.noise_share((1, release.columns), NoiseStream.from_system())  # the first makes tables
     begun = time.monotonic()
     mechanism.noise_share((rows, release.columns), NoiseStream.from_system())
     return (time.monotonic() - begun) * release.rows / rows
@@ -142,25 +153,24 @@ def memory(bound: Bound, units: int, pairs: float) -> dict[str, int]:
     """Upper estimates of each kind of process' memory at its fullest, in bytes.
 
     units: all parties' together; pairs: distinct (word, context) pairs of a unit. The coordinator holds what was
-    released as 64-bit numbers, with a copy to fit to; a training process the counts of its units, 12 bytes a distinct
+    released as 64-bit numbers, with copies to fit to; a training process the counts of its units, 12 bytes a distinct
     pair, and one model with the memory of its fit.
     """
     plan = bound.plan
     size, width, parties = plan.vocabulary.size, plan.dped.dimension, len(plan.federation.names)
-    model = 4 * size * (2 * width + 1)
-    coordinator, training = COORDINATOR_MEMORY + 30 * model, TRAINING_MEMORY
+    coordinator, training = COORDINATOR_MEMORY + FIT_MEMORY * size, TRAINING_MEMORY
     block = 0
     for release in bound.releases:
         cells = release.rows * release.columns
         block = max(block, plan.rows_at_once(max(1, release.rows), max(1, release.columns)) * release.columns)
-        coordinator += cells * (16 if release.name == COUNTS else 32)
+        coordinator += cells * (120 if release.name == COUNTS else 60)
         if release.name in (COUNTS, MOMENTS):
-            started = TRAINING_MEMORY if release.name == COUNTS else TORCH_MEMORY
-            training = max(training, started + 3 * 12 * min(size**2, int(units / parties * pairs)))
+            training = max(training, TRAINING_MEMORY + 3 * 12 * min(size**2, int(units / parties * pairs)))
         elif release.rows:
             states = 4 * plan.dped.teachers_per_party * plan.queries * len(plan.dped.layers) * width
             seen = 12 * min(plan.dped.teachers_per_party * size**2, int(units / parties * pairs))
-            training = max(training, TORCH_MEMORY + 30 * model + states + 8 * cells + 2 * seen)
+            hidden = 8 * cells if isinstance(release.mechanism, JointMechanism) and release.mechanism.hidden else 0
+            training = max(training, TORCH_MEMORY + FIT_MEMORY * size + states + hidden + 2 * seen)
     return {
         "coordinator": coordinator + parties * block * VALUE_BYTES,
         "party node": NODE_MEMORY + 5 * block * VALUE_BYTES,

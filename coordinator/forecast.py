@@ -102,12 +102,13 @@ def forecast(plan: Plan, base: Path, cache: Path) -> Forecast:
     begun = time.monotonic()
     counts = expected_counts(stand_in, public, advice.clipping(bound), plan.dped.window)
     counting = (time.monotonic() - begun) / max(1, counts.here)
-    signal, teaching = None, 0.0
+    signal, teaching, work = None, 0.0, 0.0
     if plan.dped.teaches and plan.dped.private_training is None:
-        begun = time.monotonic()
+        begun, worked = time.monotonic(), time.process_time()
         signal = expected.teach(plan, public, stand_in, counts.here)
         assert signal.votes is not None
         teaching = (time.monotonic() - begun) / len(signal.votes)
+        work = (time.process_time() - worked) / len(signal.votes)
     outlook = outlook_of(bound, counts, signal)
     if isinstance(moments := _mechanism(bound, MOMENTS), VectorMechanism):
         outlook.moments = expected_moments(stand_in, public, moments, plan.dped.window)
@@ -115,7 +116,8 @@ def forecast(plan: Plan, base: Path, cache: Path) -> Forecast:
         (row for release in bound.releases for row in _rows(release, plan, outlook)),
         key=lambda row: ["training", "votes", "hidden", "moments", "counts"].index(row.name),
     )
-    pace = cost.Pace(prepared, counting, teaching, cost.step_seconds(public, plan.dped.dimension), cost.start_seconds())
+    step = cost.step_seconds(public, plan.dped.dimension)
+    pace = cost.Pace(prepared, counting, teaching, work, step, cost.start_seconds())
     trained = 0 if signal is None or signal.votes is None else len(signal.votes)
     return Forecast(
         plan=plan,

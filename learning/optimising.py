@@ -56,7 +56,10 @@ def minimise(
     optimiser.step(closure)  # type: ignore[no-untyped-call]
     if on_step is not None:
         on_step(1.0)
-    return unpack()
+    found = unpack()
+    optimiser.state.clear()  # its history would wait for the garbage collector, and the next fit's beside it
+    point.grad = None
+    return found
 
 
 @contextmanager

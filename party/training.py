@@ -17,6 +17,7 @@ from protos.refusal import Reason, Refusal
 log = logging.getLogger("conclave.party")
 
 _ROOT: Final = str(Path(__file__).resolve().parent.parent)
+_PATIENT: Final = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
 _SHARD_FAILURES: Final = frozenset({"DataError", "ShardError"})
 
 
@@ -88,6 +89,9 @@ class Training:
 
 
 def _environment(outside: Mapping[str, str]) -> dict[str, str]:
-    """The node's own environment, with this code findable from any folder."""
+    """The node's own environment, with this code findable from any folder, and threads that wait without spinning.
+
+    Where parties share cores, threads that spin while they wait took three times as long as ones that sleep.
+    """
     paths = [_ROOT, *filter(None, [outside.get("PYTHONPATH")])]
-    return {**outside, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    return {**_PATIENT, **outside, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_DISABLE_TELEMETRY": "1"}

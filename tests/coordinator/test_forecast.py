@@ -369,7 +369,7 @@ def test_a_wrong_plan_is_told_as_everywhere(capsys):
 
 def test_time_and_memory_grow_with_the_work(tmp_path):
     public = prepare(plan(), Path.cwd(), tmp_path / "cache")
-    pace = cost.Pace(public=1.0, unit=0.001, teacher=2.0, step=0.1, start=3.0)
+    pace = cost.Pace(public=1.0, unit=0.001, teacher=2.0, teacher_work=2.0, step=0.1, start=3.0)
     small, large = bind(plan()), bind(plan(teachers_per_party=30))
     assert cost.seconds(large, pace, 400) > cost.seconds(small, pace, 400) + 27 * 2.0
     assert cost.seconds(small, pace, 400_000) > cost.seconds(small, pace, 400) + 90
