@@ -90,8 +90,7 @@ def tables() -> None:
     from coordinator import chart
 
     for record in ("sentence", "pair"):
-        # Pairs are a million and a half units: a seed of them takes a quarter of an hour, and they hardly differ.
-        found = compared(f"tables-{record}", record, [], EPSILONS, seeds=SEEDS if record == "sentence" else 1)
+        found = compared(f"tables-{record}", record, [], EPSILONS)
         (RESULTS / f"dped-{record}.md").write_text(chart.markdown(found))
         for path in chart.draw(found, WORK):
             (RESULTS / f"dped-{record}{path.suffix}").write_bytes(path.read_bytes())
@@ -101,7 +100,7 @@ def tables() -> None:
 def ablations() -> None:
     """How many teachers, which threshold, what a vote is: the sentence as unit.
 
-    Ten teachers without a threshold are the tables' own rows, whose cells are used. One seed but for the teachers.
+    Ten teachers without a threshold are the tables' own rows, whose cells are used.
     """
     rows = []
     three = ["dped", "pate", "hidden"]
@@ -110,10 +109,10 @@ def ablations() -> None:
         rows += [{"ablation": "teachers", "value": parties * teachers} | each for each in _means(found)]
     for threshold in (2.0, 8.0):
         settings = {"threshold": threshold, "noise_at": "coordinator", "answered": 0.5}
-        found = compared(f"threshold-{threshold:g}", "sentence", ["pate"], (1.0, 4.0), seeds=1, **settings)
+        found = compared(f"threshold-{threshold:g}", "sentence", ["pate"], EPSILONS, **settings)
         rows += [{"ablation": "threshold", "value": threshold} | each for each in _means(found)]
     for vote in ("probable", "lift"):
-        found = compared(f"vote-{vote}", "sentence", ["pate"], (4.0, 40.0), seeds=1, vote=vote, queries=20)
+        found = compared(f"vote-{vote}", "sentence", ["pate"], (4.0, 40.0), vote=vote, queries=20)
         rows += [{"ablation": "20 queries, vote", "value": vote} | each for each in _means(found)]
     (RESULTS / "dped-ablations.json").write_text(json.dumps(rows, indent=1) + "\n")
     for row in rows:

@@ -17,3 +17,7 @@ class PartyLost(ConclaveError):
 
 class RunError(ConclaveError):
     """The run, its store or its folder is not in a state that allows what was asked."""
+
+
+class RunStopped(ConclaveError):
+    """The run was asked to stop. Everything that was released is stored, and `coordinator resume` goes on."""

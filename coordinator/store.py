@@ -11,7 +11,7 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -34,7 +34,8 @@ CREATE TABLE IF NOT EXISTS stages (name TEXT PRIMARY KEY, started REAL NOT NULL,
 CREATE TABLE IF NOT EXISTS blocks (
   release TEXT NOT NULL, batch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL,
   file TEXT NOT NULL, sha256 TEXT NOT NULL, stored REAL NOT NULL, PRIMARY KEY (release, batch)
-)"""
+);
+CREATE TABLE IF NOT EXISTS sums (release TEXT PRIMARY KEY, parties TEXT NOT NULL)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +215,21 @@ class RunStore:
                 "INSERT OR REPLACE INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (release, batch, start, stop, name, digest, time.time()),
             )
+
+    def begin_sum(self, release: str, parties: Sequence[str]) -> frozenset[int]:
+        """Say whose sum a release is; returns the batches that are kept of the very same parties' sum.
+
+        One sum covers one list of parties: blocks of another list are dropped, in the same transaction.
+        """
+        with self._lock, self._connection as transaction:
+            row = transaction.execute("SELECT parties FROM sums WHERE release = ?", (release,)).fetchone()
+            if row is None or json.loads(row[0]) != sorted(parties):
+                transaction.execute("DELETE FROM blocks WHERE release = ?", (release,))
+                transaction.execute(
+                    "INSERT OR REPLACE INTO sums VALUES (?, ?)", (release, json.dumps(sorted(parties)))
+                )
+            kept = transaction.execute("SELECT batch FROM blocks WHERE release = ?", (release,)).fetchall()
+        return frozenset(batch for (batch,) in kept)
 
     def blocks(self, release: str) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
         """All kept rows of a release as (start, stop, int64 [rows, columns]), one block in memory at a time."""

@@ -37,6 +37,10 @@ class Reason(StrEnum):
     """Training at the party failed."""
     AUTHENTICATION = "authentication"
     """The caller did not show that it may ask."""
+    DRAINING = "draining"
+    """The node is about to end; it, or its successor, answers later."""
+    STORAGE = "storage"
+    """The party's disk does not take what must be on it before anything leaves."""
     OTHER = "other"
 
 
@@ -52,6 +56,8 @@ _STATUS: Final = {
     Reason.SHARD: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.TRAINING: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.AUTHENTICATION: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.DRAINING: grpc.StatusCode.UNAVAILABLE,
+    Reason.STORAGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.OTHER: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
