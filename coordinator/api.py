@@ -5,20 +5,18 @@ result = api.run("plan.toml")
 result.student, result.epsilon, result.metrics
 """
 
-import asyncio
+import json
 import shutil
-import threading
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from aggregation.errors import ConclaveError
 from coordinator import chart, comparison
 from coordinator.comparison import Comparison
+from coordinator.driving import Drive, cancelled, party_tables
 from coordinator.errors import PlanError, RunError
-from coordinator.federation import Federation
 from coordinator.forecast import Forecast
 from coordinator.forecast import forecast as foreseen
 from coordinator.launchers import (
@@ -29,22 +27,16 @@ from coordinator.launchers import (
     SimulationRequest,
     find_launcher,
 )
-from coordinator.measure import measured
 from coordinator.methods import METHODS
+from coordinator.observing import Observer, Unobserved
 from coordinator.plan import Plan, read_plan
 from coordinator.progress import Progress, Silent
-from coordinator.public import Public, prepare
-from coordinator.publish import check_free, publish
-from coordinator.recipes import dped
-from coordinator.report import Statement, state, statement_of
-from coordinator.store import RunEntry, RunIndex, RunStore, home, write_whole
+from coordinator.public import prepare
+from coordinator.publish import check_free
+from coordinator.report import Statement, statement_of
+from coordinator.store import CANCELLED, FINISHED, RunEntry, RunIndex, RunStore, holds_run, home, write_whole
 from coordinator.terms import Bound, bind
 from protos.digest import plan_hash
-
-Value = TypeVar("Value")
-
-LEAVE_SECONDS = 5.0
-"How long parties are given to take note that a run is over."
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +66,20 @@ def run(
     output: Path | str | None = None,
     replace: bool = False,
     progress: Progress | None = None,
+    observer: Observer | None = None,
 ) -> Result:
     """Run a plan from the first word to the published student, and wait for it.
 
     output: a folder for everything of the run, the student in `student` inside it; by default the run's files go
     below `$CONCLAVE_HOME` and the student where the plan says. replace: remove the run that `output` holds first.
-    Raises `PlanError` before anything is contacted, `PartyRefused`, `PartyLost`, `RunError`, `DataError`.
+    Raises `PlanError` before anything is contacted, `PartyRefused`, `PartyLost`, `RunError`, `DataError`, and
+    `RunStopped` where it was interrupted; what can go on, `resume` goes on with.
     """
-    base = Path.cwd() if isinstance(plan, Plan) else Path(plan).absolute().parent
+    path = None if isinstance(plan, Plan) else Path(plan).absolute()
+    base = Path.cwd() if path is None else path.parent
     plan = plan if isinstance(plan, Plan) else read_plan(Path(plan))
     progress = progress or Silent()
-    launcher = _Connect(plan) if plan.federation.shards is None else find_launcher(plan.federation.launch)
+    launcher = _launcher(plan)
     public = prepare(plan, base, home() / "cache")
     bound = bind(plan, public)
     index = RunIndex()
@@ -95,39 +90,55 @@ def run(
     check_free(student_folder)
     digest = plan_hash(bound.binding)
     before = [entry.id for entry in index.entries() if entry.plan_hash == digest.hex() and entry.epsilon is not None]
-    store = index.add(plan.run.name, digest, folder)
-    run_id = store.id
-    progress.say(f"run {run_id}")
-    if before:
-        progress.say(f"  this plan ran before ({', '.join(before[:3])}): running it again pays again at every party")
-    try:
-        present, sums = _collect(launcher, bound, public, store, base, progress)
-        signals = dped.signals_of(bound, public, sums, store)
-        with store.stage("distil"):
-            model = dped.learn(plan, public, signals, progress)
-        with store.stage("evaluate") as result:
-            student = measured(model, plan, public, signals)
-            result |= {"metrics": student.metrics, "neighbours": student.neighbours}
-        statement = state(bound, present, digest.hex(), student.metrics)
-        with store.stage("publish"):
-            publish(student, statement, student_folder)
+    with closing(index.add(plan.run.name, digest, folder)) as store:
         store.note(
-            status="finished",
+            plan=plan.model_dump(mode="json"),
+            document=bound.binding.document,
+            path=None if path is None else str(path),
+            base=str(base),
             student=str(student_folder),
-            epsilon=statement.epsilon,
-            privacy=statement.privacy,
-            metrics=statement.metrics,
         )
-    except ConclaveError as error:
-        store.note(status="failed", error=str(error))
-        raise
-    except KeyboardInterrupt:
-        store.note(status="interrupted", error="stopped by its user")
-        raise
-    finally:
-        store.close()
-    delta = None if statement.epsilon is None else plan.privacy.delta
-    return Result(run_id, student_folder, statement.epsilon, delta, statement, student.neighbours)
+        progress.say(f"run {store.id}")
+        if before:
+            progress.say(
+                f"  this plan ran before ({', '.join(before[:3])}): running it again pays again at every party"
+            )
+        return _driven(Drive(bound, public, launcher, base, store, progress, observer or Unobserved()))
+
+
+def resume(
+    run: str | Path,
+    *,
+    plan: Path | str | None = None,
+    progress: Progress | None = None,
+    observer: Observer | None = None,
+) -> Result:
+    """Go on with a run after its last stored block or stage, and wait for it. What was answered is not asked again.
+
+    plan: where the plan's file is now; by default where it was. Its addresses, deadlines and paths may have changed,
+    nothing else. Raises `RunError` for a run that is finished, cancelled or driven by another process; `PlanError`
+    naming the keys that differ; and whatever `run` raises.
+    """
+    progress = progress or Silent()
+    with closing(RunIndex().find(str(run))) as store:
+        _check_open(store)
+        wanted, base = _plan_again(store, None if plan is None else Path(plan))
+        public = prepare(wanted, base, home() / "cache")
+        bound = bind(wanted, public)
+        _check_same(store, bound)
+        progress.say(f"run {store.id}, resumed")
+        store.note(resumed=(store.fact("resumed") or 0) + 1)
+        return _driven(Drive(bound, public, _launcher(wanted), base, store, progress, observer or Unobserved()))
+
+
+def cancel(run: str | Path) -> str:
+    """End a run for good: its parties forget it, whoever drives it stops. What was charged stays charged.
+
+    Returns one sentence on what was done. Raises `RunError` for a run that is finished.
+    """
+    with closing(RunIndex().find(str(run))) as store:
+        _check_open(store)
+        return cancelled(store, _launcher(Plan.model_validate(store.fact("plan"))))
 
 
 def forecast(plan: Plan | Path | str) -> Forecast:
@@ -189,31 +200,57 @@ def report(run: str | Path) -> dict[str, Any]:
         store.close()
 
 
-def _collect(
-    launcher: Launcher, bound: Bound, public: Public, store: RunStore, base: Path, progress: Progress
-) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Launch the parties, ask them, and let them go; returns who stayed, and how many are in each release's sum."""
-    for name in bound.plan.federation.names:
-        progress.party(name, "starting" if bound.plan.federation.shards is not None else "connecting")
-    request = LaunchRequest(party_tables(bound.plan), store.folder / "parties", base)
-    with launcher.launch(request) as addresses:
-        return _wait(lambda: _ask(bound, public, store, addresses, progress))
+def _driven(drive: Drive) -> Result:
+    statement, neighbours = drive.to_the_end()
+    delta = None if statement.epsilon is None else drive.bound.plan.privacy.delta
+    return Result(drive.store.id, drive.student_folder, statement.epsilon, delta, statement, neighbours)
 
 
-async def _ask(
-    bound: Bound, public: Public, store: RunStore, addresses: tuple[PartyAddress, ...], progress: Progress
-) -> tuple[tuple[str, ...], dict[str, int]]:
-    federation = Federation.at(addresses, bound, progress)
-    try:
-        with store.stage("join"):
-            await federation.open(store.id, bound)
-        sums = await dped.collect(bound, public, federation, store)
-        return federation.present, sums
-    finally:
-        # However it ended, parties need not keep their bounded sums any longer.
-        with suppress(TimeoutError):
-            await asyncio.wait_for(federation.leave(), LEAVE_SECONDS)
-        await federation.close()
+def _launcher(plan: Plan) -> Launcher:
+    return _Connect(plan) if plan.federation.shards is None else find_launcher(plan.federation.launch)
+
+
+def _check_open(store: RunStore) -> None:
+    """Raises `RunError` for a run that is over."""
+    status = store.status()
+    if status == FINISHED:
+        raise RunError(f"run {store.id} is finished; its student is in {store.fact('student')}.")
+    if status == CANCELLED:
+        raise RunError(f"run {store.id} was cancelled, and its parties forgot it. Run its plan again; that pays again.")
+    if store.fact("plan") is None:
+        raise RunError(f"run {store.id} was killed before its plan was stored; nothing was asked. Run the plan again.")
+    if store.fact("left") and not store.finished("aggregate"):
+        raise RunError(f"run {store.id} ended before anything was spent ({store.fact('error')}) Run its plan again.")
+
+
+def _plan_again(store: RunStore, given: Path | None) -> tuple[Plan, Path]:
+    """The run's plan as its file is now, or as it was kept where that is gone; and where its paths start."""
+    was = store.fact("path")
+    path = given or (None if was is None else Path(was))
+    if path is not None and (given is not None or path.exists()):
+        return read_plan(path), path.absolute().parent
+    return Plan.model_validate(store.fact("plan")), Path(store.fact("base"))
+
+
+def _check_same(store: RunStore, bound: Bound) -> None:
+    """Raises `PlanError`, naming what differs, when a run would go on under another plan hash."""
+    if plan_hash(bound.binding).hex() == store.fact("plan_hash"):
+        return
+    differ = sorted(_differing(json.loads(store.fact("document")), json.loads(bound.binding.document)))
+    what = f"{', '.join(differ)} differ" if differ else "the public text or the files that it names differ"
+    raise PlanError(
+        f"run {store.id} was started with another plan: {what}. Restore the plan to resume the run, or start a new run "
+        "with the new plan; that pays anew."
+    )
+
+
+def _differing(one: Any, other: Any, key: str = "") -> Iterator[str]:
+    """The keys, dotted, at which two JSON documents differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for name in one.keys() | other.keys():
+            yield from _differing(one.get(name), other.get(name), f"{key}.{name}" if key else name)
+    elif one != other:
+        yield key
 
 
 class _Connect:
@@ -232,71 +269,14 @@ class _Connect:
         )
 
 
-def party_tables(plan: Plan) -> dict[str, dict[str, Any]]:
-    """The party files of a plan that divides one source itself: each party's part, and a policy just wide enough.
-
-    Empty for a plan whose parties run elsewhere: they have files of their own.
-    """
-    shards = plan.federation.shards
-    if shards is None:
-        return {}
-    split = shards.split.model_dump(exclude_none=True)
-    parts = {"parts": split.pop("parties"), "seed": plan.run.seed} | split
-    source = shards.model_dump(exclude_none=True, exclude={"split"})
-    policy = {
-        # Room for one run under a lifetime cap, which counts a release for more than the run's own accountant does.
-        "epsilon": 2 * plan.privacy.epsilon,
-        "delta": plan.privacy.delta,
-        "recipes": [plan.run.recipe],
-        "simulation": True,
-        "clear_votes": True,
-    }
-    return {
-        name: {"name": name, "shard": source | {"part": parts | {"part": number}}, "policy": dict(policy)}
-        for number, name in enumerate(plan.federation.names)
-    }
-
-
 def _remove_run(folder: Path) -> None:
-    """Remove the run a folder holds; refuses a folder with anything that is no run's."""
+    """Remove the run a folder holds; refuses a folder with anything that is no run's, and a run that is going on."""
     if not folder.exists():
         return
+    if holds_run(folder):
+        with closing(RunStore(folder)) as store:
+            if (driver := store.driver()) is not None:
+                raise RunError(f"{folder} holds run {store.id}, which {driver} drives. Cancel it first.")
     if not (folder / "run.sqlite").exists() and any(folder.iterdir()):
         raise RunError(f"{folder} holds something that is not a run; it was left alone. Choose another --output.")
     shutil.rmtree(folder)
-
-
-def _wait(make: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
-    """Run a coroutine to its end in a thread of its own, so that it also works where a loop runs already.
-
-    An interrupt of the waiting thread cancels the coroutine, waits until it has cleaned up, and is raised again.
-    """
-    loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
-    outcome: list[Value] = []
-    failure: list[BaseException] = []
-
-    async def main() -> Value:
-        task = asyncio.current_task()
-        assert task is not None
-        loops.append((asyncio.get_running_loop(), task))
-        return await make()
-
-    def target() -> None:
-        try:
-            outcome.append(asyncio.run(main()))
-        except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
-            failure.append(error)
-
-    thread = threading.Thread(target=target, name="run")
-    thread.start()
-    try:
-        while thread.is_alive():
-            thread.join(0.2)
-    except BaseException:
-        for loop, task in loops:
-            loop.call_soon_threadsafe(task.cancel)
-        thread.join()
-        raise
-    if failure:
-        raise failure[0]
-    return outcome[0]

@@ -1,22 +1,29 @@
 """The `coordinator` command: for the person who starts a run."""
 
 import json
+import logging
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from aggregation.errors import ConclaveError
-from coordinator.errors import PlanError
+from coordinator.errors import PlanError, RunStopped
 from protos.command_line import FAILURE, INTERRUPTED, USAGE, run_command
+
+if TYPE_CHECKING:
+    from coordinator.observing import Observer
+    from coordinator.progress import Progress
 
 app = typer.Typer(
     name="coordinator",
@@ -31,6 +38,13 @@ WIDE = 200
 """Columns of a table that goes to a file or to another program."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of standard output.")]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, the beginning of one, or its folder.")]
+Metrics = Annotated[
+    str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve figures of the run for Prometheus there.")
+]
+LogJson = Annotated[
+    bool, typer.Option("--log-json", help="Events as JSON lines on standard error, in place of the display.")
+]
 Output = Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Put everything of the run here.")]
 
 
@@ -77,30 +91,71 @@ def run(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, a TOML file.")],
     output: Output = None,
     replace: Annotated[bool, typer.Option("--replace", help="Remove the run that DIR holds first.")] = False,
+    metrics: Metrics = None,
+    log_json: LogJson = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a plan and publish its student."""
     from coordinator import api
-    from coordinator.progress import Terminal
 
-    progress = Terminal()
-    try:
-        result = api.run(plan, output=output, replace=replace, progress=progress)
-    finally:
-        progress.close()
-    _summary(result)
+    with _seen(metrics, log_json) as (progress, observer):
+        result = api.run(plan, output=output, replace=replace, progress=progress, observer=observer)
+    _finished(result, as_json)
+
+
+@app.command()
+def resume(
+    run: Run,
+    plan: Annotated[
+        Path | None, typer.Option("--plan", metavar="PLAN", help="Where the plan is now, if it was moved.")
+    ] = None,
+    metrics: Metrics = None,
+    log_json: LogJson = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that was stopped, killed or lost its parties. What was answered is not asked, or paid, again."""
+    from coordinator import api
+
+    with _seen(metrics, log_json) as (progress, observer):
+        result = api.resume(run, plan=plan, progress=progress, observer=observer)
+    _finished(result, as_json)
+
+
+@app.command()
+def watch(run: Run, as_json: AsJson = False) -> None:
+    """Show how far a run is, from its store alone, until it is at rest; Ctrl-C stops watching, not the run."""
+    from contextlib import closing
+    from dataclasses import asdict
+
+    from rich.live import Live
+    from rich.text import Text
+
+    from coordinator.store import RunIndex
+    from coordinator.watching import look, render
+
+    with closing(RunIndex().find(run)) as store:
+        view = look(store)
+        with Live(console=out, auto_refresh=False, transient=True) as live:
+            while not view.at_rest:
+                if out.is_terminal:
+                    live.update(Text("\n".join(render(view))), refresh=True)
+                time.sleep(1.0)
+                view = look(store)
+    for line in render(view):
+        out.print(line, markup=False)
     if as_json:
-        _json(
-            {
-                "run": result.run,
-                "student": str(result.student),
-                "epsilon": result.epsilon,
-                "delta": result.delta,
-                "unit": result.statement.plan.privacy.unit,
-                "record": result.statement.plan.privacy.record,
-                "metrics": result.metrics,
-            }
-        )
+        _json(asdict(view))
+
+
+@app.command()
+def cancel(run: Run, as_json: AsJson = False) -> None:
+    """End a run for good: its parties forget it. What it was charged for stays charged."""
+    from coordinator import api
+
+    said = api.cancel(run)
+    _prose(said)
+    if as_json:
+        _json({"run": run, "said": said})
 
 
 @app.command()
@@ -196,7 +251,7 @@ def runs(as_json: AsJson = False) -> None:
 
 @app.command()
 def report(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, the beginning of one, or its folder.")],
+    run: Run,
     as_json: AsJson = False,
 ) -> None:
     """Show what a run promises, whom it trusts, what it does not protect, and what was measured."""
@@ -207,6 +262,51 @@ def report(
     _prose(render(found))
     if as_json:
         _json(found)
+
+
+@contextmanager
+def _seen(metrics: str | None, log_json: bool) -> Iterator[tuple["Progress", "Observer"]]:
+    """How a run is followed: on the terminal, or as JSON lines on standard error; and as metrics beside either."""
+    from prometheus_client import CollectorRegistry
+
+    from coordinator import observing
+    from coordinator.progress import Silent, Terminal
+    from protos.logs import json_lines
+
+    observers: list[Observer] = []
+    with ExitStack() as stack:
+        if metrics is not None:
+            registry = CollectorRegistry()
+            stack.enter_context(observing.serve_metrics(metrics, registry))
+            observers.append(observing.Metrics(registry))
+        if log_json:
+            logger, handler = logging.getLogger("conclave.coordinator"), json_lines(sys.stderr)
+            logger.setLevel(logging.INFO)
+            logger.propagate = False
+            logger.addHandler(handler)
+            stack.callback(logger.removeHandler, handler)
+            observers.append(observing.Logged(logger))
+            yield Silent(), observing.Everyone(observers)
+        else:
+            progress = Terminal()
+            stack.callback(progress.close)
+            yield progress, observing.Everyone(observers)
+
+
+def _finished(result: Any, as_json: bool) -> None:
+    _summary(result)
+    if as_json:
+        _json(
+            {
+                "run": result.run,
+                "student": str(result.student),
+                "epsilon": result.epsilon,
+                "delta": result.delta,
+                "unit": result.statement.plan.privacy.unit,
+                "record": result.statement.plan.privacy.record,
+                "metrics": result.metrics,
+            }
+        )
 
 
 def _summary(result: Any) -> None:
@@ -260,7 +360,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command: 2 for usage and for a wrong plan, 1 for failure, 130 when it was stopped."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminated)
-    code = run_command(app, arguments, {PlanError: USAGE, ConclaveError: FAILURE}, private=False)
+    code = run_command(
+        app, arguments, {PlanError: USAGE, RunStopped: INTERRUPTED, ConclaveError: FAILURE}, private=False
+    )
     if code == INTERRUPTED:
         print("stopped.", file=sys.stderr)
     return code

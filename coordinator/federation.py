@@ -1,44 +1,86 @@
 """All parties of a run as one: what a recipe asks is put to every party at once; a refusal ends it, a loss need not."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.errors import PartyLost, PartyRefused
+from coordinator.attendance import Attendance
+from coordinator.errors import PartyLost, PartyRefused, RunStopped
 from coordinator.launchers import PartyAddress
 from coordinator.link import Answered, Batch, GrpcLink, Lost, Outcome, PartyLink, Refused
+from coordinator.observing import Observer
 from coordinator.progress import Progress
+from coordinator.retry import PatientLink, Retry
 from coordinator.store import RunStore
 from coordinator.terms import Bound
 from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2
 from protos.digest import plan_hash
+from protos.refusal import Reason
 
 Value = TypeVar("Value")
+
+_MENDABLE: Final = frozenset(
+    {
+        Reason.POLICY,
+        Reason.BUDGET,
+        Reason.NOT_JOINED,
+        Reason.ARTEFACT,
+        Reason.SHARD,
+        Reason.TRAINING,
+        Reason.AUTHENTICATION,
+        Reason.STORAGE,
+    }
+)
+"""Refusals after which the same run may get another answer, once somebody did something about them."""
 
 
 class Federation:
     """The parties that take part. Any verb may shrink it, never below the plan's minimum.
 
     A refusal ends the run: it is a decision, and a run without that party would be another plan. A loss does not, as
-    long as enough parties stay for the minimum and for the noise.
+    long as enough parties stay for the minimum and for the noise; what a link returns as lost was asked again and
+    again before. Every verb raises `PartyRefused`, `PartyLost`, or `RunStopped` after `stop`.
     """
 
-    def __init__(self, links: Sequence[PartyLink], minimum: int, progress: Progress) -> None:
+    def __init__(self, links: Sequence[PartyLink], minimum: int, attendance: Attendance) -> None:
+        self._all = tuple(links)
         self._links = {link.name: link for link in links}
         self._minimum = minimum
-        self._progress = progress
+        self._attendance = attendance
+        self._run_id = ""
+        self._spent = False
+        self._where: dict[str, str] = {}
         self.lost: dict[str, str] = {}
 
     @classmethod
-    def at(cls, addresses: Sequence[PartyAddress], bound: Bound, progress: Progress) -> "Federation":
-        """A federation of gRPC links to these addresses."""
-        deadline = bound.plan.federation.deadline_seconds
-        links = [GrpcLink(each.name, each.address, each.token, deadline=deadline) for each in addresses]
-        return cls(links, bound.plan.minimum_parties, progress)
+    def at(
+        cls, addresses: Sequence[PartyAddress], bound: Bound, progress: Progress, observer: Observer | None = None
+    ) -> "Federation":
+        """A federation of gRPC links to these addresses, as patient as the plan says."""
+        settings = bound.plan.federation
+        attendance = Attendance(progress, observer, settings.retry_seconds)
+        retry = Retry(settings.retry_seconds)
+        links = [
+            PatientLink(
+                GrpcLink(
+                    each.name,
+                    each.address,
+                    each.token,
+                    deadline=settings.deadline_seconds,
+                    drop_after=settings.drop_after,
+                    troubles=attendance,
+                ),
+                retry,
+                attendance,
+            )
+            for each in addresses
+        ]
+        return cls(links, bound.plan.minimum_parties, attendance)
 
     @property
     def present(self) -> tuple[str, ...]:
@@ -48,70 +90,93 @@ class Federation:
     @property
     def traffic(self) -> int:
         """Tensor and artefact bytes exchanged so far, both ways."""
-        links = [link for link in self._links.values() if isinstance(link, GrpcLink)]
-        return sum(link.bytes_received + link.bytes_sent for link in links)
+        return sum(link.traffic for link in self._all)
 
-    async def open(self, run_id: str, bound: Bound) -> None:
+    def stop(self) -> None:
+        """End the run as soon as nothing that parties sent is wasted. Called on the loop's thread; idempotent.
+
+        The block in hand is finished and stored, unless it waits for a party that is slow or away. Anything else ends
+        at once: parties go on with their training by themselves.
+        """
+        self._attendance.stop()
+
+    async def open(self, run_id: str, bound: Bound, *, spent: bool = False) -> None:
         """Find every party, check that it speaks our protocol and is who the plan says, and have it join.
 
-        Raises `PartyRefused` or `PartyLost`; in either case nothing has been spent.
+        spent: whether a ledger may hold a charge of this run, which is resumed. If not, nothing has been spent when
+        this raises.
         """
+        self._run_id, self._spent = run_id, spent
         described = await self._ask("be described", lambda link: link.describe())
         for name, answer in described.items():
             if answer.protocol_version != PROTOCOL_VERSION:
                 older = "an older" if answer.protocol_version < PROTOCOL_VERSION else "a newer"
                 raise PartyRefused(
                     f"party {name} speaks {older} protocol ({answer.protocol_version}; here {PROTOCOL_VERSION}). "
-                    f"It runs Conclave {answer.software_version}: install the same version at both ends. "
-                    "Nothing was spent."
+                    f"It runs Conclave {answer.software_version}: install the same version at both ends."
+                    f"{self._money}"
                 )
             if answer.name != name:
                 raise PartyRefused(
                     f'the plan calls it "{name}", but the node at that address is party "{answer.name}". '
-                    "Mend the addresses in [federation] parties. Nothing was spent."
+                    f"Mend the addresses in [federation] parties.{self._money}"
                 )
         digest = plan_hash(bound.binding)
-        await self._ask("join", lambda link: link.join(run_id, bound.binding, digest), spent=False)
+        await self._ask("join", lambda link: link.join(run_id, bound.binding, digest))
         for name in self.present:
-            self._progress.party(name, "ready")
+            self._attendance.state(name, "ready")
 
     async def provide(self, kind: str, content: bytes) -> None:
         """Send a public artefact to every party."""
-        await self._ask(f"take the {kind}", lambda link: link.provide(kind, content), spent=False)
+        await self._ask(f"take the {kind}", lambda link: link.provide(kind, content))
 
     async def train(self, request: party_pb2.TrainRequest, doing: str) -> None:
         """Have every party train the same thing; `doing` is the word a person sees, for example `counting`."""
-
+        # Teachers under DP-SGD are charged when they are trained; what anything else says is, when it is answered.
+        self._spent = self._spent or request.teachers.expected_batch > 0
         for name in self.present:
-            self._progress.party(name, doing)
+            self._attendance.state(name, doing)
 
-        def ask(link: PartyLink) -> Awaitable[Outcome[None]]:
+        def ask(link: PartyLink) -> Coroutine[Any, Any, Outcome[None]]:
             own = party_pb2.TrainRequest()
             own.CopyFrom(request)
-            return link.train(own, lambda percent: self._progress.party(link.name, f"{doing} {percent}%"))
 
-        await self._ask("train", ask, spent=False)
+            def heard(percent: int | None) -> None:
+                self._attendance.state(link.name, doing if percent is None else f"{doing} {percent}%")
+
+            return link.train(own, heard)
+
+        await self._ask("train", ask)
         for name in self.present:
-            self._progress.party(name, "trained")
+            self._attendance.state(name, "trained")
 
     async def aggregate(
         self, release: str, rows: int, columns: int, block_rows: int, store: RunStore, note: str = ""
     ) -> int:
         """Sum a released matrix over the parties, block by block, into the store; returns how many parties are in it.
 
-        One sum covers one matrix under one list of parties: when a party is lost midway the sum starts again without
-        it, and the others send the same bytes as before, at no cost. Memory: one block a party and their sum.
+        One sum covers one matrix under one list of parties: blocks that the store keeps of these very parties' sum are
+        not asked for again, and when a party is lost midway the sum starts again without it; the others send the same
+        bytes as before, at no cost. Memory: one block a party and their sum.
         """
         batches = batches_of(rows, block_rows)
+        while True:
+            kept = await asyncio.to_thread(store.begin_sum, release, self.present)
+            done = len(kept)
 
-        async def keep(batch: Batch, blocks: list[NDArray[np.int32]]) -> None:
-            await asyncio.to_thread(
-                store.put_block, release, batch.number, batch.start, batch.stop, modular_sum(blocks)
-            )
+            async def keep(batch: Batch, blocks: list[NDArray[np.int32]]) -> None:
+                nonlocal done
+                total = await asyncio.to_thread(modular_sum, blocks)
+                await asyncio.to_thread(store.put_block, release, batch.number, batch.start, batch.stop, total)
+                done += 1
+                self._attendance.stored(release, done, len(batches), note)
 
-        while not await self._blocks(release, batches, columns, keep, note):
-            self._progress.say("  the sum starts again with the parties that are left; nothing is paid twice")
-        return len(self._links)
+            if done:
+                self._attendance.stored(release, done, len(batches), note)
+            left = [batch for batch in batches if batch.number not in kept]
+            if await self._blocks(release, left, len(batches), columns, keep, finish=True):
+                return len(self._links)
+            self._attendance.say("  the sum starts again with the parties that are left; nothing is paid twice")
 
     async def gather(
         self, release: str, rows: int, columns: int, block_rows: int, note: str = ""
@@ -125,8 +190,9 @@ class Federation:
 
         async def keep(batch: Batch, blocks: list[NDArray[np.int32]]) -> None:
             found.append(blocks)
+            self._attendance.stored(release, len(found), len(batches), note)
 
-        while not await self._blocks(release, batches, columns, keep, note):
+        while not await self._blocks(release, batches, len(batches), columns, keep, finish=False):
             found.clear()
         whole = [np.concatenate(parts).astype(np.int64) for parts in zip(*found, strict=True)]
         return dict(zip(self._links, whole, strict=True))
@@ -137,62 +203,120 @@ class Federation:
 
     async def close(self) -> None:
         """Close all connections."""
-        await asyncio.gather(*(link.close() for link in self._links.values()))
+        await asyncio.gather(*(link.close() for link in self._all))
 
     async def _blocks(
         self,
         release: str,
         batches: Sequence[Batch],
+        total: int,
         columns: int,
         keep: Callable[[Batch, list[NDArray[np.int32]]], Awaitable[None]],
-        note: str,
+        *,
+        finish: bool,
     ) -> bool:
-        """All parties' answers to every batch, one batch at a time; False as soon as a party was lost."""
+        """All parties' answers to every batch, one batch at a time; False as soon as a party was lost.
+
+        finish: whether a block that parties are making is worth waiting for when the run is to stop.
+        """
+        self._spent = True
         streams = {name: link.answer(release, batches, columns) for name, link in self._links.items()}
         try:
-            for done, batch in enumerate(batches):
-                outcomes = dict(
-                    zip(streams, await asyncio.gather(*(anext(stream) for stream in streams.values())), strict=True)
-                )
-                blocks = self._settle(outcomes, f"answer batch {batch.number + 1} of {len(batches)}")
+            for batch in batches:
+                if self._attendance.stopping:
+                    raise RunStopped("stopped")
+                taken = {name: self._taken(release, name, stream) for name, stream in streams.items()}
+                outcomes = await self._together(taken, finish=finish)
+                at = f"batch {batch.number + 1} of {total}"
+                blocks = self._settle(outcomes, f"answer {at}", f" at {at}")
                 if len(blocks) < len(streams):
                     return False
                 await keep(batch, list(blocks.values()))
-                self._progress.bar(release, done + 1, len(batches), note)
         finally:
             for stream in streams.values():
                 await stream.aclose()  # type: ignore[attr-defined]
+        if self._attendance.stopping:
+            raise RunStopped("stopped")
         return True
 
-    async def _ask(
-        self, doing: str, verb: Callable[[PartyLink], Awaitable[Outcome[Value]]], *, spent: bool | None = False
-    ) -> dict[str, Value]:
-        links = list(self._links.values())
-        outcomes = await asyncio.gather(*(verb(link) for link in links))
-        return self._settle(dict(zip((link.name for link in links), outcomes, strict=True)), doing, spent=spent)
+    async def _taken(
+        self, release: str, party: str, stream: AsyncIterator[Outcome[NDArray[np.int32]]]
+    ) -> Outcome[NDArray[np.int32]]:
+        began = time.monotonic()
+        outcome = await anext(stream)
+        if isinstance(outcome, Answered):
+            self._attendance.block(release, party, time.monotonic() - began, outcome.value.nbytes)
+        return outcome
 
-    def _settle(
-        self, outcomes: dict[str, Outcome[Value]], doing: str, *, spent: bool | None = True
+    async def _ask(
+        self, doing: str, verb: Callable[[PartyLink], Coroutine[Any, Any, Outcome[Value]]]
     ) -> dict[str, Value]:
+        outcomes = await self._together({name: verb(link) for name, link in self._links.items()}, finish=False)
+        return self._settle(outcomes, doing)
+
+    async def _together(
+        self, calls: dict[str, Coroutine[Any, Any, Outcome[Value]]], *, finish: bool
+    ) -> dict[str, Outcome[Value]]:
+        """Every party's outcome, or those that are there as soon as they end the run. Raises `RunStopped`."""
+        tasks = {name: asyncio.create_task(call) for name, call in calls.items()}
+        stopped = asyncio.create_task(self._attendance.stopped(finish=finish))
+        pending = set(tasks.values())
+        try:
+            while pending and not self._decided([task.result() for task in tasks.values() if task.done()]):
+                await asyncio.wait({*pending, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                pending = {task for task in pending if not task.done()}
+                if stopped.done() and pending:
+                    raise RunStopped("stopped")
+            return {name: task.result() for name, task in tasks.items() if task.done()}
+        finally:
+            for task in (*tasks.values(), stopped):
+                task.cancel()
+            await asyncio.gather(*tasks.values(), stopped, return_exceptions=True)
+
+    def _decided(self, outcomes: list[Outcome[Value]]) -> bool:
+        """Whether the run ends here whatever the other parties say."""
+        lost = sum(isinstance(outcome, Lost) for outcome in outcomes)
+        return len(self._links) - lost < self._minimum or any(isinstance(outcome, Refused) for outcome in outcomes)
+
+    def _settle(self, outcomes: dict[str, Outcome[Value]], doing: str, at: str = "") -> dict[str, Value]:
         """The answers; lost parties are dropped. Raises when a party refused or too few are left."""
-        money = "" if spent else " Nothing was spent."
         for name, outcome in outcomes.items():
             if isinstance(outcome, Refused):
-                raise PartyRefused(f"party {name} refused to {doing}: {outcome.refusal.sentence}{money}")
-        for name, outcome in outcomes.items():
-            if isinstance(outcome, Lost):
-                self.lost[name] = outcome.why
-                self._links.pop(name, None)
-                self._progress.party(name, "lost")
+                raise PartyRefused(self._refused(name, doing, outcome))
+        gone = {name: outcome.why for name, outcome in outcomes.items() if isinstance(outcome, Lost)}
+        for name, why in gone.items():
+            self.lost[name], self._where[name] = why, at
+            self._links.pop(name, None)
+            self._attendance.gone(name, why)
         if len(self._links) < self._minimum:
-            reasons = "; ".join(f"party {name} was lost: {why}" for name, why in self.lost.items())
-            needs = f"The plan needs {self._minimum} of its parties and {len(self._links)} are left."
-            raise PartyLost(
-                f"{reasons}. {needs}{money} See that the node runs (`party serve`), then run the plan again."
-            )
-        for name in [name for name, outcome in outcomes.items() if isinstance(outcome, Lost)]:
-            self._progress.say(f"  party {name} was lost ({self.lost[name]}); the run goes on without it")
+            raise PartyLost(self._too_few())
+        for name in gone:
+            self._attendance.say(f"  {self._loss(name)}; the run goes on without it")
         return {name: outcome.value for name, outcome in outcomes.items() if isinstance(outcome, Answered)}
+
+    @property
+    def _money(self) -> str:
+        return "" if self._spent else " Nothing was spent."
+
+    def _refused(self, name: str, doing: str, refused: Refused) -> str:
+        said = f"party {name} refused to {doing}: {refused.refusal.sentence}{self._money}"
+        if not self._spent or refused.refusal.reason not in _MENDABLE:
+            return said
+        return f"{said} The run is stored. When that is mended:  coordinator resume {self._run_id}"
+
+    def _too_few(self) -> str:
+        reasons = "; ".join(self._loss(name) for name in self.lost)
+        *others, last = self.lost
+        back = f"{', '.join(others)} and {last} are" if others else f"{last} is"
+        kept = "The run is stored and nothing was paid twice." if self._spent else "Nothing was spent."
+        return (
+            f"{reasons}. The plan needs {self._minimum} of its parties and {len(self._links)} are left.\n"
+            f"  {kept} When {back} back (`party serve`):  coordinator resume {self._run_id}"
+        )
+
+    def _loss(self, name: str) -> str:
+        why, at = self.lost[name], self._where[name]
+        return f"party {name} was lost{at} ({why})" if at else f"party {name} was lost: {why}"
 
 
 def batches_of(rows: int, block_rows: int) -> list[Batch]:

@@ -1,6 +1,7 @@
 """One party as the coordinator sees it: typed verbs that come back with an answer, a refusal, or news of a loss.
 
-A call does not raise for what a party or a network does; only bugs raise.
+A call does not raise for what a party or a network does; only bugs raise. Slow is told from dead by the node's health:
+a party that is silent for longer than the deadline, but whose node says that it serves, is waited for.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import grpc
 import numpy as np
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from numpy.typing import NDArray
 
 from protos import PROTOCOL_VERSION
@@ -22,13 +24,21 @@ from protos.framing import unframed
 from protos.refusal import Reason, Refusal, refusal_of
 
 Value = TypeVar("Value")
+OnPercent = Callable[[int | None], None]
+"""Told with every sign of progress how far a training is, in percent, or None where that is not known."""
 
 CHANNEL_OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_http_proxy", 0),
+    # A channel made anew must not share the old one's broken connection, nor how long that waits before the next.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
 )
+
+HEALTH_SECONDS: Final = 5.0
+"""How long a node may take to say that it serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +57,13 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The party did not answer. `why` completes the sentence "party north was lost: ..."."""
+    """The party did not answer. `why` completes the sentence "party north was lost: ...".
+
+    passing: whether asking again may help.
+    """
 
     why: str
+    passing: bool = True
 
 
 Outcome = Answered[Value] | Refused | Lost
@@ -64,11 +78,40 @@ class Batch:
     stop: int
 
 
+class Troubles(Protocol):
+    """Told by a link what is the matter with its party while a call goes on; never asks anything back."""
+
+    def slow(self, party: str, seconds: float) -> None:
+        """Nothing came for so long, but the party's node says that it serves; it is waited for."""
+        ...
+
+    def away(self, party: str, doing: str, why: str) -> None:
+        """A call was lost and will be made again."""
+        ...
+
+    def back(self, party: str) -> None:
+        """A party that was slow or away is heard again."""
+        ...
+
+
+class Untroubled:
+    """Tells nobody."""
+
+    def slow(self, party: str, seconds: float) -> None: ...
+
+    def away(self, party: str, doing: str, why: str) -> None: ...
+
+    def back(self, party: str) -> None: ...
+
+
 class PartyLink(Protocol):
     """The verbs of one party. The first form is direct gRPC; parties that dial out will be another."""
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def traffic(self) -> int: ...
 
     async def describe(self) -> Outcome[party_pb2.DescribeResponse]: ...
 
@@ -78,7 +121,7 @@ class PartyLink(Protocol):
 
     async def provide(self, kind: str, content: bytes) -> Outcome[None]: ...
 
-    async def train(self, request: party_pb2.TrainRequest, on_percent: Callable[[int], None]) -> Outcome[None]: ...
+    async def train(self, request: party_pb2.TrainRequest, on_percent: OnPercent) -> Outcome[None]: ...
 
     def answer(
         self, release: str, batches: Iterable[Batch], columns: int
@@ -88,52 +131,72 @@ class PartyLink(Protocol):
 
 
 class GrpcLink:
-    """A party at an address. Every call has a deadline; a stream has one for each message it waits for."""
+    """A party at an address, asked once a call; `coordinator.retry` asks again.
 
-    def __init__(self, name: str, address: str, token: str = "", *, deadline: float = 60.0) -> None:
+    deadline: seconds of silence after which the node is asked for its health. drop_after: seconds of silence after
+    which a party is given up though its node serves; None waits.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        token: str = "",
+        *,
+        deadline: float = 60.0,
+        drop_after: float | None = None,
+        troubles: Troubles | None = None,
+    ) -> None:
         self._name = name
         self._address = address
         self._deadline = deadline
+        self._drop_after = drop_after
+        self._troubles = troubles or Untroubled()
         self._metadata = bearer(token)
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        self._stub = PartyStub(self._channel)
-        # The generated stub's own reading would copy every block three times more.
-        self._answer: Any = self._channel.stream_stream(
-            f"/{party_pb2.DESCRIPTOR.services_by_name['Party'].full_name}/Answer",
-            request_serializer=party_pb2.AnswerRequest.SerializeToString,
-            response_deserializer=unframed,
-        )
         self._run = party_pb2.RunContext()
-        self.bytes_received = 0
-        self.bytes_sent = 0
+        self._broken = False
+        self.traffic = 0
+        self._dial()
 
     @property
     def name(self) -> str:
         """The party's name in the plan."""
         return self._name
 
+    def bind(self, run_id: str, plan_hash: bytes) -> None:
+        """Have every later call carry this run, which the party joined before."""
+        self._run = party_pb2.RunContext(run_id=run_id, plan_hash=plan_hash)
+
     async def describe(self) -> Outcome[party_pb2.DescribeResponse]:
         """Ask who is there; waits for a node that is just starting, up to the deadline."""
+        await self._mend()
         request = party_pb2.DescribeRequest()
-        return await self._outcome(self._stub.Describe(request, **self._options(wait=True)))
+        return await self._outcome(self._stub.Describe(request, metadata=self._metadata, wait_for_ready=True))
 
     async def join(self, run_id: str, plan: plan_pb2.Plan, plan_hash: bytes) -> Outcome[None]:
         """Bind this party to a run; every later call carries its id and plan hash."""
+        await self._mend()
         run = party_pb2.RunContext(run_id=run_id, plan_hash=plan_hash)
         request = party_pb2.JoinRequest(protocol_version=PROTOCOL_VERSION, run=run, plan=plan)
-        joined = await self._outcome(self._stub.Join(request, **self._options()))
+        joined = await self._outcome(self._stub.Join(request, metadata=self._metadata))
         if isinstance(joined, Answered):
-            self._run = run
+            self.bind(run_id, plan_hash)
             return Answered(None)
         return joined
 
     async def leave(self) -> Outcome[None]:
-        """Tell the party that the run is over; it may drop its working files."""
-        left = await self._outcome(self._stub.Leave(party_pb2.LeaveRequest(run=self._run), **self._options()))
-        return Answered(None) if isinstance(left, Answered) else left
+        """Tell the party that the run is over; it may drop its working files. One deadline, slow or dead."""
+        await self._mend()
+        request = party_pb2.LeaveRequest(run=self._run)
+        try:
+            await self._stub.Leave(request, metadata=self._metadata, timeout=self._deadline)
+        except grpc.aio.AioRpcError as error:
+            return self._failure(error)
+        return Answered(None)
 
     async def provide(self, kind: str, content: bytes) -> Outcome[None]:
         """Send a public artefact; a party that has it already reads no further than the header."""
+        await self._mend()
         header = party_pb2.ArtefactHeader(run=self._run, kind=kind, sha256=artefact_digest(content), size=len(content))
 
         def parts() -> Iterator[party_pb2.ProvideRequest]:
@@ -141,24 +204,24 @@ class GrpcLink:
             for offset in range(0, len(content), CHUNK_BYTES):
                 yield party_pb2.ProvideRequest(data=content[offset : offset + CHUNK_BYTES])
 
-        self.bytes_sent += len(content)
-        provided = await self._outcome(self._stub.Provide(parts(), **self._options()))
+        self.traffic += len(content)
+        provided = await self._outcome(self._stub.Provide(parts(), metadata=self._metadata))
         return Answered(None) if isinstance(provided, Answered) else provided
 
-    async def train(self, request: party_pb2.TrainRequest, on_percent: Callable[[int], None]) -> Outcome[None]:
+    async def train(self, request: party_pb2.TrainRequest, on_percent: OnPercent) -> Outcome[None]:
         """Have something trained; the deadline runs anew with every sign of progress."""
+        await self._mend()
         request.run.CopyFrom(self._run)
-        call = self._stub.Train(request, **self._options(deadline=False))
+        call = self._stub.Train(request, metadata=self._metadata)
         try:
             while True:
-                progress: Any = await asyncio.wait_for(call.read(), self._deadline)
+                progress: Any = await self._heard(call.read())
                 if progress is grpc.aio.EOF:
                     return Lost("its training ended without saying that it finished")
-                if progress.percent <= 100:
-                    on_percent(progress.percent)
+                on_percent(progress.percent if progress.percent <= 100 else None)
                 if progress.finished:
                     return Answered(None)
-        except (grpc.aio.AioRpcError, TimeoutError) as error:
+        except (grpc.aio.AioRpcError, _Silent) as error:
             return self._failure(error)
         finally:
             call.cancel()
@@ -171,19 +234,22 @@ class GrpcLink:
         Each answer is int32 [rows, columns] modulo 2**32. Memory: one block; the party is not asked for the next
         before this one was taken.
         """
-        call = self._answer(**self._options(deadline=False))
+        await self._mend()
+        call = self._answer(metadata=self._metadata)
         try:
             for batch in batches:
                 rows = party_pb2.RowRange(start=batch.start, stop=batch.stop)
                 request = party_pb2.AnswerRequest(run=self._run, release=release, batch=batch.number, rows=rows)
                 request.digest = batch_digest(request)
-                await asyncio.wait_for(call.write(request), self._deadline)
+                await self._heard(call.write(request))
                 yield Answered(await self._block(call, batch, columns))
             await call.done_writing()
         except MalformedTensor as error:
             yield Refused(_unusable(self._name, str(error)))
-        except (grpc.aio.AioRpcError, TimeoutError, asyncio.InvalidStateError) as error:
-            yield self._failure(error if isinstance(error, TimeoutError) else await _status_of(call, error))
+        except _Silent as error:
+            yield self._failure(error)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            yield self._failure(await _status_of(call, error))
         finally:
             call.cancel()
 
@@ -194,48 +260,117 @@ class GrpcLink:
     async def _block(self, call: Any, batch: Batch, columns: int) -> NDArray[np.int32]:
         reader = TensorReader(np.int32, (batch.stop - batch.start, columns))
         while True:
-            piece = await asyncio.wait_for(call.read(), self._deadline)
+            piece = await self._heard(call.read())
             if piece is grpc.aio.EOF:
                 raise MalformedTensor(f"the answer to batch {batch.number} ended early")
             if piece.batch != batch.number:
                 raise MalformedTensor(f"an answer to batch {piece.batch} came where {batch.number} was asked for")
-            self.bytes_received += len(piece.data)
+            self.traffic += len(piece.data)
             block = reader.put(piece.header, piece.offset, piece.data)
             if block is not None:
                 return block
 
-    def _options(self, *, deadline: bool = True, wait: bool = False) -> dict[str, Any]:
-        return {
-            "metadata": self._metadata,
-            "timeout": self._deadline if deadline else None,
-            "wait_for_ready": wait,
-        }
+    def _dial(self) -> None:
+        self._channel = grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS)
+        self._stub = PartyStub(self._channel)
+        self._health: Any = health_pb2_grpc.HealthStub(self._channel)
+        # The generated stub's own reading would copy every block three times more.
+        self._answer: Any = self._channel.stream_stream(
+            f"/{party_pb2.DESCRIPTOR.services_by_name['Party'].full_name}/Answer",
+            request_serializer=party_pb2.AnswerRequest.SerializeToString,
+            response_deserializer=unframed,
+        )
+
+    async def _mend(self) -> None:
+        """Leave a connection behind over which a call was lost."""
+        if self._broken:
+            await self._channel.close()
+            self._dial()
+            self._broken = False
 
     async def _outcome(self, call: Awaitable[Value]) -> Outcome[Value]:
         try:
-            return Answered(await call)
-        except grpc.aio.AioRpcError as error:
+            return Answered(await self._heard(call))
+        except (grpc.aio.AioRpcError, _Silent) as error:
             return self._failure(error)
 
+    async def _heard(self, call: Awaitable[Value]) -> Value:
+        """What a call, or the next message of a stream, brings, however long that takes while the node serves.
+
+        Raises `_Silent`, and ends the call, when the node does not say that it serves or the party is to be dropped.
+        """
+        waiting = asyncio.ensure_future(call)
+        waited = 0.0
+        try:
+            while True:
+                patience = self._deadline
+                if self._drop_after is not None:
+                    patience = min(patience, self._drop_after - waited)
+                await asyncio.wait([waiting], timeout=patience)
+                waited += patience
+                if not waiting.done() and not await self._serves() and not waiting.done():
+                    raise _Silent(waited, serves=False)
+                if waiting.done():
+                    if waited > patience:
+                        self._troubles.back(self._name)
+                    return waiting.result()
+                if self._drop_after is not None and waited >= self._drop_after:
+                    raise _Silent(waited, serves=True)
+                self._troubles.slow(self._name, waited)
+        finally:
+            if not waiting.done():
+                waiting.cancel()
+                await asyncio.wait([waiting])
+                _ = waiting.cancelled() or waiting.exception()
+
+    async def _serves(self) -> bool:
+        """Whether the node says over this very connection, and soon, that it serves."""
+        try:
+            said = await self._health.Check(
+                health_pb2.HealthCheckRequest(), timeout=min(HEALTH_SECONDS, self._deadline)
+            )
+        except grpc.aio.AioRpcError:
+            return False
+        return bool(said.status == health_pb2.HealthCheckResponse.SERVING)
+
     def _failure(self, error: BaseException) -> Refused | Lost:
-        if isinstance(error, TimeoutError):
-            return Lost(f"no answer for {self._deadline:g} s from {self._address}")
+        """What a failed call means. A loss leaves the connection in doubt: the next call makes a new one."""
+        outcome = self._meaning(error)
+        self._broken = isinstance(outcome, Lost)
+        return outcome
+
+    def _meaning(self, error: BaseException) -> Refused | Lost:
+        if isinstance(error, _Silent) and error.serves:
+            return Lost(f"no sign of its work for {error.seconds:g} s, though its node serves", passing=False)
+        if isinstance(error, _Silent):
+            return Lost(f"no answer for {error.seconds:g} s; its node at {self._address} does not answer health checks")
         if not isinstance(error, grpc.aio.AioRpcError):
             return Lost(f"the connection to {self._address} broke")
         refusal = refusal_of(error)
+        if refusal is not None and refusal.reason == Reason.DRAINING:
+            return Lost(f"its node at {self._address} is about to end")
         if refusal is not None:
             return Refused(refusal)
         match error.code():
             case grpc.StatusCode.UNAVAILABLE:
                 return Lost(f"nothing answers at {self._address}")
-            case grpc.StatusCode.DEADLINE_EXCEEDED:
-                return Lost(f"no answer for {self._deadline:g} s from {self._address}")
             case grpc.StatusCode.UNIMPLEMENTED:
-                return Lost(f"what answers at {self._address} is not a Conclave party of this protocol")
+                return Lost(f"what answers at {self._address} is not a Conclave party of this protocol", passing=False)
             case grpc.StatusCode.RESOURCE_EXHAUSTED:
-                return Lost(f"a message to or from {self._address} was over the size limit ({error.details()})")
+                return Lost(
+                    f"a message to or from {self._address} was over the size limit ({error.details()})", passing=False
+                )
             case code:
                 return Lost(f"{self._address} failed with {code.name}: {error.details()}")
+
+
+class _Silent(Exception):
+    """A party was not heard of for so many seconds; `serves` says what its node's health is."""
+
+    def __init__(self, seconds: float, *, serves: bool) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+        self.serves = serves
 
 
 async def _status_of(call: Any, error: BaseException) -> BaseException:

@@ -114,14 +114,40 @@ class ShardsTable(Settings):
     split: SplitTable
 
 
+class DropTable(Settings):
+    """`[federation] stragglers = { drop_after = SECONDS }`: when a party that shows no sign of its work is given up."""
+
+    drop_after: Annotated[float, Field(ge=2)]
+
+
 class FederationTable(Settings):
-    """`[federation]`: who takes part and who starts their nodes."""
+    """`[federation]`: who takes part, who starts their nodes, and how long they are waited for.
+
+    deadline_seconds: of silence, after which a node is asked whether it serves. retry_seconds: how long a party may be
+    away, asked again and again, before the run goes on without it or stops, to be resumed; 0 asks once. stragglers:
+    "wait" for a party as long as its node serves, or { drop_after = SECONDS } without a block or a sign of training.
+    """
 
     launch: str
     minimum_parties: Annotated[int, Field(ge=1)] | None = None
     parties: list[PartyEntry] = Field(default_factory=list)
     shards: ShardsTable | None = None
     deadline_seconds: Annotated[float, Field(gt=0)] = 60.0
+    retry_seconds: Annotated[float, Field(ge=0)] = 300.0
+    stragglers: Literal["wait"] | DropTable = "wait"
+
+    @field_validator("stragglers", mode="before")
+    @classmethod
+    def _wait_or_drop(cls, given: Any) -> Any:
+        seconds = given.get("drop_after") if isinstance(given, dict) and len(given) == 1 else None
+        if given == "wait" or isinstance(given, DropTable):
+            return given
+        if isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds >= 2:
+            return given
+        raise ValueError(
+            'a party that is slow is waited for, or dropped. Use stragglers = "wait", or stragglers = '
+            "{ drop_after = 600 }: at least 2 seconds, for a party that trains gives a sign every second."
+        )
 
     @model_validator(mode="after")
     def _parties_come_from_one_place(self) -> "FederationTable":
@@ -151,6 +177,11 @@ class FederationTable(Settings):
                 f"[federation] minimum_parties = {self.minimum_parties}, but the plan has {len(self.names)} parties."
             )
         return self
+
+    @property
+    def drop_after(self) -> float | None:
+        """Seconds without a sign of its work after which a party is given up; None waits."""
+        return self.stragglers.drop_after if isinstance(self.stragglers, DropTable) else None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,13 +1,15 @@
 """Where runs are kept: an index of all runs, and one folder a run with its stages and released blocks.
 
 What is kept is what was released, plus public artefacts: nothing here that a leak could turn into a breach. Every
-file is written beside its place and renamed into it; the SQLite row that names it is committed after that.
+file is written beside its place and renamed into it; the SQLite row that names it is committed after that. So a kill at
+any point leaves a store that opens, with everything that was said to be in it.
 """
 
 import hashlib
 import json
 import os
 import secrets
+import socket
 import sqlite3
 import threading
 import time
@@ -35,7 +37,13 @@ CREATE TABLE IF NOT EXISTS blocks (
   release TEXT NOT NULL, batch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL,
   file TEXT NOT NULL, sha256 TEXT NOT NULL, stored REAL NOT NULL, PRIMARY KEY (release, batch)
 );
-CREATE TABLE IF NOT EXISTS sums (release TEXT PRIMARY KEY, parties TEXT NOT NULL)"""
+CREATE TABLE IF NOT EXISTS sums (release TEXT PRIMARY KEY, parties TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS lease (
+  one INTEGER PRIMARY KEY CHECK (one = 1), owner TEXT NOT NULL, host TEXT NOT NULL, process INTEGER NOT NULL,
+  expires REAL NOT NULL
+)"""
+
+RUNNING, RESUMABLE, FINISHED, FAILED, CANCELLED = "running", "resumable", "finished", "failed", "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +78,13 @@ class RunIndex:
         """
         run_id = f"{secrets.token_hex(4)}-{name}"
         folder = (folder or self._folder / "runs" / run_id).absolute()
-        store = RunStore.create(folder, run_id, name, plan_hash)
-        with self._open() as index, index:
+        check_unused(folder)
+        with self._open() as index, _written(self._path), index:
             index.execute("DELETE FROM runs WHERE folder = ?", (str(folder),))
             index.execute(
                 "INSERT INTO runs VALUES (?, ?, ?, ?, ?)", (run_id, name, str(folder), plan_hash.hex(), time.time())
             )
-        return store
+        return RunStore.create(folder, run_id, name, plan_hash)
 
     def entries(self) -> list[RunEntry]:
         """All runs whose folders still exist, newest first."""
@@ -88,7 +96,7 @@ class RunIndex:
 
     def find(self, run: str) -> "RunStore":
         """The run with this id, with a unique beginning of it, or in this folder. Raises `RunError`."""
-        if (Path(run) / "run.sqlite").exists():
+        if holds_run(Path(run)):
             return RunStore(Path(run).absolute())
         entries = self.entries()
         found = [entry for entry in entries if entry.id == run] or [e for e in entries if e.id.startswith(run)]
@@ -100,9 +108,11 @@ class RunIndex:
 
     def _entry(self, row: tuple[Any, ...]) -> RunEntry | None:
         folder = Path(row[2])
-        if not (folder / "run.sqlite").exists():
+        if not holds_run(folder):
             return None
         with closing(RunStore(folder)) as store:
+            if store.id != row[0]:
+                return None
             return RunEntry(row[0], row[1], folder, row[3], row[4], store.status(), store.fact("epsilon"))
 
     @contextmanager
@@ -124,31 +134,28 @@ class RunStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.owner: str | None = None
+        """Who drives the run from here; set by the lease. Writing then fails when another one took over."""
         # The loop's thread, a worker that stores blocks and the caller's thread take turns behind the lock.
-        self._connection = sqlite3.connect(folder / "run.sqlite", timeout=30, check_same_thread=False)
+        with _written(folder):
+            self._connection = sqlite3.connect(
+                folder / "run.sqlite", timeout=30, check_same_thread=False, isolation_level=None
+            )
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.executescript(_RUN)
         self._lock = threading.RLock()
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = FULL")
 
     @classmethod
     def create(cls, folder: Path, run_id: str, name: str, plan_hash: bytes) -> "RunStore":
         """Start a run's folder, which may exist if it holds no other run. Raises `RunError`."""
+        check_unused(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if (folder / "run.sqlite").exists():
-                raise RunError(
-                    f"{folder} holds a run already ({RunStore(folder).id}). "
-                    "Choose another --output, or remove that folder if the run is not needed."
-                )
-            with sqlite3.connect(folder / "run.sqlite") as connection:
-                connection.executescript(_RUN)
-            connection.close()
-        except (OSError, sqlite3.Error) as error:
-            raise RunError(f"The folder {folder} cannot hold a run: {error}.") from None
+        except OSError as error:
+            raise RunError(f"The folder {folder} cannot hold a run: {error.strerror}.") from None
         store = cls(folder)
-        store.note(
-            id=run_id, name=name, plan_hash=plan_hash.hex(), started=time.time(), status="running", process=os.getpid()
-        )
+        store.note(id=run_id, name=name, plan_hash=plan_hash.hex(), started=time.time(), status=RUNNING)
         return store
 
     @property
@@ -158,7 +165,7 @@ class RunStore:
 
     def note(self, **facts: Any) -> None:
         """Write facts of the run, as JSON, in one transaction."""
-        with self._lock, self._connection as transaction:
+        with self._transaction() as transaction:
             transaction.executemany(
                 "INSERT OR REPLACE INTO facts VALUES (?, ?)", [(key, json.dumps(value)) for key, value in facts.items()]
             )
@@ -170,9 +177,64 @@ class RunStore:
         return None if row is None else json.loads(row[0])
 
     def status(self) -> str:
-        """running, interrupted (its process is gone), finished or failed."""
+        """running, resumable (its driver is gone, or it stopped where it can go on), finished, failed or cancelled."""
         status = str(self.fact("status"))
-        return "interrupted" if status == "running" and not _alive(self.fact("process")) else status
+        return RESUMABLE if status == RUNNING and self.driver() is None else status
+
+    def driver(self) -> str | None:
+        """Who drives the run just now, in words; None when nobody does, or whoever did is gone."""
+        with self._lock:
+            row = self._connection.execute("SELECT host, process, expires FROM lease").fetchone()
+        if row is None or row[2] < time.time() or (row[0] == this_host() and not _alive(row[1])):
+            return None
+        return f"process {row[1]} on {row[0].split(' ')[0]}"
+
+    def take(self, owner: str, seconds: float) -> None:
+        """Become the one driver of the run. Raises `RunError` naming who drives it already."""
+        with self._transaction(driving=False) as transaction:
+            driver = self.driver()
+            if driver is not None:
+                raise RunError(
+                    f"run {self.id} is driven by {driver} already; two cannot drive one run. Watch it: coordinator "
+                    f"watch {self.id}. Stop it: coordinator cancel {self.id}. If it died, wait {seconds:g} s."
+                )
+            transaction.execute(
+                "INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?, ?)",
+                (owner, this_host(), os.getpid(), time.time() + seconds),
+            )
+        self.owner = owner
+
+    def renew(self, seconds: float) -> bool:
+        """Hold the lease for so long from now; False when another driver has it."""
+        with self._transaction(driving=False) as transaction:
+            changed = transaction.execute(
+                "UPDATE lease SET expires = ? WHERE owner = ?", (time.time() + seconds, self.owner)
+            )
+            return changed.rowcount == 1
+
+    def let_go(self) -> None:
+        """Drive no longer. Idempotent."""
+        owner, self.owner = self.owner, None
+        with self._transaction() as transaction:
+            transaction.execute("DELETE FROM lease WHERE owner = ?", (owner,))
+
+    @contextmanager
+    def _transaction(self, *, driving: bool = True) -> Iterator[sqlite3.Connection]:
+        """One transaction, whole or not at all. Raises `RunError` when the disk does not take it, or another drives."""
+        with self._lock, _written(self.folder):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                if driving and self.owner is not None:
+                    row = self._connection.execute("SELECT owner FROM lease").fetchone()
+                    if row is None or row[0] != self.owner:
+                        raise RunError(
+                            "another coordinator took this run over while this one did not move; it stopped here."
+                        )
+                yield self._connection
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
 
     @contextmanager
     def stage(self, name: str) -> Iterator[dict[str, Any]]:
@@ -186,11 +248,16 @@ class RunStore:
         self._finish(name, result)
 
     def _begin(self, stage: str) -> None:
-        with self._lock, self._connection as transaction:
+        with self._transaction() as transaction:
             transaction.execute("INSERT OR REPLACE INTO stages (name, started) VALUES (?, ?)", (stage, time.time()))
 
+    def finished(self, stage: str) -> bool:
+        """Whether a stage came to its end."""
+        found = self.stages().get(stage)
+        return found is not None and found[1] is not None
+
     def _finish(self, stage: str, result: Any) -> None:
-        with self._lock, self._connection as transaction:
+        with self._transaction() as transaction:
             transaction.execute(
                 "UPDATE stages SET finished = ?, result = ? WHERE name = ?", (time.time(), json.dumps(result), stage)
             )
@@ -210,7 +277,7 @@ class RunStore:
         name = f"blocks/{release}/{batch:06}.npy"
         self.write(name, content.getvalue())
         digest = hashlib.sha256(content.getvalue()).hexdigest()
-        with self._lock, self._connection as transaction:
+        with self._transaction() as transaction:
             transaction.execute(
                 "INSERT OR REPLACE INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (release, batch, start, stop, name, digest, time.time()),
@@ -221,15 +288,24 @@ class RunStore:
 
         One sum covers one list of parties: blocks of another list are dropped, in the same transaction.
         """
-        with self._lock, self._connection as transaction:
+        with self._transaction() as transaction:
             row = transaction.execute("SELECT parties FROM sums WHERE release = ?", (release,)).fetchone()
             if row is None or json.loads(row[0]) != sorted(parties):
                 transaction.execute("DELETE FROM blocks WHERE release = ?", (release,))
-                transaction.execute(
-                    "INSERT OR REPLACE INTO sums VALUES (?, ?)", (release, json.dumps(sorted(parties)))
-                )
+                transaction.execute("INSERT OR REPLACE INTO sums VALUES (?, ?)", (release, json.dumps(sorted(parties))))
             kept = transaction.execute("SELECT batch FROM blocks WHERE release = ?", (release,)).fetchall()
         return frozenset(batch for (batch,) in kept)
+
+    def summed(self, release: str) -> tuple[str, ...]:
+        """The parties whose sum a release is, as `begin_sum` was told; none before."""
+        with self._lock:
+            row = self._connection.execute("SELECT parties FROM sums WHERE release = ?", (release,)).fetchone()
+        return () if row is None else tuple(json.loads(row[0]))
+
+    def block_counts(self) -> dict[str, int]:
+        """How many blocks of each release are kept."""
+        with self._lock:
+            return dict(self._connection.execute("SELECT release, COUNT(*) FROM blocks GROUP BY release").fetchall())
 
     def blocks(self, release: str) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
         """All kept rows of a release as (start, stop, int64 [rows, columns]), one block in memory at a time."""
@@ -266,6 +342,52 @@ def write_whole(path: Path, content: bytes) -> Path:
         beside.unlink(missing_ok=True)
         raise RunError(f"{path} cannot be written: {error.strerror}.") from None
     return path
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether a folder holds a run: one whose first transaction was committed."""
+    if not (folder / "run.sqlite").exists():
+        return False
+    try:
+        with closing(sqlite3.connect(f"{(folder / 'run.sqlite').absolute().as_uri()}?mode=ro", uri=True)) as found:
+            return found.execute("SELECT 1 FROM facts WHERE key = 'id'").fetchone() is not None
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):
+            return False
+        raise RunError(f"{folder / 'run.sqlite'} cannot be read: {error}.") from None
+    except sqlite3.DatabaseError as error:
+        raise RunError(f"{folder / 'run.sqlite'} is no run's store, or it is damaged: {error}.") from None
+
+
+def check_unused(folder: Path) -> None:
+    """Raises `RunError` for a folder that holds a run."""
+    if holds_run(folder):
+        with closing(RunStore(folder)) as store:
+            raise RunError(
+                f"{folder} holds a run already ({store.id}). Go on with it by `coordinator resume {store.id}`, choose "
+                "another --output, or remove that run with --replace if it is not needed."
+            )
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    """What SQLite says of a disk that is full, read-only or broken, as a sentence."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise RunError(
+            f"{path} cannot be written: {error}. What was stored before is sound. Make room, or make it writable, and "
+            "go on with `coordinator resume`."
+        ) from None
+
+
+def this_host() -> str:
+    """This machine since it was started: a name, and what tells one start from another where the system says it."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    try:
+        return f"{socket.gethostname()} {boot.read_text().strip()}"
+    except OSError:
+        return socket.gethostname()
 
 
 def _alive(process: int) -> bool:

@@ -42,6 +42,9 @@ parties = [
   { name = "north", address = "127.0.0.1:7443" },
   { name = "south", address = "127.0.0.1:7444" },
 ]
+# deadline_seconds = 60            # of silence, after which a party's node is asked whether it serves
+# retry_seconds = 300              # how long a party may be away, asked again and again; 0 asks once
+# stragglers = { drop_after = 600 }  # gives up who shows no sign of work for so long; else slow ones are waited for
 
 """
 

@@ -30,6 +30,7 @@ def run_command(
     try:
         code = app(args=arguments, standalone_mode=False)
     except KeyboardInterrupt:
+        print("stopped.", file=sys.stderr)
         return INTERRUPTED
     except tuple(errors) as error:
         return _failed(str(error), next(code for kind, code in errors.items() if isinstance(error, kind)))

@@ -5,8 +5,10 @@ what is summed under noise teaches a student. Beside it, or instead: every unit'
 under noise once, to which a student is fitted.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,12 +63,21 @@ class Signals:
     hidden_noise: float = 0.0
 
 
-async def collect(bound: Bound, public: Public, federation: Federation, store: RunStore) -> dict[str, int]:
-    """The private half: parties learn, bound and noise; returns how many parties are in the sum of each release."""
+Stage = Callable[[str], AbstractContextManager[dict[str, Any]]]
+"""Opens a stage of a run by its name; what is put into the dictionary is kept as its result."""
+
+
+async def collect(
+    bound: Bound, public: Public, federation: Federation, store: RunStore, stage: Stage
+) -> dict[str, int]:
+    """The private half: parties learn, bound and noise; returns how many parties are in the sum of each release.
+
+    Run again after it was stopped, it asks for nothing that is stored; parties know what they trained.
+    """
     from learning.weights import to_bytes
 
     plan = bound.plan
-    with store.stage("provide"):
+    with stage("provide"):
         vocabulary = public.vocabulary.to_bytes()
         store.write("artefacts/vocabulary.json", vocabulary)
         await federation.provide("vocabulary", vocabulary)
@@ -80,18 +91,21 @@ async def collect(bound: Bound, public: Public, federation: Federation, store: R
             store.write("artefacts/directions.safetensors", directions)
             await federation.provide("directions", directions)
     asked = [release for release in bound.releases if release.rows]
-    with store.stage("train"):
+    with stage("train"):
         for release in asked:
             request = _request(release, plan, public)
             await federation.train(request, doing="counting" if release.name in (COUNTS, MOMENTS) else "teaching")
     present: dict[str, int] = {}
-    with store.stage("aggregate") as result:
+    with stage("aggregate") as result:
         for release in asked:
             note = budget(bound.guarantee, plan)
             rows = plan.rows_at_once(release.rows, release.columns)
-            if isinstance(release.mechanism, ThresholdedVotes):
+            if isinstance(release.mechanism, ThresholdedVotes) and store.block_counts().get(LABELS):
+                present[release.name] = len(store.summed(LABELS))  # drawn once: other noise would be another answer
+            elif isinstance(release.mechanism, ThresholdedVotes):
                 votes = await federation.gather(release.name, release.rows, release.columns, rows, note)
                 labels = release.mechanism.answer(np.hstack(list(votes.values())), stream_of(plan, release.name)).labels
+                store.begin_sum(LABELS, list(votes))
                 store.put_block(LABELS, 0, 0, release.rows, labels[:, None])
                 present[release.name] = len(votes)
             else:

@@ -3,16 +3,20 @@ servers that misbehave on purpose; the honest ones are met in test_run.py."""
 
 import asyncio
 import socket
+import time
 import tracemalloc
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 import grpc
 import numpy as np
 import pytest
 
-from coordinator.errors import PartyLost, PartyRefused
+from coordinator.attendance import Attendance
+from coordinator.errors import PartyLost, PartyRefused, RunStopped
 from coordinator.federation import Federation, modular_sum
 from coordinator.launchers import PartyAddress
+from coordinator.observing import Unobserved
 from coordinator.plan import read_plan
 from coordinator.progress import Silent
 from coordinator.store import RunIndex
@@ -34,13 +38,19 @@ def messages(batch, array):
 
 
 class Stub(PartyServicer):
-    """Answers every verb by the book, with the matrix it was given; tests change one thing each."""
+    """Answers every verb by the book, with the matrix it was given; tests change one thing each.
+
+    `meanwhile` is what it does before it answers batch `at`, the first time it is asked.
+    """
 
     def __init__(self, name="north", matrix=None):
         self.name = name
         self.matrix = np.zeros((ROWS, COLUMNS), np.int32) if matrix is None else matrix
         self.version = PROTOCOL_VERSION
         self.refuses = None
+        self.at = 1
+        self.meanwhile = None
+        self.trainings = []
         self.joined = None
         self.asked = []
 
@@ -56,10 +66,26 @@ class Stub(PartyServicer):
     async def Leave(self, request, context):  # noqa: N802
         return party_pb2.LeaveResponse()
 
+    async def Provide(self, requests, context):  # noqa: N802
+        async for _ in requests:
+            pass
+        return party_pb2.ProvideResponse()
+
+    async def Train(self, request, context):  # noqa: N802
+        self.trainings.append(request.operation_id)
+        yield party_pb2.TrainProgress(percent=50)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+        yield party_pb2.TrainProgress(percent=100, finished=True)
+
     async def Answer(self, requests, context):  # noqa: N802
         async for request in requests:
             self.asked.append((request.batch, request.rows.start, request.rows.stop))
             assert request.digest == batch_digest(request)
+            if request.batch == self.at and self.meanwhile is not None:
+                meanwhile, self.meanwhile = self.meanwhile, None
+                await meanwhile()
             async for response in self.respond(request, context):
                 yield response
 
@@ -73,14 +99,37 @@ async def served(*stubs):
     async with AsyncExitStack() as stack:
         addresses = []
         for stub in stubs:
-            server = grpc.aio.server()
-            add_PartyServicer_to_server(stub, server)
-            port = server.add_insecure_port("127.0.0.1:0")
-            await server.start()
-            stack.push_async_callback(server.stop, 0)
-            addresses.append(PartyAddress(stub.name, f"127.0.0.1:{port}"))
-            stub.server = server
+            await start(stub)
+            stack.push_async_callback(end, stub)
+            addresses.append(PartyAddress(stub.name, f"127.0.0.1:{stub.port}"))
         yield addresses
+
+
+async def start(stub, port=0):
+    stub.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    add_PartyServicer_to_server(stub, stub.server)
+    stub.port = stub.server.add_insecure_port(f"127.0.0.1:{port}")
+    await stub.server.start()
+
+
+async def end(stub):
+    await stub.server.stop(0)
+
+
+def restarting(stub, away=0.0):
+    """What ends a node, and starts it again at the same address after a while."""
+    tasks = set()
+
+    async def again():
+        await end(stub)
+        await asyncio.sleep(away)
+        await start(stub, stub.port)
+
+    async def meanwhile():
+        tasks.add(asyncio.create_task(again()))
+        await asyncio.sleep(60)
+
+    return meanwhile
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +141,22 @@ def bound(tmp_path_factory):
         .replace("dropouts = 0", "dropouts = 1")
         .replace("minimum_parties = 2", "minimum_parties = 1")
     )
-    path.write_text(text.replace("[federation]", "[federation]\ndeadline_seconds = 3.0"))
+    path.write_text(text.replace("[federation]", "[federation]\ndeadline_seconds = 3.0\nretry_seconds = 0"))
     return bind(read_plan(path))
+
+
+@pytest.fixture(scope="module")
+def patient(bound):
+    """The same plan, which asks again for ten seconds."""
+    federation = bound.plan.federation.model_copy(update={"retry_seconds": 10.0})
+    return replace(bound, plan=bound.plan.model_copy(update={"federation": federation}))
+
+
+@pytest.fixture(scope="module")
+def both(patient):
+    """The patient plan, which needs both its parties."""
+    federation = patient.plan.federation.model_copy(update={"minimum_parties": 2})
+    return replace(patient, plan=patient.plan.model_copy(update={"federation": federation}))
 
 
 @pytest.fixture
@@ -101,8 +164,8 @@ def store(tmp_path):
     return RunIndex(tmp_path).add("demo", b"h", None)
 
 
-def federation(addresses, bound):
-    return Federation.at(addresses, bound, Silent())
+def federation(addresses, bound, progress=None, observer=None):
+    return Federation.at(addresses, bound, progress or Silent(), observer)
 
 
 def aggregate(parties, store):
@@ -193,7 +256,7 @@ async def test_a_run_stops_when_too_few_parties_are_there(bound):
     nobody = [PartyAddress(name, f"127.0.0.1:{free_port()}") for name in ("north", "south")]
     parties = federation(nobody, bound)
     with pytest.raises(
-        PartyLost, match=r"party north was lost: .*127.0.0.1.*needs 1 of its parties and 0 are left.*Nothing was"
+        PartyLost, match=r"(?s)party north was lost: .*127.0.0.1.*needs 1 of its parties and 0 are left.*Nothing was"
     ):
         await parties.open("r", bound)
     await parties.close()
@@ -352,3 +415,271 @@ async def test_a_message_over_the_limit_is_told_as_such(bound, store):
         with pytest.raises(PartyLost, match="over the size limit"):
             await aggregate(parties, store)
         await parties.close()
+
+
+class Seen(Silent, Unobserved):
+    """Keeps what people see and what is counted."""
+
+    def __init__(self):
+        self.lines, self.states, self.retried, self.gone, self.sums, self.came = [], [], [], [], [], []
+
+    def say(self, line):
+        self.lines.append(line)
+
+    def party(self, name, state):
+        self.states.append((name, state))
+
+    def block(self, release, party, seconds, size):
+        self.came.append((release, party, size))
+
+    def stored(self, release, done, total):
+        self.sums.append((release, done, total))
+
+    def retry(self, party, doing, why):
+        self.retried.append((party, doing))
+
+    def lost(self, party, why):
+        self.gone.append(party)
+
+
+def test_what_is_the_matter_with_a_party_is_shown_and_said_once():
+    seen = Seen()
+    attendance = Attendance(seen, seen, 300.0)
+    attendance.state("north", "counting 62%")
+    for _ in range(2):
+        attendance.slow("north", 60.0)
+        attendance.slow("north", 120.0)
+        attendance.back("north")
+        attendance.back("north")
+    attendance.slow("north", 60.0)
+    attendance.away("north", "train", "nothing answers")
+    attendance.away("north", "train", "nothing answers")
+    attendance.back("north")
+    assert [state for _, state in seen.states] == [
+        *("counting 62%", "slow", "slow", "counting 62%", "slow", "slow", "counting 62%"),
+        *("slow", "retrying", "retrying", "counting 62%"),
+    ]
+    assert seen.lines == [
+        "  party north is slow (nothing for 60 s, but its node serves); it is waited for",
+        "  party north is away (nothing answers); it is asked again for up to 300 s",
+    ]
+    assert seen.retried == [("north", "train")] * 2
+
+
+def pair(seed):
+    rng = np.random.default_rng(seed)
+    matrices = [rng.integers(-9, 9, (ROWS, COLUMNS), dtype=np.int32) for _ in range(2)]
+    return matrices, [Stub(name, matrix) for name, matrix in zip(("north", "south"), matrices, strict=True)]
+
+
+@asynccontextmanager
+async def opened(addresses, bound, seen=None):
+    parties = federation(addresses, bound, seen, seen)
+    try:
+        await parties.open("run-1", bound)
+        yield parties
+    finally:
+        await parties.close()
+
+
+async def test_a_party_that_is_started_again_gets_the_rest_of_its_work(patient, store):
+    (one, other), (north, south) = pair(4)
+    south.meanwhile = restarting(south, away=1.0)
+    seen = Seen()
+    async with served(north, south) as addresses, opened(addresses, patient, seen) as parties:
+        assert await aggregate(parties, store) == 2
+    assert np.array_equal(stored(store), one + other)
+    assert [batch for batch, _, _ in south.asked] == [0, 1, 1, 2]
+    assert [batch for batch, _, _ in north.asked] == [0, 1, 2], "who was there is not asked again"
+    assert {party for party, _ in seen.retried} == {"south"}
+    assert ("south", "answer") in seen.retried
+    assert seen.gone == []
+    (line,) = seen.lines
+    assert "party south is away" in line
+    assert "asked again for up to 10 s" in line
+    assert [state for name, state in seen.states if name == "south"][-2:] == ["retrying", "ready"]
+
+
+async def test_a_party_that_is_started_again_in_training_is_asked_for_the_same_operation(patient):
+    _, (north, south) = pair(5)
+    south.meanwhile = restarting(south)
+    seen = Seen()
+    async with served(north, south) as addresses, opened(addresses, patient, seen) as parties:
+        await parties.train(party_pb2.TrainRequest(operation_id="counts-0"), "counting")
+    assert south.trainings == ["counts-0"] * 2
+    assert north.trainings == ["counts-0"]
+    states = [state for name, state in seen.states if name == "south"]
+    assert states[:4] == ["ready", "counting", "counting 50%", "retrying"]
+    assert states[-1] == "trained"
+
+
+async def test_a_party_that_comes_late_is_waited_for(patient):
+    north, south = Stub("north"), Stub("south")
+    south.port = free_port()
+    async with served(north) as (address,):
+        parties = federation([address, PartyAddress("south", f"127.0.0.1:{south.port}")], patient)
+        opening = asyncio.create_task(parties.open("r", patient))
+        await asyncio.sleep(4.0)
+        await start(south, south.port)
+        await opening
+        assert parties.present == ("north", "south")
+        await parties.close()
+        await end(south)
+
+
+async def test_a_party_that_stays_away_ends_the_run_with_where_it_was_and_how_to_go_on(both, store):
+    _, (north, south) = pair(6)
+    south.at, south.meanwhile = 2, restarting(south, away=60.0)
+    federation = both.plan.federation.model_copy(update={"retry_seconds": 1.0})
+    hasty = replace(both, plan=both.plan.model_copy(update={"federation": federation}))
+    seen = Seen()
+    async with served(north, south) as addresses, opened(addresses, hasty, seen) as parties:
+        with pytest.raises(PartyLost) as caught:
+            await aggregate(parties, store)
+    said = str(caught.value)
+    assert said.startswith("party south was lost at batch 3 of 3 (nothing answers at ")
+    assert "times in 1 s). The plan needs 2 of its parties and 1 are left.\n" in said
+    assert said.endswith(
+        "The run is stored and nothing was paid twice. When south is back (`party serve`):  coordinator resume run-1"
+    )
+    assert seen.gone == ["south"]
+    assert seen.states[-1] == ("south", "lost")
+    assert np.array_equal(stored(store), (north.matrix + south.matrix)[:4])
+
+
+async def test_blocks_that_the_store_keeps_are_not_asked_for_again(patient, store):
+    (one, other), stubs = pair(7)
+    seen = Seen()
+    store.begin_sum("counts", ["south", "north"])
+    kept = (one + other)[2:4].astype(np.int64)
+    store.put_block("counts", 1, 2, 4, kept)
+    async with served(*stubs) as addresses, opened(addresses, patient, seen) as parties:
+        assert await aggregate(parties, store) == 2
+        assert await aggregate(parties, store) == 2
+    assert np.array_equal(stored(store), one + other)
+    for stub in stubs:
+        assert stub.asked == [(0, 0, 2), (2, 4, 6)]
+    assert seen.sums == [("counts", done, 3) for done in (1, 2, 3, 3)]
+    assert sorted(seen.came) == [("counts", name, 32) for name in ("north", "north", "south", "south")]
+
+
+async def test_blocks_of_other_parties_sum_are_asked_for_again(patient, store):
+    (one, other), stubs = pair(8)
+    store.begin_sum("counts", ["north"])
+    store.put_block("counts", 0, 0, 2, one[:2].astype(np.int64))
+    async with served(*stubs) as addresses, opened(addresses, patient) as parties:
+        assert await aggregate(parties, store) == 2
+    assert np.array_equal(stored(store), one + other)
+
+
+async def test_a_run_that_is_stopped_stores_the_block_in_hand_and_goes_on_after_it(patient, store):
+    (one, other), (north, south) = pair(9)
+    async with served(north, south) as addresses:
+        async with opened(addresses, patient) as parties:
+
+            async def stopped():
+                parties.stop()
+                await asyncio.sleep(0.3)
+
+            south.meanwhile = stopped
+            with pytest.raises(RunStopped):
+                await aggregate(parties, store)
+        assert np.array_equal(stored(store), (one + other)[:4])
+        async with opened(addresses, patient) as parties:
+            assert await aggregate(parties, store) == 2
+    assert np.array_equal(stored(store), one + other)
+    assert [batch for batch, _, _ in north.asked] == [0, 1, 2]
+
+
+async def test_a_run_that_is_stopped_does_not_wait_for_a_party_that_is_away(patient, store):
+    _, (north, south) = pair(10)
+    south.meanwhile = restarting(south, away=60.0)
+    async with served(north, south) as addresses, opened(addresses, patient) as parties:
+        summing = asyncio.create_task(aggregate(parties, store))
+        while len(south.asked) < 2:
+            await asyncio.sleep(0.01)
+        parties.stop()
+        began = time.monotonic()
+        with pytest.raises(RunStopped):
+            await summing
+        assert time.monotonic() - began < 3
+    assert len(stored(store)) == 2
+
+
+@pytest.mark.parametrize("verb", ["train", "gather", "open"])
+async def test_what_stores_nothing_is_stopped_at_once(patient, verb):
+    north, south = Stub("north"), Stub("south")
+
+    async def sleeping():
+        await asyncio.sleep(60)
+
+    south.meanwhile = sleeping
+    async with served(north, south) as addresses:
+        if verb == "open":
+            addresses = [addresses[0], PartyAddress("south", f"127.0.0.1:{free_port()}")]
+        parties = federation(addresses, patient)
+        calls = {
+            "open": lambda: parties.open("r", patient),
+            "train": lambda: parties.train(party_pb2.TrainRequest(operation_id="counts-0"), "counting"),
+            "gather": lambda: parties.gather("votes", ROWS, COLUMNS, BLOCK),
+        }
+        if verb != "open":
+            await parties.open("r", patient)
+        call = asyncio.create_task(calls[verb]())
+        await asyncio.sleep(0.3)
+        began = time.monotonic()
+        parties.stop()
+        with pytest.raises(RunStopped):
+            await call
+        assert time.monotonic() - began < 1
+        with pytest.raises(RunStopped):
+            await parties.provide("vocabulary", b"words")
+        await parties.close()
+
+
+async def test_a_refusal_ends_the_run_without_waiting_for_parties_that_are_away(patient):
+    north = Stub("north")
+    north.refuses = Refusal(Reason.POLICY, "no.")
+    south = Stub("south")
+    south.meanwhile = None
+    async with served(north, south) as addresses:
+        parties = federation(addresses, patient)
+
+        async def gone(request, context):
+            await end(south)
+
+        south.Join = gone
+        began = time.monotonic()
+        with pytest.raises(PartyRefused, match=r"party north refused to join: no\. Nothing was spent"):
+            await parties.open("r", patient)
+        assert time.monotonic() - began < 3
+        await parties.close()
+
+
+async def test_a_refusal_that_can_be_mended_says_how_to_go_on(patient, store):
+    class Full(Stub):
+        async def respond(self, request, context):
+            if request.batch == 1:
+                await abort(context, Refusal(Reason.STORAGE, "party south's disk is full: make room."))
+            async for response in super().respond(request, context):
+                yield response
+
+    async with served(Stub("north"), Full("south")) as addresses, opened(addresses, patient) as parties:
+        with pytest.raises(PartyRefused) as caught:
+            await aggregate(parties, store)
+    assert str(caught.value) == (
+        "party south refused to answer batch 2 of 3: party south's disk is full: make room. The run is stored. "
+        "When that is mended:  coordinator resume run-1"
+    )
+
+
+async def test_of_a_resumed_run_nobody_says_that_nothing_was_spent(patient):
+    north = Stub("north")
+    north.refuses = Refusal(Reason.NOT_JOINED, "party north is not in run r, or it ended here.")
+    async with served(north, Stub("south")) as addresses:
+        parties = federation(addresses, patient)
+        with pytest.raises(PartyRefused) as caught:
+            await parties.open("r", patient, spent=True)
+        await parties.close()
+    assert "Nothing was spent" not in str(caught.value)
+    assert str(caught.value).endswith("coordinator resume r")

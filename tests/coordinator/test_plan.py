@@ -95,6 +95,22 @@ def test_what_is_wrong_is_named_with_what_would_be_right(tmp_path, old, new, say
         ("minimum_parties = 2", "minimum_parties = 3", "minimum_parties = 3, but the plan has 2 parties"),
         ("minimum_parties = 2", "minimum_parties = 1", "the noise of 2 of 2 parties is needed. Set dropouts = 1"),
         ("127.0.0.1:7443", "north", r"parties 1 address"),
+        (
+            "minimum_parties = 2",
+            "minimum_parties = 2\nretry_seconds = -1",
+            r"line \d+: \[federation\] retry_seconds = -1 should be greater than or equal to 0",
+        ),
+        (
+            "minimum_parties = 2",
+            'minimum_parties = 2\nstragglers = "drop"',
+            r'line \d+: \[federation\] stragglers = "drop": .* Use stragglers = "wait", or stragglers = { drop_after',
+        ),
+        (
+            "minimum_parties = 2",
+            "minimum_parties = 2\nstragglers = { drop_after = 1 }",
+            r"line \d+: a party that is slow is waited for, or dropped.*at least 2 seconds",
+        ),
+        ("minimum_parties = 2", "minimum_parties = 2\nstragglers = { after = 60 }", "drop_after = 600"),
         ('launch = "connect"', 'launch = "ray"', 'belongs to launch = "connect"'),
     ],
 )
@@ -230,6 +246,13 @@ def test_the_claim_is_within_the_budget_and_close_to_it(tmp_path):
     assert 7.9 < bound.guarantee.epsilon <= 8.0
 
 
+def test_parties_are_waited_for_unless_the_plan_says_when_to_drop_them(tmp_path):
+    federation = read(tmp_path, CONNECT).federation
+    assert (federation.retry_seconds, federation.drop_after) == (300.0, None)
+    text = CONNECT.replace("minimum_parties = 2", "minimum_parties = 2\nstragglers = { drop_after = 60 }")
+    assert read(tmp_path, text).federation.drop_after == 60.0
+
+
 def test_every_party_that_may_be_lost_makes_the_shares_larger(tmp_path):
     none = bind(read(tmp_path, RAY)).release("counts").mechanism
     one = bind(read(tmp_path, RAY.replace("dropouts = 0", "dropouts = 1"))).release("counts").mechanism
@@ -259,6 +282,8 @@ def hash_of(tmp_path, text):
     [
         ("127.0.0.1:7443", "elsewhere.example:1234"),
         ("minimum_parties = 2", "minimum_parties = 2\ndeadline_seconds = 5"),
+        ("minimum_parties = 2", "minimum_parties = 2\nretry_seconds = 0"),
+        ("minimum_parties = 2", "minimum_parties = 2\nstragglers = { drop_after = 600 }"),
         ("published/my-embeddings", "another/place"),
     ],
 )

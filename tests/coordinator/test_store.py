@@ -1,11 +1,15 @@
 """The run store gives back what was put into it, says so when it cannot, and never shows half a file."""
 
 import os
+import resource
+import signal
 import sqlite3
+import time
 
 import numpy as np
 import pytest
 
+from coordinator import lease
 from coordinator.errors import RunError
 from coordinator.store import RunIndex, RunStore
 
@@ -33,16 +37,107 @@ def test_runs_are_listed_newest_first_with_their_state(index, store):
     listed = index.entries()
     assert [entry.name for entry in listed] == ["second", "demo"]
     assert (listed[0].status, listed[0].epsilon) == ("finished", 3.5)
-    assert (listed[1].status, listed[1].epsilon) == ("running", None)
+    assert (listed[1].status, listed[1].epsilon) == ("resumable", None)
 
 
-def test_a_run_whose_process_is_gone_is_not_said_to_run(index, store):
+def in_a_child(act):
+    """Run in a process of its own, which then dies at once."""
     child = os.fork()
     if child == 0:
-        os._exit(0)
+        try:
+            act()
+        finally:
+            os.kill(os.getpid(), 9)
     os.waitpid(child, 0)
-    store.note(process=child)
-    assert index.entries()[0].status == "interrupted"
+
+
+def test_a_run_is_said_to_run_while_somebody_drives_it_and_no_longer(index, store):
+    with lease.held(store):
+        assert index.entries()[0].status == "running"
+        assert str(os.getpid()) in store.driver()
+    assert index.entries()[0].status == "resumable"
+
+
+def test_two_cannot_drive_one_run_and_the_first_is_named(store):
+    other = RunStore(store.folder)
+    with lease.held(store):
+        with pytest.raises(RunError, match=f"driven by process {os.getpid()} .*already"), lease.held(other):
+            pass
+        store.note(still="mine")
+    with lease.held(other):
+        other.note(still="the other's")
+
+
+def test_a_killed_driver_is_followed_at_once_and_one_that_hangs_when_its_lease_ran_out(store):
+    in_a_child(lambda: RunStore(store.folder).take("killed", 1000.0))
+    store.take("next", -1.0)
+    other = RunStore(store.folder)
+    other.take("last", 1000.0)
+    assert not store.renew(10.0)
+    assert other.renew(10.0)
+
+
+def test_a_driver_that_was_overtaken_writes_nothing_more(store):
+    store.take("first", -1.0)
+    other = RunStore(store.folder)
+    other.take("second", 1000.0)
+    with pytest.raises(RunError, match="another coordinator took this run over"):
+        store.note(status="finished")
+    with pytest.raises(RunError, match="took this run over"):
+        store.put_block("counts", 0, 0, 1, np.zeros((1, 1), np.int64))
+    store.let_go()
+    assert other.fact("status") == "running"
+    assert "process" in other.driver()
+
+
+def test_a_lease_is_renewed_while_it_is_held(store, monkeypatch):
+    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.02)
+    with lease.held(store), sqlite3.connect(store.folder / "run.sqlite") as connection:
+        first = connection.execute("SELECT expires FROM lease").fetchone()
+        time.sleep(0.3)
+        assert connection.execute("SELECT expires FROM lease").fetchone() > first
+
+
+def test_a_run_that_was_killed_while_it_was_made_is_no_run(index, tmp_path, monkeypatch):
+    def make():
+        monkeypatch.setattr(RunStore, "note", lambda *_, **__: os.kill(os.getpid(), 9))
+        index.add("demo", b"", tmp_path / "out")
+
+    in_a_child(make)
+    assert (tmp_path / "out/run.sqlite").exists()
+    assert index.entries() == []
+    assert index.add("demo", b"", tmp_path / "out").id == index.entries()[0].id
+
+
+def test_a_sum_knows_its_parties_and_drops_the_blocks_of_others(store):
+    block = np.zeros((1, 3), np.int64)
+    assert store.begin_sum("counts", ["north", "south"]) == frozenset()
+    store.put_block("counts", 4, 0, 1, block)
+    assert store.begin_sum("counts", ["south", "north"]) == {4}
+    assert store.summed("counts") == ("north", "south")
+    assert store.begin_sum("counts", ["north"]) == frozenset()
+    assert store.block_counts() == {}
+
+
+def test_a_disk_that_takes_no_more_is_said_in_a_sentence_and_nothing_is_lost(store):
+    store.note(before="kept")
+
+    def fill():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        filled = RunStore(store.folder)
+        with pytest.raises(RunError, match=r"cannot be written: .*resume") as sentence:
+            filled.note(large="x" * 100_000)
+        with pytest.raises(RunError, match=r"cannot be written: File too large"):
+            filled.put_block("counts", 0, 0, 9000, np.zeros((9000, 3), np.int64))
+        (store.folder / "said").write_text(str(sentence.value))
+
+    in_a_child(fill)
+    assert "sound" in (store.folder / "said").read_text()
+    assert store.fact("before") == "kept"
+    assert store.fact("large") is None
+    assert not list((store.folder / "blocks/counts").iterdir())
+    store.note(large="x" * 100_000)
 
 
 def test_a_run_is_found_by_its_id_the_beginning_of_it_and_its_folder(index, store):

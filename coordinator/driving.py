@@ -1,0 +1,317 @@
+"""One run from wherever it stands to its end: parties launched and asked, the student learned, measured and published.
+
+Every stage's outcome is stored before the next begins, so a run that was stopped or killed anywhere is driven again
+from there by the same code. Interrupted once, it finishes the block in hand; twice, it stops at once.
+"""
+
+import asyncio
+import shutil
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from aggregation.errors import ConclaveError
+from coordinator import lease
+from coordinator.errors import PartyLost, PartyRefused, RunError, RunStopped
+from coordinator.federation import Federation
+from coordinator.launchers import Launcher, LaunchRequest, PartyAddress
+from coordinator.link import Answered, GrpcLink
+from coordinator.measure import Student, measured
+from coordinator.observing import Observer
+from coordinator.plan import Plan
+from coordinator.progress import Progress
+from coordinator.public import Public
+from coordinator.publish import check_free, publish
+from coordinator.recipes import dped
+from coordinator.report import Statement, state
+from coordinator.store import CANCELLED, FAILED, FINISHED, RESUMABLE, RUNNING, RunStore
+from coordinator.terms import Bound
+from coordinator.watching import Recorded
+
+if TYPE_CHECKING:
+    from learning.skipgram import SkipGram
+
+Value = TypeVar("Value")
+
+LEAVE_SECONDS: Final = 5.0
+"""How long parties are given to take note that a run is over."""
+CANCEL_SECONDS: Final = 20.0
+"""How long a driver that is asked to cancel is waited for."""
+STUDENT: Final = "artefacts/student.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """What driving a run needs."""
+
+    bound: Bound
+    public: Public
+    launcher: Launcher
+    base: Path
+    store: RunStore
+    progress: Progress
+    observer: Observer
+
+    @property
+    def student_folder(self) -> Path:
+        """Where the student is published."""
+        return Path(self.store.fact("student"))
+
+    def to_the_end(self) -> tuple[Statement, dict[str, list[str]]]:
+        """Drive the run from its last stored block or stage; the statement and the nearest words of a few common ones.
+
+        Raises `RunStopped` where it was interrupted, whatever the stages raise, and `RunError` while another process
+        drives the run.
+        """
+        store, plan = self.store, self.bound.plan
+        with lease.held(store), Recorded(self.progress, store) as progress:
+            store.note(status=RUNNING, error=None)
+            epsilon = self.bound.guarantee.epsilon if self.bound.private else None
+            self.observer.opened(store.id, epsilon, plan.privacy.epsilon)
+            try:
+                return replace(self, progress=progress)._stages()
+            except KeyboardInterrupt:
+                raise self._stopped() from None
+            except RunStopped:
+                raise self._stopped() from None
+            except (PartyLost, RunError) as error:
+                self._note(RESUMABLE, str(error))
+                raise
+            except ConclaveError as error:
+                self._note(FAILED, str(error))
+                raise
+
+    def _stages(self) -> tuple[Statement, dict[str, list[str]]]:
+        store = self.store
+        present, sums = self._collected()
+        signals = dped.signals_of(self.bound, self.public, sums, store)
+        model = self._learned(signals)
+        with self._stage("evaluate") as result:
+            student = measured(model, self.bound.plan, self.public, signals)
+            result |= {"metrics": student.metrics, "neighbours": student.neighbours}
+        statement = state(self.bound, present, store.fact("plan_hash"), student.metrics)
+        if not store.finished("publish"):
+            self._publish(student, statement)
+        store.note(status=FINISHED, epsilon=statement.epsilon, privacy=statement.privacy, metrics=statement.metrics)
+        return statement, student.neighbours
+
+    def _collected(self) -> tuple[tuple[str, ...], dict[str, int]]:
+        """Who stayed to the end, and how many parties are in the sum of each release; asked only if not stored."""
+        plan = self.bound.plan
+        if self.store.finished("aggregate"):
+            kept = self.store.stages()["aggregate"][2]
+            if not self.store.fact("left"):
+                leave(self.store, self.launcher, self.base)
+            return tuple(kept["parties"]), kept["present"]
+        for name in plan.federation.names:
+            self.progress.party(name, "starting" if plan.federation.shards is not None else "connecting")
+        request = LaunchRequest(party_tables(plan), self.store.folder / "parties", self.base)
+        with self.launcher.launch(request) as addresses:
+            return waited(lambda stops: self._ask(addresses, stops), self._say_stopping)
+
+    async def _ask(
+        self, addresses: tuple[PartyAddress, ...], stops: Callable[[Callable[[], None]], None]
+    ) -> tuple[tuple[str, ...], dict[str, int]]:
+        federation = Federation.at(addresses, self.bound, self.progress, self.observer)
+        stops(federation.stop)
+        try:
+            with self._stage("join"):
+                await federation.open(self.store.id, self.bound)
+            sums = await dped.collect(self.bound, self.public, federation, self.store, self._stage)
+            present = federation.present
+            await self._leave(federation)
+            return present, sums
+        except PartyRefused:
+            if not self._spent:  # then nobody needs to keep what was bounded, and running again costs nothing more
+                await self._leave(federation)
+            raise
+        finally:
+            await federation.close()
+
+    @property
+    def _spent(self) -> bool:
+        """Whether a ledger may hold a charge of this run."""
+        stages = self.store.stages()
+        return "aggregate" in stages or (self.bound.plan.dped.private_training is not None and "train" in stages)
+
+    async def _leave(self, federation: Federation) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(federation.leave(), LEAVE_SECONDS)
+        self.store.note(left=True)
+
+    def _learned(self, signals: dped.Signals) -> "SkipGram":
+        """The student, from the store where it was learned before."""
+        from learning.weights import from_bytes, to_bytes
+
+        path = self.store.folder / STUDENT
+        if self.store.finished("distil") and path.exists():
+            return from_bytes(path.read_bytes())
+        with self._stage("distil"):
+            model = dped.learn(self.bound.plan, self.public, signals, self.progress)
+            self.store.write(STUDENT, to_bytes(model))
+        return model
+
+    def _publish(self, student: Student, statement: Statement) -> None:
+        folder = self.student_folder
+        with self._stage("publish"):
+            # A folder that a killed run renamed into its place is whole, and this run's: the place was free before.
+            if not (self.store.fact("publishing") and (folder / "privacy.json").exists()):
+                check_free(folder)
+                self.store.note(publishing=True)
+                publish(student, statement, folder)
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[dict[str, Any]]:
+        self.observer.stage(name, "began")
+        with self.store.stage(name) as result:
+            yield result
+        self.observer.stage(name, "finished")
+
+    def _stopped(self) -> ConclaveError:
+        """What an interrupted run ends with: by its user, by `cancel`, or because another coordinator drives it."""
+        store = self.store
+        if store.fact(lease.CANCEL):
+            self._note(RESUMABLE, "asked to cancel")
+            return RunStopped(f"run {store.id} was asked to cancel, and stopped.")
+        try:
+            store.note(status=RESUMABLE, error="stopped by its user")
+        except RunError as overtaken:
+            return overtaken
+        return RunStopped(f"run {store.id} stopped. What was answered is stored; go on:  coordinator resume {store.id}")
+
+    def _note(self, status: str, error: str) -> None:
+        with suppress(RunError):  # the first sentence counts; where it cannot be written, the lease tells as much
+            self.store.note(status=status, error=error)
+
+    def _say_stopping(self) -> None:
+        self.progress.say("  stopping when the block in hand is stored; once more to stop at once")
+
+
+def cancelled(store: RunStore, launcher: Launcher) -> str:
+    """End a run for good; whoever drives it is asked to stop first. Returns one sentence on what was done."""
+    driver = store.driver()
+    if driver is not None:
+        store.note(**{lease.CANCEL: True})
+        until = time.monotonic() + CANCEL_SECONDS
+        while store.driver() is not None and time.monotonic() < until:
+            time.sleep(0.2)
+        if store.driver() is not None:
+            return f"run {store.id} was asked to stop; {driver} still drives it. Cancel again when it let go."
+    store.note(**{lease.CANCEL: None})
+    with lease.held(store):
+        silent = leave(store, launcher, Path(store.fact("base")))
+        store.note(status=CANCELLED, error=None)
+    charged = "What it was charged for stays charged."
+    if not silent:
+        return f"run {store.id} is cancelled; its parties forgot it. {charged}"
+    return (
+        f"run {store.id} is cancelled. {charged} {', '.join(silent)} did not answer and may keep working files until "
+        f"`party purge {store.id}` is run there."
+    )
+
+
+def leave(store: RunStore, launcher: Launcher, base: Path) -> list[str]:
+    """Tell the parties that a run which nobody asks anything more is over; the names of those that did not answer.
+
+    Parties that a launcher starts are gone by then: what they kept is removed.
+    """
+    plan = Plan.model_validate(store.fact("plan"))
+    if plan.federation.shards is not None:
+        shutil.rmtree(store.folder / "parties", ignore_errors=True)
+        store.note(left=True)
+        return []
+    plan_hash = bytes.fromhex(store.fact("plan_hash"))
+    with launcher.launch(LaunchRequest({}, store.folder / "parties", base)) as addresses:
+        silent = waited(lambda stops: _left(addresses, store.id, plan_hash), lambda: None)
+    store.note(left=True)
+    return silent
+
+
+async def _left(addresses: tuple[PartyAddress, ...], run_id: str, plan_hash: bytes) -> list[str]:
+    links = [GrpcLink(each.name, each.address, each.token, deadline=LEAVE_SECONDS) for each in addresses]
+    try:
+        for link in links:
+            link.bind(run_id, plan_hash)
+        outcomes = await asyncio.gather(*(link.leave() for link in links))
+        return [link.name for link, outcome in zip(links, outcomes, strict=True) if not isinstance(outcome, Answered)]
+    finally:
+        await asyncio.gather(*(link.close() for link in links))
+
+
+def party_tables(plan: Plan) -> dict[str, dict[str, Any]]:
+    """The party files of a plan that divides one source itself: each party's part, and a policy just wide enough.
+
+    Empty for a plan whose parties run elsewhere: they have files of their own.
+    """
+    shards = plan.federation.shards
+    if shards is None:
+        return {}
+    split = shards.split.model_dump(exclude_none=True)
+    parts = {"parts": split.pop("parties"), "seed": plan.run.seed} | split
+    source = shards.model_dump(exclude_none=True, exclude={"split"})
+    policy = {
+        # Room for one run under a lifetime cap, which counts a release for more than the run's own accountant does.
+        "epsilon": 2 * plan.privacy.epsilon,
+        "delta": plan.privacy.delta,
+        "recipes": [plan.run.recipe],
+        "simulation": True,
+        "clear_votes": True,
+    }
+    return {
+        name: {"name": name, "shard": source | {"part": parts | {"part": number}}, "policy": dict(policy)}
+        for number, name in enumerate(plan.federation.names)
+    }
+
+
+def waited(
+    make: Callable[[Callable[[Callable[[], None]], None]], Coroutine[Any, Any, Value]], stopping: Callable[[], None]
+) -> Value:
+    """Run a coroutine to its end in a thread of its own, so that it also works where a loop runs already.
+
+    make: is given a function that takes what is to be called, on the loop's thread, at the first interrupt; `stopping`
+    is called beside it. The second interrupt, or the first where there is nothing to be called, cancels the coroutine
+    and waits until it has cleaned up. However it then ended, an interrupt of the waiting thread is raised again.
+    """
+    loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+    stops: list[Callable[[], None]] = []
+    outcome: list[Value] = []
+    failure: list[BaseException] = []
+
+    async def main() -> Value:
+        task = asyncio.current_task()
+        assert task is not None
+        loops.append((asyncio.get_running_loop(), task))
+        return await make(stops.append)
+
+    def target() -> None:
+        try:
+            outcome.append(asyncio.run(main()))
+        except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
+            failure.append(error)
+
+    thread = threading.Thread(target=target, name="run")
+    thread.start()
+    interrupts = 0
+    while True:
+        try:
+            while thread.is_alive():
+                thread.join(0.2)
+            break
+        except KeyboardInterrupt:
+            interrupts += 1
+            with suppress(RuntimeError):  # the loop may have ended just now
+                for loop, task in loops:
+                    if interrupts == 1 and stops:
+                        loop.call_soon_threadsafe(stops[0])
+                        stopping()
+                    else:
+                        loop.call_soon_threadsafe(task.cancel)
+    if interrupts:
+        raise KeyboardInterrupt
+    if failure:
+        raise failure[0]
+    return outcome[0]
