@@ -360,9 +360,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command: 2 for usage and for a wrong plan, 1 for failure, 130 when it was stopped."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminated)
-    code = run_command(
+    return run_command(
         app, arguments, {PlanError: USAGE, RunStopped: INTERRUPTED, ConclaveError: FAILURE}, private=False
     )
-    if code == INTERRUPTED:
-        print("stopped.", file=sys.stderr)
-    return code

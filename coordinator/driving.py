@@ -120,7 +120,7 @@ class Drive:
         stops(federation.stop)
         try:
             with self._stage("join"):
-                await federation.open(self.store.id, self.bound)
+                await federation.open(self.store.id, self.bound, spent=self._spent)
             sums = await dped.collect(self.bound, self.public, federation, self.store, self._stage)
             present = federation.present
             await self._leave(federation)

@@ -24,6 +24,9 @@ from protos.refusal import Reason
 
 Value = TypeVar("Value")
 
+LAUNCHED_SECONDS: Final = 20.0
+"""How long a party that this run started is waited for at most: its process, once gone, does not come back by itself."""
+
 _MENDABLE: Final = frozenset(
     {
         Reason.POLICY,
@@ -63,8 +66,9 @@ class Federation:
     ) -> "Federation":
         """A federation of gRPC links to these addresses, as patient as the plan says."""
         settings = bound.plan.federation
-        attendance = Attendance(progress, observer, settings.retry_seconds)
-        retry = Retry(settings.retry_seconds)
+        patience = settings.retry_seconds if settings.shards is None else min(settings.retry_seconds, LAUNCHED_SECONDS)
+        attendance = Attendance(progress, observer, patience)
+        retry = Retry(patience)
         links = [
             PatientLink(
                 GrpcLink(

@@ -21,10 +21,11 @@ import numpy as np
 import pytest
 
 from aggregation.events import to_json
-from coordinator import api
+from coordinator import api, lease
 from coordinator.command import main
+from coordinator.link import GrpcLink
 from coordinator.plan import read_plan
-from coordinator.store import RunIndex
+from coordinator.store import RunIndex, RunStore
 from coordinator.template import template
 from coordinator.terms import bind
 
@@ -490,7 +491,7 @@ def test_however_the_coordinator_ends_no_process_stays(plan, home, number):
         time.sleep(0.2)
     assert [each.cmdline() for each in left] == []
     assert not (home / "out/student").exists()
-    assert api.runs()[0].status == "interrupted"
+    assert api.runs()[0].status == "resumable"
 
 
 def test_the_tables_of_simulated_parties_are_good_party_files(plan):
@@ -527,3 +528,92 @@ def test_text_that_a_party_cannot_use_ends_the_run_with_a_sentence_that_names_th
     assert "Nothing was spent" in said
     assert "Traceback" not in said
     assert not (home / "out/student").exists()
+
+
+@pytest.fixture
+def stopped(addresses, home, monkeypatch, capsys):
+    """The store of a run that was interrupted once while its first block was being stored."""
+    put, interrupted = RunStore.put_block, []
+
+    def put_and_interrupt(self, *arguments):
+        put(self, *arguments)
+        if not interrupted:
+            interrupted.append(arguments)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(RunStore, "put_block", put_and_interrupt)
+    assert run_connected(SMALL, addresses, "out") == 130
+    monkeypatch.undo()
+    monkeypatch.setenv("CONCLAVE_HOME", str(home / "home"))
+    monkeypatch.chdir(home)
+    store = RunIndex().find("out")
+    assert f"go on:  coordinator resume {store.id}" in capsys.readouterr().err
+    return store
+
+
+def test_a_run_that_was_stopped_goes_on_and_asks_for_nothing_again(stopped, home, capsys, monkeypatch):
+    assert stopped.status() == "resumable"
+    kept = stopped.block_counts()["counts"]
+    asked, answer = [], GrpcLink.answer
+
+    def counted(self, release, batches, columns):
+        asked.append([batch.number for batch in batches])
+        return answer(self, release, batches, columns)
+
+    monkeypatch.setattr(GrpcLink, "answer", counted)
+    assert main(["resume", stopped.id]) == 0
+    assert stopped.status() == "finished"
+    total = stopped.block_counts()["counts"]
+    assert 0 < kept < total
+    assert asked == [list(range(kept, total))] * 2
+    assert (home / "out/student/privacy.json").exists()
+    assert main(["resume", stopped.id]) == 1
+    assert "is finished" in capsys.readouterr().err
+
+
+def test_a_changed_plan_does_not_go_on_and_the_keys_that_differ_are_named(stopped, home, capsys):
+    plan = Path("connect.toml").read_text()
+    Path("connect.toml").write_text(
+        plan.replace("clip      = 10.0", "clip      = 11.0").replace("seed   = 7", "seed   = 8")
+    )
+    assert main(["resume", "out"]) == 2
+    said = capsys.readouterr().err
+    assert "dped.clip" in said
+    assert "run.seed" in said
+    assert "pays anew" in said
+    Path("moved.toml").write_text(plan.replace("[federation]", "[federation]\ndeadline_seconds = 33"))
+    Path("connect.toml").unlink()
+    assert main(["resume", "out", "--plan", "moved.toml"]) == 0
+
+
+def test_a_plan_that_is_gone_goes_on_as_it_was_kept(stopped):
+    Path("connect.toml").unlink()
+    assert main(["resume", "out"]) == 0
+    assert stopped.status() == "finished"
+
+
+def test_a_cancelled_run_is_forgotten_by_its_parties_and_goes_on_no_more(stopped, capsys):
+    assert main(["cancel", stopped.id]) == 0
+    assert "its parties forgot it" in capsys.readouterr().out
+    assert stopped.status() == "cancelled"
+    assert main(["resume", stopped.id]) == 1
+    assert "was cancelled" in capsys.readouterr().err
+
+
+def test_a_second_coordinator_is_told_who_drives_the_run(stopped, capsys):
+    with lease.held(stopped):
+        assert main(["resume", stopped.id]) == 1
+        assert f"driven by process {os.getpid()}" in capsys.readouterr().err
+        assert main(["run", "connect.toml", "--output", "out", "--replace"]) == 1
+        assert "Cancel it first" in capsys.readouterr().err
+
+
+def test_a_run_is_watched_from_its_store_and_logged_as_json(addresses, home, capsys):
+    assert run_connected(SMALL, addresses, "out", "--log-json", "--metrics", "127.0.0.1:0") == 0
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["stage"] for line in lines if line["event"] == "stage" and line["state"] == "finished"] == [
+        "join", "provide", "train", "aggregate", "distil", "evaluate", "publish",
+    ]  # fmt: skip
+    assert {line["run"] for line in lines} == {RunIndex().find("out").id}
+    assert main(["watch", "out"]) == 0
+    assert "finished" in capsys.readouterr().out
