@@ -39,7 +39,7 @@ Value = TypeVar("Value")
 
 LEAVE_SECONDS: Final = 5.0
 """How long parties are given to take note that a run is over."""
-CANCEL_SECONDS: Final = 20.0
+CANCEL_SECONDS: Final = 60.0
 """How long a driver that is asked to cancel is waited for."""
 STUDENT: Final = "artefacts/student.safetensors"
 
@@ -69,7 +69,7 @@ class Drive:
         """
         store, plan = self.store, self.bound.plan
         with lease.held(store), Recorded(self.progress, store) as progress:
-            store.note(status=RUNNING, error=None)
+            store.note(status=RUNNING, error=None, **{lease.CANCEL: None})
             epsilon = self.bound.guarantee.epsilon if self.bound.private else None
             self.observer.opened(store.id, epsilon, plan.privacy.epsilon)
             try:

@@ -25,7 +25,7 @@ from protos.refusal import Reason
 Value = TypeVar("Value")
 
 LAUNCHED_SECONDS: Final = 20.0
-"""How long a party that this run started is waited for at most: its process, once gone, does not come back by itself."""
+"""How long a party of this run's own is waited for at most: its process, once gone, does not come back by itself."""
 
 _MENDABLE: Final = frozenset(
     {
