@@ -231,10 +231,12 @@ class RunStore:
                             "another coordinator took this run over while this one did not move; it stopped here."
                         )
                 yield self._connection
+                self._connection.execute("COMMIT")
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                # A full disk is found at the commit, or has SQLite roll back by itself.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
                 raise
-            self._connection.execute("COMMIT")
 
     @contextmanager
     def stage(self, name: str) -> Iterator[dict[str, Any]]:

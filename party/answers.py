@@ -1,6 +1,7 @@
 """What leaves a party: rows of a bounded sum with this party's noise on them, each made once and kept."""
 
 import asyncio
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -25,6 +26,14 @@ DRAWING: Final = 2
 """Blocks that are made at the same time."""
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Noised rows, int32 `[rows, columns]` modulo 2**32. `made`: drawn now; else they are read from disk."""
+
+    rows: NDArray[np.int32]
+    made: bool
+
+
 class Answers:
     """Makes blocks in threads, never on the event loop, and never the same rows twice.
 
@@ -43,10 +52,11 @@ class Answers:
         self._counts = {key: counts for key, counts in self._counts.items() if key[0] != run_id}
         self._making = {key: lock for key, lock in self._making.items() if key[0] != run_id}
 
-    async def block(self, run: Run, request: party_pb2.AnswerRequest) -> NDArray[np.int32]:
-        """Rows of a released sum, noised once: int32 `[rows, columns]` modulo 2**32.
+    async def block(self, run: Run, request: party_pb2.AnswerRequest) -> Block:
+        """Rows of a released sum, noised once.
 
-        The event is in the ledger before this returns, the block on disk. Asked again, the same bytes.
+        The event is in the ledger before this returns, the block on disk. Asked again, the same bytes: from disk, or,
+        where the node was killed before they were on it, drawn once more from the noise key that the ledger keeps.
         """
         release = run.release(request.release)
         if request.digest != batch_digest(request):
@@ -89,13 +99,13 @@ class Answers:
         counts: sparse.csr_array,
         rows: tuple[int, int],
         claim: Claim,
-    ) -> NDArray[np.int32]:
+    ) -> Block:
         """The block from disk, or made and put there. On a thread."""
         start, stop = rows
         shape = (stop - start, counts.shape[1])
         kept = run.block(release.name, batch)
         if kept is not None and len(kept) == shape[0] * shape[1] * 4:
-            return np.frombuffer(kept, "<i4").reshape(shape)
+            return Block(np.frombuffer(kept, "<i4").reshape(shape), made=False)
         privacy = run.terms.privacy
         if privacy.insecure_reproducible_noise:
             stream = NoiseStream.insecure(run.terms.seed, self._party, release.name, str(batch))
@@ -103,7 +113,7 @@ class Answers:
             stream = NoiseStream.from_key(claim.noise_key).child(batch)
         block = noised(counts[start:stop], answering(release), stream)
         run.keep_block(release.name, batch, block)
-        return block
+        return Block(block, made=True)
 
 
 def noised(clean: sparse.csr_array, mechanism: Answering, stream: NoiseStream) -> NDArray[np.int32]:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-from party.runs import private_folder
+from party.runs import private_folder, remove_parts
 from protos.conclave.v1 import party_pb2
 from protos.refusal import Reason, Refusal
 
@@ -22,6 +22,7 @@ class Artefacts:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         private_folder(folder)
+        remove_parts(folder)
 
     def path(self, sha256: bytes) -> Path:
         """Where the artefact of this digest is, or would be."""
@@ -65,6 +66,8 @@ class Artefacts:
                         raise Refusal(Reason.ARTEFACT, f"more than the {header.size} bytes came that the header says.")
                     digest.update(request.data)
                     await asyncio.to_thread(file.write, request.data)
+                file.flush()
+                await asyncio.to_thread(os.fsync, file.fileno())
             if size != header.size:
                 raise Refusal(Reason.ARTEFACT, f"{size} bytes came of the {header.size} that the header says.")
             if digest.digest() != header.sha256:

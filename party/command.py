@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -18,9 +18,15 @@ from rich.table import Table
 
 from aggregation.errors import ConclaveError
 from party.config import PartyConfig, ShardTable, located, read_config
+from party.purging import kept, shown
+from party.purging import purge as remove
 from protos.command_line import FAILURE, USAGE, run_command
+from protos.logs import json_lines
 from protos.refusal import Refusal
 from protos.settings import SettingsError
+
+if TYPE_CHECKING:
+    from party.node import Node
 
 COMMON_WORDS = 1000
 
@@ -52,32 +58,82 @@ def party(
 
 
 @app.command()
-def serve(config: ConfigOption = Path("party.toml"), as_json: JsonOption = False) -> None:
-    """Answer for this party until it is told to end (Ctrl-C or SIGTERM)."""
+def serve(
+    config: ConfigOption = Path("party.toml"),
+    as_json: JsonOption = False,
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="Log events as JSON, a line each; training logs to its own file.")
+    ] = False,
+) -> None:
+    """Answer for this party until it is told to end: at once by Ctrl-C, when its work in hand is done by SIGTERM.
+
+    A second signal of either kind ends it at once.
+    """
     settings = read_config(config)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    if log_json:
+        logging.basicConfig(level=logging.INFO, handlers=[json_lines(sys.stderr)])
+    else:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("conclave.party").setLevel(logging.INFO)
-    ended_by = asyncio.run(_serve(settings, config.absolute().parent, as_json))
+    ended_by = asyncio.run(_serve(settings, config.absolute().parent, as_json, quiet=log_json))
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
 
 
-async def _serve(config: PartyConfig, base: Path, as_json: bool) -> int:
-    """Serve until a signal; returns which."""
+async def _serve(config: PartyConfig, base: Path, as_json: bool, *, quiet: bool) -> int:
+    """Serve until a signal; returns which it ended by."""
     from party.node import start
 
-    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def end(number: int) -> None:
-        if not ended.done():
-            ended.set_result(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, end, number)
-    async with await start(config, base=base) as node:
-        said = {"party": config.name, "address": node.address}
+    signals: asyncio.Queue[int] = asyncio.Queue()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(each, signals.put_nowait, each)
+    async with await start(config, base=base, quiet=quiet) as node:
+        said: dict[str, object] = {"party": config.name, "address": node.address}
+        if node.metrics_port:
+            said["metrics_port"] = node.metrics_port
         print(json.dumps(said) if as_json else f"party {config.name} listening on {node.address}", flush=True)
-        return await ended
+        number = await signals.get()
+        ending = asyncio.create_task(_end(node, drain=number == signal.SIGTERM))
+        again = asyncio.create_task(signals.get())
+        await asyncio.wait({ending, again}, return_when=asyncio.FIRST_COMPLETED)
+        if ending.done():
+            again.cancel()
+            ending.result()
+            return number
+        number = again.result()
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
+        await node.stop(grace=0)
+        return number
+
+
+async def _end(node: "Node", *, drain: bool) -> None:
+    if drain:
+        await node.drain()
+    await node.stop()
+
+
+@app.command()
+def purge(
+    run: Annotated[str | None, typer.Argument(help="The run's id. Without it, list what is kept.")] = None,
+    config: ConfigOption = Path("party.toml"),
+    as_json: JsonOption = False,
+) -> None:
+    """Remove everything kept of a run: its folder and its noise keys. What it was charged stays charged."""
+    settings = read_config(config)
+    home = settings.home(config.absolute().parent)
+    if run is not None:
+        remove(home, run)
+        print(json.dumps({"purged": run}) if as_json else f"Nothing of run {run} is kept now. Its charges stay.")
+        return
+    there = kept(home)
+    if as_json:
+        print(json.dumps([{"run": each.run, "joined_at": each.joined_at, "bytes": each.size} for each in there]))
+        return
+    table = Table("run", "joined", "size", title=f"party {settings.name} keeps", title_justify="left")
+    for each in there:
+        table.add_row(*shown(each))
+    Console().print(table if there else f"party {settings.name} keeps nothing of any run.")
 
 
 @app.command()

@@ -83,11 +83,27 @@ class PolicyTable(Settings):
         return self
 
 
+class MetricsTable(Settings):
+    """`[metrics]`: where Prometheus finds this party's figures; on this machine alone unless `listen` says otherwise.
+
+    They are the party's own: budget, work and traffic. Whoever reaches the address may read them.
+    """
+
+    listen: str = "127.0.0.1:9464"
+
+    @field_validator("listen")
+    @classmethod
+    def _host_and_port(cls, listen: str) -> str:
+        split_address(listen)
+        return listen
+
+
 class PartyConfig(Settings):
     """A whole party file. `read_config` is how to get one.
 
     listen: host and port; port 0 takes any free one. folder: what the party keeps (ledger, runs), relative to the file.
-    account: the ledger's lineage; it survives renaming the party and adding records.
+    account: the ledger's lineage; it survives renaming the party and adding records. drain_seconds: how long a training
+    may go on when the node is told to end. metrics: none are served without the table.
     """
 
     name: Annotated[str, Field(pattern=NAME)]
@@ -95,6 +111,8 @@ class PartyConfig(Settings):
     plaintext: bool = False
     folder: str = ""
     account: Annotated[str, Field(pattern=LINEAGE)] | None = None
+    drain_seconds: Annotated[float, Field(ge=0)] = 10.0
+    metrics: MetricsTable | None = None
     shard: ShardTable
     policy: PolicyTable
 

@@ -11,6 +11,10 @@ UNKNOWN: Final = 255
 """The percent of work whose length is not known."""
 
 
+STORAGE: Final = "StorageError"
+"""The kind of failure that is a full or read-only disk."""
+
+
 @dataclass(frozen=True, slots=True)
 class Teaching:
     """What teachers are to learn and to answer; `party_pb2.TeachersTask`, checked, with its secrets.

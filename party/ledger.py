@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-from dp_accounting import DpEvent
+from dp_accounting import DpEvent, get_epsilon_gaussian
 
 from aggregation import events
 from aggregation.accounting import LifetimeFilter
 from party.errors import PartyError
+from party.storage import is_full
 from protos.refusal import Reason, Refusal
 
 NOISE_KEY_BYTES: Final = 32
@@ -82,6 +83,29 @@ class Claim:
 
     noise_key: bytes
     fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """An account in figures. cap: its epsilon. runs: how many are open.
+
+    spent, left: epsilon at the cap's delta of one Gaussian release that is worth all that was charged, and of the
+    largest one that is still admitted; they do not add up to the cap.
+    """
+
+    cap: float
+    spent: float
+    left: float
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedRun:
+    """A run that was joined; `left_at` is None while it is open. Times are seconds since 1970."""
+
+    id: str
+    joined_at: float
+    left_at: float | None
 
 
 class Ledger:
@@ -165,6 +189,14 @@ class Ledger:
         """Note the first time that bytes of a release left."""
         await self._write(lambda: self._answered(run, release))
 
+    async def runs(self) -> tuple[JoinedRun, ...]:
+        """All runs that were ever joined."""
+        return await self._write(lambda: _runs(self._connection))
+
+    async def budget(self) -> Budget:
+        """What is spent and what is left."""
+        return await self._write(self._budget)
+
     async def close(self) -> None:
         """Finish what was asked for and let go of the folder. Idempotent."""
         if self._lock < 0:
@@ -220,9 +252,16 @@ class Ledger:
                 sql.execute("INSERT INTO runs VALUES (?, ?, ?, NULL)", (run, plan_hash, time.time()))
 
     def _leave(self, run: str) -> None:
-        with _transaction(self._connection) as sql:
-            sql.execute("UPDATE reservations SET noise_key = NULL WHERE run = ?", (run,))
-            sql.execute("UPDATE runs SET left_at = ? WHERE id = ? AND left_at IS NULL", (time.time(), run))
+        _end(self._connection, run)
+
+    def _budget(self) -> Budget:
+        charged, runs = self._events(), _runs(self._connection)
+        own = self._filter
+        divergence = own.spent(charged) if charged else 0.0
+        spent = math.inf if divergence else 0.0
+        if 0 < divergence < math.inf:
+            spent = float(get_epsilon_gaussian(math.sqrt(own.order / (2 * divergence)), own.delta))
+        return Budget(own.epsilon, spent, own.left(charged), sum(1 for run in runs if run.left_at is None))
 
     def _joined(self, run: str) -> bytes | None:
         row = self._connection.execute("SELECT plan_hash FROM runs WHERE id = ? AND left_at IS NULL", (run,)).fetchone()
@@ -325,6 +364,42 @@ def read_account(path: Path, lineage: str) -> Account | None:
     return Account(row[0], row[1], row[2], row[3], bool(row[4]), row[5], reservations)
 
 
+def read_runs(path: Path) -> tuple[JoinedRun, ...]:
+    """All runs that the ledger file knows; safe beside a running node. Raises `PartyError`."""
+    if not path.exists():
+        return ()
+    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as sql:
+        try:
+            return _runs(sql)
+        except sqlite3.DatabaseError as error:
+            raise PartyError(f"{path} is not a ledger: {error}.") from None
+
+
+def end_run(folder: Path, run: str) -> None:
+    """What `Ledger.leave` does, where no node runs: no account is opened. Raises `PartyError` while a node does."""
+    lock = _lock(folder, "Stop that node first, then try again")
+    path = folder / "ledger.sqlite"
+    try:
+        if path.exists():
+            with contextlib.closing(_connect(path)) as connection:
+                _end(connection, run)
+    finally:
+        os.close(lock)
+
+
+def _end(connection: sqlite3.Connection, run: str) -> None:
+    with _transaction(connection) as sql:
+        sql.execute("UPDATE reservations SET noise_key = NULL WHERE run = ?", (run,))
+        sql.execute("UPDATE runs SET left_at = ? WHERE id = ? AND left_at IS NULL", (time.time(), run))
+    # Until the log is written back and cut, the erased keys can be read in it.
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _runs(connection: sqlite3.Connection) -> tuple[JoinedRun, ...]:
+    rows = connection.execute("SELECT id, joined_at, left_at FROM runs ORDER BY joined_at, id")
+    return tuple(JoinedRun(*row) for row in rows)
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     connection = sqlite3.connect(path, isolation_level=None)
@@ -336,6 +411,8 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.executescript(_SCHEMA)
     except sqlite3.DatabaseError as error:
         connection.close()
+        if is_full(error):
+            raise
         raise PartyError(f"{path} is not a ledger: {error}.") from None
     return connection
 
@@ -346,20 +423,20 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield connection
+        connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        # A full disk is found at the commit, or has SQLite roll back by itself.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise
-    connection.execute("COMMIT")
 
 
-def _lock(folder: Path) -> int:
+def _lock(folder: Path, cure: str = "Stop that one, or give this party another folder") -> int:
     """Hold `folder` for this process until it ends, however it ends."""
     lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
-        raise PartyError(
-            f"{folder} is in use by another node. Stop that one, or give this party another folder."
-        ) from None
+        raise PartyError(f"{folder} is in use by another node. {cure}.") from None
     return lock

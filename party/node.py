@@ -5,14 +5,15 @@ Nothing here imports torch.
 """
 
 import asyncio
-import functools
+import contextlib
 import logging
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -21,11 +22,16 @@ from grpc_reflection.v1alpha import reflection
 from party.answers import Answers
 from party.artefacts import Artefacts
 from party.config import SIZE_FACT, PartyConfig, located, split_address
+from party.draining import SENDING, Drain
 from party.errors import PartyError
+from party.guarding import Context, guarded, guarded_stream
 from party.job import Job, Teaching, release_of
 from party.ledger import Ledger
+from party.metrics import Metrics, MetricsServer
 from party.policy import admit, event_of
-from party.runs import NAME, Operation, Run, Runs, check_run_id, private_folder
+from party.runs import NAME, Operation, Run, Runs, check_run_id, private_folder, remove_parts
+from party.serving import SERVER_OPTIONS, AnswersInBytes, check_free, no_port
+from party.storage import is_full
 from party.tasks import TRAINS, Asks, check_fit, insecure_key, job_of
 from party.training import Training
 from protos import PROTOCOL_VERSION
@@ -33,69 +39,20 @@ from protos.conclave.v1 import party_pb2, party_pb2_grpc
 from protos.credentials import shows
 from protos.digest import operation_digest, plan_hash
 from protos.framing import framed
-from protos.refusal import Reason, Refusal, abort
+from protos.refusal import Reason, Refusal
 
 log = logging.getLogger("conclave.party")
 
 HEARTBEAT: Final = 1.0
 GRACE: Final = 2.0
-SERVER_OPTIONS: Final = (
-    ("grpc.so_reuseport", 0),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-)
-
-Asked = TypeVar("Asked")
-Said = TypeVar("Said")
-Context = Any
-
-
-def _guarded(verb: Callable[..., Awaitable[Said]]) -> Callable[..., Awaitable[Said]]:
-    """Asks for the token first; turns refusals into statuses; lets no other failure say more than that it happened."""
-
-    @functools.wraps(verb)
-    async def guarded(node: "Node", request: Any, context: Context) -> Said:
-        try:
-            node.authenticate(context)
-            return await verb(node, request, context)
-        except Refusal as refusal:
-            await abort(context, refusal)
-        except grpc.aio.AbortError:
-            raise
-        except Exception:
-            log.exception("%s failed", verb.__name__)
-            await context.abort(grpc.StatusCode.INTERNAL, node.failed(verb.__name__))
-        raise AssertionError("unreachable")
-
-    return guarded
-
-
-def _guarded_stream(verb: Callable[..., AsyncIterator[Said]]) -> Callable[..., AsyncIterator[Said]]:
-    """The same for a verb that answers with a stream."""
-
-    @functools.wraps(verb)
-    async def guarded(node: "Node", request: Any, context: Context) -> AsyncIterator[Said]:
-        try:
-            node.authenticate(context)
-            async for message in verb(node, request, context):
-                yield message
-        except Refusal as refusal:
-            await abort(context, refusal)
-        except grpc.aio.AbortError:
-            raise
-        except Exception:
-            log.exception("%s failed", verb.__name__)
-            await context.abort(grpc.StatusCode.INTERNAL, node.failed(verb.__name__))
-
-    return guarded
 
 
 class Node(party_pb2_grpc.PartyServicer):
     """One party behind its port. `start` makes one; `stop` ends it and everything it started."""
 
-    def __init__(self, config: PartyConfig, home: Path, ledger: Ledger, token: str) -> None:
+    def __init__(
+        self, config: PartyConfig, home: Path, ledger: Ledger, token: str, training_log: Path | None = None
+    ) -> None:
         self.config = config
         self.home = home
         self.port = 0
@@ -104,12 +61,27 @@ class Node(party_pb2_grpc.PartyServicer):
         self._runs = Runs(home / "runs")
         self._artefacts = Artefacts(home / "artefacts")
         self._answers = Answers(config.name, ledger)
+        self._training_log = training_log
+        self._drain = Drain(config.name)
+        self._metrics = Metrics()
+        self._metrics_server: MetricsServer | None = None
         self._open: dict[str, Run] = {}
+        self._charged: set[tuple[str, str]] = set()
         self._trainings: dict[tuple[str, str], Training] = {}
         self._turn = asyncio.Semaphore(1)
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
-        self._stopped = False
+        self._stopping: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The party's name."""
+        return self.config.name
+
+    @property
+    def metrics_port(self) -> int:
+        """Where the metrics are served; 0 when they are not."""
+        return 0 if self._metrics_server is None else self._metrics_server.port
 
     @property
     def address(self) -> str:
@@ -126,11 +98,11 @@ class Node(party_pb2_grpc.PartyServicer):
                 "another, came with this call.",
             )
 
-    def failed(self, verb: str) -> str:
-        """What a caller hears of a bug or a full disk here."""
-        return f"party {self.config.name} failed in {verb}; its own log says why."
+    def refused(self, reason: Reason) -> None:
+        """Count a refusal."""
+        self._metrics.refused(reason)
 
-    @_guarded
+    @guarded
     async def Describe(self, request: party_pb2.DescribeRequest, context: Context) -> party_pb2.DescribeResponse:  # noqa: N802
         policy = self.config.policy
         facts: dict[str, str] = {}
@@ -144,8 +116,9 @@ class Node(party_pb2_grpc.PartyServicer):
             facts=facts,
         )
 
-    @_guarded
+    @guarded
     async def Join(self, request: party_pb2.JoinRequest, context: Context) -> party_pb2.JoinResponse:  # noqa: N802
+        self._drain.check()
         name = self.config.name
         if request.protocol_version != PROTOCOL_VERSION:
             older = "an older" if request.protocol_version < PROTOCOL_VERSION else "a newer"
@@ -171,10 +144,11 @@ class Node(party_pb2_grpc.PartyServicer):
         wanted = [(release.name, event_of(release)) for release in terms.releases]
         await self._ledger.join(run_id, computed, wanted)
         self._open[run_id] = await asyncio.to_thread(self._runs.make, run_id, computed, request.plan)
-        log.info("joined run %s", run_id)
+        log.info("joined run %s", run_id, extra={"event": "joined", "run": run_id})
+        await self._count()
         return party_pb2.JoinResponse(party=name, protocol_version=PROTOCOL_VERSION)
 
-    @_guarded
+    @guarded
     async def Leave(self, request: party_pb2.LeaveRequest, context: Context) -> party_pb2.LeaveResponse:  # noqa: N802
         run_id = request.run.run_id
         check_run_id(run_id)
@@ -188,13 +162,15 @@ class Node(party_pb2_grpc.PartyServicer):
         await self._cancel([key for key in self._trainings if key[0] == run_id])
         self._answers.forget(run_id)
         await asyncio.to_thread(self._runs.drop, run_id)
-        log.info("left run %s", run_id)
+        log.info("left run %s", run_id, extra={"event": "left", "run": run_id})
+        await self._count()
         return party_pb2.LeaveResponse()
 
-    @_guarded
+    @guarded
     async def Provide(  # noqa: N802
         self, requests: AsyncIterator[party_pb2.ProvideRequest], context: Context
     ) -> party_pb2.ProvideResponse:
+        self._drain.check()
         parts = aiter(requests)
         first = await anext(parts, None)
         if first is None or first.WhichOneof("part") != "header":
@@ -203,10 +179,11 @@ class Node(party_pb2_grpc.PartyServicer):
         await self._run(header.run)
         return party_pb2.ProvideResponse(known=await self._artefacts.take(header, parts))
 
-    @_guarded_stream
+    @guarded_stream
     async def Train(  # noqa: N802
         self, request: party_pb2.TrainRequest, context: Context
     ) -> AsyncIterator[party_pb2.TrainProgress]:
+        self._drain.check()
         run = await self._run(request.run)
         training = await self._training(run, request)
         if training is None:
@@ -217,21 +194,44 @@ class Node(party_pb2_grpc.PartyServicer):
             yield party_pb2.TrainProgress(percent=training.percent, seconds=training.seconds)
             await asyncio.wait([training.task], timeout=HEARTBEAT)
         if training.task.cancelled():
+            self._drain.check()
             raise Refusal(Reason.NOT_JOINED, f"run {run.id} ended while it trained.")
         training.task.result()
         yield party_pb2.TrainProgress(percent=100, seconds=training.seconds, finished=True)
 
-    @_guarded_stream
+    @guarded_stream
     async def Answer(  # type: ignore[override]  # noqa: N802
         self, requests: AsyncIterator[party_pb2.AnswerRequest], context: Context
     ) -> AsyncIterator[bytes]:
         """Yields messages that are serialised already; `serve` registers it so."""
-        async for request in requests:
-            run = await self._run(request.run)
-            block = await self._answers.block(run, request)
-            for message in framed(request.batch, block):
-                yield message
-            await self._ledger.answered(run.id, request.release)
+        async with contextlib.aclosing(self._drain.each(aiter(requests))) as asked:
+            async for request in asked:
+                with self._drain.block():
+                    run = await self._run(request.run)
+                    begun = time.monotonic()
+                    block = await self._answers.block(run, request)
+                    if block.made:
+                        self._metrics.made(time.monotonic() - begun)
+                    size = 0
+                    for message in framed(request.batch, block.rows):
+                        yield message
+                        size += len(message)
+                    await self._ledger.answered(run.id, request.release)
+                    await self._told(run, request, size, made=block.made)
+
+    async def _told(self, run: Run, request: party_pb2.AnswerRequest, size: int, *, made: bool) -> None:
+        """Count a block that was sent."""
+        what = {"event": "answered", "run": run.id, "release": request.release, "batch": request.batch, "bytes": size}
+        log.info("sent batch %d of %s in run %s", request.batch, request.release, run.id, extra=what)
+        self._metrics.sent(size, made=made)
+        if (run.id, request.release) not in self._charged:
+            self._charged.add((run.id, request.release))
+            await self._count()
+
+    async def _count(self) -> None:
+        """Bring the figures of budget and runs up to date."""
+        if self._metrics_server is not None:
+            self._metrics.budget(await self._ledger.budget())
 
     async def _run(self, context: party_pb2.RunContext) -> Run:
         """The run a call is about. Raises `Refusal` when it is not joined or bound to another plan."""
@@ -254,12 +254,21 @@ class Node(party_pb2_grpc.PartyServicer):
         return run
 
     async def _training(self, run: Run, request: party_pb2.TrainRequest) -> Training | None:
-        """The training that a request asks for, begun if it has not been; None when it was done before."""
+        """The training that a request asks for, begun if it has not been; None when it was done before.
+
+        What a killed node left of a training is nothing, and it is begun again. Where it is the training that is
+        charged, and its answers are free after it, it is begun again under the noise key that the ledger keeps, and not
+        charged again, provided that no result is stored and nothing was ever claimed of its answers. That leaks
+        nothing: all that leaves of a training leaves through those answers, so nobody has seen anything of the one
+        that was lost, and what will be seen is a single run of the charged mechanism under a single draw of its noise.
+        Once something was claimed the result must be the very one that was answered from, so there is no other.
+        """
         if not NAME.fullmatch(request.operation_id):
             raise Refusal(Reason.REQUEST, "an operation id has 1 to 64 small letters, digits and hyphens.")
         asks = Asks.of(request)
         release = run.release(asks.release)
-        charged = await self._ledger.reserved(run.id, asks.charged(release))
+        claimed = await self._ledger.reserved(run.id, release.name)
+        self._drain.check()
         # nothing is awaited from here on, so that two callers cannot begin the same thing
         digest = operation_digest(request)
         key = (run.id, request.operation_id)
@@ -282,31 +291,47 @@ class Node(party_pb2_grpc.PartyServicer):
                 f"release {release.name} is trained by operation {done.id if done else rivals[0][1]} in this run; one "
                 "release is one result.",
             )
-        if charged:
+        if claimed:
             raise Refusal(
                 Reason.CONFLICT,
-                f"release {asks.charged(release)} was charged already, and what it was charged for is gone; start a "
+                f"release {release.name} was answered from already, and what it was answered from is gone; start a "
                 "new run.",
             )
         job = job_of(request, run, self.config, self._artefacts, self.home)
-        training = Training(digest, release.name)
+        training = Training(digest, release.name, self._training_log)
         self._trainings[key] = training
         training.task = asyncio.create_task(self._train(run, request.operation_id, training, job))
         training.task.add_done_callback(lambda task: task.cancelled() or task.exception())
         return training
 
     async def _train(self, run: Run, operation: str, training: Training, job: Job) -> None:
+        what: dict[str, Any] = {"run": run.id, "release": training.release, "operation": operation}
         try:
-            await asyncio.to_thread(check_fit, job)
-            if job.teaching is not None and job.teaching.training:
-                job = await self._paid(run, job, job.teaching)
-            await training.run(job, self._turn, frank=self.config.policy.simulation)
-            run.keep_operation(Operation(operation, training.digest, training.release))
+            with self._metrics.training():
+                await asyncio.to_thread(check_fit, job)
+                if job.teaching is not None and job.teaching.training:
+                    job = await self._paid(run, job, job.teaching)
+                    await self._count()
+                await training.run(job, self._turn, party=self.name, frank=self.config.policy.simulation)
+                kept = Operation(operation, training.digest, training.release)
+                await asyncio.to_thread(run.keep_operation, kept)
+        except Exception as error:
+            what |= {"reason": str(error.reason)} if isinstance(error, Refusal) else {}
+            log.warning(
+                "%s in run %s was not trained", training.release, run.id, extra={"event": "training-failed", **what}
+            )
+            raise
+        else:
+            what |= {"event": "trained", "seconds": round(training.seconds, 3)}
+            log.info("trained %s in run %s", training.release, run.id, extra=what)
         finally:
             self._trainings.pop((run.id, operation), None)
 
     async def _paid(self, run: Run, job: Job, teaching: Teaching) -> Job:
-        """The job with the noise key of a private training, whose event is in the ledger when this returns."""
+        """The job with the noise key of a private training, whose event is in the ledger when this returns.
+
+        A training begun again has the key of its first time and is not charged again; `_training` says when.
+        """
         release = release_of(teaching.training)
         key = await self._ledger.reserve(run.id, release.name, event_of(release))
         if run.terms.privacy.insecure_reproducible_noise:
@@ -322,30 +347,59 @@ class Node(party_pb2_grpc.PartyServicer):
     async def serve(self) -> None:
         """Listen. Raises `PartyError` when the port cannot be had."""
         host, port = split_address(self.config.listen)
-        _check_free(self.config.name, host, port)
+        check_free(self.config.name, host, port)
+        if self.config.metrics is not None:
+            self._metrics_server = MetricsServer(self._metrics, self.name, self.config.metrics.listen)
+            await self._count()
         server = grpc.aio.server(options=SERVER_OPTIONS)
         service = party_pb2.DESCRIPTOR.services_by_name["Party"].full_name
-        party_pb2_grpc.add_PartyServicer_to_server(self, _AnswersInBytes(server))  # type: ignore[arg-type]
+        party_pb2_grpc.add_PartyServicer_to_server(self, AnswersInBytes(server))  # type: ignore[arg-type]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((service, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         try:
             self.port = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         except RuntimeError:
-            raise PartyError(_no_port(self.config.name, host, port, "it is in use")) from None
+            raise PartyError(no_port(self.config.name, host, port, "it is in use")) from None
         for name in ("", service):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         await server.start()
         self._server = server
 
-    async def stop(self) -> None:
-        """End calls, training and the ledger, in this order of patience: two seconds, none, what is being written."""
-        if self._stopped:
-            return
-        self._stopped = True
+    async def drain(self) -> None:
+        """Take no more work and return when there is none in hand.
+
+        Blocks in the making are finished and sent. Training gets the party file's `drain_seconds` to end, and is begun
+        again when it is next asked for. `stop` comes after this.
+        """
+        patience = self.config.drain_seconds
+        log.info("takes no more work, and ends when what it has is done", extra={"event": "draining"})
+        self._drain.begin()
+        await self._health.enter_graceful_shutdown()
+        trainings = [training.task for training in self._trainings.values() if training.task]
+        async with asyncio.TaskGroup() as waiting:
+            waiting.create_task(_within(SENDING, self._drain.empty()))
+            if trainings:
+                waiting.create_task(_within(patience, asyncio.wait(trainings)))
+
+    async def stop(self, grace: float = GRACE) -> None:
+        """End calls, training and the ledger, in this order of patience: `grace` seconds, none, what is being written.
+
+        Called again, also while `drain` waits, it is the shorter patience that counts.
+        """
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(grace))
+        elif self._server is not None:
+            await self._server.stop(grace)
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, grace: float) -> None:
+        self._drain.begin()
         await self._health.enter_graceful_shutdown()
         await self._cancel(list(self._trainings))
         if self._server is not None:
-            await self._server.stop(GRACE)
+            await self._server.stop(grace)
+        if self._metrics_server is not None:
+            await asyncio.to_thread(self._metrics_server.stop)
         await self._ledger.close()
 
     async def __aenter__(self) -> Self:
@@ -355,26 +409,11 @@ class Node(party_pb2_grpc.PartyServicer):
         await self.stop()
 
 
-class _AnswersInBytes:
-    """Stands for the server when the stubs register their methods; `Answer` alone is not serialised once more."""
-
-    def __init__(self, server: grpc.aio.Server) -> None:
-        self._server = server
-
-    def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """Nothing: what is registered by name is enough."""
-
-    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
-        """Pass the methods on by both ways that servers know them."""
-        own = handlers | {"Answer": handlers["Answer"]._replace(response_serializer=None)}
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, own),))
-        self._server.add_registered_method_handlers(service, own)
-
-
-async def start(config: PartyConfig, *, token: str = "", base: Path) -> Node:
+async def start(config: PartyConfig, *, token: str = "", base: Path, quiet: bool = False) -> Node:
     """Start a party's node and return it listening.
 
     base: where the party file is; relative paths in it start there. token: what callers must show; empty for nothing.
+    quiet: training writes what it has to say to `training.log` in the party's folder, not to standard error.
     Raises `PartyError` (port in use, folder held by another node), `SettingsError` (no such source).
     """
     home = config.home(base)
@@ -383,11 +422,29 @@ async def start(config: PartyConfig, *, token: str = "", base: Path) -> Node:
         private_folder(home)
     except OSError as error:
         raise PartyError(f"party {config.name} cannot keep anything in {home}: {error.strerror}.") from None
+    try:
+        return await _started(config, home, token, home / "training.log" if quiet else None)
+    except (OSError, sqlite3.Error) as error:
+        if not is_full(error):
+            raise
+        raise PartyError(
+            f"party {config.name} cannot write in {home}: the disk is full or read-only. Make room, or mount it for "
+            "writing, and start the node again."
+        ) from None
+
+
+async def _started(config: PartyConfig, home: Path, token: str, training_log: Path | None) -> Node:
     policy = config.policy
     ledger = await Ledger.open(
         home, config.lineage, epsilon=policy.epsilon, delta=policy.delta, simulation=policy.simulation
     )
-    node = Node(config, home, ledger, token)
+    try:
+        remove_parts(home)
+        Runs(home / "runs").tidy([run.id for run in await ledger.runs() if run.left_at is not None])
+        node = Node(config, home, ledger, token, training_log)
+    except BaseException:
+        await ledger.close()
+        raise
     try:
         await node.serve()
     except BaseException:
@@ -396,16 +453,6 @@ async def start(config: PartyConfig, *, token: str = "", base: Path) -> Node:
     return node
 
 
-def _check_free(name: str, host: str, port: int) -> None:
-    """Ask the system for the port first: it says why not, where gRPC only says that it failed."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise PartyError(_no_port(name, host, port, (error.strerror or str(error)).lower())) from None
-
-
-def _no_port(name: str, host: str, port: int, why: str) -> str:
-    return f"party {name} cannot listen on {host}:{port}: {why}. Stop what is there, or set another port in listen."
+async def _within(seconds: float, waiting: Awaitable[object]) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(waiting, seconds)

@@ -1,10 +1,12 @@
 """What a party keeps of the runs it joined: the plan, what was trained, the blocks that left. Files of mode 0600."""
 
+import contextlib
 import json
 import os
 import re
 import secrets
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,6 +19,7 @@ from protos.conclave.v1 import plan_pb2
 from protos.refusal import Reason, Refusal
 
 NAME: Final = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
+_PART: Final = re.compile(r"\..+\.([0-9a-f]{8}|part)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ class Runs:
         folder = self._path(run_id)
         private_folder(folder)
         write_whole(folder / "plan.pb", plan.SerializeToString())
+        sync_folder(self._folder)
         return Run(run_id, plan_hash, plan.terms, folder)
 
     def find(self, run_id: str, plan_hash: bytes) -> Run | None:
@@ -104,6 +108,16 @@ class Runs:
     def drop(self, run_id: str) -> None:
         """Remove everything of a run. Idempotent."""
         shutil.rmtree(self._path(run_id), ignore_errors=True)
+
+    def kept(self) -> dict[str, int]:
+        """The runs that have a folder, with the bytes in it."""
+        return {each.name: _size(each) for each in sorted(self._folder.iterdir()) if NAME.fullmatch(each.name)}
+
+    def tidy(self, ended: Collection[str]) -> None:
+        """Remove what a node left that was killed: folders of runs that ended, and files that were never whole."""
+        for run_id in ended:
+            self.drop(run_id)
+        remove_parts(*filter(Path.is_dir, self._folder.iterdir()))
 
     def _path(self, run_id: str) -> Path:
         check_run_id(run_id)
@@ -122,6 +136,30 @@ def private_folder(path: Path) -> None:
     path.chmod(0o700)
 
 
+def remove_parts(*folders: Path) -> None:
+    """Remove files that `write_whole` and its like had begun when their process was killed. Nobody may be writing."""
+    for folder in folders:
+        for part in filter(lambda each: _PART.fullmatch(each.name), folder.glob(".*")):
+            part.unlink(missing_ok=True)
+
+
+def sync_folder(path: Path) -> None:
+    """Have a folder's names on disk: a file that was renamed is there under its new one after a power cut."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _size(folder: Path) -> int:
+    size = 0
+    for each in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # a node beside this one may be at work
+            size += each.stat().st_size if each.is_file() else 0
+    return size
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file of mode 0600 whole or not at all, on disk when this returns."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -131,5 +169,6 @@ def write_whole(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+        sync_folder(path.parent)
     finally:
         part.unlink(missing_ok=True)

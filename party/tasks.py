@@ -70,10 +70,6 @@ class Asks:
             raise _wrong(f"this party trains {', '.join(TRAINS)}; the request names no such task.")
         return cls(kind, getattr(request, kind).release)
 
-    def charged(self, release: plan_pb2.Release) -> str:
-        """The name under which the ledger charges for this: that of the training, where answers are free after one."""
-        return release.free.after if release.HasField("free") else release.name
-
 
 def job_of(request: party_pb2.TrainRequest, run: Run, config: PartyConfig, artefacts: Artefacts, home: Path) -> Job:
     """The job that does what a request asks. Raises `Refusal` (ARTEFACT, REQUEST) for one that cannot be done."""

@@ -9,9 +9,10 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
-from party.job import UNKNOWN, Job
+from party.job import STORAGE, UNKNOWN, Job
+from party.storage import full
 from protos.refusal import Reason, Refusal
 
 log = logging.getLogger("conclave.party")
@@ -24,9 +25,11 @@ _SHARD_FAILURES: Final = frozenset({"DataError", "ShardError"})
 class Training:
     """One operation as it goes. Whoever asked may go away and come back; it goes on."""
 
-    def __init__(self, digest: bytes, release: str) -> None:
+    def __init__(self, digest: bytes, release: str, log_file: Path | None = None) -> None:
+        """log_file: where the process' own words go; None for where the node's go."""
         self.digest = digest
         self.release = release
+        self._log_file = log_file
         self.percent = UNKNOWN
         self.started = time.monotonic()
         self.task: asyncio.Task[None] | None = None
@@ -36,8 +39,8 @@ class Training:
         """How long it has been going on."""
         return time.monotonic() - self.started
 
-    async def run(self, job: Job, turn: asyncio.Semaphore, *, frank: bool) -> None:
-        """Do the job when it is its turn. Raises `Refusal` (SHARD, TRAINING) when there is no result.
+    async def run(self, job: Job, turn: asyncio.Semaphore, *, party: str, frank: bool) -> None:
+        """Do the job when it is its turn. Raises `Refusal` (SHARD, STORAGE, TRAINING) when there is no result.
 
         frank: whether the caller may read what is wrong with the shard. Of private text it may not: such a sentence can
         name files and say that rows are unusable, and why. The party's own log has it in any case.
@@ -48,23 +51,28 @@ class Training:
             return
         kind, sentence = failure
         log.error("training failed: %s", sentence)
+        if kind == STORAGE:
+            raise full(party)
         if kind in _SHARD_FAILURES and not frank:
             sentence = "the shard cannot be used as the plan asks. Its own log says why."
         raise Refusal(Reason.SHARD if kind in _SHARD_FAILURES else Reason.TRAINING, sentence)
 
     async def _work(self, job: Job) -> tuple[str, str] | None:
         """None when the result is on disk, else the kind of failure and a sentence."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-m",
-            "party.work",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=_environment(os.environ),
-            cwd="/",
-            start_new_session=True,
-        )
+        with contextlib.ExitStack() as opened:
+            own = None if self._log_file is None else opened.enter_context(_private_log(self._log_file))
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",
+                "-m",
+                "party.work",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=own,
+                env=_environment(os.environ),
+                cwd="/",
+                start_new_session=True,
+            )
         assert process.stdin is not None
         assert process.stdout is not None
         failure = ("", "training ended without a result. Its own log says why.")
@@ -86,6 +94,10 @@ class Training:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await asyncio.shield(process.wait())
+
+
+def _private_log(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab")
 
 
 def _environment(outside: Mapping[str, str]) -> dict[str, str]:

@@ -21,7 +21,8 @@ from typing import Final, TextIO
 import numpy as np
 from scipy import sparse
 
-from party.job import Job, release_of
+from party.job import STORAGE, Job, release_of
+from party.storage import is_full
 
 _NICENESS: Final = 10
 _PR_SET_PDEATHSIG: Final = 1
@@ -53,7 +54,13 @@ def attempt(job: Job, progress: Callable[[int], None]) -> tuple[str, str] | None
     try:
         work(job, progress)
     except ConclaveError as error:
+        if is_full(error):
+            return STORAGE, str(error)
         return type(error).__name__, str(error)
+    except Exception as error:  # libraries wrap what the disk says in errors of their own
+        if not is_full(error):
+            raise
+        return STORAGE, "the disk is full or read-only."
     return None
 
 
@@ -62,11 +69,14 @@ def save_counts(path: Path, counts: sparse.csr_array) -> None:
     part = path.with_name(f".{path.name}.part")
     with contextlib.suppress(FileNotFoundError):
         part.unlink()
-    with os.fdopen(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "wb") as file:
-        np.savez(file, data=counts.data, indices=counts.indices, indptr=counts.indptr, shape=np.array(counts.shape))
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with os.fdopen(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "wb") as file:
+            np.savez(file, data=counts.data, indices=counts.indices, indptr=counts.indptr, shape=np.array(counts.shape))
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def load_counts(path: Path) -> sparse.csr_array:

@@ -1,7 +1,10 @@
 """A party on a real port, and a coordinator's half of the conversation, for the tests of this room."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -295,3 +298,44 @@ def tables(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 def config(tmp_path: Path) -> Callable[..., PartyConfig]:
     """Makes a checked party file whose shard lies in `tmp_path`."""
     return lambda **changes: make_config(tmp_path, **changes)
+
+
+@dataclass
+class Served:
+    """What a caller needs to know of a node in another process: what it said when it began."""
+
+    address: str
+    metrics_port: int = 0
+
+
+@pytest.fixture
+def killable(tmp_path: Path, tables: Callable[..., dict[str, Any]]) -> Iterator[Callable[..., Any]]:
+    """`killable(...)`: `party serve` of the tables as a process that ends with the test; it, and its node."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def starts(
+        command: tuple[str, ...] = ("-m", "party.command", "serve", "--json", "--config"),
+        log: Any = subprocess.DEVNULL,
+        **changes: Any,
+    ) -> tuple[subprocess.Popen[str], Served]:
+        path = tmp_path / "party.toml"
+        lines = []
+        for key, value in tables(**changes).items():
+            if isinstance(value, dict):
+                inner = ", ".join(f"{name} = {json.dumps(each)}" for name, each in value.items())
+                lines.append(f"{key} = {{ {inner} }}")
+            else:
+                lines.append(f"{key} = {json.dumps(value)}")
+        path.write_text("\n".join(lines))
+        process = subprocess.Popen([sys.executable, *command, str(path)], stdout=subprocess.PIPE, stderr=log, text=True)
+        processes.append(process)
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        return process, Served(said["address"], said.get("metrics_port", 0))
+
+    yield starts
+    for process in processes:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()

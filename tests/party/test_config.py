@@ -24,6 +24,16 @@ def test_defaults_listen_on_this_machine_alone(tmp_path):
     assert config.home(tmp_path) == tmp_path / "north.party"
     assert config.lineage == "north"
     assert not config.policy.simulation
+    assert config.metrics is None
+    assert config.drain_seconds == 10.0
+
+
+def test_metrics_are_served_on_this_machine_unless_the_file_says_otherwise(tmp_path):
+    path = tmp_path / "party.toml"
+    path.write_text(GOOD + "[metrics]\n")
+    assert read_config(path).metrics.listen == "127.0.0.1:9464"
+    path.write_text(GOOD + '[metrics]\nlisten = "0.0.0.0:9464"\n')
+    assert read_config(path).metrics.listen == "0.0.0.0:9464"
 
 
 @pytest.mark.parametrize(
@@ -38,6 +48,9 @@ def test_defaults_listen_on_this_machine_alone(tmp_path):
         (('name = "north"', 'name = "north"\nlisten = "0.0.0.0:7443"'), "TLS is not there yet"),
         (('name = "north"', 'name = "north"\nlisten = "127.0.0.1"'), "a host and a port"),
         (('name = "north"', 'name = "north"\nlisten = "127.0.0.1:99999"'), "99999 is not a port"),
+        (('name = "north"', 'name = "north"\ndrain_seconds = -1'), "drain_seconds = -1"),
+        (("[policy]", '[metrics]\nlisten = "9464"\n[policy]'), "[metrics] listen"),
+        (("[policy]", "[metrics]\nport = 9464\n[policy]"), "Known here: listen"),
         (('source = "notes.jsonl"', 'source = "a"\npart = { parts = 2, part = 2 }'), "part = 2 is not one of 0 to 1"),
         (('source = "notes.jsonl"', 'source = "a"\npart = { by = "dirichlet", parts = 2, part = 1 }'), "needs a label"),
     ],

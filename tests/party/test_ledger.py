@@ -104,6 +104,14 @@ async def test_a_run_that_ended_stays_ended_and_charged(opened, tmp_path):
     assert len(read_account(tmp_path / "ledger.sqlite", "north").reservations) == 1
 
 
+async def test_noise_keys_of_a_run_that_ended_are_in_no_file(opened, tmp_path):
+    ledger = await joined(opened)
+    key = await ledger.reserve("run", "counts", EVENT)
+    assert any(key in file.read_bytes() for file in tmp_path.iterdir())
+    await ledger.leave("run")
+    assert not any(key in file.read_bytes() for file in tmp_path.iterdir())
+
+
 async def test_nothing_is_charged_for_a_run_that_never_joined(opened):
     ledger = await opened()
     assert (await refused(ledger.reserve("stranger", "counts", EVENT))).reason == Reason.NOT_JOINED

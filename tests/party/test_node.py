@@ -126,7 +126,7 @@ async def test_the_event_is_in_the_ledger_before_anything_leaves(opened, tmp_pat
     await caller.ready()
 
     def broken(*_):
-        raise OSError(28, "No space left on device")
+        raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(answers_module, "noised", broken)
     with pytest.raises(grpc.aio.AioRpcError) as error:
@@ -592,20 +592,42 @@ async def test_private_training_is_charged_before_it_begins_and_its_answers_are_
 
 
 @pytest.mark.usefixtures("trains_here")
-async def test_a_private_training_that_failed_is_not_trained_again_for_the_same_price(
+async def test_a_private_training_that_failed_is_trained_again_with_its_own_noise_and_charged_once(
     opened, terms, releases, tmp_path, monkeypatch
 ):
-    async def fails(training, job):
-        return "TrainingError", "it failed."
+    here, keys = Training._work, []
 
-    monkeypatch.setattr(Training, "_work", fails)
-    caller = await opened(plan=terms(releases=releases("training", "free"), epsilon=20.0))
+    async def fails_once(training, job):
+        keys.append(job.teaching.training_key)
+        return ("TrainingError", "it failed.") if len(keys) == 1 else await here(training, job)
+
+    monkeypatch.setattr(Training, "_work", fails_once)
+    caller = await opened(plan=terms(releases=releases("training", "free"), epsilon=20.0), policy={"epsilon": 90.0})
     await caller.ready_to_teach()
     assert (await refused(caller.teach())).reason == Reason.TRAINING
-    refusal = await refused(caller.teach("answers-1"))
-    assert refusal.reason == Reason.CONFLICT
-    assert "release training was charged already" in refusal.sentence
+    assert (await caller.teach())[-1].finished
+    assert keys[0] == keys[1] != ""
     assert len(charged(tmp_path)) == 1
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_private_training_that_was_answered_from_is_not_trained_again(opened, terms, releases, tmp_path):
+    """Two trainings under one draw of noise, both seen, would be two releases for the price of one."""
+    caller = await teaching(opened, terms, releases, "training", "free")
+    await caller.answer(caller.batch(0, 0, 2, "answers"), columns=11)
+    for path in (tmp_path / "north.party" / "runs").rglob("*.json"):
+        path.unlink()
+    refusal = await refused(caller.teach())
+    assert refusal.reason == Reason.CONFLICT
+    assert "answered from already" in refusal.sentence
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_private_training_that_was_stored_is_not_trained_again(opened, terms, releases):
+    caller = await teaching(opened, terms, releases, "training", "free")
+    assert [each.finished for each in await caller.teach()] == [True]
+    for changes in ({"operation": "answers-1"}, {"learning_rate": 0.2}):
+        assert (await refused(caller.teach(**changes))).reason == Reason.CONFLICT
 
 
 @pytest.mark.usefixtures("trains_here")

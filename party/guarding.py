@@ -1,0 +1,82 @@
+"""Around every verb of the node: who may ask, and what a failure may say."""
+
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, NoReturn, Protocol, TypeVar
+
+import grpc
+
+from party.storage import full, is_full
+from protos.refusal import Reason, Refusal, abort
+
+log = logging.getLogger("conclave.party")
+
+Said = TypeVar("Said")
+Context = Any
+
+_UNQUOTED: Final = frozenset({Reason.SHARD, Reason.TRAINING})
+"""Refusals whose sentence may come from an error about the shard; the log for machines does not repeat it."""
+
+
+class Guarded(Protocol):
+    """What a node is to its guards."""
+
+    @property
+    def name(self) -> str: ...
+
+    def authenticate(self, context: Context) -> None: ...
+
+    def refused(self, reason: Reason) -> None: ...
+
+
+def guarded(verb: Callable[..., Awaitable[Said]]) -> Callable[..., Awaitable[Said]]:
+    """Asks for the token first; turns refusals into statuses; lets no other failure say more than that it happened."""
+
+    @functools.wraps(verb)
+    async def guarding(node: Guarded, request: Any, context: Context) -> Said:
+        try:
+            node.authenticate(context)
+            return await verb(node, request, context)
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:  # noqa: BLE001 - what it says is decided in one place
+            await _failed(node, verb.__name__, error, context)
+
+    return guarding
+
+
+def guarded_stream(verb: Callable[..., AsyncIterator[Said]]) -> Callable[..., AsyncIterator[Said]]:
+    """The same for a verb that answers with a stream."""
+
+    @functools.wraps(verb)
+    async def guarding(node: Guarded, request: Any, context: Context) -> AsyncIterator[Said]:
+        try:
+            node.authenticate(context)
+            async for message in verb(node, request, context):
+                yield message
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            await _failed(node, verb.__name__, error, context)
+
+    return guarding
+
+
+async def _failed(node: Guarded, verb: str, error: Exception, context: Context) -> NoReturn:
+    """End the call with what its caller may hear; the party's own log has the rest."""
+    if not isinstance(error, Refusal) and is_full(error):
+        log.error("%s failed: %s", verb, error)
+        error = full(node.name)
+    if isinstance(error, Refusal):
+        why = "" if error.reason in _UNQUOTED else f": {' '.join(error.sentence.split())}"
+        event = "storage" if error.reason is Reason.STORAGE else "refused"
+        level = logging.WARNING if event == "storage" else logging.INFO
+        log.log(
+            level, "%s refused (%s)%s", verb, error.reason, why, extra={"event": event, "reason": str(error.reason)}
+        )
+        node.refused(error.reason)
+        await abort(context, error)
+    log.error("%s failed", verb, exc_info=error)
+    await context.abort(grpc.StatusCode.INTERNAL, f"party {node.name} failed in {verb}; its own log says why.")
+    raise AssertionError("unreachable")

@@ -1,0 +1,234 @@
+"""A node killed with -9 at the worst moments: the next goes on, with the same bytes, charged once."""
+
+import asyncio
+import os
+import signal
+import time
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+
+from party.ledger import Ledger, read_account
+from party.node import start
+from party.training import Training
+from protos.refusal import Reason, Refusal
+
+DYING = """
+import os, signal, sys
+from importlib import import_module
+from party.command import main
+module, owner, name, when, calls = sys.argv[1:6]
+place = import_module(module)
+place = getattr(place, owner) if owner else place
+real, seen = getattr(place, name), []
+def dying(*args, **kwargs):
+    seen.append(None)
+    last = len(seen) == int(calls)
+    if last and when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    result = real(*args, **kwargs)
+    if last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+setattr(place, name, dying)
+sys.exit(main(["serve", "--config", sys.argv[6], "--json"]))
+"""
+LONG = '{"text": "apple bread cheese door egg fish"}\n' * 3_000
+
+
+def dying(module, owner, name, when, calls=1):
+    return ("-c", DYING, module, owner, name, when, str(calls))
+
+
+@pytest.fixture
+def charged(tmp_path):
+    """Releases that the ledger charged, in order."""
+    return lambda: [
+        each.release for each in read_account(tmp_path / "north.party" / "ledger.sqlite", "north").reservations
+    ]
+
+
+def leftovers(folder):
+    return [path.name for path in folder.rglob(".*")]
+
+
+SIMULATED = {"policy": {"simulation": True}}
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(("party.answers", "", "noised", "before"), id="claimed, not on disk"),
+        pytest.param(("os", "", "fsync", "before"), id="being written"),
+        pytest.param(("party.runs", "Run", "keep_block", "after"), id="on disk, not sent"),
+        pytest.param(("party.ledger", "Ledger", "_answered", "before"), id="sent, not noted"),
+    ],
+)
+@pytest.mark.usefixtures("trains_here")
+async def test_a_block_is_the_same_after_a_kill_and_charged_once(opened, terms, killable, charged, tmp_path, moment):
+    plan = terms(insecure_reproducible_noise=True)
+    untouched = await (await opened(plan=plan, folder="other.party", **SIMULATED)).ready()
+    expected = await untouched.answer(untouched.batch(0, 0, 4), untouched.batch(1, 4, 6))
+    # Trained by a node that ends, so that the one that dies does nothing but answer.
+    first = await (await opened(plan=plan, **SIMULATED)).ready()
+    await first.node.stop()
+    process, node = killable(dying(*moment), **SIMULATED)
+    caller = await opened(node=node, plan=plan)
+    with pytest.raises((grpc.aio.AioRpcError, AssertionError)):
+        await caller.answer(caller.batch(0, 0, 4), caller.batch(1, 4, 6))
+    assert process.wait(20) == -signal.SIGKILL
+    again = await opened(plan=plan, **SIMULATED)
+    assert leftovers(tmp_path / "north.party") == []
+    found = await again.answer(again.batch(0, 0, 4), again.batch(1, 4, 6))
+    for one, two in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert charged() == ["counts"]
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_true_noise_is_drawn_once_over_a_kill(opened, killable, tmp_path):
+    """What was on its way out when the node died, and what the next node sends, are the same bytes."""
+    first = await (await opened()).ready()
+    await first.node.stop()
+    process, node = killable(dying("party.runs", "Run", "keep_block", "after"))
+    caller = await opened(node=node)
+    with pytest.raises((grpc.aio.AioRpcError, AssertionError)):
+        await caller.answer(caller.batch(0, 0, 6))
+    process.wait(20)
+    (block,) = (tmp_path / "north.party" / "runs").rglob("*.block")
+    kept = np.frombuffer(block.read_bytes(), "<i4").reshape(6, 6)
+    block.unlink()
+    again = await opened()
+    (found,) = await again.answer(again.batch(0, 0, 6))
+    np.testing.assert_array_equal(found, kept)
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_node_killed_while_it_counts_counts_again(opened, killable, charged, tmp_path):
+    (tmp_path / "long.jsonl").write_text(LONG)
+    shard = {"source": "long.jsonl"}
+    process, node = killable(shard=shard)
+    caller = await opened(node=node)
+    await caller.join()
+    await caller.provide()
+    training = asyncio.create_task(caller.train())
+    workers = await until(lambda: psutil.Process(process.pid).children())
+    await until(lambda: workers[0].nice() == 10)
+    process.send_signal(signal.SIGKILL)
+    process.wait(10)
+    with pytest.raises(grpc.aio.AioRpcError):
+        await training
+    gone, _ = psutil.wait_procs(workers, timeout=5)
+    assert len(gone) == len(workers)
+    caller = await opened(shard=shard)
+    assert (await caller.train())[-1].finished
+    (block,) = await caller.answer(caller.batch(0, 0, 6))
+    assert block.shape == (6, 6)
+    assert charged() == ["counts"]
+    assert leftovers(tmp_path / "north.party" / "runs") == []
+
+
+async def until(there, seconds=20.0):
+    """What `there` returns once it is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := there()):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+    return found
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_node_killed_in_private_training_trains_again_and_is_charged_once(
+    opened, terms, releases, killable, charged
+):
+    plan = terms(releases=releases("training", "free"), epsilon=20.0, insecure_reproducible_noise=True)
+    changes = {"policy": {"epsilon": 90.0, "simulation": True}}
+    untouched = await (await opened(plan=plan, folder="other.party", **changes)).ready_to_teach()
+    await untouched.teach()
+    (expected,) = await untouched.answer(untouched.batch(0, 0, 4, "answers"), columns=11)
+    process, node = killable(dying("party.training", "Training", "run", "before"), **changes)
+    caller = await opened(node=node, plan=plan)
+    await caller.ready_to_teach()
+    with pytest.raises(grpc.aio.AioRpcError):
+        await caller.teach()
+    assert process.wait(20) == -signal.SIGKILL
+    assert charged() == ["training"]
+    again = await opened(plan=plan, **changes)
+    assert (await again.teach())[-1].finished
+    (found,) = await again.answer(again.batch(0, 0, 4, "answers"), columns=11)
+    np.testing.assert_array_equal(found, expected)
+    assert charged() == ["training", "answers"]
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_private_training_begun_again_has_the_noise_key_of_its_first_time(
+    opened, terms, releases, charged, monkeypatch
+):
+    """With true noise: one draw of it, whatever was begun under it and lost."""
+    here, keys = Training._work, []
+
+    async def never_ends_at_first(training, job):
+        keys.append(job.teaching.training_key)
+        if len(keys) == 1:
+            await asyncio.sleep(600)
+        return await here(training, job)
+
+    monkeypatch.setattr(Training, "_work", never_ends_at_first)
+    plan, policy = terms(releases=releases("training", "free"), epsilon=20.0), {"epsilon": 90.0}
+    caller = await (await opened(plan=plan, policy=policy)).ready_to_teach()
+    training = asyncio.create_task(caller.teach())
+    await until(lambda: keys)
+    await caller.node.stop()
+    with pytest.raises((Refusal, grpc.aio.AioRpcError)):
+        await training
+    again = await opened(plan=plan, policy=policy)
+    assert (await again.teach())[-1].finished
+    assert keys[0] == keys[1] != ""
+    assert charged() == ["training"]
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_operations_and_batches_keep_their_meaning_over_a_restart(opened, tmp_path):
+    caller = await (await opened()).ready()
+    (one,) = await caller.answer(caller.batch(0, 0, 3))
+    counts = next((tmp_path / "north.party" / "runs").rglob("*.counts.npz"))
+    before = counts.stat().st_mtime_ns
+    await caller.node.stop()
+    again = await opened()
+    assert [each.finished for each in await again.train()] == [True]
+    assert counts.stat().st_mtime_ns == before
+    for waiting in (again.train(window=3), again.train("counts-1"), again.answer(again.batch(0, 0, 4))):
+        with pytest.raises(Refusal) as refusal:
+            await waiting
+        assert refusal.value.reason == Reason.CONFLICT
+    (two,) = await again.answer(again.batch(0, 0, 3))
+    np.testing.assert_array_equal(one, two)
+
+
+async def test_what_a_killed_node_left_behind_is_removed_and_nothing_else(config, tmp_path):
+    home = tmp_path / "north.party"
+    (home / "runs" / "open").mkdir(parents=True)
+    (home / "runs" / "ended").mkdir()
+    (home / "artefacts").mkdir()
+    ledger = await Ledger.open(home, "north", epsilon=20.0, delta=1e-6, simulation=False)
+    for run in ("open", "ended"):
+        await ledger.join(run, b"p" * 32, [])
+    await ledger.leave("ended")
+    await ledger.close()
+    parts = [
+        home / "runs" / "open" / ".counts.counts.npz.part",
+        home / "runs" / "open" / ".counts.0.block.0a1b2c3d",
+        home / "artefacts" / f".{'a' * 64}.0a1b2c3d",
+        home / ".slots.key.0a1b2c3d",
+        home / "runs" / "ended" / "counts.counts.npz",
+    ]
+    others = [home / ".hidden", home / "runs" / "open" / "counts.0.block", home / "artefacts" / ("a" * 64)]
+    for path in parts + others:
+        path.write_bytes(b"x")
+    await (await start(config(), base=tmp_path)).stop()
+    assert [path.name for path in parts if path.exists()] == []
+    assert all(path.exists() for path in others)
+    assert not (home / "runs" / "ended").exists()
+    assert os.path.isdir(home / "runs" / "open")
