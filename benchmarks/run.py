@@ -22,6 +22,7 @@ BENCHMARKS = {
     "noisy_student": ["noisy_student.py", "--out", "{results}"],
     "dped": ["dped.py"],
     "forecast": ["forecast.py", "--out", "{results}/forecast.json"],
+    "resuming": ["resuming.py", "--out", "{results}/resuming.json"],
     "fitting": ["fitting.py", "--out", "{results}"],
 }
 
