@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 PROTOS := $(wildcard protos/conclave/v1/*.proto)
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: install demo test test-all check bench protos clean
+.PHONY: install demo test test-all soak check bench protos clean
 .DEFAULT_GOAL := install
 
 $(STAMP): pyproject.toml constraints.txt
@@ -25,6 +25,11 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+# The fault tests with new random seeds, for so many minutes: make soak MINUTES=120
+MINUTES ?= 30
+soak: $(STAMP)
+	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES)
 
 check: $(STAMP)
 	$(BIN)/ruff check .
