@@ -292,14 +292,18 @@ def waited(
             outcome.append(asyncio.run(main()))
         except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
             failure.append(error)
+        finally:
+            ended.set()
 
+    # An interrupted Thread.join takes the thread for ended, so an event is waited for instead.
+    ended = threading.Event()
     thread = threading.Thread(target=target, name="run")
     thread.start()
     interrupts = 0
     while True:
         try:
-            while thread.is_alive():
-                thread.join(0.2)
+            while not ended.wait(0.2):
+                pass
             break
         except KeyboardInterrupt:
             interrupts += 1

@@ -141,9 +141,13 @@ class RunStore:
             self._connection = sqlite3.connect(
                 folder / "run.sqlite", timeout=30, check_same_thread=False, isolation_level=None
             )
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = FULL")
-            self._connection.executescript(_RUN)
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute("PRAGMA synchronous = FULL")
+                self._connection.executescript(_RUN)
+            except sqlite3.Error:
+                self._connection.close()
+                raise
         self._lock = threading.RLock()
 
     @classmethod

@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import sqlite3
+import subprocess
 import time
 
 import numpy as np
@@ -229,3 +230,19 @@ def test_the_database_survives_a_writer_that_was_killed_in_a_transaction(store):
     store.note(whole=1)
     assert store.fact("half") is None
     assert store.fact("whole") == 1
+
+
+def test_a_disk_that_is_read_only_is_said_in_a_sentence(store, tmp_path):
+    store.note(before="kept")
+    store.close()
+    place = tmp_path / "mounted"
+    place.mkdir()
+    bound = subprocess.run(["mount", "--bind", "-o", "ro", store.folder, place], capture_output=True)
+    if bound.returncode:
+        pytest.skip("a folder cannot be mounted read-only here")
+    try:
+        with pytest.raises(RunError, match=r"cannot be written: .*(readonly|unable to open).*resume"):
+            RunStore(place).note(after="lost")
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+    assert RunStore(store.folder).fact("before") == "kept"

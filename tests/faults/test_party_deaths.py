@@ -180,3 +180,22 @@ def test_a_node_that_stands_still_for_too_long_is_lost_until_the_run_is_resumed(
     run = scenes.next_command(said)
     node.send_signal(signal.SIGCONT)
     finished(scenes, scene, scene.resume(run), undisturbed)
+
+
+def test_interrupted_twice_while_a_party_stands_still_the_run_stops_at_once_and_goes_on_later(
+    scenes, scene, undisturbed
+):
+    node = scene.serve("north", "party.runs:Run.keep_block", "before", "4", "--signal", "STOP")
+    scene.serve("south")
+    coordinator = scene.run(scene.plan(deadline=30))
+    scenes.until(lambda: scenes.stopped(node), "north stands still")
+    coordinator.send_signal(signal.SIGINT)
+    scenes.until(lambda: "stopping when the block" in scene.said(coordinator.called), "the first interrupt is heard")
+    time.sleep(1)
+    assert coordinator.poll() is None, "after one interrupt the block in hand is waited for"
+    coordinator.send_signal(signal.SIGINT)
+    code, said = scene.outcome(coordinator)
+    assert code == 130, said
+    run = scenes.next_command(said)
+    node.send_signal(signal.SIGCONT)
+    finished(scenes, scene, scene.resume(run), undisturbed)
