@@ -16,6 +16,8 @@ above all, costs nothing.
 How far to trust it is learned from the released values alone, which is free. Directions are turned, in the order of
 their strength, to have mean 0 and be uncorrelated under f. There the curvature is about the identity, so the residual
 S - E[u u'] under P with K = a K0 is about K - a K0, plus noise of known variance v_kl (of the release and of the text).
+Turning takes the moments' noisy means away from every entry; they are drawn to those of f first, and what is left of
+their noise is in v_kl.
 Entries of about equal rank, in shells that double, have one prior variance t: it and `a`, of a few values, maximise the
 residuals' likelihood under N(0, t + v). R = v / t: a shell that shows nothing but noise keeps the public values, and a
 public interaction that the residuals speak against is dropped (a = 0).
@@ -118,6 +120,7 @@ class _Problem:
         means = moments[0, 1:] / pairs
         plain = directions.vectors.astype(np.float64)
         centre = frequencies @ plain
+        means, kept = _shrunk(means, centre, (released.sigma / pairs) ** 2 / 2)
         # The sample after clipping has other means than f: it is centred on the latter, so that b stays f's alone.
         moved = moments[1:, 1:] / pairs - np.outer(means, centre) - np.outer(centre, means) + np.outer(centre, centre)
         plain = plain - centre
@@ -130,7 +133,9 @@ class _Problem:
         self.public = back @ np.diag(directions.strengths.astype(np.float64)) @ back.T
         spread = (turn * turn).sum(axis=0)
         noise = (released.sigma / pairs) ** 2 / 2 * np.outer(spread, spread)
-        self.noise = noise + np.diag(np.diag(noise)) + BURSTS / pairs
+        # The noisy means carry their noise into every entry, the more so the farther directions are from mean 0.
+        shift = kept**2 * (released.sigma / pairs) ** 2 / 2 * np.outer(spread, (centre @ turn) ** 2)
+        self.noise = noise + np.diag(np.diag(noise)) + shift + shift.T + 2 * np.diag(np.diag(shift)) + BURSTS / pairs
         self.frequencies = torch.from_numpy(frequencies).float()
         self.vectors = torch.from_numpy(np.ascontiguousarray(plain @ turn)).float()
 
@@ -207,6 +212,13 @@ class _Problem:
     def _blocks(self) -> list[slice]:
         rows = max(1, BLOCK_CELLS // self.size)
         return [slice(first, min(first + rows, self.size)) for first in range(0, self.size, rows)]
+
+
+def _shrunk(noisy: FloatArray, towards: FloatArray, variance: float) -> tuple[FloatArray, float]:
+    """Noisy means [k] drawn to what frequencies say they are (James and Stein 1961); how much of the way is kept."""
+    away = noisy - towards
+    kept = max(0.0, 1.0 - variance * len(away) / max(float(away @ away), 1e-300))
+    return towards + kept * away, kept
 
 
 def _unpacked(released: Released, directions: Directions) -> tuple[FloatArray, FloatArray]:
