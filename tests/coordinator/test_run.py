@@ -571,6 +571,7 @@ def test_a_run_that_was_stopped_goes_on_and_asks_for_nothing_again(stopped, home
     assert "is finished" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_changed_plan_does_not_go_on_and_the_keys_that_differ_are_named(stopped, home, capsys):
     plan = Path("connect.toml").read_text()
     Path("connect.toml").write_text(
@@ -586,12 +587,14 @@ def test_a_changed_plan_does_not_go_on_and_the_keys_that_differ_are_named(stoppe
     assert main(["resume", "out", "--plan", "moved.toml"]) == 0
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_gone_goes_on_as_it_was_kept(stopped):
     Path("connect.toml").unlink()
     assert main(["resume", "out"]) == 0
     assert stopped.status() == "finished"
 
 
+@pytest.mark.slow
 def test_a_cancelled_run_is_forgotten_by_its_parties_and_goes_on_no_more(stopped, capsys):
     assert main(["cancel", stopped.id]) == 0
     assert "its parties forgot it" in capsys.readouterr().out

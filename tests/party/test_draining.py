@@ -17,6 +17,8 @@ from party.training import Training
 from protos.framing import framed
 from protos.refusal import Reason, Refusal
 
+pytestmark = pytest.mark.slow
+
 
 async def draining(waiting):
     with pytest.raises(Refusal) as refusal:

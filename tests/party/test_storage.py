@@ -155,6 +155,7 @@ def filler(tmp_path):
     return fills
 
 
+@pytest.mark.slow
 async def test_on_a_disk_that_is_full_every_call_is_refused_and_works_afterwards(opened, killable, filler, tmp_path):
     home = tmp_path / "north.party"
     home.mkdir()

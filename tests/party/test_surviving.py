@@ -15,6 +15,8 @@ from party.node import start
 from party.training import Training
 from protos.refusal import Reason, Refusal
 
+pytestmark = pytest.mark.slow
+
 DYING = """
 import os, signal, sys
 from importlib import import_module
