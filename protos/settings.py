@@ -5,6 +5,7 @@ the file can be meant.
 """
 
 import difflib
+import ipaddress
 import re
 import tomllib
 import types
@@ -59,6 +60,16 @@ def check_settings(tables: dict[str, Any], model: type[Model], name: str, text: 
         line = line_of(location, text)
         where = f"{name}, line {line}" if line else name
         raise SettingsError(f"{where}: {_sentence(first, location, model)}") from None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, as a settings file writes it, is this machine alone; an IPv6 address may be in brackets."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        return False
 
 
 def line_of(location: Location, text: str) -> int | None:

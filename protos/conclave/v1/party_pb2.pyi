@@ -74,6 +74,36 @@ VOTE_LIFT: Vote.ValueType  # 2
 Global___Vote: _TypeAlias = Vote  # noqa: Y015
 
 @_typing.final
+class SignedStatement(_message.Message):
+    """Something that one end said and signed (protos/signing.py)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    payload: _builtins.bytes
+    """Canonical JSON; its "kind" says what it is, so that no statement passes for another kind."""
+    signature: _builtins.bytes
+    """Ed25519 over the payload."""
+    certificate: _builtins.bytes
+    """The signer's signing certificate, DER."""
+    def __init__(
+        self,
+        *,
+        payload: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+        certificate: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "payload", b"payload", "signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignedStatement: _TypeAlias = SignedStatement  # noqa: Y015
+
+@_typing.final
 class RunContext(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -99,12 +129,17 @@ Global___RunContext: _TypeAlias = RunContext  # noqa: Y015
 class DescribeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    NONCE_FIELD_NUMBER: _builtins.int
+    nonce: _builtins.bytes
+    """Fresh and random, 16 to 64 bytes: what the party signs, to show that it is who its certificate says."""
     def __init__(
         self,
+        *,
+        nonce: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -139,9 +174,13 @@ class DescribeResponse(_message.Message):
     SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
     TRAINS_FIELD_NUMBER: _builtins.int
     FACTS_FIELD_NUMBER: _builtins.int
+    CLOCK_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     protocol_version: _builtins.int
     software_version: _builtins.str
+    clock: _builtins.float
+    """Seconds since 1970 by this party's clock."""
     @_builtins.property
     def trains(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Task kinds that Train knows: "cooccurrence", "moments", "teachers"."""
@@ -149,6 +188,10 @@ class DescribeResponse(_message.Message):
     @_builtins.property
     def facts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Only what the policy's `tell` list allows, for example "size-to-nearest-1000" -> "7000"."""
+
+    @_builtins.property
+    def identity(self) -> Global___SignedStatement:
+        """Of kind "conclave describe 1": the nonce, and this party's name."""
 
     def __init__(
         self,
@@ -158,10 +201,12 @@ class DescribeResponse(_message.Message):
         software_version: _builtins.str = ...,
         trains: _abc.Iterable[_builtins.str] | None = ...,
         facts: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        clock: _builtins.float = ...,
+        identity: Global___SignedStatement | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts", "name", b"name", "protocol_version", b"protocol_version", "software_version", b"software_version", "trains", b"trains"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "facts", b"facts", "identity", b"identity", "name", b"name", "protocol_version", b"protocol_version", "software_version", b"software_version", "trains", b"trains"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -174,25 +219,128 @@ class JoinRequest(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
+    CHECK_ONLY_FIELD_NUMBER: _builtins.int
+    NEEDS_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
+    check_only: _builtins.bool
+    """Whether this party would join: nothing is bound or kept."""
     @_builtins.property
     def run(self) -> Global___RunContext: ...
     @_builtins.property
     def plan(self) -> _plan_pb2.Plan: ...
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Peer]:
+        """Who else takes part. A party compares those that it has pinned, and believes the coordinator about none."""
+
+    @_builtins.property
+    def needs(self) -> Global___Needs:
+        """What the run is expected to need at this party; looked at where check_only is set."""
+
     def __init__(
         self,
         *,
         protocol_version: _builtins.int = ...,
         run: Global___RunContext | None = ...,
         plan: _plan_pb2.Plan | None = ...,
+        peers: _abc.Iterable[Global___Peer] | None = ...,
+        check_only: _builtins.bool = ...,
+        needs: Global___Needs | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "run", b"run"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["needs", b"needs", "plan", b"plan", "run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "protocol_version", b"protocol_version", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_only", b"check_only", "needs", b"needs", "peers", b"peers", "plan", b"plan", "protocol_version", b"protocol_version", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JoinRequest: _TypeAlias = JoinRequest  # noqa: Y015
+
+@_typing.final
+class Peer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    certificate: _builtins.bytes
+    """Its signing certificate, DER."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        certificate: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Peer: _TypeAlias = Peer  # noqa: Y015
+
+@_typing.final
+class Needs(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    DISK_BYTES_FIELD_NUMBER: _builtins.int
+    memory_bytes: _builtins.int
+    disk_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        memory_bytes: _builtins.int = ...,
+        disk_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_bytes", b"disk_bytes", "memory_bytes", b"memory_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Needs: _TypeAlias = Needs  # noqa: Y015
+
+@_typing.final
+class AttestRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def run(self) -> Global___RunContext: ...
+    def __init__(
+        self,
+        *,
+        run: Global___RunContext | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttestRequest: _TypeAlias = AttestRequest  # noqa: Y015
+
+@_typing.final
+class AttestResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATEMENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def statement(self) -> Global___SignedStatement:
+        """Of kind "conclave attestation 1"."""
+
+    def __init__(
+        self,
+        *,
+        statement: Global___SignedStatement | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["statement", b"statement"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["statement", b"statement"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttestResponse: _TypeAlias = AttestResponse  # noqa: Y015
 
 @_typing.final
 class JoinResponse(_message.Message):

@@ -66,6 +66,11 @@ class PartyStub:
                 request_serializer=protos_dot_conclave_dot_v1_dot_party__pb2.AnswerRequest.SerializeToString,
                 response_deserializer=protos_dot_conclave_dot_v1_dot_party__pb2.AnswerResponse.FromString,
                 _registered_method=True)
+        self.Attest = channel.unary_unary(
+                '/conclave.v1.Party/Attest',
+                request_serializer=protos_dot_conclave_dot_v1_dot_party__pb2.AttestRequest.SerializeToString,
+                response_deserializer=protos_dot_conclave_dot_v1_dot_party__pb2.AttestResponse.FromString,
+                _registered_method=True)
 
 
 class PartyServicer:
@@ -116,6 +121,13 @@ class PartyServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Attest(self, request, context):
+        """Sign what my ledger says this run has cost me so far. Spends nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PartyServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -148,6 +160,11 @@ def add_PartyServicer_to_server(servicer, server):
                     servicer.Answer,
                     request_deserializer=protos_dot_conclave_dot_v1_dot_party__pb2.AnswerRequest.FromString,
                     response_serializer=protos_dot_conclave_dot_v1_dot_party__pb2.AnswerResponse.SerializeToString,
+            ),
+            'Attest': grpc.unary_unary_rpc_method_handler(
+                    servicer.Attest,
+                    request_deserializer=protos_dot_conclave_dot_v1_dot_party__pb2.AttestRequest.FromString,
+                    response_serializer=protos_dot_conclave_dot_v1_dot_party__pb2.AttestResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -314,6 +331,33 @@ class Party:
             '/conclave.v1.Party/Answer',
             protos_dot_conclave_dot_v1_dot_party__pb2.AnswerRequest.SerializeToString,
             protos_dot_conclave_dot_v1_dot_party__pb2.AnswerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Attest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/conclave.v1.Party/Attest',
+            protos_dot_conclave_dot_v1_dot_party__pb2.AttestRequest.SerializeToString,
+            protos_dot_conclave_dot_v1_dot_party__pb2.AttestResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,6 +49,8 @@ class PartyStub:
     """Query batches in, bounded and noised contributions out, in the order asked. The same batch number
     with the same digest returns the same bytes at no cost; with another digest it is refused.
     """
+    Attest: _grpc.UnaryUnaryMultiCallable[_party_pb2.AttestRequest, _party_pb2.AttestResponse]
+    """Sign what my ledger says this run has cost me so far. Spends nothing."""
 
 @_typing.type_check_only
 class PartyAsyncStub(PartyStub):
@@ -71,6 +73,8 @@ class PartyAsyncStub(PartyStub):
     """Query batches in, bounded and noised contributions out, in the order asked. The same batch number
     with the same digest returns the same bytes at no cost; with another digest it is refused.
     """
+    Attest: _aio.UnaryUnaryMultiCallable[_party_pb2.AttestRequest, _party_pb2.AttestResponse]  # type: ignore[assignment]
+    """Sign what my ledger says this run has cost me so far. Spends nothing."""
 
 class PartyServicer(metaclass=_abc_1.ABCMeta):
     """One data holder. Every refusal is a gRPC status whose trailing metadata carries a reason
@@ -126,5 +130,13 @@ class PartyServicer(metaclass=_abc_1.ABCMeta):
         """Query batches in, bounded and noised contributions out, in the order asked. The same batch number
         with the same digest returns the same bytes at no cost; with another digest it is refused.
         """
+
+    @_abc_1.abstractmethod
+    def Attest(
+        self,
+        request: _party_pb2.AttestRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_party_pb2.AttestResponse, _abc.Awaitable[_party_pb2.AttestResponse]]:
+        """Sign what my ledger says this run has cost me so far. Spends nothing."""
 
 def add_PartyServicer_to_server(servicer: PartyServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -200,11 +200,14 @@ class Release(_message.Message):
     GRADIENTS_FIELD_NUMBER: _builtins.int
     FREE_FIELD_NUMBER: _builtins.int
     VECTORS_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     charges: _builtins.int
     """How often the mechanism's event is charged. A matrix summed in many row blocks is charged once; teachers' answers
     once a query, one query a row.
     """
+    weights: _builtins.bool
+    """What leaves are the parameters of a model, not answers; a party admits it only where its policy says so."""
     @_builtins.property
     def counts(self) -> Global___CountsMechanism: ...
     @_builtins.property
@@ -228,10 +231,11 @@ class Release(_message.Message):
         gradients: Global___GradientMechanism | None = ...,
         free: Global___FreeAnswers | None = ...,
         vectors: Global___VectorMechanism | None = ...,
+        weights: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "thresholded", b"thresholded", "vectors", b"vectors", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts", "joint", "thresholded", "gradients", "free", "vectors"]  # noqa: Y015
     _WhichOneofArgType_mechanism: _TypeAlias = _typing.Literal["mechanism", b"mechanism"]  # noqa: Y015

@@ -1,0 +1,40 @@
+"""A federation to test with: one authority, another that is not it, and identities issued by either."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from protos.certificates import Authority, Request, Role, key_pem, new_authority, new_keys
+from protos.identity import Identity
+
+
+def made(authority: Authority, name: str, role: Role, **when: Any) -> Identity:
+    """An identity that `authority` issued, for fresh keys, whether or not it is valid now."""
+    transport_key, signing_key = new_keys()
+    request = Request(name, transport_key.public_key(), signing_key.public_key())
+    bundle = authority.issue(request, role, **when)
+    return Identity(name, role, bundle.transport, key_pem(transport_key), bundle.signing, signing_key, bundle.authority)
+
+
+@pytest.fixture(scope="session")
+def authority() -> Authority:
+    return new_authority("a federation")
+
+
+@pytest.fixture(scope="session")
+def stranger() -> Authority:
+    """Another authority, under the same name."""
+    return new_authority("a federation")
+
+
+@pytest.fixture
+def party(authority: Authority) -> Callable[..., Identity]:
+    """Makes a party's identity."""
+    return lambda name="north", by=authority, **when: made(by, name, Role.PARTY, **when)
+
+
+@pytest.fixture
+def coordinator(authority: Authority) -> Callable[..., Identity]:
+    """Makes a coordinator's identity."""
+    return lambda by=authority, **when: made(by, "coordinator.example", Role.COORDINATOR, **when)
