@@ -37,6 +37,7 @@ WORDS = tuple(f"word{chr(97 + number // 26)}{chr(97 + number % 26)}" for number 
 FILE = """
 name = "party-{number}"
 listen = "127.0.0.1:0"
+plaintext = true
 [shard]
 source = "text.jsonl"
 part = {{ parts = {parties}, part = {number} }}

@@ -85,7 +85,7 @@ def journal(folder: Path) -> dict[str, float]:
         entries, files = [], []
         for name, tables in party_tables(plan).items():
             config = folder / f"{name}.toml"
-            lines = [f'name = "{name}"', 'listen = "127.0.0.1:0"']
+            lines = [f'name = "{name}"', 'listen = "127.0.0.1:0"', "plaintext = true"]
             lines += [f"{table} = {_toml(tables[table])}" for table in ("shard", "policy")]
             config.write_text("\n".join(lines))
             files.append(folder / f"{name}.seconds")

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator import chart, comparison
+from coordinator import chart, comparison, verifying
 from coordinator.comparison import Comparison
 from coordinator.driving import Drive, cancelled, party_tables
 from coordinator.errors import PlanError, RunError
+from coordinator.findings import Trust
 from coordinator.forecast import Forecast
 from coordinator.forecast import forecast as foreseen
+from coordinator.identity import own_identity
 from coordinator.launchers import (
     Launcher,
     LaunchRequest,
@@ -31,11 +33,13 @@ from coordinator.methods import METHODS
 from coordinator.observing import Observer, Unobserved
 from coordinator.plan import Plan, read_plan
 from coordinator.progress import Progress, Silent
+from coordinator.provisioning import CA
 from coordinator.public import prepare
 from coordinator.publish import check_free
 from coordinator.report import Statement, statement_of
 from coordinator.store import CANCELLED, FINISHED, RunEntry, RunIndex, RunStore, holds_run, home, write_whole
 from coordinator.terms import Bound, bind
+from coordinator.verifying import Verdict
 from protos.digest import plan_hash
 
 
@@ -44,7 +48,8 @@ class Result:
     """A finished run.
 
     epsilon, delta: None where nothing is guaranteed. student: the published folder, absolute.
-    neighbours: the nearest words of a few common ones.
+    neighbours: the nearest words of a few common ones. verdict: what `verify` found of the folder, under `authority`, a
+    certificate that whoever verifies needs; None where nobody vouches for the parties.
     """
 
     run: str
@@ -53,6 +58,8 @@ class Result:
     delta: float | None
     statement: Statement
     neighbours: dict[str, list[str]]
+    verdict: Verdict
+    authority: Path | None
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -80,6 +87,7 @@ def run(
     plan = plan if isinstance(plan, Plan) else read_plan(Path(plan))
     progress = progress or Silent()
     launcher = _launcher(plan)
+    own = own_identity(plan, base)
     public = prepare(plan, base, home() / "cache")
     bound = bind(plan, public)
     index = RunIndex()
@@ -103,7 +111,7 @@ def run(
             progress.say(
                 f"  this plan ran before ({', '.join(before[:3])}): running it again pays again at every party"
             )
-        return _driven(Drive(bound, public, launcher, base, store, progress, observer or Unobserved()))
+        return _driven(Drive(bound, public, own, launcher, base, store, progress, observer or Unobserved()))
 
 
 def resume(
@@ -123,12 +131,13 @@ def resume(
     with closing(RunIndex().find(str(run))) as store:
         _check_open(store)
         wanted, base = _plan_again(store, None if plan is None else Path(plan))
+        own = own_identity(wanted, base)
         public = prepare(wanted, base, home() / "cache")
         bound = bind(wanted, public)
         _check_same(store, bound)
         progress.say(f"run {store.id}, resumed")
         store.note(resumed=(store.fact("resumed") or 0) + 1)
-        return _driven(Drive(bound, public, _launcher(wanted), base, store, progress, observer or Unobserved()))
+        return _driven(Drive(bound, public, own, _launcher(wanted), base, store, progress, observer or Unobserved()))
 
 
 def cancel(run: str | Path) -> str:
@@ -138,7 +147,8 @@ def cancel(run: str | Path) -> str:
     """
     with closing(RunIndex().find(str(run))) as store:
         _check_open(store)
-        return cancelled(store, _launcher(Plan.model_validate(store.fact("plan"))))
+        plan = Plan.model_validate(store.fact("plan"))
+        return cancelled(store, _launcher(plan), own_identity(plan, Path(store.fact("base"))))
 
 
 def forecast(plan: Plan | Path | str) -> Forecast:
@@ -186,6 +196,17 @@ def compare(
     return found
 
 
+def verify(folder: Path | str, *, trust: Path | str | None = None, revoked: Path | str | None = None) -> Verdict:
+    """Check a published folder: every file, who signed it, what its parties attest, and the promise that follows.
+
+    trust: the authority's ca.pem, from someone you trust; without it only accidental damage is found. revoked: the
+    certificates that it took back. Raises `RunError` for files that are neither, `IntegrityError` where there is no
+    folder.
+    """
+    known = None if trust is None else Trust.read(Path(trust), None if revoked is None else Path(revoked))
+    return verifying.verify(Path(folder), known)
+
+
 def runs() -> list[RunEntry]:
     """All runs of this user on this machine, newest first."""
     return RunIndex().entries()
@@ -203,7 +224,19 @@ def report(run: str | Path) -> dict[str, Any]:
 def _driven(drive: Drive) -> Result:
     statement, neighbours = drive.to_the_end()
     delta = None if statement.epsilon is None else drive.bound.plan.privacy.delta
-    return Result(drive.store.id, drive.student_folder, statement.epsilon, delta, statement, neighbours)
+    own, folder = drive.own, drive.student_folder
+    trust = None if own.authority is None else Trust(own.authority, own.identity.revoked)
+    authority = None if trust is None else own.folder / CA
+    return Result(
+        drive.store.id,
+        folder,
+        statement.epsilon,
+        delta,
+        statement,
+        neighbours,
+        verifying.verify(folder, trust),
+        authority,
+    )
 
 
 def _launcher(plan: Plan) -> Launcher:

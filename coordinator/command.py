@@ -19,6 +19,7 @@ from rich.table import Table
 
 from aggregation.errors import ConclaveError
 from coordinator.errors import PlanError, RunStopped
+from coordinator.provision_command import provision
 from protos.command_line import FAILURE, INTERRUPTED, USAGE, run_command
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(provision)
 out = Console(highlight=False, soft_wrap=True)
 
 WIDE = 200
@@ -159,6 +161,27 @@ def cancel(run: Run, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def check(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, a TOML file.")],
+    as_json: AsJson = False,
+) -> None:
+    """Look at everything that a run needs, here and at its parties, a line each: ok, or what to do. Spends nothing.
+
+    Ends with 0 when nothing is left to do (a warning is for you to judge), else with 1.
+    """
+    from coordinator.checking import check as look_over
+    from protos.checklist import passed, record, shown
+
+    lines = look_over(plan)
+    for line in shown(lines):
+        out.print(line, markup=False)
+    if as_json:
+        _json(record(lines))
+    if not passed(lines):
+        raise typer.Exit(FAILURE)
+
+
+@app.command()
 def forecast(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, a TOML file.")],
     as_json: AsJson = False,
@@ -264,6 +287,32 @@ def report(
         _json(found)
 
 
+@app.command()
+def verify(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A student's published folder.")],
+    trust: Annotated[
+        Path | None, typer.Option("--trust", metavar="FILE", help="The federation's ca.pem, from someone you trust.")
+    ] = None,
+    revoked: Annotated[
+        Path | None, typer.Option("--revoked", metavar="FILE", help="The certificates that it took back: revoked.pem.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a student's folder: every file, who signed it, what the parties attest, and the promise that follows."""
+    from coordinator import api
+    from coordinator.verifying import lines, record
+
+    if revoked is not None and trust is None:
+        raise typer.BadParameter("--revoked needs --trust: nobody else can take a certificate back.")
+    verdict = api.verify(folder, trust=trust, revoked=revoked)
+    for line in lines(verdict):
+        _prose(line)
+    if as_json:
+        _json(record(verdict))
+    if not verdict.ok:
+        raise typer.Exit(FAILURE)
+
+
 @contextmanager
 def _seen(metrics: str | None, log_json: bool) -> Iterator[tuple["Progress", "Observer"]]:
     """How a run is followed: on the terminal, or as JSON lines on standard error; and as metrics beside either."""
@@ -305,6 +354,7 @@ def _finished(result: Any, as_json: bool) -> None:
                 "unit": result.statement.plan.privacy.unit,
                 "record": result.statement.plan.privacy.record,
                 "metrics": result.metrics,
+                "verified": result.verdict.ok,
             }
         )
 
@@ -321,7 +371,14 @@ def _summary(result: Any) -> None:
         out.print("nearest words")
         for word, near in result.neighbours.items():
             out.print(f"  {word}: {', '.join(near)}", markup=False)
-    out.print(f"next: coordinator report {result.run}", markup=False)
+    if not result.verdict.ok:
+        from coordinator.verifying import lines
+
+        for line in lines(result.verdict):
+            _prose(line)
+    trusting = "" if result.authority is None else f" --trust {result.authority}"
+    out.print(f"verify: {'ok' if result.verdict.ok else 'WRONG'}", markup=False)
+    out.print(f"next: coordinator report {result.run} · coordinator verify {result.student}{trusting}", markup=False)
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -5,6 +5,7 @@ from there by the same code. Interrupted once, it finishes the block in hand; tw
 """
 
 import asyncio
+import base64
 import shutil
 import threading
 import time
@@ -15,11 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aggregation.errors import ConclaveError
+from aggregation.thresholded import ThresholdedVotes
 from coordinator import lease
 from coordinator.errors import PartyLost, PartyRefused, RunError, RunStopped
 from coordinator.federation import Federation
+from coordinator.identity import Own
 from coordinator.launchers import Launcher, LaunchRequest, PartyAddress
 from coordinator.link import Answered, GrpcLink
+from coordinator.manifest import SIGNATURE, Seal
 from coordinator.measure import Student, measured
 from coordinator.observing import Observer
 from coordinator.plan import Plan
@@ -31,6 +35,7 @@ from coordinator.report import Statement, state
 from coordinator.store import CANCELLED, FAILED, FINISHED, RESUMABLE, RUNNING, RunStore
 from coordinator.terms import Bound
 from coordinator.watching import Recorded
+from protos.signing import Signed
 
 if TYPE_CHECKING:
     from learning.skipgram import SkipGram
@@ -50,6 +55,7 @@ class Drive:
 
     bound: Bound
     public: Public
+    own: Own
     launcher: Launcher
     base: Path
     store: RunStore
@@ -93,7 +99,9 @@ class Drive:
         with self._stage("evaluate") as result:
             student = measured(model, self.bound.plan, self.public, signals)
             result |= {"metrics": student.metrics, "neighbours": student.neighbours}
-        statement = state(self.bound, present, store.fact("plan_hash"), student.metrics)
+        statement = state(
+            self.bound, present, store.fact("plan_hash"), student.metrics, run=store.id, sums=self._sums()
+        )
         if not store.finished("publish"):
             self._publish(student, statement)
         store.note(status=FINISHED, epsilon=statement.epsilon, privacy=statement.privacy, metrics=statement.metrics)
@@ -102,35 +110,76 @@ class Drive:
     def _collected(self) -> tuple[tuple[str, ...], dict[str, int]]:
         """Who stayed to the end, and how many parties are in the sum of each release; asked only if not stored."""
         plan = self.bound.plan
-        if self.store.finished("aggregate"):
-            kept = self.store.stages()["aggregate"][2]
+        if self.store.finished("attest"):
             if not self.store.fact("left"):
-                leave(self.store, self.launcher, self.base)
-            return tuple(kept["parties"]), kept["present"]
+                leave(self.store, self.launcher, self.base, self.own)
+            return self._kept()
         for name in plan.federation.names:
             self.progress.party(name, "starting" if plan.federation.shards is not None else "connecting")
-        request = LaunchRequest(party_tables(plan), self.store.folder / "parties", self.base)
+        tables = party_tables(plan)
+        issued = {name: self.own.vouched(name) for name in tables}
+        request = LaunchRequest(tables, self.store.folder / "parties", self.base, issued)
         with self.launcher.launch(request) as addresses:
-            return waited(lambda stops: self._ask(addresses, stops), self._say_stopping)
+            waited(lambda stops: self._ask(addresses, stops), self._say_stopping)
+        return self._kept()
 
-    async def _ask(
-        self, addresses: tuple[PartyAddress, ...], stops: Callable[[Callable[[], None]], None]
-    ) -> tuple[tuple[str, ...], dict[str, int]]:
-        federation = Federation.at(addresses, self.bound, self.progress, self.observer)
+    def _kept(self) -> tuple[tuple[str, ...], dict[str, int]]:
+        kept = self.store.stages()["aggregate"][2]
+        return tuple(kept["parties"]), kept["present"]
+
+    async def _ask(self, addresses: tuple[PartyAddress, ...], stops: Callable[[Callable[[], None]], None]) -> None:
+        federation = Federation.at(addresses, self.bound, self.own, self.progress, self.observer)
         stops(federation.stop)
         try:
             with self._stage("join"):
                 await federation.open(self.store.id, self.bound, spent=self._spent)
-            sums = await dped.collect(self.bound, self.public, federation, self.store, self._stage)
-            present = federation.present
+            if not self.store.finished("aggregate"):
+                await dped.collect(self.bound, self.public, federation, self.store, self._stage)
+            await self._attest(federation)
             await self._leave(federation)
-            return present, sums
         except PartyRefused:
             if not self._spent:  # then nobody needs to keep what was bounded, and running again costs nothing more
                 await self._leave(federation)
             raise
         finally:
             await federation.close()
+
+    async def _attest(self, federation: Federation) -> None:
+        """Have every party in a sum sign what the run has cost it.
+
+        Where one is lost before it could, nobody would vouch for its part: the sums start again without it, free.
+        """
+        with self._stage("attest") as result:
+            while True:
+                sums = self._sums()
+                took_part = sorted({name for parties in sums.values() for name in parties})
+                costs = {
+                    name: [release for release in self.bound.releases if name in sums[release.name]]
+                    for name in took_part
+                }
+                signed = await federation.attest(self.store.fact("plan_hash"), costs)
+                unsigned = [name for name in took_part if name not in signed]
+                if not unsigned:
+                    break
+                await self._without(federation, unsigned)
+            missing = {name: why for name, why in federation.lost.items() if name not in signed}
+            result |= {"signed": {name: _packed(each) for name, each in signed.items()}, "missing": missing}
+
+    async def _without(self, federation: Federation, unsigned: list[str]) -> None:
+        """Make the sums again of the parties that are left."""
+        gone = " and ".join(unsigned)
+        if any(isinstance(release.mechanism, ThresholdedVotes) for release in self.bound.releases):
+            raise PartyLost(
+                f"party {gone} was lost before it signed what the run cost it ({federation.lost.get(unsigned[0])}), "
+                "and its votes are in labels that are drawn once.\n  The run is stored, nothing was paid twice. When "
+                f"it is back (`party serve`):  coordinator resume {self.store.id}"
+            )
+        self.progress.say(f"  {gone} did not sign what the run cost it: the sums start again without it, at no cost")
+        await dped.collect(self.bound, self.public, federation, self.store, self._stage)
+
+    def _sums(self) -> dict[str, tuple[str, ...]]:
+        """Whose contributions are in each release; a training that is charged is its answers' parties'."""
+        return dped.parties_of(self.bound, self.store)
 
     @property
     def _spent(self) -> bool:
@@ -159,10 +208,22 @@ class Drive:
         folder = self.student_folder
         with self._stage("publish"):
             # A folder that a killed run renamed into its place is whole, and this run's: the place was free before.
-            if not (self.store.fact("publishing") and (folder / "privacy.json").exists()):
+            if not (self.store.fact("publishing") and (folder / SIGNATURE).exists()):
                 check_free(folder)
                 self.store.note(publishing=True)
-                publish(student, statement, folder)
+                publish(student, statement, folder, self._seal())
+
+    def _seal(self) -> Seal:
+        kept = self.store.stages()["attest"][2]
+        return Seal(
+            run=self.store.id,
+            plan_hash=self.store.fact("plan_hash"),
+            binding=self.bound.binding,
+            identity=self.own.identity,
+            attestations={name: _unpacked(each) for name, each in kept["signed"].items()},
+            not_attested=kept["missing"],
+            signed_at=time.time(),
+        )
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[dict[str, Any]]:
@@ -191,7 +252,7 @@ class Drive:
         self.progress.say("  stopping when the block in hand is stored; once more to stop at once")
 
 
-def cancelled(store: RunStore, launcher: Launcher) -> str:
+def cancelled(store: RunStore, launcher: Launcher, own: Own) -> str:
     """End a run for good; whoever drives it is asked to stop first. Returns one sentence on what was done."""
     driver = store.driver()
     if driver is not None:
@@ -203,7 +264,7 @@ def cancelled(store: RunStore, launcher: Launcher) -> str:
             return f"run {store.id} was asked to stop; {driver} still drives it. Cancel again when it let go."
     store.note(**{lease.CANCEL: None})
     with lease.held(store):
-        silent = leave(store, launcher, Path(store.fact("base")))
+        silent = leave(store, launcher, Path(store.fact("base")), own)
         store.note(status=CANCELLED, error=None)
     charged = "What it was charged for stays charged."
     if not silent:
@@ -214,7 +275,7 @@ def cancelled(store: RunStore, launcher: Launcher) -> str:
     )
 
 
-def leave(store: RunStore, launcher: Launcher, base: Path) -> list[str]:
+def leave(store: RunStore, launcher: Launcher, base: Path, own: Own) -> list[str]:
     """Tell the parties that a run which nobody asks anything more is over; the names of those that did not answer.
 
     Parties that a launcher starts are gone by then: what they kept is removed.
@@ -226,13 +287,16 @@ def leave(store: RunStore, launcher: Launcher, base: Path) -> list[str]:
         return []
     plan_hash = bytes.fromhex(store.fact("plan_hash"))
     with launcher.launch(LaunchRequest({}, store.folder / "parties", base)) as addresses:
-        silent = waited(lambda stops: _left(addresses, store.id, plan_hash), lambda: None)
+        silent = waited(lambda stops: _left(addresses, store.id, plan_hash, own), lambda: None)
     store.note(left=True)
     return silent
 
 
-async def _left(addresses: tuple[PartyAddress, ...], run_id: str, plan_hash: bytes) -> list[str]:
-    links = [GrpcLink(each.name, each.address, each.token, deadline=LEAVE_SECONDS) for each in addresses]
+async def _left(addresses: tuple[PartyAddress, ...], run_id: str, plan_hash: bytes, own: Own) -> list[str]:
+    identity = own.identity if own.tls else None
+    links = [
+        GrpcLink(each.name, each.address, each.token, identity=identity, deadline=LEAVE_SECONDS) for each in addresses
+    ]
     try:
         for link in links:
             link.bind(run_id, plan_hash)
@@ -240,6 +304,15 @@ async def _left(addresses: tuple[PartyAddress, ...], run_id: str, plan_hash: byt
         return [link.name for link, outcome in zip(links, outcomes, strict=True) if not isinstance(outcome, Answered)]
     finally:
         await asyncio.gather(*(link.close() for link in links))
+
+
+def _packed(signed: Signed) -> dict[str, str]:
+    parts = {"payload": signed.payload, "signature": signed.signature, "certificate": signed.certificate}
+    return {name: base64.b64encode(part).decode() for name, part in parts.items()}
+
+
+def _unpacked(kept: dict[str, str]) -> Signed:
+    return Signed(**{name: base64.b64decode(part) for name, part in kept.items()})
 
 
 def party_tables(plan: Plan) -> dict[str, dict[str, Any]]:

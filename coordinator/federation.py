@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -10,17 +10,19 @@ from numpy.typing import NDArray
 
 from coordinator.attendance import Attendance
 from coordinator.errors import PartyLost, PartyRefused, RunStopped
+from coordinator.identity import Own, attested, new_nonce, proven
 from coordinator.launchers import PartyAddress
 from coordinator.link import Answered, Batch, GrpcLink, Lost, Outcome, PartyLink, Refused
 from coordinator.observing import Observer
 from coordinator.progress import Progress
 from coordinator.retry import PatientLink, Retry
 from coordinator.store import RunStore
-from coordinator.terms import Bound
+from coordinator.terms import Bound, Release
 from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2
 from protos.digest import plan_hash
 from protos.refusal import Reason
+from protos.signing import Signed
 
 Value = TypeVar("Value")
 
@@ -50,9 +52,10 @@ class Federation:
     again before. Every verb raises `PartyRefused`, `PartyLost`, or `RunStopped` after `stop`.
     """
 
-    def __init__(self, links: Sequence[PartyLink], minimum: int, attendance: Attendance) -> None:
+    def __init__(self, links: Sequence[PartyLink], own: Own, minimum: int, attendance: Attendance) -> None:
         self._all = tuple(links)
         self._links = {link.name: link for link in links}
+        self._own = own
         self._minimum = minimum
         self._attendance = attendance
         self._run_id = ""
@@ -62,9 +65,14 @@ class Federation:
 
     @classmethod
     def at(
-        cls, addresses: Sequence[PartyAddress], bound: Bound, progress: Progress, observer: Observer | None = None
+        cls,
+        addresses: Sequence[PartyAddress],
+        bound: Bound,
+        own: Own,
+        progress: Progress,
+        observer: Observer | None = None,
     ) -> "Federation":
-        """A federation of gRPC links to these addresses, as patient as the plan says."""
+        """A federation of gRPC links to these addresses, as patient as the plan says, asked as whom `own` says."""
         settings = bound.plan.federation
         patience = settings.retry_seconds if settings.shards is None else min(settings.retry_seconds, LAUNCHED_SECONDS)
         attendance = Attendance(progress, observer, patience)
@@ -75,6 +83,7 @@ class Federation:
                     each.name,
                     each.address,
                     each.token,
+                    identity=own.identity if own.tls else None,
                     deadline=settings.deadline_seconds,
                     drop_after=settings.drop_after,
                     troubles=attendance,
@@ -84,7 +93,7 @@ class Federation:
             )
             for each in addresses
         ]
-        return cls(links, bound.plan.minimum_parties, attendance)
+        return cls(links, own, bound.plan.minimum_parties, attendance)
 
     @property
     def present(self) -> tuple[str, ...]:
@@ -111,7 +120,9 @@ class Federation:
         this raises.
         """
         self._run_id, self._spent = run_id, spent
-        described = await self._ask("be described", lambda link: link.describe())
+        nonces = {name: new_nonce() for name in self.present}
+        described = await self._ask("be described", lambda link: link.describe(nonces[link.name]))
+        peers: dict[str, party_pb2.Peer] = {}
         for name, answer in described.items():
             if answer.protocol_version != PROTOCOL_VERSION:
                 older = "an older" if answer.protocol_version < PROTOCOL_VERSION else "a newer"
@@ -125,8 +136,18 @@ class Federation:
                     f'the plan calls it "{name}", but the node at that address is party "{answer.name}". '
                     f"Mend the addresses in [federation] parties.{self._money}"
                 )
+            try:
+                certificate = proven(name, answer, nonces[name], self._own)
+            except PartyRefused as error:
+                raise PartyRefused(f"{error}{self._money}") from None
+            peers[name] = party_pb2.Peer(name=name, certificate=certificate)
         digest = plan_hash(bound.binding)
-        await self._ask("join", lambda link: link.join(run_id, bound.binding, digest))
+
+        def join(link: PartyLink) -> Coroutine[Any, Any, Outcome[None]]:
+            others = [peer for name, peer in peers.items() if name != link.name]
+            return link.join(run_id, bound.binding, digest, peers=others)
+
+        await self._ask("join", join)
         for name in self.present:
             self._attendance.state(name, "ready")
 
@@ -200,6 +221,16 @@ class Federation:
             found.clear()
         whole = [np.concatenate(parts).astype(np.int64) for parts in zip(*found, strict=True)]
         return dict(zip(self._links, whole, strict=True))
+
+    async def attest(self, digest: str, sums: Mapping[str, Sequence[Release]]) -> dict[str, Signed]:
+        """Every party's signed word on what the run has cost it, checked against the releases in whose sums it is.
+
+        digest: the plan hash, in hex. A party that is lost meanwhile attests nothing; `lost` says why.
+        """
+        signed = await self._ask("attest", lambda link: link.attest())
+        for name, each in signed.items():
+            attested(name, each, self._run_id, digest, sums.get(name, ()), self._own)
+        return signed
 
     async def leave(self) -> None:
         """End the run at every party that still answers."""

@@ -6,7 +6,7 @@ in `launch`. So the coordinator starts parties without importing the code that r
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -32,11 +32,13 @@ class LaunchRequest:
 
     parties: for each name the tables of a party file (`shard`, `policy`, ...), as `party serve` would read them.
     folder: a private folder of the run for everything the parties keep; relative paths in the tables start at `base`.
+    issued: for each name the certificates and the private keys that it signs with, PEM, made by this run.
     """
 
     parties: Mapping[str, Mapping[str, Any]]
     folder: Path
     base: Path
+    issued: Mapping[str, tuple[bytes, bytes]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

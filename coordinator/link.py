@@ -5,7 +5,7 @@ a party that is silent for longer than the deadline, but whose node says that it
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -21,7 +21,11 @@ from protos.conclave.v1.party_pb2_grpc import PartyStub
 from protos.credentials import bearer
 from protos.digest import artefact_digest, batch_digest
 from protos.framing import unframed
+from protos.identity import Identity
+from protos.probing import diagnose
 from protos.refusal import Reason, Refusal, refusal_of
+from protos.signing import Signed, signed_of
+from protos.tls import channel_credentials, channel_options
 
 Value = TypeVar("Value")
 OnPercent = Callable[[int | None], None]
@@ -113,9 +117,17 @@ class PartyLink(Protocol):
     @property
     def traffic(self) -> int: ...
 
-    async def describe(self) -> Outcome[party_pb2.DescribeResponse]: ...
+    async def describe(self, nonce: bytes) -> Outcome[party_pb2.DescribeResponse]: ...
 
-    async def join(self, run_id: str, plan: plan_pb2.Plan, plan_hash: bytes) -> Outcome[None]: ...
+    async def join(
+        self,
+        run_id: str,
+        plan: plan_pb2.Plan,
+        plan_hash: bytes,
+        *,
+        peers: Sequence[party_pb2.Peer] = (),
+        needs: party_pb2.Needs | None = None,
+    ) -> Outcome[None]: ...
 
     async def leave(self) -> Outcome[None]: ...
 
@@ -127,12 +139,16 @@ class PartyLink(Protocol):
         self, release: str, batches: Iterable[Batch], columns: int
     ) -> AsyncIterator[Outcome[NDArray[np.int32]]]: ...
 
+    async def attest(self) -> Outcome[Signed]: ...
+
     async def close(self) -> None: ...
 
 
 class GrpcLink:
     """A party at an address, asked once a call; `coordinator.retry` asks again.
 
+    identity: who we are, for mutual TLS with a node that must be this party's by its certificate; without one the call
+    goes in plain text. A new connection is looked at first: a certificate that is wrong is told in a sentence, at once.
     deadline: seconds of silence after which the node is asked for its health. drop_after: seconds of silence after
     which a party is given up though its node serves; None waits.
     """
@@ -143,17 +159,20 @@ class GrpcLink:
         address: str,
         token: str = "",
         *,
+        identity: Identity | None = None,
         deadline: float = 60.0,
         drop_after: float | None = None,
         troubles: Troubles | None = None,
     ) -> None:
         self._name = name
         self._address = address
+        self._identity = identity
         self._deadline = deadline
         self._drop_after = drop_after
         self._troubles = troubles or Untroubled()
         self._metadata = bearer(token)
         self._run = party_pb2.RunContext()
+        self._looked = False
         self._broken = False
         self.traffic = 0
         self._dial()
@@ -167,26 +186,51 @@ class GrpcLink:
         """Have every later call carry this run, which the party joined before."""
         self._run = party_pb2.RunContext(run_id=run_id, plan_hash=plan_hash)
 
-    async def describe(self) -> Outcome[party_pb2.DescribeResponse]:
-        """Ask who is there; waits for a node that is just starting, up to the deadline."""
-        await self._mend()
-        request = party_pb2.DescribeRequest()
+    async def describe(self, nonce: bytes) -> Outcome[party_pb2.DescribeResponse]:
+        """Ask who is there; waits for a node that is just starting, up to the deadline.
+
+        nonce: 16 to 64 fresh random bytes, which the party signs; whoever asked checks that.
+        """
+        if (trouble := await self._mend()) is not None:
+            return trouble
+        request = party_pb2.DescribeRequest(nonce=nonce)
         return await self._outcome(self._stub.Describe(request, metadata=self._metadata, wait_for_ready=True))
 
-    async def join(self, run_id: str, plan: plan_pb2.Plan, plan_hash: bytes) -> Outcome[None]:
-        """Bind this party to a run; every later call carries its id and plan hash."""
-        await self._mend()
-        run = party_pb2.RunContext(run_id=run_id, plan_hash=plan_hash)
-        request = party_pb2.JoinRequest(protocol_version=PROTOCOL_VERSION, run=run, plan=plan)
+    async def join(
+        self,
+        run_id: str,
+        plan: plan_pb2.Plan,
+        plan_hash: bytes,
+        *,
+        peers: Sequence[party_pb2.Peer] = (),
+        needs: party_pb2.Needs | None = None,
+    ) -> Outcome[None]:
+        """Bind this party to a run; every later call carries its id and plan hash.
+
+        peers: who else takes part, by their signing certificates. needs: what the run is expected to take there; given,
+        the party says whether it would join, and nothing is bound.
+        """
+        if (trouble := await self._mend()) is not None:
+            return trouble
+        request = party_pb2.JoinRequest(
+            protocol_version=PROTOCOL_VERSION,
+            run=party_pb2.RunContext(run_id=run_id, plan_hash=plan_hash),
+            plan=plan,
+            peers=peers,
+            check_only=needs is not None,
+            needs=needs,
+        )
         joined = await self._outcome(self._stub.Join(request, metadata=self._metadata))
         if isinstance(joined, Answered):
-            self.bind(run_id, plan_hash)
+            if needs is None:
+                self.bind(run_id, plan_hash)
             return Answered(None)
         return joined
 
     async def leave(self) -> Outcome[None]:
         """Tell the party that the run is over; it may drop its working files. One deadline, slow or dead."""
-        await self._mend()
+        if (trouble := await self._mend()) is not None:
+            return trouble
         request = party_pb2.LeaveRequest(run=self._run)
         try:
             await self._stub.Leave(request, metadata=self._metadata, timeout=self._deadline)
@@ -196,7 +240,8 @@ class GrpcLink:
 
     async def provide(self, kind: str, content: bytes) -> Outcome[None]:
         """Send a public artefact; a party that has it already reads no further than the header."""
-        await self._mend()
+        if (trouble := await self._mend()) is not None:
+            return trouble
         header = party_pb2.ArtefactHeader(run=self._run, kind=kind, sha256=artefact_digest(content), size=len(content))
 
         def parts() -> Iterator[party_pb2.ProvideRequest]:
@@ -210,7 +255,8 @@ class GrpcLink:
 
     async def train(self, request: party_pb2.TrainRequest, on_percent: OnPercent) -> Outcome[None]:
         """Have something trained; the deadline runs anew with every sign of progress."""
-        await self._mend()
+        if (trouble := await self._mend()) is not None:
+            return trouble
         request.run.CopyFrom(self._run)
         call = self._stub.Train(request, metadata=self._metadata)
         try:
@@ -234,7 +280,9 @@ class GrpcLink:
         Each answer is int32 [rows, columns] modulo 2**32. Memory: one block; the party is not asked for the next
         before this one was taken.
         """
-        await self._mend()
+        if (trouble := await self._mend()) is not None:
+            yield trouble
+            return
         call = self._answer(metadata=self._metadata)
         try:
             for batch in batches:
@@ -252,6 +300,15 @@ class GrpcLink:
             yield self._failure(await _status_of(call, error))
         finally:
             call.cancel()
+
+    async def attest(self) -> Outcome[Signed]:
+        """Ask for the party's signed word on what the run has cost it; whoever asked checks it."""
+        if (trouble := await self._mend()) is not None:
+            return trouble
+        answered = await self._outcome(
+            self._stub.Attest(party_pb2.AttestRequest(run=self._run), metadata=self._metadata)
+        )
+        return Answered(signed_of(answered.value.statement)) if isinstance(answered, Answered) else answered
 
     async def close(self) -> None:
         """Close the connection."""
@@ -271,7 +328,14 @@ class GrpcLink:
                 return block
 
     def _dial(self) -> None:
-        self._channel = grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS)
+        if self._identity is None:
+            self._channel = grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS)
+        else:
+            self._channel = grpc.aio.secure_channel(
+                self._address,
+                channel_credentials(self._identity),
+                options=(*CHANNEL_OPTIONS, *channel_options(self._name)),
+            )
         self._stub = PartyStub(self._channel)
         self._health: Any = health_pb2_grpc.HealthStub(self._channel)
         # The generated stub's own reading would copy every block three times more.
@@ -281,12 +345,23 @@ class GrpcLink:
             response_deserializer=unframed,
         )
 
-    async def _mend(self) -> None:
-        """Leave a connection behind over which a call was lost."""
+    async def _mend(self) -> Lost | None:
+        """Leave a connection behind over which a call was lost; what is wrong with the transport, if anything is.
+
+        gRPC says of a handshake that failed only that nothing answers, so a new connection is looked at by hand.
+        """
         if self._broken:
             await self._channel.close()
             self._dial()
             self._broken = False
+            self._looked = self._identity is None  # plain text has no certificates that could have changed
+        if not self._looked:
+            wrong = await asyncio.to_thread(diagnose, self._address, self._name, self._identity)
+            if wrong is not None:
+                self._broken = True
+                return Lost(wrong, passing=False)
+            self._looked = True
+        return None
 
     async def _outcome(self, call: Awaitable[Value]) -> Outcome[Value]:
         try:
@@ -327,7 +402,9 @@ class GrpcLink:
         """Whether the node says over this very connection, and soon, that it serves."""
         try:
             said = await self._health.Check(
-                health_pb2.HealthCheckRequest(), timeout=min(HEALTH_SECONDS, self._deadline)
+                health_pb2.HealthCheckRequest(),
+                metadata=self._metadata,
+                timeout=min(HEALTH_SECONDS, self._deadline),
             )
         except grpc.aio.AioRpcError:
             return False

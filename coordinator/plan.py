@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from coordinator.errors import PlanError
-from protos.settings import Settings, SettingsError, read_settings
+from protos.settings import Settings, SettingsError, is_loopback, read_settings
 
 LARGEST_DELTA = 1e-3
 NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
@@ -123,12 +123,15 @@ class DropTable(Settings):
 class FederationTable(Settings):
     """`[federation]`: who takes part, who starts their nodes, and how long they are waited for.
 
+    identity: the folder that `coordinator provision` made, for mutual TLS and the signature on what is published;
+    without it, parties are asked in plain text, and on this machine alone.
     deadline_seconds: of silence, after which a node is asked whether it serves. retry_seconds: how long a party may be
     away, asked again and again, before the run goes on without it or stops, to be resumed; 0 asks once. stragglers:
     "wait" for a party as long as its node serves, or { drop_after = SECONDS } without a block or a sign of training.
     """
 
     launch: str
+    identity: str | None = None
     minimum_parties: Annotated[int, Field(ge=1)] | None = None
     parties: list[PartyEntry] = Field(default_factory=list)
     shards: ShardsTable | None = None
@@ -161,7 +164,12 @@ class FederationTable(Settings):
                     "[federation] parties is empty: a run needs at least one party. "
                     'Add { name = "north", address = "north.example:7443" }.'
                 )
+            self._check_plain()
         else:
+            if self.identity is not None:
+                raise ValueError(
+                    f'[federation] identity belongs to launch = "connect": what "{self.launch}" starts is its own.'
+                )
             if self.parties:
                 raise ValueError(f'[federation] parties belongs to launch = "connect", not to "{self.launch}".')
             if self.shards is None:
@@ -177,6 +185,16 @@ class FederationTable(Settings):
                 f"[federation] minimum_parties = {self.minimum_parties}, but the plan has {len(self.names)} parties."
             )
         return self
+
+    def _check_plain(self) -> None:
+        """Raises ValueError where plain text would leave this machine."""
+        away = [party for party in self.parties if not is_loopback(party.address.rpartition(":")[0])]
+        if self.identity is None and away:
+            raise ValueError(
+                f"[federation] identity is missing: {away[0].name} at {away[0].address} is on another machine, and "
+                'without it parties are asked in plain text. Set identity = "federation", the folder that `coordinator '
+                "provision federation` makes."
+            )
 
     @property
     def drop_after(self) -> float | None:

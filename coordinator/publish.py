@@ -4,6 +4,7 @@ The folder is made beside its place and renamed into it, so that nobody ever see
 """
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator import manifest
 from coordinator.errors import RunError
+from coordinator.manifest import Seal
 from coordinator.measure import Student
 from coordinator.report import Statement, markdown
 
@@ -24,8 +27,8 @@ def check_free(folder: Path) -> None:
         raise RunError(f"{folder} exists already. Choose another place to publish, or move it away.")
 
 
-def publish(student: Student, statement: Statement, folder: Path) -> None:
-    """Write the student's folder whole or not at all. Raises `RunError` when it cannot be written.
+def publish(student: Student, statement: Statement, folder: Path, seal: Seal) -> None:
+    """Write the student's folder whole and signed, or not at all. Raises `RunError` when it cannot be written.
 
     It loads in `SentenceTransformer(folder)` as mean word embeddings, and `vectors.txt` in
     `KeyedVectors.load_word2vec_format`; `skipgram.safetensors` holds every parameter for who wants the whole model.
@@ -38,14 +41,33 @@ def publish(student: Student, statement: Statement, folder: Path) -> None:
         _sentence_transformer(student, beside)
         (beside / "vectors.txt").write_text(word2vec(student.vocabulary.words, student.vectors), encoding="utf-8")
         _parameters(student, beside / "skipgram.safetensors")
-        (beside / "privacy.json").write_text(_json(statement.privacy), encoding="utf-8")
-        (beside / "README.md").write_text(card(student, statement), encoding="utf-8")
+        (beside / manifest.PRIVACY).write_text(_json(statement.privacy), encoding="utf-8")
+        (beside / manifest.CARD).write_text(card(student, statement), encoding="utf-8")
+        manifest.write(beside, seal)
+        _settle(beside)
         if folder.exists():
             folder.rmdir()
         beside.rename(folder)
+        _sync(folder.parent)
     except OSError as error:
         shutil.rmtree(beside, ignore_errors=True)
         raise RunError(f"{folder} cannot be written: {error.strerror}. Nothing was published.") from None
+
+
+def _settle(folder: Path) -> None:
+    """Make every file readable for all, whatever library wrote it, and wait until it is on disk."""
+    for path in folder.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+        _sync(path)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def word2vec(words: tuple[str, ...], vectors: NDArray[np.float32]) -> str:
@@ -85,6 +107,11 @@ KeyedVectors.load_word2vec_format("this-folder/vectors.txt").most_similar("{stud
 ```
 
 {markdown(statement)}
+## Checking it
+
+`coordinator verify this-folder --trust ca.pem`, with the `ca.pem` of the federation's authority, compares every file
+with the coordinator's signature, and this promise with what each party signed about its cost.
+
 ## Nearest words
 
 {rows}

@@ -1,6 +1,7 @@
 """What a run promises and what it measured: one statement for the report, the model card and `privacy.json`."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from aggregation.vectors import VectorMechanism
 from coordinator.plan import Plan
 from coordinator.store import RunStore
 from coordinator.terms import Bound, Release, rounded_up
+from protos.signing import RELATION
 
 TRUSTED_AGGREGATOR = (
     "Trusted aggregator: the coordinator received every party's bounded contribution with that party's share of the "
@@ -33,10 +35,15 @@ PLAIN_TRANSPORT = (
     "Transport: calls were neither encrypted nor authenticated by certificates; whoever could reach the wire could "
     "read what the coordinator read, and could have asked in its place."
 )
+SECURED_TRANSPORT = (
+    "Transport: calls were encrypted, and both ends showed certificates of the federation's authority, whose word on "
+    "who asks was believed."
+)
 NOT_PROTECTED = (
     "the number of parties, and the plan: its words, its settings and its noise",
     "how long each party took, which tells roughly how much text it has",
     "coarse facts that a party's policy lets it tell",
+    "that a party's ledger refused to pay, which may be because its text shares records with text charged before",
     "the person whose records lie at several parties: they have the composition of those parties' guarantees",
     "the result against a party that lies: nobody checks that a party clipped",
     "choices made by looking at earlier runs on the same data: only each party's own ledger adds those up",
@@ -57,20 +64,35 @@ class Statement:
     metrics: dict[str, Any]
 
 
-def state(bound: Bound, parties: tuple[str, ...], plan_hash: str, metrics: dict[str, Any]) -> Statement:
-    """Put together what can be said of a run whose sum over `parties` is complete."""
+def state(
+    bound: Bound,
+    parties: tuple[str, ...],
+    plan_hash: str,
+    metrics: dict[str, Any],
+    *,
+    run: str,
+    sums: Mapping[str, Sequence[str]],
+) -> Statement:
+    """Put together what can be said of a run whose sum over `parties` is complete.
+
+    sums: the parties in the sum of each release, by its name; one that is not there (a training) has all of `parties`.
+    """
     plan = bound.plan
     epsilon = bound.guarantee.epsilon if bound.private else None
     trust = [TRUSTED_AGGREGATOR]
     if any(isinstance(release.mechanism, ThresholdedVotes) for release in bound.releases):
         trust.append(CLEAR_VOTES)
-    trust.append(ONE_MACHINE if plan.federation.shards is not None else PLAIN_TRANSPORT)
+    if plan.federation.shards is not None:
+        trust.append(ONE_MACHINE)
+    else:
+        trust.append(PLAIN_TRANSPORT if plan.federation.identity is None else SECURED_TRANSPORT)
     privacy = {
         "format": 1,
+        "run": run,
         "plan_hash": plan_hash,
         "unit": plan.privacy.unit,
         "record": plan.privacy.record,
-        "relation": "add or remove one unit at one party",
+        "relation": RELATION,
         "epsilon": epsilon,
         "delta": plan.privacy.delta if bound.private else None,
         "accountant": bound.guarantee.accountant,
@@ -88,6 +110,7 @@ def state(bound: Bound, parties: tuple[str, ...], plan_hash: str, metrics: dict[
         "releases": [
             {
                 "name": release.name,
+                "parties": sorted(sums.get(release.name, parties)),
                 "charges": release.charges,
                 "values": release.rows * release.columns,
                 "says": described(release),
@@ -169,16 +192,20 @@ def described(release: Release) -> str:
 
 def promise(statement: Statement) -> str:
     """The guarantee in one sentence, or that there is none."""
-    privacy, table = statement.privacy, statement.plan.privacy
-    if statement.epsilon is None:
+    return promised(statement.privacy)
+
+
+def promised(privacy: Mapping[str, Any]) -> str:
+    """The same of what `privacy.json` holds."""
+    if privacy["epsilon"] is None:
         return (
             "No privacy guarantee: the noise can be reproduced from the plan's seed (insecure_reproducible_noise). "
             "This student is for comparing runs, not for publishing."
         )
-    unit = "all text of one user" if table.unit == "user" else f"one {table.record}"
+    unit = "all text of one user" if privacy["unit"] == "user" else f"one {privacy['record']}"
     return (
         f"Adding or removing {unit} at one party changes the probability of any student by at most a factor "
-        f"e^epsilon, epsilon = {rounded_up(statement.epsilon)}, up to delta = {privacy['delta']:g}."
+        f"e^epsilon, epsilon = {rounded_up(privacy['epsilon'])}, up to delta = {privacy['delta']:g}."
     )
 
 

@@ -6,7 +6,7 @@ a number and a digest, and neither is paid for more than once.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from coordinator.link import Answered, Batch, Lost, OnPercent, Outcome, PartyLink, Troubles
 from protos.conclave.v1 import party_pb2, plan_pb2
+from protos.signing import Signed
 
 Value = TypeVar("Value")
 
@@ -101,13 +102,21 @@ class PatientLink:
         """Tensor and artefact bytes exchanged so far, both ways."""
         return self._link.traffic
 
-    async def describe(self) -> Outcome[party_pb2.DescribeResponse]:
+    async def describe(self, nonce: bytes) -> Outcome[party_pb2.DescribeResponse]:
         """Ask who is there."""
-        return await self._asked("be described", self._link.describe)
+        return await self._asked("be described", lambda: self._link.describe(nonce))
 
-    async def join(self, run_id: str, plan: plan_pb2.Plan, plan_hash: bytes) -> Outcome[None]:
+    async def join(
+        self,
+        run_id: str,
+        plan: plan_pb2.Plan,
+        plan_hash: bytes,
+        *,
+        peers: Sequence[party_pb2.Peer] = (),
+        needs: party_pb2.Needs | None = None,
+    ) -> Outcome[None]:
         """Bind this party to a run."""
-        return await self._asked("join", lambda: self._link.join(run_id, plan, plan_hash))
+        return await self._asked("join", lambda: self._link.join(run_id, plan, plan_hash, peers=peers, needs=needs))
 
     async def leave(self) -> Outcome[None]:
         """Tell the party that the run is over, once: it is a courtesy that nothing waits for."""
@@ -156,6 +165,10 @@ class PatientLink:
                     return
             finally:
                 await stream.aclose()  # type: ignore[attr-defined]
+
+    async def attest(self) -> Outcome[Signed]:
+        """Ask for the party's signed word on what the run has cost it."""
+        return await self._asked("attest", self._link.attest)
 
     async def close(self) -> None:
         """Close the connection."""

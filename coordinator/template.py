@@ -37,6 +37,7 @@ split  = { by = "package", parties = 4 }   # by a column | "hash" (evenly) | "di
 _CONNECT = """\
 [federation]
 launch = "connect"                 # parties run at their own sites: `party serve --config party.toml`
+# identity = "federation"          # the folder of `coordinator provision`: mutual TLS. Without it, this machine alone
 minimum_parties = 2
 parties = [
   { name = "north", address = "127.0.0.1:7443" },

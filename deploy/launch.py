@@ -79,7 +79,8 @@ def _start(ray: Any, request: LaunchRequest, actors: dict[str, Any]) -> tuple[Pa
         tokens[name] = secrets.token_urlsafe(32)
         actors[name] = kind.options(num_cpus=0, max_restarts=0).remote()
         folder = str((request.folder / name).absolute())
-        started = actors[name].start.remote(name, dict(tables), folder, str(request.base.absolute()), tokens[name])
+        base, issued = str(request.base.absolute()), request.issued[name]
+        started = actors[name].start.remote(name, dict(tables), folder, base, tokens[name], issued)
         pending[started] = name
     addresses: dict[str, PartyAddress] = {}
     deadline = time.monotonic() + START_SECONDS

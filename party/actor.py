@@ -23,15 +23,18 @@ class PartyActor:
     def __init__(self) -> None:
         self._node: Node | None = None
 
-    async def start(self, name: str, tables: Mapping[str, Any], folder: str, base: str, token: str) -> tuple[str, str]:
+    async def start(
+        self, name: str, tables: Mapping[str, Any], folder: str, base: str, token: str, issued: tuple[bytes, bytes]
+    ) -> tuple[str, str]:
         """Start the node; returns its address and "", or "" and the sentence that says why there is none.
 
         tables: those of a party file; name, folder and listen are set here. base: where relative sources start.
+        issued: the certificates and private keys (PEM) that it signs with.
         """
         own = {"name": name, "listen": "127.0.0.1:0", "folder": folder}
         try:
             config = check_config({**tables, **own}, f"party {name}")
-            node = await _started(config, token, Path(base))
+            node = await _started(config, token, issued, Path(base))
         except (ConclaveError, SettingsError) as error:
             return "", str(error)
         except OSError as error:
@@ -46,7 +49,7 @@ class PartyActor:
             self._node = None
 
 
-async def _started(config: Any, token: str, base: Path) -> "Node":
+async def _started(config: Any, token: str, issued: tuple[bytes, bytes], base: Path) -> "Node":
     node_module = await asyncio.to_thread(__import__, "party.node", fromlist=["start"])
-    node: Node = await node_module.start(config, token=token, base=base)
+    node: Node = await node_module.start(config, token=token, issued=issued, base=base)
     return node

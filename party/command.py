@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import signal
 import sys
 import tempfile
@@ -37,6 +38,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+accounts = typer.Typer(name="account", help="The ledger's accounts.", no_args_is_help=True)
+app.add_typer(accounts)
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="The party file.", metavar="FILE")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on a line of its own.")]
@@ -111,6 +114,87 @@ async def _end(node: "Node", *, drain: bool) -> None:
     if drain:
         await node.drain()
     await node.stop()
+
+
+@app.command()
+def check(config: ConfigOption = Path("party.toml"), as_json: JsonOption = False) -> None:
+    """Look at everything that serving needs, a line each: ok, or what to do. Serves, charges and sends nothing.
+
+    Ends with 0 when nothing is left to do (a warning is for you to judge), else with 1.
+    """
+    from party.checking import check as look_over
+    from protos.checklist import passed, record, shown
+
+    lines = look_over(config)
+    print(json.dumps(record(lines)) if as_json else "\n".join(shown(lines)))
+    if not passed(lines):
+        raise typer.Exit(FAILURE)
+
+
+@app.command()
+def enroll(config: ConfigOption = Path("party.toml"), as_json: JsonOption = False) -> None:
+    """Make this party's keys and a request to have them certified. The keys never leave this machine."""
+    from party.enrolling import enroll as enrolls
+
+    settings = read_config(config)
+    made = enrolls(settings, config.absolute().parent)
+    if as_json:
+        print(json.dumps({"request": str(made.request), "key": str(made.key), "fingerprint": made.fingerprint}))
+        return
+    print(f"{made.key}: {'the keys that were there, left alone' if made.kept else 'new keys; they stay here'}")
+    print(f"{made.request}: the request, which holds no secret")
+    print(f"  fingerprint  {made.fingerprint}")
+    print("next: send the request to the federation's coordinator, and read the fingerprint out by telephone, to the")
+    print("      coordinator, who signs, and to the other parties, who pin it in [peers]. What comes back goes where")
+    print("      [identity] certificate says.")
+
+
+@accounts.command("open")
+def open_account(
+    lineage: Annotated[str | None, typer.Argument(help="The account's name. Default: the party file's.")] = None,
+    config: ConfigOption = Path("party.toml"),
+    as_json: JsonOption = False,
+) -> None:
+    """Open an account with the policy's cap, for the life of its data. On record, with the time and your user name."""
+    from party.accounts import open_account as opens
+    from party.config import LINEAGE
+    from party.runs import private_folder
+
+    settings = read_config(config)
+    name = lineage or settings.lineage
+    if not re.fullmatch(LINEAGE, name):
+        raise SettingsError(f"{name[:80]} is no name for an account. Use letters, digits, dots, _ and -, 64 at most.")
+    home, policy = settings.home(config.absolute().parent), settings.policy
+    private_folder(home)
+    account, new = opens(home, name, epsilon=policy.epsilon, delta=policy.delta, simulation=policy.simulation)
+    if as_json:
+        print(json.dumps({"account": account.lineage, "id": account.id, "opened": new}))
+    elif new:
+        print(f"Account {account.lineage} is open: epsilon {account.epsilon:g} at delta {account.delta:g}, for good.")
+        print("Records that another account here was charged for bring those charges with them.")
+    else:
+        print(f"Account {account.lineage} was open already. Nothing was changed; see party budget.")
+
+
+@app.command()
+def budget(
+    config: ConfigOption = Path("party.toml"),
+    every: Annotated[bool, typer.Option("--all", help="All accounts of the ledger, not the party file's alone.")] = (
+        False
+    ),
+    as_json: JsonOption = False,
+) -> None:
+    """Show what the account was charged, by run, and what is left. Reads the ledger, also beside a running node."""
+    from party.budget import shown as lines_of
+    from party.budget import statements, to_json
+
+    settings = read_config(config)
+    found = statements(settings.home(config.absolute().parent), None if every else settings.lineage)
+    if as_json:
+        print(json.dumps([to_json(each) for each in found] if every else to_json(found[0])))
+        return
+    texts = ["\n".join(f"  {name:<10} {line}".rstrip() for name, line in lines_of(each)) for each in found]
+    print("\n\n".join(texts))
 
 
 @app.command()

@@ -1,13 +1,14 @@
 """The party's own file: where it listens, what its shard is, and the policy that binds every plan."""
 
 import glob
-import ipaddress
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from protos.settings import Settings, SettingsError, check_settings, read_settings
+from protos.certificates import FINGERPRINT
+from protos.settings import Settings, SettingsError, check_settings, is_loopback, read_settings
 
 NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 LINEAGE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -15,6 +16,12 @@ LINEAGE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _LOCAL_ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")
 
 SIZE_FACT = "size-to-nearest-1000"
+
+
+def _fingerprint(text: str) -> str:
+    if re.fullmatch(FINGERPRINT, text) is None:
+        raise ValueError('this is no fingerprint. It is "SHA256:" and 64 digits or letters from a to f.')
+    return text
 
 
 class PartTable(Settings):
@@ -62,6 +69,8 @@ class PolicyTable(Settings):
     said to have, public; no rate, bound or fact is ever taken from the true count.
     simulation: the text is not private (a trial on one machine); only then is insecure noise admitted.
     clear_votes: votes may go to the coordinator as they are, which is then trusted to draw the noise.
+    minimum_noise: noise multiplier that every charged release must have at least. maximum_queries: what one plan may
+    ask. weights: the parameters of a model may leave. `party.policy` defines all three.
     """
 
     epsilon: Annotated[float, Field(gt=0)]
@@ -72,6 +81,9 @@ class PolicyTable(Settings):
     declared_size: Annotated[int, Field(ge=1)] | None = None
     simulation: bool = False
     clear_votes: bool = False
+    minimum_noise: Annotated[float, Field(gt=0)] | None = None
+    maximum_queries: Annotated[int, Field(ge=1)] | None = None
+    weights: bool = False
 
     @model_validator(mode="after")
     def _size_is_declared(self) -> "PolicyTable":
@@ -81,6 +93,22 @@ class PolicyTable(Settings):
                 "never one it counted."
             )
         return self
+
+
+Fingerprint = Annotated[str, AfterValidator(_fingerprint)]
+
+
+class IdentityTable(Settings):
+    """`[identity]`: the files that say who this party is, relative to the party file.
+
+    authority: the fingerprint of the federation's authority, learned out of band; nothing is served without it, but
+    `party enroll` comes before it is known. revoked: the authority's list of certificates it took back.
+    """
+
+    certificate: Annotated[str, Field(min_length=1)]
+    key: Annotated[str, Field(min_length=1)]
+    authority: Fingerprint | None = None
+    revoked: Annotated[str, Field(min_length=1)] | None = None
 
 
 class MetricsTable(Settings):
@@ -103,7 +131,9 @@ class PartyConfig(Settings):
 
     listen: host and port; port 0 takes any free one. folder: what the party keeps (ledger, runs), relative to the file.
     account: the ledger's lineage; it survives renaming the party and adding records. drain_seconds: how long a training
-    may go on when the node is told to end. metrics: none are served without the table.
+    may go on when the node is told to end. metrics: none are served without the table. plaintext: no TLS and nobody
+    asked who they are, for a trial on this machine. identity: who this party is, for mutual TLS. peers: by name, the
+    fingerprints of parties' signing keys, learned out of band.
     """
 
     name: Annotated[str, Field(pattern=NAME)]
@@ -115,6 +145,8 @@ class PartyConfig(Settings):
     metrics: MetricsTable | None = None
     shard: ShardTable
     policy: PolicyTable
+    identity: IdentityTable | None = None
+    peers: dict[Annotated[str, Field(pattern=NAME)], Fingerprint] = Field(default_factory=dict)
 
     @field_validator("listen")
     @classmethod
@@ -124,11 +156,19 @@ class PartyConfig(Settings):
 
     @model_validator(mode="after")
     def _plaintext_stays_here(self) -> "PartyConfig":
-        host, _ = split_address(self.listen)
-        if not self.plaintext and not _is_loopback(host):
+        if not self.plaintext:
+            return self
+        if self.identity is not None:
+            raise ValueError("plaintext = true and [identity] contradict each other. Take one of them out.")
+        if not is_loopback(split_address(self.listen)[0]):
             raise ValueError(
-                f'listen = "{self.listen}" can be reached from other machines, and TLS is not there yet. Use '
-                f'"127.0.0.1:{split_address(self.listen)[1]}", or set plaintext = true on a network you trust.'
+                f'plaintext = true, and listen = "{self.listen}" can be reached from other machines. Use '
+                f'"127.0.0.1:{split_address(self.listen)[1]}", or an [identity] in place of plaintext (`party enroll`).'
+            )
+        if not self.policy.simulation:
+            raise ValueError(
+                "plaintext = true is for a trial with text that is nobody's secret: say so with simulation = true in "
+                "[policy], or use an [identity] in place of plaintext (`party enroll`)."
             )
         return self
 
@@ -167,15 +207,6 @@ def located(shard: ShardTable, base: Path) -> ShardTable:
         what = "no file matches it" if pattern else "there is no such file or folder"
         raise SettingsError(f'[shard] source = "{source}": {what} ({path.absolute()}).')
     return shard.model_copy(update={"source": str(path.absolute())}) if there else shard
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def read_config(path: Path) -> PartyConfig:

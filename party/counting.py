@@ -1,6 +1,7 @@
 """What a party's text comes to before anything leaves: units in chunks, and the bounded sum of their pair counts."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from learning.cooccurrence import Passage, pair_counts, unit_counts
 from learning.moments import Directions, contribute
 from learning.text import DataError
 from learning.words import Vocabulary, tokenize
+from party.census import written
 from party.errors import TrainingError
 from party.job import Job
 from party.shard import Unit, units
@@ -66,10 +68,10 @@ def counted_units(
     """Chunks of units: their ids, and their pair counts [units, words * words].
 
     Where every pair is a unit, rows are pairs, and the ids are those of the documents they come from, one a row.
-    Raises like `cooccurrence`.
+    The job's census is on disk when the last chunk was taken. Raises like `cooccurrence`.
     """
     size, done = len(vocabulary), 0
-    for chunk in _chunks(units(job.shard_table, job.record, by_user=job.by_user, cache=Path(job.cache))):
+    for chunk in _chunks(_units(job)):
         passages = [_encoded(unit, vocabulary) for unit in chunk]
         if job.pairs:
             counts = [pair_counts(each, size, job.window) for each in passages]
@@ -83,12 +85,28 @@ def counted_units(
         progress(job.percent(done))
 
 
+def take_census(job: Job) -> None:
+    """Read the shard for its census alone. Raises `ConclaveError` when it cannot be used."""
+    for _ in _units(job):
+        pass
+
+
 def vocabulary_of(job: Job) -> Vocabulary:
     """The public vocabulary that was provided. Raises `TrainingError`."""
     try:
         return Vocabulary.from_bytes(Path(job.vocabulary).read_bytes())
     except DataError as error:
         raise TrainingError(f"the vocabulary that was provided cannot be used: {error}") from None
+
+
+def _units(job: Job) -> Iterator[Unit]:
+    """The job's units; every document of theirs is in its census when they have all come."""
+    with ExitStack() as opened:
+        noted = None
+        if job.census:
+            key = bytes.fromhex(job.census_key)
+            noted = opened.enter_context(written(Path(job.census), key, job.shard_table)).note
+        yield from units(job.shard_table, job.record, by_user=job.by_user, cache=Path(job.cache), noted=noted)
 
 
 def _encoded(unit: Unit, vocabulary: Vocabulary) -> list[Passage]:

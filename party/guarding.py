@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 import grpc
+from grpc_health.v1 import health, health_pb2
 
 from party.storage import full, is_full
 from protos.refusal import Reason, Refusal, abort
@@ -61,6 +62,31 @@ def guarded_stream(verb: Callable[..., AsyncIterator[Said]]) -> Callable[..., As
             await _failed(node, verb.__name__, error, context)
 
     return guarding
+
+
+class GuardedHealth(health.aio.HealthServicer):
+    """The health service, for whoever may ask the node anything."""
+
+    def __init__(self, node: Guarded) -> None:
+        super().__init__()
+        self._node = node
+
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> Any:  # noqa: N802
+        """Whether a service serves; refused to strangers."""
+        await self._admit(context)
+        return await super().Check(request, context)
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:  # noqa: N802
+        """The same, from now on."""
+        await self._admit(context)
+        await super().Watch(request, context)
+
+    async def _admit(self, context: Context) -> None:
+        try:
+            self._node.authenticate(context)
+        except Refusal as refusal:
+            self._node.refused(refusal.reason)
+            await abort(context, refusal)
 
 
 async def _failed(node: Guarded, verb: str, error: Exception, context: Context) -> NoReturn:

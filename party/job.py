@@ -39,7 +39,11 @@ class Teaching:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to do with the shard. `release` is the plan's message in hexadecimal; `result` is written whole or not."""
+    """What to do with the shard. `release` is the plan's message in hexadecimal; `result` is written whole or not.
+
+    census: where hashes of what is read go (see `party.census`), under `census_key`; without it none are made.
+    only_census: they are all that is wanted.
+    """
 
     parent: int
     shard: dict[str, Any]
@@ -53,6 +57,9 @@ class Job:
     result: str
     teaching: Teaching | None = None
     directions: str = ""
+    census: str = ""
+    census_key: str = ""
+    only_census: bool = False
 
     @property
     def shard_table(self) -> ShardTable:

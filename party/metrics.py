@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 from party.config import split_address
 from party.errors import PartyError
-from party.ledger import Budget
+from party.lineages import Budget
 from protos.refusal import Reason
 
 _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

@@ -16,30 +16,34 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from party.answers import Answers
 from party.artefacts import Artefacts
+from party.attesting import attestation, described
+from party.checking import fits
 from party.config import SIZE_FACT, PartyConfig, located, split_address
 from party.draining import SENDING, Drain
 from party.errors import PartyError
-from party.guarding import Context, guarded, guarded_stream
+from party.guarding import Context, GuardedHealth, guarded, guarded_stream
 from party.job import Job, Teaching, release_of
 from party.ledger import Ledger
 from party.metrics import Metrics, MetricsServer
-from party.policy import admit, event_of
+from party.policy import admit, admit_peers, event_of
 from party.runs import NAME, Operation, Run, Runs, check_run_id, private_folder, remove_parts
-from party.serving import SERVER_OPTIONS, AnswersInBytes, check_free, no_port
+from party.serving import SERVER_OPTIONS, AnswersInBytes, check_free, listen, no_port, own_identity
 from party.storage import is_full
 from party.tasks import TRAINS, Asks, check_fit, insecure_key, job_of
 from party.training import Training
 from protos import PROTOCOL_VERSION
+from protos.certificates import IdentityError, Role, Use, check_certificate
 from protos.conclave.v1 import party_pb2, party_pb2_grpc
 from protos.credentials import shows
 from protos.digest import operation_digest, plan_hash
 from protos.framing import framed
+from protos.identity import Identity
 from protos.refusal import Reason, Refusal
+from protos.tls import caller
 
 log = logging.getLogger("conclave.party")
 
@@ -51,9 +55,16 @@ class Node(party_pb2_grpc.PartyServicer):
     """One party behind its port. `start` makes one; `stop` ends it and everything it started."""
 
     def __init__(
-        self, config: PartyConfig, home: Path, ledger: Ledger, token: str, training_log: Path | None = None
+        self,
+        config: PartyConfig,
+        home: Path,
+        ledger: Ledger,
+        identity: Identity,
+        token: str,
+        training_log: Path | None = None,
     ) -> None:
         self.config = config
+        self.identity = identity
         self.home = home
         self.port = 0
         self._ledger = ledger
@@ -69,7 +80,7 @@ class Node(party_pb2_grpc.PartyServicer):
         self._charged: set[tuple[str, str]] = set()
         self._trainings: dict[tuple[str, str], Training] = {}
         self._turn = asyncio.Semaphore(1)
-        self._health = health.aio.HealthServicer()
+        self._health = GuardedHealth(self)
         self._server: grpc.aio.Server | None = None
         self._stopping: asyncio.Task[None] | None = None
 
@@ -77,6 +88,11 @@ class Node(party_pb2_grpc.PartyServicer):
     def name(self) -> str:
         """The party's name."""
         return self.config.name
+
+    @property
+    def tls(self) -> bool:
+        """Whether this node speaks mutual TLS alone."""
+        return not self.identity.self_made and not self._token
 
     @property
     def metrics_port(self) -> int:
@@ -90,13 +106,29 @@ class Node(party_pb2_grpc.PartyServicer):
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     def authenticate(self, context: Context) -> None:
-        """Raises `Refusal` (AUTHENTICATION) unless the call carries this node's token."""
+        """Raises `Refusal` (AUTHENTICATION) unless the call comes from this federation's coordinator.
+
+        That is whoever holds a coordinator's certificate of the pinned authority, neither expired nor revoked; at a
+        node that a launcher started, whoever knows its token.
+        """
         if not shows(context.invocation_metadata() or (), self._token):
             raise Refusal(
                 Reason.AUTHENTICATION,
                 f"party {self.config.name} wants the token of whoever started it; none, or "
                 "another, came with this call.",
             )
+        if not self.tls:
+            return
+        certificate = caller(context)
+        if certificate is None:
+            raise Refusal(Reason.AUTHENTICATION, f"party {self.name} answers a coordinator that shows its certificate.")
+        own = self.identity
+        try:
+            check_certificate(
+                certificate, authority=own.authority, role=Role.COORDINATOR, use=Use.TRANSPORT, revoked=own.revoked
+            )
+        except IdentityError as error:
+            raise Refusal(Reason.AUTHENTICATION, f"party {self.name} does not answer this caller: {error}") from None
 
     def refused(self, reason: Reason) -> None:
         """Count a refusal."""
@@ -114,6 +146,8 @@ class Node(party_pb2_grpc.PartyServicer):
             software_version=version("conclave-distill"),
             trains=TRAINS,
             facts=facts,
+            clock=time.time(),
+            identity=described(self.identity, request.nonce),
         )
 
     @guarded
@@ -140,8 +174,14 @@ class Node(party_pb2_grpc.PartyServicer):
             )
         terms = request.plan.terms
         await asyncio.to_thread(admit, terms, self.config)
+        admit_peers(request.peers, terms, self.config)
         run_id = request.run.run_id
         wanted = [(release.name, event_of(release)) for release in terms.releases]
+        if request.check_only:
+            await self._ledger.can_pay(wanted)
+            if (lacking := await asyncio.to_thread(fits, request.needs, self.home)) is not None:
+                raise Refusal(Reason.STORAGE, lacking)
+            return party_pb2.JoinResponse(party=name, protocol_version=PROTOCOL_VERSION)
         await self._ledger.join(run_id, computed, wanted)
         self._open[run_id] = await asyncio.to_thread(self._runs.make, run_id, computed, request.plan)
         log.info("joined run %s", run_id, extra={"event": "joined", "run": run_id})
@@ -165,6 +205,16 @@ class Node(party_pb2_grpc.PartyServicer):
         log.info("left run %s", run_id, extra={"event": "left", "run": run_id})
         await self._count()
         return party_pb2.LeaveResponse()
+
+    @guarded
+    async def Attest(self, request: party_pb2.AttestRequest, context: Context) -> party_pb2.AttestResponse:  # noqa: N802
+        run = await self._run(request.run)
+        charged = await self._ledger.charged(run.id)
+        signed = attestation(
+            self.identity, run, charged, self._ledger.account, simulation=self.config.policy.simulation
+        )
+        log.info("attested run %s", run.id, extra={"event": "attested", "run": run.id})
+        return party_pb2.AttestResponse(statement=signed)
 
     @guarded
     async def Provide(  # noqa: N802
@@ -297,7 +347,7 @@ class Node(party_pb2_grpc.PartyServicer):
                 f"release {release.name} was answered from already, and what it was answered from is gone; start a "
                 "new run.",
             )
-        job = job_of(request, run, self.config, self._artefacts, self.home)
+        job = job_of(request, run, self.config, self._artefacts, self.home, self._ledger.census_key)
         training = Training(digest, release.name, self._training_log)
         self._trainings[key] = training
         training.task = asyncio.create_task(self._train(run, request.operation_id, training, job))
@@ -310,9 +360,11 @@ class Node(party_pb2_grpc.PartyServicer):
             with self._metrics.training():
                 await asyncio.to_thread(check_fit, job)
                 if job.teaching is not None and job.teaching.training:
+                    if not await self._ledger.alone():
+                        await self._trained(run, training, replace(job, only_census=True))
                     job = await self._paid(run, job, job.teaching)
                     await self._count()
-                await training.run(job, self._turn, party=self.name, frank=self.config.policy.simulation)
+                await self._trained(run, training, job)
                 kept = Operation(operation, training.digest, training.release)
                 await asyncio.to_thread(run.keep_operation, kept)
         except Exception as error:
@@ -325,7 +377,22 @@ class Node(party_pb2_grpc.PartyServicer):
             what |= {"event": "trained", "seconds": round(training.seconds, 3)}
             log.info("trained %s in run %s", training.release, run.id, extra=what)
         finally:
+            Path(job.census).unlink(missing_ok=True)
             self._trainings.pop((run.id, operation), None)
+
+    async def _trained(self, run: Run, training: Training, job: Job) -> None:
+        """Have the job done, and what it read in the ledger, before anything of it counts.
+
+        Raises `Refusal` like `Training.run`, and BUDGET or POLICY where the account shares records with others and
+        their charges leave too little for this run.
+        """
+        await training.run(job, self._turn, party=self.name, frank=self.config.policy.simulation)
+        shared = await self._ledger.record(Path(job.census))
+        if shared:
+            known = ", ".join(shared)
+            log.warning("%s shares records with accounts that were charged here: %s", self.config.lineage, known)
+            await self._count()
+        await self._ledger.afford(run.id, [(each.name, event_of(each)) for each in run.terms.releases])
 
     async def _paid(self, run: Run, job: Job, teaching: Teaching) -> Job:
         """The job with the noise key of a private training, whose event is in the ledger when this returns.
@@ -355,9 +422,8 @@ class Node(party_pb2_grpc.PartyServicer):
         service = party_pb2.DESCRIPTOR.services_by_name["Party"].full_name
         party_pb2_grpc.add_PartyServicer_to_server(self, AnswersInBytes(server))  # type: ignore[arg-type]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection((service, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         try:
-            self.port = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            self.port = listen(server, host, port, self.identity if self.tls else None)
         except RuntimeError:
             raise PartyError(no_port(self.config.name, host, port, "it is in use")) from None
         for name in ("", service):
@@ -409,10 +475,13 @@ class Node(party_pb2_grpc.PartyServicer):
         await self.stop()
 
 
-async def start(config: PartyConfig, *, token: str = "", base: Path, quiet: bool = False) -> Node:
+async def start(
+    config: PartyConfig, *, token: str = "", issued: tuple[bytes, bytes] | None = None, base: Path, quiet: bool = False
+) -> Node:
     """Start a party's node and return it listening.
 
-    base: where the party file is; relative paths in it start there. token: what callers must show; empty for nothing.
+    base: where the party file is; relative paths in it start there. token: what callers must show; a node with a token
+    speaks plain text, and is a launcher's. issued: certificates and private keys (PEM) that a launcher gave it.
     quiet: training writes what it has to say to `training.log` in the party's folder, not to standard error.
     Raises `PartyError` (port in use, folder held by another node), `SettingsError` (no such source).
     """
@@ -423,7 +492,8 @@ async def start(config: PartyConfig, *, token: str = "", base: Path, quiet: bool
     except OSError as error:
         raise PartyError(f"party {config.name} cannot keep anything in {home}: {error.strerror}.") from None
     try:
-        return await _started(config, home, token, home / "training.log" if quiet else None)
+        identity = own_identity(config, home, base, token, issued)
+        return await _started(config, home, identity, token, home / "training.log" if quiet else None)
     except (OSError, sqlite3.Error) as error:
         if not is_full(error):
             raise
@@ -433,7 +503,7 @@ async def start(config: PartyConfig, *, token: str = "", base: Path, quiet: bool
         ) from None
 
 
-async def _started(config: PartyConfig, home: Path, token: str, training_log: Path | None) -> Node:
+async def _started(config: PartyConfig, home: Path, identity: Identity, token: str, training_log: Path | None) -> Node:
     policy = config.policy
     ledger = await Ledger.open(
         home, config.lineage, epsilon=policy.epsilon, delta=policy.delta, simulation=policy.simulation
@@ -441,7 +511,7 @@ async def _started(config: PartyConfig, home: Path, token: str, training_log: Pa
     try:
         remove_parts(home)
         Runs(home / "runs").tidy([run.id for run in await ledger.runs() if run.left_at is not None])
-        node = Node(config, home, ledger, token, training_log)
+        node = Node(config, home, ledger, identity, token, training_log)
     except BaseException:
         await ledger.close()
         raise

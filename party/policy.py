@@ -2,20 +2,25 @@
 
 import math
 import re
+from collections.abc import Sequence
+from fractions import Fraction
 from typing import Final
 
-from dp_accounting import DpEvent, SelfComposedDpEvent
+from cryptography import x509
+from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
 from aggregation.accounting import price
 from aggregation.counts import CountsMechanism
 from aggregation.errors import ConclaveError
+from aggregation.events import leaves
 from aggregation.free import FreeAnswers
 from aggregation.gradients import GradientMechanism
 from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
 from party.config import PartyConfig
 from party.mechanisms import broken, mechanism_of, shares_of
-from protos.conclave.v1 import plan_pb2
+from protos.certificates import fingerprint
+from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.refusal import Reason, Refusal
 
 RELEASE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}", re.ASCII)
@@ -37,6 +42,7 @@ def admit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
     _admit_company(terms, config)
     _admit_promise(terms, config)
     events = [_admit_release(release, terms, config) for release in terms.releases]
+    _admit_queries(terms, config)
     if terms.privacy.insecure_reproducible_noise:
         return
     try:
@@ -48,6 +54,69 @@ def admit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
             f"its releases cost epsilon {spent:.4g} at delta {terms.privacy.delta:g}, "
             f"above the {terms.privacy.epsilon:g} it promises"
         )
+
+
+def admit_peers(peers: Sequence[party_pb2.Peer], terms: plan_pb2.Terms, config: PartyConfig) -> None:
+    """Return when every party of the plan that `[peers]` pins has the signing key that is pinned, else raise `Refusal`.
+
+    The coordinator may run the certificate authority, so its word makes nobody a peer: what counts is the fingerprint
+    that was learned out of band. A pinned party for which no certificate came, or several keys, is refused as well.
+    Parties that are not pinned are fine here; under the secure sum each of them counts as a colluder.
+    """
+    for name, pinned in sorted(config.peers.items()):
+        if name not in terms.parties:
+            continue
+        given = {_fingerprint(peer) for peer in peers if peer.name == name}
+        if given != {pinned}:
+            shown = " and ".join(sorted(given)) or "no certificate"
+            raise _against(
+                "peers",
+                f"peers: the signing key of party {name} is pinned as {pinned}, and the coordinator gives {shown}; "
+                f"ask {name}'s administrator, not the coordinator, which key it is",
+            )
+
+
+def queries_of(release: plan_pb2.Release) -> int:
+    """How many queries a release may ask, as `maximum_queries` counts them: what is charged one by one.
+
+    Teachers' answers: `charges`, one a row. Counts, moments and a private training: `charges` too, which is one for a
+    whole matrix or training. Votes under a threshold are charged by a cap on all of them together: as many as that cap
+    pays for if every test fails, since the terms do not say how many will be asked. Free answers: none. Raises
+    `Refusal` (PLAN) like `mechanism_of`.
+    """
+    match mechanism_of(release):
+        case FreeAnswers():
+            return 0
+        case ThresholdedVotes() as votes:
+            failing, _ = votes.charges
+            return release.charges * math.floor(Fraction(votes.cap) / failing)
+    return release.charges
+
+
+def noise_of(event: DpEvent) -> float:
+    """The least noise in an event, as `minimum_noise` means it; infinite for an event that releases nothing.
+
+    It is the noise multiplier of the Gaussian releases that the event is made of: standard deviation of the noise in
+    the whole sum over that sum's L2 sensitivity, both as the accountant is told them. So it is, of
+      - counts and moments: `noise_multiplier`, of all cells together;
+      - teachers' answers: that of votes and hidden states of one query as the one Gaussian that they are,
+        1/z^2 = 1/z_votes^2 + 1/z_hidden^2;
+      - votes under a threshold: 1/sqrt(cap), that of all queries and tests together;
+      - private training: `noise_multiplier` of one step, without what sampling gains;
+      - free answers: nothing, for the training was looked at.
+    How often an event is charged does not enter: `maximum_queries` and the caps bound that. An event that is no
+    Gaussian release has noise of another kind, which is not compared: 0.
+    """
+    least = math.inf
+    for part, _ in leaves(event):
+        match part:
+            case GaussianDpEvent():
+                least = min(least, part.noise_multiplier)
+            case PoissonSampledDpEvent():
+                least = min(least, noise_of(part.event))
+            case _:
+                return 0.0
+    return least
 
 
 def event_of(release: plan_pb2.Release) -> DpEvent:
@@ -91,7 +160,8 @@ def _admit_promise(terms: plan_pb2.Terms, config: PartyConfig) -> None:
         raise _against("trust", "this party knows the trusted aggregator alone; the secure sum is not there yet")
     if privacy.insecure_reproducible_noise and not config.policy.simulation:
         raise _against(
-            "simulation", "insecure_reproducible_noise protects nobody; only a policy with simulation = true admits it"
+            "simulation",
+            "simulation = false; insecure_reproducible_noise protects nobody and is for a simulation alone",
         )
     if privacy.dropouts + privacy.colluders >= len(terms.parties):
         raise broken(f"{privacy.dropouts} dropouts and {privacy.colluders} colluders leave no honest party")
@@ -128,7 +198,26 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
             )
         case FreeAnswers():
             _admit_free(release, mechanism, terms)
-    return event_of(release)
+    if release.weights and not config.policy.weights:
+        raise _against("weights", f"weights = false; release {release.name} sends the parameters of a model")
+    event = event_of(release)
+    least, noise = config.policy.minimum_noise, noise_of(event)
+    if least is not None and noise < least:
+        raise _against(
+            "minimum_noise",
+            f"minimum_noise = {least:g}; release {release.name} has a noise multiplier of {noise:.4g}",
+        )
+    return event
+
+
+def _admit_queries(terms: plan_pb2.Terms, config: PartyConfig) -> None:
+    most = config.policy.maximum_queries
+    asked = {release.name: queries_of(release) for release in terms.releases}
+    if most is not None and sum(asked.values()) > most:
+        listed = ", ".join(f"{name} {queries:,}" for name, queries in asked.items() if queries)
+        raise _against(
+            "maximum_queries", f"maximum_queries = {most:,}; this plan may ask {sum(asked.values()):,} ({listed})"
+        )
 
 
 def _admit_size(mechanism: CountsMechanism | VectorMechanism, config: PartyConfig) -> None:
@@ -136,7 +225,7 @@ def _admit_size(mechanism: CountsMechanism | VectorMechanism, config: PartyConfi
     if declared is not None and declared * mechanism.levels >= CAPACITY:
         raise _against(
             "declared_size",
-            f"{declared} records of {mechanism.levels} levels may overflow a 32-bit sum; "
+            f"declared_size = {declared}; so many records of {mechanism.levels} levels may overflow a 32-bit sum; "
             f"levels up to {(CAPACITY - 1) // declared} would fit",
         )
 
@@ -148,6 +237,13 @@ def _admit_free(release: plan_pb2.Release, mechanism: FreeAnswers, terms: plan_p
         raise broken(f"release {release.name} is free after {mechanism.after[:40]!r}, which trains nothing privately")
     if [each.free.after for each in terms.releases if each.HasField("free")].count(mechanism.after) > 1:
         raise broken(f"two releases are free after {mechanism.after!r}; one training is one set of teachers")
+
+
+def _fingerprint(peer: party_pb2.Peer) -> str:
+    try:
+        return fingerprint(x509.load_der_x509_certificate(peer.certificate))
+    except ValueError:
+        return "something that is no certificate"
 
 
 def _against(rule: str, what: str) -> Refusal:

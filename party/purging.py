@@ -4,8 +4,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from party.accounts import purge_run, read_runs
 from party.errors import PartyError
-from party.ledger import end_run, read_runs
 from party.runs import Runs
 
 
@@ -36,7 +36,7 @@ def purge(home: Path, run: str) -> None:
     if run not in [each.run for each in there]:
         known = ", ".join(each.run for each in there) or "none"
         raise PartyError(f"Nothing is kept here of run {run[:64]}. Runs of which something is: {known}.")
-    end_run(home, run)
+    purge_run(home, run)
     runs = Runs(home / "runs")
     runs.drop(run)
     if run in runs.kept():

@@ -52,6 +52,10 @@ class Run:
         """Where the bounded, noise-free sum of a release is kept until the run ends."""
         return self.folder / f"{release}.counts.npz"
 
+    def census(self, release: str) -> Path:
+        """Where a training leaves hashes of what it read, on their way into the ledger."""
+        return self.folder / f".{release}.census.part"
+
     def operation(self, release: str) -> Operation | None:
         """What trained a release, once it has."""
         path = self.folder / f"{release}.operation.json"

@@ -1,11 +1,16 @@
 """The server that a node is behind: its options, its port, and how answers get on the wire."""
 
 import socket
+from pathlib import Path
 from typing import Any, Final
 
 import grpc
 
+from party.config import PartyConfig
 from party.errors import PartyError
+from protos.certificates import IdentityError, Role
+from protos.identity import Identity, load_identity, parse_identity, self_made
+from protos.tls import server_credentials
 
 SERVER_OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
@@ -30,6 +35,55 @@ class AnswersInBytes:
         own = handlers | {"Answer": handlers["Answer"]._replace(response_serializer=None)}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, own),))
         self._server.add_registered_method_handlers(service, own)
+
+
+def own_identity(
+    config: PartyConfig, home: Path, base: Path, token: str, issued: tuple[bytes, bytes] | None
+) -> Identity:
+    """Who a node is: by its party file, by what its launcher issued, or by a key of its own that nobody vouches for.
+
+    Raises `PartyError` where the party file has neither an identity nor leave to do without, and for certificates or
+    keys that are wrong.
+    """
+    name, table = config.name, config.identity
+    try:
+        if issued is not None:
+            return parse_identity(*issued, role=Role.PARTY)
+        if table is not None:
+            identity = load_identity(
+                base / table.certificate,
+                base / table.key,
+                role=Role.PARTY,
+                authority=table.authority,
+                revoked=None if table.revoked is None else base / table.revoked,
+            )
+            if identity.name != name:
+                raise PartyError(
+                    f"{base / table.certificate} is of party {identity.name}, and this party file is {name}'s. Name "
+                    "its own in [identity] certificate."
+                )
+            if table.authority is None:
+                raise PartyError(
+                    f"[identity] authority is missing in the file of party {name}. Ask whoever runs the federation, by "
+                    'telephone, for the fingerprint of its authority, and write authority = "SHA256:...".'
+                )
+            return identity
+        if not token and not config.plaintext:
+            raise PartyError(
+                f"party {name} has no [identity], so it could not tell who asks. Run `party enroll`, or, for a trial "
+                "on this machine with text that is nobody's secret, set plaintext = true."
+            )
+        return self_made(name, Role.PARTY, home / "identity")
+    except IdentityError as error:
+        raise PartyError(f"party {name}: {error}") from None
+
+
+def listen(server: grpc.aio.Server, host: str, port: int, identity: Identity | None) -> int:
+    """Open the port, for mutual TLS where there is an identity, and return it. Raises RuntimeError as gRPC does."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if identity is None:
+        return int(server.add_insecure_port(address))
+    return int(server.add_secure_port(address, server_credentials(identity)))
 
 
 def check_free(name: str, host: str, port: int) -> None:

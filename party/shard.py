@@ -9,7 +9,7 @@ import hmac
 import json
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,18 +38,26 @@ class Unit:
 
 
 def units(
-    shard: ShardTable, record: Kind, *, by_user: bool, cache: Path, skipped: Skipped | None = None
+    shard: ShardTable,
+    record: Kind,
+    *,
+    by_user: bool,
+    cache: Path,
+    skipped: Skipped | None = None,
+    noted: Callable[[Document], None] | None = None,
 ) -> Iterator[Unit]:
     """The units of this party's part of its source, streamed.
 
     record: a document is one unit; so is each sentence; for "pair" the documents come, and whoever counts takes each of
     their pairs for a unit. by_user: all records of a user are one unit; they are gathered through files below `cache`
-    (mode 0700), so memory holds about a 64th of the shard at a time.
+    (mode 0700), so memory holds about a 64th of the shard at a time. noted: is given every document of which anything
+    is in this part, once, before its units come.
 
     Raises `ShardError` when there is none, or when the settings cannot give such units; `learning.text.DataError` when
     the source cannot be read.
     """
     skipped = Skipped() if skipped is None else skipped
+    noted = noted or _nothing
     if by_user and shard.user is None:
         raise ShardError(
             "[shard] user is missing: the plan protects users. Name the column that says whose a record is."
@@ -59,7 +67,7 @@ def units(
             f'[shard] part: by = "{shard.part.by}" may divide one user among parties, and the plan protects users. '
             f'Use by = "hash" or by = "{shard.user}".'
         )
-    found = _by_user(shard, cache, skipped) if by_user else _by_record(shard, record, cache, skipped)
+    found = _by_user(shard, cache, skipped, noted) if by_user else _by_record(shard, record, cache, skipped, noted)
     empty = True
     for unit in found:
         empty = False
@@ -125,15 +133,22 @@ def _here(shard: ShardTable, unit: str, document: Document) -> bool:
     return shard.part is None or part_of(shard.part, unit, document.fields) == shard.part.part
 
 
-def _by_record(shard: ShardTable, record: Kind, cache: Path, skipped: Skipped) -> Iterator[Unit]:
+def _by_record(
+    shard: ShardTable, record: Kind, cache: Path, skipped: Skipped, noted: Callable[[Document], None]
+) -> Iterator[Unit]:
     together = shard.user is not None and shard.part is not None and shard.part.by == "hash"
     for document in read(source_of(shard), cache, skipped):
         if record == "sentence":
+            new = True
             for sentence in sentences(document.text):
                 name = hashlib.sha256(sentence.encode()).hexdigest()
                 if _here(shard, _user(shard, document) if together else name, document):
+                    if new:
+                        noted(document)
+                        new = False
                     yield Unit(name, (sentence,))
         elif _here(shard, _user(shard, document) if together else document.id, document):
+            noted(document)
             yield Unit(document.id, (document.text,))
 
 
@@ -141,7 +156,7 @@ def _user(shard: ShardTable, document: Document) -> str:
     return document.fields.get(shard.user, "") if shard.user is not None else ""
 
 
-def _by_user(shard: ShardTable, cache: Path, skipped: Skipped) -> Iterator[Unit]:
+def _by_user(shard: ShardTable, cache: Path, skipped: Skipped, noted: Callable[[Document], None]) -> Iterator[Unit]:
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="users-", dir=cache) as folder:
         spills = [Path(folder) / f"{number}.jsonl" for number in range(_SPILLS)]
@@ -152,6 +167,7 @@ def _by_user(shard: ShardTable, cache: Path, skipped: Skipped) -> Iterator[Unit]
                 if not user:
                     skipped.reasons[_NO_USER] += 1
                 elif _here(shard, user, document):
+                    noted(document)
                     spill = int(_fraction(0, "spill", user) * _SPILLS)
                     files[spill].write(json.dumps([user, document.text]) + "\n")
         for path in spills:
@@ -161,6 +177,10 @@ def _by_user(shard: ShardTable, cache: Path, skipped: Skipped) -> Iterator[Unit]
                     gathered[user].append(text)
             path.unlink()
             yield from (Unit(user, tuple(texts)) for user, texts in gathered.items())
+
+
+def _nothing(document: Document) -> None:
+    pass
 
 
 def _emptiness(shard: ShardTable, skipped: Skipped) -> str:

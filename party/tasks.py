@@ -71,7 +71,9 @@ class Asks:
         return cls(kind, getattr(request, kind).release)
 
 
-def job_of(request: party_pb2.TrainRequest, run: Run, config: PartyConfig, artefacts: Artefacts, home: Path) -> Job:
+def job_of(
+    request: party_pb2.TrainRequest, run: Run, config: PartyConfig, artefacts: Artefacts, home: Path, census_key: bytes
+) -> Job:
     """The job that does what a request asks. Raises `Refusal` (ARTEFACT, REQUEST) for one that cannot be done."""
     asks = Asks.of(request)
     release = run.release(asks.release)
@@ -96,6 +98,8 @@ def job_of(request: party_pb2.TrainRequest, run: Run, config: PartyConfig, artef
         result=str(run.counts(release.name)),
         teaching=_teaching(task, release, run, config.name, artefacts, home) if asks.kind == "teachers" else None,
         directions=str(_provided(artefacts, "directions", task.directions_sha256)) if asks.kind == "moments" else "",
+        census=str(run.census(release.name)),
+        census_key=census_key.hex(),
     )
 
 

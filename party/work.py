@@ -29,12 +29,18 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def work(job: Job, progress: Callable[[int], None]) -> None:
-    """Do the job: the bounded sum is at `job.result` when this returns. Raises `ConclaveError`."""
+    """Do the job: the bounded sum is at `job.result` when this returns, and its census at `job.census`.
+
+    Raises `ConclaveError`.
+    """
     from aggregation.counts import CountsMechanism
     from aggregation.vectors import VectorMechanism
-    from party.counting import cooccurrence, moments
+    from party.counting import cooccurrence, moments, take_census
     from party.mechanisms import answering
 
+    if job.only_census:
+        take_census(job)
+        return
     mechanism = answering(release_of(job.release))
     if isinstance(mechanism, CountsMechanism):
         total = cooccurrence(job, mechanism, progress)

@@ -116,6 +116,16 @@ async def collect(
     return present
 
 
+def parties_of(bound: Bound, store: RunStore) -> dict[str, tuple[str, ...]]:
+    """Whose contributions are in each release; a training's parties are those that answered after it."""
+    free = {each.mechanism.after: each.name for each in bound.releases if isinstance(each.mechanism, FreeAnswers)}
+    kept: dict[str, tuple[str, ...]] = {}
+    for release in bound.releases:
+        summed = LABELS if isinstance(release.mechanism, ThresholdedVotes) else free.get(release.name, release.name)
+        kept[release.name] = store.summed(summed)
+    return kept
+
+
 def stream_of(plan: Plan, release: str) -> NoiseStream:
     """The coordinator's own noise, where it is trusted to draw it."""
     if plan.privacy.insecure_reproducible_noise:

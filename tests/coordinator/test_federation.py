@@ -2,19 +2,25 @@
 servers that misbehave on purpose; the honest ones are met in test_run.py."""
 
 import asyncio
+import json
 import socket
 import time
 import tracemalloc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+from dp_accounting import GaussianDpEvent
 
+from aggregation.events import to_json
 from coordinator.attendance import Attendance
 from coordinator.errors import PartyLost, PartyRefused, RunStopped
 from coordinator.federation import Federation, modular_sum
+from coordinator.identity import Own
 from coordinator.launchers import PartyAddress
 from coordinator.observing import Unobserved
 from coordinator.plan import read_plan
@@ -23,11 +29,14 @@ from coordinator.store import RunIndex
 from coordinator.template import template
 from coordinator.terms import bind
 from protos import PROTOCOL_VERSION
+from protos.certificates import Role
 from protos.conclave.v1 import party_pb2, tensor_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyServicer, add_PartyServicer_to_server
 from protos.digest import batch_digest, plan_hash
 from protos.framing import framed
+from protos.identity import self_made
 from protos.refusal import Reason, Refusal, abort
+from protos.signing import sign
 
 ROWS, COLUMNS, BLOCK = 6, 4, 2
 
@@ -46,22 +55,35 @@ class Stub(PartyServicer):
     def __init__(self, name="north", matrix=None):
         self.name = name
         self.matrix = np.zeros((ROWS, COLUMNS), np.int32) if matrix is None else matrix
+        self.identity = self_made(name, Role.PARTY, None)
         self.version = PROTOCOL_VERSION
         self.refuses = None
         self.at = 1
         self.meanwhile = None
         self.trainings = []
         self.joined = None
+        self.cost = {}
         self.asked = []
 
     async def Describe(self, request, context):  # noqa: N802
-        return party_pb2.DescribeResponse(name=self.name, protocol_version=self.version, software_version="0.0.9")
+        said = sign(self.identity, "conclave describe 1", {"party": self.name, "nonce": request.nonce.hex()})
+        return party_pb2.DescribeResponse(
+            name=self.name, protocol_version=self.version, software_version="0.0.9", identity=said.message()
+        )
 
     async def Join(self, request, context):  # noqa: N802
         if self.refuses is not None:
             await abort(context, self.refuses)
         self.joined = request
         return party_pb2.JoinResponse(party=self.name, protocol_version=self.version)
+
+    async def Attest(self, request, context):  # noqa: N802
+        said = sign(self.identity, "conclave attestation 1", self.attests(request.run))
+        return party_pb2.AttestResponse(statement=said.message())
+
+    def attests(self, run):
+        costs = [{"name": "counts", "attempt": 0, "event": self.cost}]
+        return {"party": self.name, "run": run.run_id, "plan_hash": run.plan_hash.hex(), "releases": costs}
 
     async def Leave(self, request, context):  # noqa: N802
         return party_pb2.LeaveResponse()
@@ -165,7 +187,8 @@ def store(tmp_path):
 
 
 def federation(addresses, bound, progress=None, observer=None):
-    return Federation.at(addresses, bound, progress or Silent(), observer)
+    own = Own(self_made("coordinator.here", Role.COORDINATOR, None), None, False, Path("unused"))
+    return Federation.at(addresses, bound, own, progress or Silent(), observer)
 
 
 def aggregate(parties, store):
@@ -197,6 +220,105 @@ async def test_every_party_is_joined_with_the_whole_plan_and_its_hash(bound):
     assert north.joined.run.run_id == "run-1"
     assert north.joined.run.plan_hash == plan_hash(north.joined.plan) == plan_hash(bound.binding)
     assert south.joined.plan == bound.binding
+
+
+async def test_parties_hear_of_each_other_by_their_certificates(bound):
+    north, south = Stub("north"), Stub("south")
+    async with served(north, south) as addresses:
+        parties = federation(addresses, bound)
+        await parties.open("run-1", bound)
+        await parties.close()
+    (peer,) = north.joined.peers
+    assert (peer.name, peer.certificate) == ("south", south.identity.signing.public_bytes(Encoding.DER))
+    assert not north.joined.check_only
+
+
+class Liar(Stub):
+    """Says something else than it was asked to sign."""
+
+    def __init__(self, *arguments, **lies):
+        super().__init__(*arguments)
+        self.lies = lies
+
+    async def Describe(self, request, context):  # noqa: N802
+        asked = party_pb2.DescribeRequest(nonce=self.lies.get("nonce", request.nonce))
+        signer, self.identity = self.identity, self.lies.get("identity", self.identity)
+        answer = await super().Describe(asked, context)
+        self.identity = signer
+        if self.lies.get("unsigned"):
+            answer.ClearField("identity")
+        return answer
+
+    def attests(self, run):
+        return super().attests(run) | self.lies.get("attests", {})
+
+
+@pytest.mark.parametrize(
+    ("lies", "why"),
+    [
+        ({"unsigned": True}, "did not show that it is north"),
+        ({"nonce": b"old" * 10}, "did not show that it is north: it signed another question"),
+        ({"identity": self_made("south", Role.PARTY, None)}, "did not show that it is north.*south"),
+        ({"identity": self_made("north", Role.COORDINATOR, None)}, "did not show that it is north.*party"),
+    ],
+)
+async def test_a_party_that_cannot_prove_who_it_is_is_not_joined(bound, lies, why):
+    north = Liar("north", **lies)
+    async with served(north, Stub("south")) as addresses:
+        parties = federation(addresses, bound)
+        with pytest.raises(PartyRefused, match=rf"(?s)party north {why}.*Nothing was spent"):
+            await parties.open("r", bound)
+        await parties.close()
+    assert north.joined is None
+
+
+def costs(bound):
+    return {"north": bound.releases, "south": bound.releases}
+
+
+async def test_every_party_attests_what_the_run_cost_it(bound):
+    north, south = Stub("north"), Stub("south")
+    north.cost = south.cost = to_json(bound.releases[0].event)
+    digest = plan_hash(bound.binding).hex()
+    async with served(north, south) as addresses:
+        parties = federation(addresses, bound)
+        await parties.open("r", bound)
+        signed = await parties.attest(digest, costs(bound))
+        await parties.close()
+    assert json.loads(signed["south"].payload)["releases"][0]["event"] == south.cost
+    assert set(signed) == {"north", "south"}
+
+
+@pytest.mark.parametrize(
+    ("lies", "why"),
+    [
+        ({"run": "another"}, "attests another run"),
+        ({"plan_hash": "00"}, "attests another run"),
+        ({"party": "south"}, "attests another run"),
+        ({"releases": []}, "does not attest the cost of counts"),
+        ({"releases": None}, "does not attest the cost of counts"),
+    ],
+)
+async def test_an_attestation_of_something_else_ends_the_run(bound, lies, why):
+    north = Liar("north", attests=lies)
+    north.cost = to_json(bound.releases[0].event)
+    async with served(north) as addresses:
+        parties = federation(addresses, bound)
+        await parties.open("r", bound)
+        with pytest.raises(PartyRefused, match=f"party north {why}"):
+            await parties.attest(plan_hash(bound.binding).hex(), costs(bound))
+        await parties.close()
+
+
+async def test_a_cheaper_event_than_the_plans_is_not_accepted(bound):
+    north = Stub("north")
+    north.cost = to_json(GaussianDpEvent(1000.0))
+    async with served(north) as addresses:
+        parties = federation(addresses, bound)
+        await parties.open("r", bound)
+        with pytest.raises(PartyRefused, match="does not attest the cost of counts as the plan has it"):
+            await parties.attest(plan_hash(bound.binding).hex(), costs(bound))
+        await parties.close()
 
 
 def test_a_sum_that_leaves_32_bits_wraps_as_the_secure_sum_will():

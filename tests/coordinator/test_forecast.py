@@ -62,12 +62,13 @@ def home(folder, tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def priced_once(monkeypatch):
-    """Pricing takes seconds and says the same each time."""
-    calibrate, price = terms.calibrate, terms.price
+    """Pricing, and starting a process to time it, take seconds and say the same each time."""
+    calibrate, price, start = terms.calibrate, terms.price, cost.start_seconds
 
     def calibrated(make, epsilon, delta):
         return once((repr(make(1.0)), epsilon, delta), lambda: calibrate(make, epsilon, delta))
 
+    monkeypatch.setattr(cost, "start_seconds", lambda: once("start", start))
     monkeypatch.setattr(terms, "calibrate", calibrated)
     monkeypatch.setattr(terms, "price", lambda events, delta: once((repr(events), delta), lambda: price(events, delta)))
 

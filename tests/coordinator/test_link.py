@@ -220,7 +220,7 @@ async def test_what_asking_again_will_not_mend_says_so():
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     link = GrpcLink("north", f"127.0.0.1:{port}")
-    outcome = await link.describe()
+    outcome = await link.describe(b"n" * 32)
     await link.close()
     await server.stop(0)
     assert outcome == Lost(f"what answers at 127.0.0.1:{port} is not a Conclave party of this protocol", passing=False)

@@ -280,7 +280,8 @@ def hash_of(tmp_path, text):
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("127.0.0.1:7443", "elsewhere.example:1234"),
+        ("127.0.0.1:7443", "127.0.0.2:1234"),
+        ('launch = "connect"', 'launch = "connect"\nidentity = "federation"'),
         ("minimum_parties = 2", "minimum_parties = 2\ndeadline_seconds = 5"),
         ("minimum_parties = 2", "minimum_parties = 2\nretry_seconds = 0"),
         ("minimum_parties = 2", "minimum_parties = 2\nstragglers = { drop_after = 600 }"),
@@ -319,3 +320,16 @@ def test_the_document_that_parties_read_is_canonical_and_whole(tmp_path):
     assert tables["federation"]["parties"] == ["north", "south"]
     assert "127.0.0.1" not in document
     assert json.dumps(tables, sort_keys=True, separators=(",", ":")) == document
+
+
+def test_parties_on_other_machines_are_not_asked_in_plain_text(tmp_path):
+    away = CONNECT.replace("127.0.0.1:7443", "elsewhere.example:1234")
+    with pytest.raises(PlanError, match=r"identity is missing: north at elsewhere.example:1234.*provision federation"):
+        read(tmp_path, away)
+    known = away.replace('launch = "connect"', 'launch = "connect"\nidentity = "federation"')
+    assert read(tmp_path, known).federation.identity == "federation"
+
+
+def test_what_a_run_starts_itself_needs_no_identity(tmp_path):
+    with pytest.raises(PlanError, match=r'identity belongs to launch = "connect"'):
+        read(tmp_path, template("ray").replace('launch = "ray"', 'launch = "ray"\nidentity = "federation"'))

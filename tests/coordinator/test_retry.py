@@ -57,10 +57,10 @@ class Scripted:
         self.script = iter(script)
         self.asked = []
 
-    async def describe(self):
+    async def describe(self, nonce):
         return self._next("describe")
 
-    async def join(self, run_id, plan, plan_hash):
+    async def join(self, run_id, plan, plan_hash, *, peers=(), needs=None):
         return self._next("join")
 
     async def leave(self):
@@ -107,7 +107,7 @@ async def test_a_lost_party_is_asked_until_it_answers_and_both_are_told():
 
 async def test_it_is_given_up_when_the_limit_is_over_and_not_before():
     link, time, _ = patient(Scripted(*[GONE] * 1000), limit=40.0)
-    outcome = await link.describe()
+    outcome = await link.describe(b"n" * 32)
     assert sum(time.naps) == pytest.approx(40.0)
     assert outcome.why == f"nothing answers; asked {len(time.naps) + 1} times in 40 s"
 
@@ -116,12 +116,12 @@ async def test_time_that_a_call_takes_counts_too():
     time = Time()
 
     class Hanging(Scripted):
-        async def describe(self):
+        async def describe(self, nonce):
             time.now += 60
             return self._next("describe")
 
     link = PatientLink(Hanging(*[GONE] * 1000), time.policy(300.0), Told())
-    outcome = await link.describe()
+    outcome = await link.describe(b"n" * 32)
     assert isinstance(outcome, Lost)
     assert 1360 <= time.now < 1440
 

@@ -21,13 +21,14 @@ import numpy as np
 import pytest
 
 from aggregation.events import to_json
-from coordinator import api, lease
+from coordinator import api, lease, provisioning
 from coordinator.command import main
 from coordinator.link import GrpcLink
 from coordinator.plan import read_plan
 from coordinator.store import RunIndex, RunStore
 from coordinator.template import template
 from coordinator.terms import bind
+from protos.identity import write_private
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("CONCLAVE_DATA") or ROOT.parent / "shared/data")
@@ -78,16 +79,22 @@ def toml(value):
 
 
 @contextmanager
-def serving(tables, folder):
-    """`party serve` processes with these tables as their files; yields their addresses by name."""
+def serving(tables, folder, federation=None):
+    """`party serve` processes with these tables as their files; yields their addresses by name.
+
+    federation: a folder whose authority vouches for them; in plain text without one.
+    """
     command = Path(sys.executable).with_name("party")
     with ExitStack() as stack:
         nodes = {}
         for name, party in tables.items():
             file = folder / f"{name}.toml"
             lines = [f'name = "{name}"', 'listen = "127.0.0.1:0"']
+            lines += ["plaintext = true"] if federation is None else [identified(name, folder, federation)]
             lines += [f"{table} = {toml(party[table])}" for table in ("shard", "policy")]
             file.write_text("\n".join(lines))
+            if not party["policy"]["simulation"]:
+                subprocess.run([command, "account", "open", "--config", file], check=True, capture_output=True)
             node = subprocess.Popen(
                 [command, "serve", "--config", file, "--json"],
                 stdout=subprocess.PIPE,
@@ -97,6 +104,15 @@ def serving(tables, folder):
             stack.callback(stop, node)
             nodes[name] = node
         yield {name: json.loads(node.stdout.readline())["address"] for name, node in nodes.items()}
+
+
+def identified(name, folder, federation):
+    """The `[identity]` of a party that the federation vouches for, as one line."""
+    bundle, keys = provisioning.vouched(federation, name)
+    (folder / f"{name}.pem").write_bytes(bundle)
+    write_private(folder / f"{name}.key", keys)
+    told = provisioning.authority_fingerprint(federation)
+    return f"identity = {toml({'certificate': f'{name}.pem', 'key': f'{name}.key', 'authority': told})}"
 
 
 def stop(node):
@@ -118,11 +134,10 @@ def connected(text, addresses):
 
 
 def files_of(student):
-    """The model's files: what the promise and the card say of a run differs from run to run."""
+    """The model's files: what tells of the run, and what was signed at a time, differs from run to run."""
+    telling = r"(privacy|plan|manifest)\.json$|README\.md$|manifest\.sig$|coordinator\.pem$|attestations/"
     names = sorted(path.relative_to(student) for path in student.rglob("*") if path.is_file())
-    return {
-        str(name): (student / name).read_bytes() for name in names if str(name) not in ("privacy.json", "README.md")
-    }
+    return {str(name): (student / name).read_bytes() for name in names if not re.match(telling, str(name))}
 
 
 @pytest.fixture
@@ -356,8 +371,10 @@ def test_reproducible_noise_gives_no_guarantee_and_says_so_everywhere(addresses,
 def test_a_party_whose_text_is_private_refuses_reproducible_noise(plan, home, capsys):
     tables = api.party_tables(plan)
     tables["party-2"]["policy"]["simulation"] = False
-    with serving(tables, home) as addresses:
-        assert run_connected(SMALL.replace("dropouts = 0", INSECURE), addresses, "out") == 1
+    provisioning.make(home / "federation", "coordinator.example")
+    text = SMALL.replace("dropouts = 0", INSECURE).replace("[federation]", '[federation]\nidentity = "federation"')
+    with serving(tables, home, home / "federation") as addresses:
+        assert run_connected(text, addresses, "out") == 1
     said = capsys.readouterr().err
     assert "party party-2 refused to join" in said
     assert "insecure_reproducible_noise protects nobody" in said
@@ -615,7 +632,7 @@ def test_a_run_is_watched_from_its_store_and_logged_as_json(addresses, home, cap
     assert run_connected(SMALL, addresses, "out", "--log-json", "--metrics", "127.0.0.1:0") == 0
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [line["stage"] for line in lines if line["event"] == "stage" and line["state"] == "finished"] == [
-        "join", "provide", "train", "aggregate", "distil", "evaluate", "publish",
+        "join", "provide", "train", "aggregate", "attest", "distil", "evaluate", "publish",
     ]  # fmt: skip
     assert {line["run"] for line in lines} == {RunIndex().find("out").id}
     assert main(["watch", "out"]) == 0

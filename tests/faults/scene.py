@@ -20,11 +20,13 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from party.ledger import read_account
+from party.accounts import read_account
 
 MARK = "CONCLAVE_FAULTS"
 DYING = Path(__file__).with_name("dying.py")
 PARTIES = ("north", "south")
+TELLING = re.compile(r"(privacy|plan|manifest)\.json$|README\.md$|manifest\.sig$|coordinator\.pem$|attestations/")
+"""Files of a published folder that name the run or were signed at a time."""
 SECONDS = 120
 """After so long a process of a scene is taken to hang."""
 
@@ -74,6 +76,7 @@ BLOCKS = 10
 PARTY = """
 name = "{name}"
 listen = "127.0.0.1:{port}"
+plaintext = true
 
 [shard]
 source = "letters.jsonl"
@@ -194,12 +197,12 @@ class Scene:
         return (self.folder / f"{called}.log").read_text()
 
     def student(self, output="run"):
-        """The published model: every file but those two that tell of the run, by name."""
+        """The published model: every file but those that tell of the run, by name."""
         folder = self.folder / output / "student"
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         found = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
         assert "skipgram.safetensors" in found
-        return {name: content for name, content in found.items() if name not in ("privacy.json", "README.md")}
+        return {name: content for name, content in found.items() if not TELLING.match(name)}
 
     def charged(self, run):
         """What each party's ledger has of a run: its reservations as `(release, attempt, event)`, in order."""

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 POINTS = int(os.environ.get("CONCLAVE_FAULT_POINTS", "1"))
 """How many random points of each kind."""
-STAGES = ("join", "provide", "train", "aggregate", "distil", "evaluate", "publish")
+STAGES = ("join", "provide", "train", "aggregate", "attest", "distil", "evaluate", "publish")
 
 
 @pytest.fixture

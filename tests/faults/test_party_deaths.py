@@ -1,5 +1,6 @@
 """A party's node dies, or stops, in the midst of a run: the run goes on by itself, to the undisturbed run's student."""
 
+import json
 import re
 import signal
 import time
@@ -21,6 +22,7 @@ DEATHS = {
     "after the block is on disk, before it is sent": ("party.runs:Run.keep_block", "after", FIRST_VOTES + 3),
     "after the block is sent, before that is noted": ("party.ledger:Ledger.answered", "before", FIRST_VOTES + 2),
     "after the last block": ("party.ledger:Ledger.answered", "after", 20),
+    "when it is to sign what the run cost it": ("party.ledger:Ledger.charged", "after", 1),
     "after it left": ("party.ledger:Ledger.leave", "after", 1),
 }
 
@@ -46,7 +48,7 @@ def test_a_node_that_is_killed_and_started_again_gets_its_work_again(scenes, sce
     finished(scenes, scene, coordinator, undisturbed)
 
 
-@pytest.mark.parametrize(("file", "count"), [("an artefact", 4), ("a block", 14)])
+@pytest.mark.parametrize(("file", "count"), [("an artefact", 8), ("a block", 18)])
 def test_a_node_that_is_killed_in_the_midst_of_a_file_leaves_none_of_it(scenes, scene, undisturbed, file, count):
     dying = scene.serve("north", "os:fsync", "before", str(count))
     scene.serve("south")
@@ -152,6 +154,23 @@ def test_a_node_that_stays_away_ends_the_run_with_its_name_and_the_command_that_
     assert scene.started() == run
     scene.serve("north")
     finished(scenes, scene, scene.resume(run), undisturbed)
+
+
+def test_a_node_that_dies_for_good_before_it_signs_is_left_out_of_the_sums(scenes, scene):
+    dying = scene.serve("north", "party.ledger:Ledger.charged", "before", "1")
+    scene.serve("south")
+    plan = scene.plan(retry=3)
+    plan.write_text(plan.read_text().replace("delta = 1e-6", "delta = 1e-6\ndropouts = 1"))
+    code, said = scene.outcome(scene.run(plan))
+    assert dying.wait(scenes.SECONDS) == -signal.SIGKILL
+    assert code == 0, said
+    assert "north did not sign what the run cost it" in said
+    assert "verify: ok" in said
+    privacy = json.loads((scene.folder / "run/student/privacy.json").read_text())
+    assert [release["parties"] for release in privacy["releases"]] == [["south"], ["south"]]
+    assert all(charges for charges in scene.charged(scenes.last_json(said)["run"]).values()), "what was charged stays"
+    scene.stop()
+    assert scene.left() == []
 
 
 @pytest.mark.parametrize("where", STOPS)

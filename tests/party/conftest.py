@@ -1,6 +1,7 @@
 """A party on a real port, and a coordinator's half of the conversation, for the tests of this room."""
 
 import asyncio
+import functools
 import json
 import subprocess
 import sys
@@ -17,21 +18,27 @@ from learning.skipgram import SkipGram
 from learning.weights import to_bytes
 from learning.words import Vocabulary
 from party import work
-from party.config import PartyConfig, check_config
+from party.accounts import open_account, read_account
+from party.config import PartyConfig, check_config, read_config
 from party.node import Node, start
+from party.runs import private_folder
 from party.training import Training
 from protos import PROTOCOL_VERSION
+from protos.certificates import Authority, Request, Role, fingerprint, key_pem, new_authority, new_keys
 from protos.codec import TensorReader
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyStub
 from protos.credentials import bearer
 from protos.digest import artefact_digest, batch_digest, plan_hash
+from protos.identity import Identity, parse_identity, write_private
 from protos.refusal import refusal_of
+from protos.tls import channel_credentials, channel_options
 
 WORDS = ("apple", "bread", "cheese", "door", "egg", "fish")
 TEXTS = ("apple bread cheese", "door egg fish apple", "bread bread cheese door", "fish egg apple apple unknown")
 
 
+TOKEN = "the tests'"
 WIDTH = 4
 ANSWERS = plan_pb2.Release(
     name="answers",
@@ -109,8 +116,18 @@ def make_tables(where: Path, **changes: Any) -> dict[str, Any]:
 
 
 def make_config(where: Path, **changes: Any) -> PartyConfig:
-    """A checked party file."""
-    return check_config(make_tables(where, **changes), "party.toml")
+    """A checked party file, whose account somebody opened."""
+    config = check_config(make_tables(where, **changes), "party.toml")
+    open_account_of(config, where)
+    return config
+
+
+def open_account_of(config: PartyConfig, base: Path) -> None:
+    """What `party account open` does, where nobody did it yet and it must be done."""
+    home, policy = config.home(base), config.policy
+    if not policy.simulation and read_account(home / "ledger.sqlite", config.lineage) is None:
+        private_folder(home)
+        open_account(home, config.lineage, epsilon=policy.epsilon, delta=policy.delta, simulation=False)
 
 
 @dataclass
@@ -134,7 +151,12 @@ class Caller:
             raise refusal_of(error) or error from None
 
     async def describe(self) -> Any:
-        return await self.ask(self.stub.Describe(party_pb2.DescribeRequest(), metadata=bearer(self.token)))
+        request = party_pb2.DescribeRequest(nonce=b"n" * 32)
+        return await self.ask(self.stub.Describe(request, metadata=bearer(self.token)))
+
+    async def attest(self) -> Any:
+        request = party_pb2.AttestRequest(run=self.run)
+        return await self.ask(self.stub.Attest(request, metadata=bearer(self.token)))
 
     async def join(self, **changes: Any) -> Any:
         request = {"protocol_version": PROTOCOL_VERSION, "run": self.run, "plan": self.plan} | changes
@@ -227,6 +249,52 @@ class Caller:
         return self
 
 
+@dataclass
+class Served:
+    """What a caller needs to know of a node in another process: what it said when it began."""
+
+    address: str
+    metrics_port: int = 0
+
+
+@functools.cache
+def federation() -> Authority:
+    """The authority that vouches for the parties and the coordinator of these tests."""
+    return new_authority("the tests' federation")
+
+
+@functools.cache
+def coordinator() -> Identity:
+    """Who calls nodes in other processes."""
+    return issued_to("coordinator.here", Role.COORDINATOR)
+
+
+def issued_to(name: str, role: Role) -> Identity:
+    """An identity that the tests' federation vouches for."""
+    bundle, keys = certified(name, role)
+    return parse_identity(bundle, keys, role=role)
+
+
+def certified(name: str, role: Role) -> tuple[bytes, bytes]:
+    """Certificates and keys, PEM."""
+    transport, signing = new_keys()
+    request = Request(name, transport.public_key(), signing.public_key())
+    return federation().issue(request, role).pem(), key_pem(transport, signing)
+
+
+def identified(where: Path, name: str = "north") -> dict[str, str]:
+    """The `[identity]` of a party file, its files made in `where`."""
+    if not (where / f"{name}.key").exists():
+        bundle, keys = certified(name, Role.PARTY)
+        (where / f"{name}.pem").write_bytes(bundle)
+        write_private(where / f"{name}.key", keys)
+    return {
+        "certificate": f"{name}.pem",
+        "key": f"{name}.key",
+        "authority": fingerprint(federation().certificate),
+    }
+
+
 Opener = Callable[..., Awaitable[Caller]]
 
 
@@ -237,12 +305,16 @@ async def opened(tmp_path: Path) -> AsyncIterator[Opener]:
     channels: list[grpc.aio.Channel] = []
 
     async def opens(
-        *, node: Node | None = None, plan: plan_pb2.Terms | None = None, token: str = "", **changes: Any
+        *, node: Any = None, plan: plan_pb2.Terms | None = None, token: str = TOKEN, **changes: Any
     ) -> Caller:
         if node is None:
             node = await start(make_config(tmp_path, **changes), token=token, base=tmp_path)
             nodes.append(node)
-        channel = grpc.aio.insecure_channel(node.address)
+        if isinstance(node, Served):
+            credentials = channel_credentials(coordinator())
+            channel = grpc.aio.secure_channel(node.address, credentials, options=channel_options("north"))
+        else:
+            channel = grpc.aio.insecure_channel(node.address)
         channels.append(channel)
         caller = Caller(PartyStub(channel), channel, plan_pb2.Plan(document="{}", terms=plan or make_terms()), token)
         caller.node = node  # type: ignore[attr-defined]
@@ -300,17 +372,9 @@ def config(tmp_path: Path) -> Callable[..., PartyConfig]:
     return lambda **changes: make_config(tmp_path, **changes)
 
 
-@dataclass
-class Served:
-    """What a caller needs to know of a node in another process: what it said when it began."""
-
-    address: str
-    metrics_port: int = 0
-
-
 @pytest.fixture
 def killable(tmp_path: Path, tables: Callable[..., dict[str, Any]]) -> Iterator[Callable[..., Any]]:
-    """`killable(...)`: `party serve` of the tables as a process that ends with the test; it, and its node."""
+    """`killable(...)`: `party serve` of the tables under mutual TLS, a process that ends with the test; its node."""
     processes: list[subprocess.Popen[str]] = []
 
     def starts(
@@ -320,13 +384,14 @@ def killable(tmp_path: Path, tables: Callable[..., dict[str, Any]]) -> Iterator[
     ) -> tuple[subprocess.Popen[str], Served]:
         path = tmp_path / "party.toml"
         lines = []
-        for key, value in tables(**changes).items():
+        for key, value in ({"identity": identified(tmp_path)} | tables(**changes)).items():
             if isinstance(value, dict):
                 inner = ", ".join(f"{name} = {json.dumps(each)}" for name, each in value.items())
                 lines.append(f"{key} = {{ {inner} }}")
             else:
                 lines.append(f"{key} = {json.dumps(value)}")
         path.write_text("\n".join(lines))
+        open_account_of(read_config(path), tmp_path)
         process = subprocess.Popen([sys.executable, *command, str(path)], stdout=subprocess.PIPE, stderr=log, text=True)
         processes.append(process)
         assert process.stdout is not None

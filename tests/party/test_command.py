@@ -13,6 +13,7 @@ from party.command import main
 FILE = """
 name = "north"
 listen = "127.0.0.1:{port}"
+plaintext = true
 [shard]
 source = "{source}"
 text = "{text}"
@@ -20,6 +21,7 @@ text = "{text}"
 epsilon = 10.0
 delta = 1e-6
 recipes = ["dped"]
+simulation = true
 """
 
 

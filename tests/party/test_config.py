@@ -45,7 +45,19 @@ def test_metrics_are_served_on_this_machine_unless_the_file_says_otherwise(tmp_p
         (("recipes", "recipe"), 'Did you mean "recipes"?'),
         (('recipes = ["dped"]', 'recipes = ["dped"]\ntell = ["size"]'), "size-to-nearest-1000"),
         (('recipes = ["dped"]', 'recipes = ["dped"]\ntell = ["size-to-nearest-1000"]'), "needs declared_size"),
-        (('name = "north"', 'name = "north"\nlisten = "0.0.0.0:7443"'), "TLS is not there yet"),
+        (('name = "north"', 'name = "north"\nplaintext = true'), "simulation = true"),
+        (('name = "north"', 'name = "north"\nplaintext = true\nlisten = "0.0.0.0:7443"'), "from other machines"),
+        (('name = "north"', 'name = "north"\nidentity = { key = "k" }'), "[identity] certificate is missing"),
+        (
+            ('name = "north"', 'name = "north"\nplaintext = true\nidentity = { certificate = "c", key = "k" }'),
+            "contradict each other",
+        ),
+        (
+            ("[policy]", '[identity]\ncertificate = "c"\nkey = "k"\nauthority = "SHA256:12"\n[policy]'),
+            "64 digits or letters from a to f",
+        ),
+        (("[policy]", f'[peers]\nsouth = "SHA256:{"A" * 64}"\n[policy]'), "this is no fingerprint"),
+        (("[policy]", f'[peers]\nSouth = "SHA256:{"a" * 64}"\n[policy]'), "South"),
         (('name = "north"', 'name = "north"\nlisten = "127.0.0.1"'), "a host and a port"),
         (('name = "north"', 'name = "north"\nlisten = "127.0.0.1:99999"'), "99999 is not a port"),
         (('name = "north"', 'name = "north"\ndrain_seconds = -1'), "drain_seconds = -1"),
@@ -65,8 +77,21 @@ def test_a_mistake_is_one_sentence(tmp_path, change, said):
     assert "party.toml" in str(error.value)
 
 
-def test_plaintext_off_this_machine_must_be_asked_for(config):
-    assert config(listen="0.0.0.0:7443", plaintext=True).listen == "0.0.0.0:7443"
+def test_plaintext_is_for_a_simulation_on_this_machine(config):
+    simulated = {"plaintext": True, "policy": {"simulation": True}}
+    for listen in ("127.0.0.1:7443", "[::1]:7443", "localhost:7443"):
+        assert config(listen=listen, **simulated).plaintext
+
+
+def test_an_identity_and_peers_are_read_as_they_are_written(tmp_path):
+    path = tmp_path / "party.toml"
+    told = f"SHA256:{'0a' * 32}"
+    identity = f'[identity]\ncertificate = "n.pem"\nkey = "n.key"\nauthority = "{told}"\nrevoked = "r.pem"\n'
+    path.write_text(GOOD.replace("[shard]", f'listen = "0.0.0.0:7443"\n{identity}[peers]\nsouth = "{told}"\n[shard]'))
+    config = read_config(path)
+    assert config.identity.authority == told
+    assert (config.identity.certificate, config.identity.key, config.identity.revoked) == ("n.pem", "n.key", "r.pem")
+    assert config.peers == {"south": told}
 
 
 def test_a_source_that_is_not_there_is_named(config, tmp_path):

@@ -11,8 +11,9 @@ import textwrap
 import pytest
 from dp_accounting import GaussianDpEvent
 
+from party.accounts import open_account, read_account
 from party.errors import PartyError
-from party.ledger import Ledger, read_account
+from party.ledger import Ledger
 from protos.refusal import Reason, Refusal
 
 EVENT = GaussianDpEvent(1.0)
@@ -21,11 +22,14 @@ PLAN = b"p" * 32
 
 @pytest.fixture
 async def opened(tmp_path):
-    """`await opened(...)`: a ledger below `tmp_path`, closed by itself."""
+    """`await opened(...)`: a ledger below `tmp_path`, its account opened before; closed by itself."""
     ledgers = []
 
     async def opens(lineage="north", *, epsilon=20.0, delta=1e-6, simulation=False):
-        ledger = await Ledger.open(tmp_path, lineage, epsilon=epsilon, delta=delta, simulation=simulation)
+        cap = {"epsilon": epsilon, "delta": delta, "simulation": simulation}
+        if read_account(tmp_path / "ledger.sqlite", lineage) is None:
+            open_account(tmp_path, lineage, **cap)
+        ledger = await Ledger.open(tmp_path, lineage, **cap)
         ledgers.append(ledger)
         return ledger
 
@@ -163,10 +167,10 @@ async def test_the_file_is_private(opened, tmp_path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-async def test_a_file_that_is_no_ledger_is_named(opened, tmp_path):
+async def test_a_file_that_is_no_ledger_is_named(tmp_path):
     (tmp_path / "ledger.sqlite").write_text("this is not a database, it is a note of some length" * 40)
     with pytest.raises(PartyError, match=r"ledger\.sqlite is not a ledger"):
-        await opened()
+        await Ledger.open(tmp_path, "north", epsilon=20.0, delta=1e-6, simulation=False)
 
 
 async def test_an_account_nobody_opened_is_none(opened, tmp_path):
@@ -190,8 +194,10 @@ KILLED = """
 import asyncio, os, sys
 from pathlib import Path
 from dp_accounting import GaussianDpEvent
+from party.accounts import open_account
 from party.ledger import Ledger
 async def main():
+    open_account(Path(sys.argv[1]), "north", epsilon=20.0, delta=1e-6, simulation=False)
     ledger = await Ledger.open(Path(sys.argv[1]), "north", epsilon=20.0, delta=1e-6, simulation=False)
     await ledger.join("run", b"p" * 32, [])
     claim = await ledger.claim("run", "counts", GaussianDpEvent(1.0), 0, b"d", (0, 5))

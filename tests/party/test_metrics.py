@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from aggregation.accounting import LifetimeFilter
+from party.accounts import read_account
 from party.errors import PartyError
-from party.ledger import read_account
 from party.metrics import Metrics
 from party.node import start
 from party.training import Training
@@ -104,7 +104,7 @@ async def test_the_port_is_free_again_when_the_node_ended(opened, config, tmp_pa
     caller = await opened(**SERVED)
     port = caller.node.metrics_port
     await caller.node.stop()
-    node = await start(config(metrics={"listen": f"127.0.0.1:{port}"}), base=tmp_path)
+    node = await start(config(metrics={"listen": f"127.0.0.1:{port}"}), token="t", base=tmp_path)
     assert node.metrics_port == port
     await node.stop()
 
@@ -115,8 +115,8 @@ async def test_a_metrics_port_in_use_is_one_sentence_and_the_folder_free_again(c
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(PartyError, match=rf"cannot serve metrics on 127.0.0.1:{port}: address already in use"):
-            await start(config(metrics={"listen": f"127.0.0.1:{port}"}), base=tmp_path)
-    await (await start(config(), base=tmp_path)).stop()
+            await start(config(metrics={"listen": f"127.0.0.1:{port}"}), token="t", base=tmp_path)
+    await (await start(config(), token="t", base=tmp_path)).stop()
 
 
 def test_every_figure_has_a_name_of_its_own_and_is_described():

@@ -13,7 +13,6 @@ import psutil
 import pytest
 from dp_accounting import SelfComposedDpEvent
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from scipy import sparse
 
 from aggregation.counts import CountsMechanism
@@ -22,13 +21,14 @@ from aggregation.noise import NoiseStream
 from learning.cooccurrence import unit_counts
 from learning.words import Vocabulary, tokenize
 from party import answers as answers_module
+from party.accounts import read_account
 from party.answers import noised
 from party.errors import PartyError
-from party.ledger import read_account
 from party.mechanisms import mechanism_of
 from party.node import start
 from party.training import Training
 from party.work import load_counts
+from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2
 from protos.credentials import bearer
 from protos.refusal import Reason, Refusal
@@ -51,7 +51,7 @@ async def test_it_says_who_it_is_and_what_the_policy_lets_it_tell(opened):
     caller = await opened(policy={"tell": ["size-to-nearest-1000"], "declared_size": 7330})
     described = await caller.describe()
     assert described.name == "north"
-    assert described.protocol_version == 1
+    assert described.protocol_version == PROTOCOL_VERSION
     assert list(described.trains) == ["cooccurrence", "moments", "teachers"]
     assert dict(described.facts) == {"size-to-nearest-1000": "7000"}
 
@@ -458,18 +458,19 @@ async def test_a_token_given_twice_is_none(opened):
 
 
 @pytest.mark.usefixtures("trains_here")
-async def test_health_and_reflection_are_served(opened):
-    caller = await opened()
+async def test_health_is_served_to_whoever_may_ask_and_to_nobody_else(opened):
+    caller = await opened(token="secret")
     health = health_pb2_grpc.HealthStub(caller.channel)
     for service in ("", "conclave.v1.Party"):
-        answer = await health.Check(health_pb2.HealthCheckRequest(service=service))
+        asked = health_pb2.HealthCheckRequest(service=service)
+        answer = await health.Check(asked, metadata=bearer("secret"))
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
-
-    def services():
-        with grpc.insecure_channel(caller.node.address) as channel:
-            return set(ProtoReflectionDescriptorDatabase(channel).get_services())
-
-    assert "conclave.v1.Party" in await asyncio.to_thread(services)
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await health.Check(asked)
+        assert failure.value.code() == grpc.StatusCode.UNAUTHENTICATED
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await health.Watch(asked).read()
+        assert failure.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_what_it_keeps_is_private(opened, tmp_path):
@@ -486,8 +487,8 @@ async def test_a_port_in_use_is_one_sentence(opened, config, tmp_path):
     caller = await opened()
     busy = config(listen=f"127.0.0.1:{caller.node.port}", folder="other")
     with pytest.raises(PartyError, match=rf"cannot listen on 127.0.0.1:{caller.node.port}: address already in use"):
-        await start(busy, base=tmp_path)
-    await (await start(config(folder="other"), base=tmp_path)).stop()
+        await start(busy, token="t", base=tmp_path)
+    await (await start(config(folder="other"), token="t", base=tmp_path)).stop()
 
 
 async def test_stopping_ends_training_and_leaves_no_process(opened, tmp_path):

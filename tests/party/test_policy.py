@@ -1,10 +1,17 @@
 """The party's own rules against a plan: a refusal names the rule and what would be right."""
 
-import pytest
+import math
 
-from party.policy import admit, event_of
-from protos.conclave.v1 import plan_pb2
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+from dp_accounting import LaplaceDpEvent
+
+from party.policy import admit, admit_peers, event_of, noise_of, queries_of
+from protos.certificates import Role, fingerprint
+from protos.conclave.v1 import party_pb2, plan_pb2
+from protos.identity import self_made
 from protos.refusal import Reason, Refusal
+from protos.settings import SettingsError
 
 
 def test_a_plan_within_the_rules_is_admitted(terms, config):
@@ -160,3 +167,179 @@ def test_every_query_is_charged_and_free_answers_are_not(terms, config, releases
 def test_shares_of_teachers_noise_are_counted(terms, config, releases, change, said):
     assert said in refused(with_releases(terms, releases, "joint", **change), config()).sentence
     assert admit(with_releases(terms, releases, "training", "free", **change), config()) is None
+
+
+MOMENTS = plan_pb2.Release(
+    name="moments", charges=1, vectors=plan_pb2.VectorMechanism(clip=1.0, levels=64, noise_multiplier=1.0, shares=2)
+)
+
+
+def with_weights(terms, releases):
+    plan = terms(releases=releases("training", "free"), epsilon=30.0)
+    plan.releases[0].weights = True
+    return plan
+
+
+RULES = {
+    # rule: (the policy, terms that break that rule alone, the nearest ones that do not)
+    "recipes": (
+        {"recipes": ["dped", "swing"]},
+        lambda terms, releases: terms(recipe="nvdp"),
+        lambda terms, releases: terms(recipe="swing"),
+    ),
+    "minimum_parties": (
+        {"minimum_parties": 3},
+        lambda terms, releases: terms(parties=["east", "north"], minimum_parties=2),
+        lambda terms, releases: terms(parties=["east", "north", "west"], minimum_parties=3),
+    ),
+    "simulation": (
+        {"simulation": False},
+        lambda terms, releases: terms(insecure_reproducible_noise=True),
+        lambda terms, releases: terms(),
+    ),
+    "declared_size": (
+        {"declared_size": 2**26},
+        lambda terms, releases: terms(levels=32),
+        lambda terms, releases: terms(levels=31),
+    ),
+    "clear_votes": (
+        {"clear_votes": False},
+        lambda terms, releases: terms(releases=releases("thresholded"), epsilon=30.0),
+        lambda terms, releases: terms(releases=releases("joint"), epsilon=30.0),
+    ),
+    "minimum_noise": (
+        {"minimum_noise": 1.25},
+        lambda terms, releases: terms(noise_multiplier=math.nextafter(1.25, 0)),
+        lambda terms, releases: terms(noise_multiplier=1.25),
+    ),
+    "maximum_queries": (
+        {"maximum_queries": 4},
+        lambda terms, releases: terms(releases=[*releases("joint"), MOMENTS], epsilon=30.0),
+        lambda terms, releases: terms(releases=releases("joint"), epsilon=30.0),
+    ),
+    "weights": (
+        {"weights": False},
+        with_weights,
+        lambda terms, releases: terms(releases=releases("training", "free"), epsilon=30.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_each_rule_refuses_what_breaks_it_alone_and_nothing_just_inside_it(terms, config, releases, rule):
+    policy, breaking, inside = RULES[rule]
+    refusal = refused(breaking(terms, releases), config(policy=policy))
+    assert (refusal.reason, refusal.rule) == (Reason.POLICY, rule)
+    assert refusal.sentence.startswith(f"policy {rule} = ")
+    assert admit(inside(terms, releases), config(policy=policy)) is None
+
+
+@pytest.mark.parametrize("policy", [{"minimum_noise": 0.0}, {"maximum_queries": 0}, {"weights": "no"}])
+def test_a_rule_that_makes_no_sense_is_a_mistake_in_the_party_file(config, policy):
+    with pytest.raises(SettingsError, match=next(iter(policy))):
+        config(policy=policy)
+
+
+def test_without_a_figure_noise_and_queries_are_the_plans_own_affair(terms, config, releases):
+    assert admit(terms(releases=[*releases("joint"), MOMENTS], epsilon=30.0), config()) is None
+
+
+def test_weights_leave_where_the_policy_says_so(terms, config, releases):
+    assert admit(with_weights(terms, releases), config(policy={"weights": True})) is None
+
+
+@pytest.mark.parametrize(
+    ("word", "noise"),
+    [
+        # votes 12 / sqrt(2), hidden 24 / (2 * 1 * sqrt(2)): of one query both together, not the noisier nor the other
+        ("joint", 1 / math.sqrt(2 / 12**2 + 4 * 2 / 24**2)),
+        ("thresholded", 1 / math.sqrt(0.5)),
+        ("training", 2.0),
+        ("free", math.inf),
+    ],
+)
+def test_the_noise_of_a_release_is_that_of_its_event(releases, word, noise):
+    (release,) = releases(word)
+    assert noise_of(event_of(release)) == pytest.approx(noise, rel=1e-12)
+
+
+def test_noise_that_is_no_gaussian_is_below_every_minimum():
+    assert noise_of(LaplaceDpEvent(100.0)) == 0.0
+
+
+@pytest.mark.parametrize("word", ["joint", "thresholded", "training"])
+def test_too_little_noise_is_refused_under_every_mechanism(terms, config, releases, word):
+    noise = noise_of(event_of(releases(word)[0]))
+    plan = terms(releases=releases(word), epsilon=30.0)
+    allowed = {"clear_votes": True}
+    assert admit(plan, config(policy=allowed | {"minimum_noise": noise})) is None
+    refusal = refused(plan, config(policy=allowed | {"minimum_noise": math.nextafter(noise, math.inf)}))
+    assert (refusal.rule, plan.releases[0].name in refusal.sentence) == ("minimum_noise", True)
+
+
+def test_free_answers_have_no_noise_of_their_own_to_look_at(terms, config, releases):
+    plan = terms(releases=releases("training", "free"), epsilon=30.0)
+    assert admit(plan, config(policy={"minimum_noise": 2.0})) is None
+    assert "release training" in refused(plan, config(policy={"minimum_noise": 2.1})).sentence
+
+
+def test_queries_are_counted_as_they_are_charged(releases):
+    joint, thresholded, training, free = releases("joint", "thresholded", "training", "free")
+    assert [queries_of(each) for each in (joint, MOMENTS, training, free)] == [4, 1, 1, 0]
+    # A failed test costs 1/4^2 of a cap of 1/2.
+    assert queries_of(thresholded) == 8
+    thresholded.thresholded.larger_noise = 8.0  # and then 2/8^2 more
+    assert queries_of(thresholded) == 5
+
+
+def test_the_refusal_says_which_releases_ask_how_much(terms, config, releases):
+    plan = terms(releases=[*releases("joint"), MOMENTS], epsilon=30.0)
+    sentence = refused(plan, config(policy={"maximum_queries": 4})).sentence
+    assert sentence == "policy maximum_queries = 4; this plan may ask 5 (answers 4, moments 1)."
+
+
+SOUTH, EAST = self_made("south", Role.PARTY, None), self_made("east", Role.PARTY, None)
+OTHER_SOUTH = self_made("south", Role.PARTY, None)
+
+
+def peer(identity, name=None):
+    return party_pb2.Peer(name=name or identity.name, certificate=identity.signing.public_bytes(Encoding.DER))
+
+
+def test_pinned_peers_with_their_keys_are_admitted_and_unpinned_ones_are_not_looked_at(terms, config):
+    plan = terms(parties=["east", "north", "south"])
+    assert admit_peers([peer(SOUTH), peer(EAST)], plan, config(peers={"south": SOUTH.fingerprint})) is None
+    assert admit_peers([peer(OTHER_SOUTH)], plan, config()) is None
+
+
+def test_a_pinned_party_that_the_plan_does_not_name_is_not_waited_for(terms, config):
+    assert admit_peers([], terms(parties=["east", "north"]), config(peers={"south": SOUTH.fingerprint})) is None
+
+
+@pytest.mark.parametrize(
+    ("peers", "shown"),
+    [
+        ([peer(OTHER_SOUTH)], [OTHER_SOUTH.fingerprint]),
+        ([peer(EAST, "south")], [EAST.fingerprint]),
+        ([peer(SOUTH), peer(OTHER_SOUTH)], [OTHER_SOUTH.fingerprint]),
+        ([peer(EAST)], ["no certificate"]),
+        ([], ["no certificate"]),
+        ([party_pb2.Peer(name="south", certificate=b"nonsense")], ["something that is no certificate"]),
+    ],
+)
+def test_a_pinned_peer_with_another_key_or_none_is_refused_with_both_fingerprints(terms, config, peers, shown):
+    pinned = config(peers={"south": SOUTH.fingerprint})
+    with pytest.raises(Refusal) as refusal:
+        admit_peers(peers, terms(), pinned)
+    assert (refusal.value.reason, refusal.value.rule) == (Reason.POLICY, "peers")
+    for each in ("party south", SOUTH.fingerprint, *shown):
+        assert each in refusal.value.sentence
+
+
+def test_a_renewed_certificate_of_the_pinned_key_is_the_same_peer(terms, config, tmp_path):
+    first = self_made("south", Role.PARTY, tmp_path / "south")
+    (tmp_path / "south" / "self-made.pem").unlink()
+    again = self_made("south", Role.PARTY, tmp_path / "south")
+    assert again.signing != first.signing
+    assert fingerprint(again.signing) == first.fingerprint
+    assert admit_peers([peer(again)], terms(), config(peers={"south": first.fingerprint})) is None

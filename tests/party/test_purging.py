@@ -7,8 +7,8 @@ import stat
 
 import pytest
 
+from party.accounts import read_account
 from party.command import main
-from party.ledger import read_account
 from party.purging import kept
 from protos.refusal import Reason, Refusal
 

@@ -14,8 +14,9 @@ import pytest
 from dp_accounting import GaussianDpEvent
 
 from party import runs
+from party.accounts import open_account, read_account
 from party.errors import PartyError
-from party.ledger import Ledger, read_account
+from party.ledger import Ledger
 from party.node import start
 from party.storage import full, is_full
 from protos.refusal import Reason, Refusal
@@ -50,7 +51,9 @@ def test_a_full_or_read_only_disk_is_told_from_everything_else(number):
 @pytest.fixture
 async def ledger(tmp_path):
     """A ledger with a run that joined."""
-    opened = await Ledger.open(tmp_path, "north", epsilon=20.0, delta=1e-6, simulation=False)
+    cap = {"epsilon": 20.0, "delta": 1e-6, "simulation": False}
+    open_account(tmp_path, "north", **cap)
+    opened = await Ledger.open(tmp_path, "north", **cap)
     await opened.join("run", b"p" * 32, [])
     yield opened
     await opened.close()
@@ -120,14 +123,15 @@ async def test_a_node_does_not_start_where_it_cannot_write(config, tmp_path, mon
     with monkeypatch.context() as patch:
         patch.setattr(runs, "private_folder", fails)
         with pytest.raises(PartyError, match=r"party north cannot write in .*: the disk is full or read-only"):
-            await start(config(), base=tmp_path)
-    await (await start(config(), base=tmp_path)).stop()
+            await start(config(), token="t", base=tmp_path)
+    await (await start(config(), token="t", base=tmp_path)).stop()
 
 
 SMALL = """
 import os, sys
 folder, config = sys.argv[1:]
-mount = 'mount -t tmpfs -o size=2m,mode=700 none "$0" && exec "$1" -m party.command serve --json --config "$2"'
+mount = 'mount -t tmpfs -o size=2m,mode=700 none "$0" && "$1" -m party.command account open --config "$2" > /dev/null'
+mount += ' && exec "$1" -m party.command serve --json --config "$2"'
 private = ["unshare", "--user", "--map-root-user", "--mount"]
 os.execvp("unshare", [*private, "sh", "-c", mount, folder, sys.executable, config])
 """

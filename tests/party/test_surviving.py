@@ -10,7 +10,9 @@ import numpy as np
 import psutil
 import pytest
 
-from party.ledger import Ledger, read_account
+from party.accounts import open_account, read_account
+from party.budget import statements
+from party.ledger import Ledger
 from party.node import start
 from party.training import Training
 from protos.refusal import Reason, Refusal
@@ -132,6 +134,36 @@ async def test_a_node_killed_while_it_counts_counts_again(opened, killable, char
     assert leftovers(tmp_path / "north.party" / "runs") == []
 
 
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(("party.ledger", "Ledger", "_record", "before"), id="trained, records not in the ledger"),
+        pytest.param(("party.ledger", "Ledger", "_record", "after"), id="records in the ledger"),
+        pytest.param(("party.runs", "Run", "keep_operation", "before"), id="afforded, not noted"),
+        pytest.param(("party.runs", "Run", "keep_operation", "after"), id="noted, census not removed"),
+    ],
+)
+@pytest.mark.usefixtures("trains_here")
+async def test_nothing_is_answered_before_what_was_read_is_in_the_ledger(opened, killable, charged, tmp_path, moment):
+    process, node = killable(dying(*moment), **SIMULATED)
+    caller = await opened(node=node)
+    await caller.join()
+    await caller.provide()
+    with pytest.raises(grpc.aio.AioRpcError):
+        await caller.train()
+    assert process.wait(20) == -signal.SIGKILL
+    again = await opened(**SIMULATED)
+    assert leftovers(tmp_path / "north.party" / "runs") == []
+    if moment[1:] != ("Run", "keep_operation", "after"):
+        with pytest.raises(Refusal, match="not trained yet"):
+            await again.answer(again.batch(0, 0, 6))
+    await again.train()
+    (account,) = statements(tmp_path / "north.party")
+    assert (account.documents, charged()) == (4, [])
+    await again.answer(again.batch(0, 0, 6))
+    assert charged() == ["counts"]
+
+
 async def until(there, seconds=20.0):
     """What `there` returns once it is true."""
     deadline = time.monotonic() + seconds
@@ -214,7 +246,9 @@ async def test_what_a_killed_node_left_behind_is_removed_and_nothing_else(config
     (home / "runs" / "open").mkdir(parents=True)
     (home / "runs" / "ended").mkdir()
     (home / "artefacts").mkdir()
-    ledger = await Ledger.open(home, "north", epsilon=20.0, delta=1e-6, simulation=False)
+    cap = {"epsilon": 20.0, "delta": 1e-6, "simulation": False}
+    open_account(home, "north", **cap)
+    ledger = await Ledger.open(home, "north", **cap)
     for run in ("open", "ended"):
         await ledger.join(run, b"p" * 32, [])
     await ledger.leave("ended")
@@ -229,7 +263,7 @@ async def test_what_a_killed_node_left_behind_is_removed_and_nothing_else(config
     others = [home / ".hidden", home / "runs" / "open" / "counts.0.block", home / "artefacts" / ("a" * 64)]
     for path in parts + others:
         path.write_bytes(b"x")
-    await (await start(config(), base=tmp_path)).stop()
+    await (await start(config(), token="t", base=tmp_path)).stop()
     assert [path.name for path in parts if path.exists()] == []
     assert all(path.exists() for path in others)
     assert not (home / "runs" / "ended").exists()

@@ -7,7 +7,7 @@ import pytest
 
 from learning.weights import to_bytes
 from learning.words import Vocabulary
-from party.ledger import read_account
+from party.accounts import read_account
 from party.tasks import insecure_key, slot_key
 from protos.conclave.v1 import party_pb2
 from protos.digest import artefact_digest

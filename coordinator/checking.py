@@ -1,0 +1,190 @@
+"""What a coordinator looks at before a run: its plan, this machine, and every party, asked and bound to nothing.
+
+Nothing is spent and no party keeps anything of it. All parties are looked at, at the same time, even when one fails.
+"""
+
+import asyncio
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from aggregation.errors import ConclaveError
+from coordinator import advice, cost
+from coordinator.directions import expected_counts
+from coordinator.errors import PlanError, RunError
+from coordinator.expected import StandIn
+from coordinator.identity import Own, own_identity
+from coordinator.launchers import find_launcher
+from coordinator.plan import Plan, read_plan
+from coordinator.public import Public, prepare
+from coordinator.publish import check_free
+from coordinator.roll_call import ask_all
+from coordinator.store import RunIndex, home
+from coordinator.terms import Bound, bind, rounded_up
+from protos import PROTOCOL_VERSION
+from protos.certificates import fingerprint
+from protos.checklist import Line, free_disk, free_memory, ok, size, to_do, warning
+from protos.conclave.v1 import party_pb2
+from protos.digest import plan_hash
+
+EXPIRING: Final = timedelta(days=30)
+
+LEAST_DISK: Final = 64 * 2**20
+STORED_BYTES, KEPT_BYTES = 8, 20
+"""Of a released number: at the coordinator, which stores sums of 64 bits; at a party, its bounded sum and its block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a run needs, in bytes: at the coordinator, and at each party."""
+
+    memory: int
+    disk: int
+    party_memory: int
+    party_disk: int
+
+    @property
+    def party(self) -> party_pb2.Needs:
+        """A party's part as it travels."""
+        return party_pb2.Needs(memory_bytes=self.party_memory, disk_bytes=self.party_disk)
+
+
+def check(path: Path) -> list[Line]:
+    """Everything that running the plan in `path` needs, a line each. Reads the public text that the plan names."""
+    try:
+        plan = read_plan(path)
+    except PlanError as error:
+        return [to_do("plan", str(error)), _versions()]
+    base = path.absolute().parent
+    bound = room = own = None
+    try:
+        public = prepare(plan, base, home() / "cache")
+        bound = bind(plan, public)
+        room = room_of(bound, public, base)
+        lines = [_plan(bound)]
+    except ConclaveError as error:
+        lines = [to_do("plan", str(error))]
+    try:
+        own = own_identity(plan, base)
+        lines.append(_identity(plan, own))
+    except ConclaveError as error:
+        lines.append(to_do("identity", str(error)))
+    except OSError as error:
+        lines.append(to_do("identity", f"{error.filename} cannot be written: {error.strerror}."))
+    lines += [_store(), _publish(base / plan.student.publish)]
+    parties = len(plan.federation.names) if plan.federation.shards is not None else 0
+    if room is not None:
+        lines += _room(room, parties)
+    if plan.federation.shards is not None:
+        lines.append(_launcher(plan.federation.launch))
+    elif own is not None:
+        lines += asyncio.run(ask_all(plan, own, bound, None if room is None else room.party))
+    return [*lines, _versions()]
+
+
+def room_of(bound: Bound, public: Public, base: Path) -> Room:
+    """What the run is expected to need, by `coordinator.cost`, supposing that parties' text is like the public."""
+    plan = bound.plan
+    stand_in = StandIn.of(plan, public, base, home() / "cache")
+    counts = expected_counts(stand_in, public, advice.clipping(bound), plan.dped.window)
+    memory = cost.memory(bound, counts.units, counts.pairs)
+    cells = sum(release.rows * release.columns for release in bound.releases)
+    artefacts = cost.traffic(bound, public) // len(plan.federation.names) - cells * cost.VALUE_BYTES
+    return Room(
+        memory=memory["coordinator"],
+        disk=LEAST_DISK + artefacts + cells * STORED_BYTES,
+        party_memory=memory["party node"] + memory["party training"],
+        party_disk=LEAST_DISK + artefacts + cells * KEPT_BYTES,
+    )
+
+
+def _plan(bound: Bound) -> Line:
+    names = bound.plan.federation.names
+    price = (
+        f"epsilon {rounded_up(bound.guarantee.epsilon)} of {bound.plan.privacy.epsilon:g}"
+        if bound.private
+        else "no guarantee"
+    )
+    who = f"{len(names)} {'party' if len(names) == 1 else 'parties'}"
+    return ok("plan", f"{bound.plan.run.recipe}, {who}, {price}, hash {plan_hash(bound.binding).hex()[:12]}")
+
+
+def _identity(plan: Plan, own: Own) -> Line:
+    if plan.federation.identity is None:
+        return ok(
+            "identity", "none of a federation: parties on this machine alone, and the student signed by its run store"
+        )
+    end = min(own.identity.transport.not_valid_after_utc, own.identity.signing.not_valid_after_utc)
+    said = f"{own.identity.name}, valid until {end:%Y-%m-%d}, authority {fingerprint(own.identity.authority)}"
+    if end - datetime.now(UTC) < EXPIRING:
+        return warning("identity", f"{said}; renew it soon: coordinator provision renew")
+    return ok("identity", said)
+
+
+def _store() -> Line:
+    """Whether runs can be kept: the index opens, and a file can be written beside it."""
+    folder = home()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"conclave")
+        kept = len(RunIndex().entries())
+    except OSError as error:
+        return to_do("store", f"{folder} cannot be written: {error.strerror}. Make it writable, or set CONCLAVE_HOME.")
+    except RunError as error:
+        return to_do("store", str(error))
+    return ok("store", f"{folder}, {kept} {'run' if kept == 1 else 'runs'}")
+
+
+def _publish(folder: Path) -> Line:
+    try:
+        check_free(folder)
+    except RunError as error:
+        return to_do("publish", str(error))
+    above = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        return to_do("publish", f"{folder} cannot be made: {above} is not a folder that this user can write in.")
+    return ok("publish", f"{folder} is free")
+
+
+def _room(room: Room, parties: int) -> list[Line]:
+    """Memory and disk of this machine, for the coordinator and for as many parties as it starts here."""
+    memory, disk = room.memory + parties * room.party_memory, room.disk + parties * room.party_disk
+    who = f"coordinator and {parties} parties" if parties else "coordinator"
+    free, space = free_memory(), free_disk(home())
+    if free is None:
+        lines = [warning("memory", f"this system does not say how much is free; {who} may take {size(memory)}")]
+    elif free < memory:
+        cure = "Plan with fewer words or parties" if parties else "Plan with fewer words"
+        lines = [
+            to_do("memory", f"{size(free)} are free, and {who} may take {size(memory)}. {cure}, or end other programs.")
+        ]
+    else:
+        lines = [ok("memory", f"{size(free)} are free; up to {size(memory)} for {who}")]
+    if space < disk:
+        cure = "Make room, or set CONCLAVE_HOME"
+        lines.append(to_do("disk", f"{size(space)} are free in {home()}, and {who} may write {size(disk)}. {cure}."))
+    else:
+        lines.append(ok("disk", f"{size(space)} are free; up to {size(disk)} for {who}"))
+    return lines
+
+
+def _launcher(name: str) -> Line:
+    try:
+        find_launcher(name)
+    except PlanError as error:
+        return to_do("launcher", str(error))
+    if name == "ray" and find_spec("ray") is None:
+        return to_do("launcher", "Ray is not installed here. Install Conclave again: pip install conclave-distill")
+    return ok("launcher", f"{name} is installed")
+
+
+def _versions() -> Line:
+    here = f"Conclave {version('conclave-distill')}, protocol {PROTOCOL_VERSION}, Python {sys.version.split()[0]}"
+    return ok("versions", here)

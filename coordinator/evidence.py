@@ -1,0 +1,250 @@
+"""Whether what a published folder states follows from its plan, and from what each party signed about its cost."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any, Final
+
+from dp_accounting import DpEvent, GaussianDpEvent
+from google.protobuf.json_format import Parse, ParseError
+from google.protobuf.message import Message
+
+from aggregation.accounting import price
+from aggregation.counts import CountsMechanism
+from aggregation.errors import ConclaveError, IntegrityError
+from aggregation.events import from_json, leaves, to_json
+from aggregation.free import FreeAnswers
+from aggregation.gradients import GradientMechanism
+from aggregation.hidden import HiddenMechanism
+from aggregation.joint import JointMechanism
+from aggregation.thresholded import ThresholdedVotes
+from aggregation.vectors import VectorMechanism
+from aggregation.votes import VotesMechanism
+from coordinator.manifest import PLAN
+from coordinator.published import shown, strict_json
+from coordinator.stated import Attestation, Privacy, StatedRelease
+from coordinator.terms import SAMPLER_SHARE, Chosen, Release
+from protos.conclave.v1 import plan_pb2
+from protos.digest import canonical, plan_hash
+from protos.signing import RELATION
+
+TOLERANCE: Final = 1e-9
+MOST_PARTIES: Final = 1000
+MOST_PARTS: Final = 256
+MOST_KINDS: Final = 16
+MOST_OFTEN: Final = 10**9
+"""Parties; parts of all events together, different ones that are not Gaussian, and repetitions of one: more than any
+run has, and little enough to be priced soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """What a party attests. events: what it was charged for stated releases. more: in words, how often beyond that."""
+
+    party: str
+    events: tuple[DpEvent, ...]
+    more: tuple[str, ...]
+
+
+def plan_of(content: bytes) -> plan_pb2.Plan:
+    """The plan in `plan.json`. Raises `IntegrityError` unless it is one, in the very bytes that are hashed."""
+    strict_json(content, PLAN)
+    plan = plan_pb2.Plan()
+    try:
+        Parse(content, plan)
+        exact = canonical(plan) == content
+    except (ParseError, ValueError, TypeError, RecursionError) as error:
+        raise IntegrityError(f"{PLAN} is no plan: {shown(error)}.") from None
+    if not exact:
+        raise IntegrityError(f"{PLAN} is not in canonical form, so it is not what was hashed when the run began.")
+    return plan
+
+
+def against_plan(privacy: Privacy, plan: plan_pb2.Plan) -> list[str]:
+    """Where `privacy.json` departs from the plan, in sentences."""
+    terms = plan.terms
+    stated = {
+        "unit": (privacy.unit, _word(plan_pb2.Unit, terms.privacy.unit)),
+        "record": (privacy.record, _word(plan_pb2.Record, terms.privacy.record)),
+        "trust": (privacy.trust, _word(plan_pb2.Trust, terms.privacy.trust)),
+        "insecure_reproducible_noise": (
+            privacy.insecure_reproducible_noise,
+            terms.privacy.insecure_reproducible_noise,
+        ),
+        "delta": (privacy.delta, None if terms.privacy.insecure_reproducible_noise else terms.privacy.delta),
+        "relation": (privacy.relation, RELATION),
+        "plan_hash": (privacy.plan_hash, plan_hash(plan).hex()),
+        "parties planned": (privacy.parties.planned, len(terms.parties)),
+        "shares_needed": (privacy.parties.shares_needed, len(terms.parties) - terms.privacy.dropouts),
+    }
+    found = [
+        f"privacy.json says {key} {shown(said)}; by the plan it is {shown(planned)}."
+        for key, (said, planned) in stated.items()
+        if said != planned
+    ]
+    if [each.name for each in privacy.releases] != [each.name for each in terms.releases]:
+        return [*found, "privacy.json lists other releases than the plan."]
+    for stated_release, message in zip(privacy.releases, terms.releases, strict=True):
+        found += _release_against(stated_release, message, terms)
+    whole = [set(each.parties) for each in privacy.releases]
+    if not len(set.intersection(*whole)) <= privacy.parties.in_the_sum <= len(set.union(*whole)):
+        found.append(f"privacy.json counts {privacy.parties.in_the_sum} parties in the sum, and names others.")
+    return found
+
+
+def charged(attestation: Attestation, privacy: Privacy) -> tuple[Charged, list[str]]:
+    """What a party was charged, and in sentences where that departs from `privacy.json`.
+
+    More than is stated there (another attempt, a release that was begun without coming to an end) is no departure: it
+    is priced.
+    """
+    party = attestation.party
+    stated = {each.name: each for each in privacy.releases}
+    found, more = [], []
+    events: dict[tuple[str, int], DpEvent] = {}
+    for cost in attestation.releases:
+        key = (cost.name, cost.attempt)
+        if cost.name not in stated:
+            found.append(f"{party} attests a charge for {shown(cost.name)}, which privacy.json does not know.")
+            continue
+        if key in events:
+            found.append(f"{party} attests attempt {cost.attempt} of {shown(cost.name)} twice.")
+            continue
+        try:
+            event = from_json(cost.event)
+            same = to_json(event) == to_json(from_json(stated[cost.name].event))
+        except IntegrityError as error:
+            found.append(f"{party} attests an event of {shown(cost.name)} that cannot be read: {shown(error, 300)}")
+            continue
+        if same:
+            events[key] = event
+        else:
+            found.append(
+                f"{party} attests another event for {shown(cost.name)} than privacy.json has: what is stated there is "
+                "not what the party was charged."
+            )
+    for release in privacy.releases:
+        times = sum(name == release.name for name, _ in events)
+        if party in release.parties and release.name not in {cost.name for cost in attestation.releases}:
+            found.append(f"{party} is in the sum of {shown(release.name)} and does not attest its cost.")
+        extra = times - (party in release.parties)
+        if extra > 0:
+            more.append(f"{party} was charged {shown(release.name)} {extra} more time{'s' * (extra > 1)}")
+    return Charged(party, tuple(events.values()), tuple(more)), found
+
+
+def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]) -> tuple[float, list[str]]:
+    """Epsilon of the worst party's events, and in sentences where the stated one departs from it or from the plan.
+
+    What privacy.json lists is priced too: it is all that is known of a party that attests nothing.
+    """
+    if privacy.epsilon is None or privacy.delta is None:
+        return 0.0, ["privacy.json states no epsilon and delta, though its noise cannot be reproduced."]
+    found = []
+    epsilon = privacy.epsilon
+    delta = privacy.delta - privacy.sampler_delta
+    if privacy.sampler_delta > privacy.delta * SAMPLER_SHARE * (1 + TOLERANCE):
+        return 0.0, [f"privacy.json says the sampler takes {privacy.sampler_delta:g} of delta, more than a run admits."]
+    try:
+        made = [
+            _release(message, stated.values, len(plan.terms.parties))
+            for stated, message in zip(privacy.releases, plan.terms.releases, strict=False)
+        ]
+        slack = sum(each.slack(epsilon) for each in made)
+        lists = {"privacy.json": [from_json(each.event) for each in privacy.releases]}
+        lists |= {each.party: list(each.events) for each in parties}
+        costs = _costs(lists, delta)
+    except (ConclaveError, ArithmeticError, ValueError) as error:
+        return 0.0, [f"The events have no price: {shown(error, 300)}"]
+    if slack > privacy.sampler_delta * (1 + TOLERANCE):
+        found.append(f"The sampler takes {slack:.4g} of delta; privacy.json says {privacy.sampler_delta:.4g}.")
+    for who, cost in costs.items():
+        if cost > epsilon * (1 + TOLERANCE):
+            whose = "the events in privacy.json" if who == "privacy.json" else f"the events that {who} attests"
+            found.append(f"Recomputed from {whose}, epsilon is {cost:.6g}, above the stated {epsilon:.6g}.")
+    if epsilon > plan.terms.privacy.epsilon * (1 + TOLERANCE):
+        found.append(f"The stated epsilon {epsilon:.6g} is above the {plan.terms.privacy.epsilon:g} of the plan.")
+    return max(costs.values()), found
+
+
+def _word(kind: Any, value: int) -> str:
+    """An enum's value as `privacy.json` says it: UNIT_RECORD is "record"."""
+    if value not in kind.values():
+        return f"the unknown number {value}"
+    _, _, name = kind.Name(value).partition("_")
+    return str(name).lower().replace("_", "-")
+
+
+def _release_against(stated: StatedRelease, message: plan_pb2.Release, terms: plan_pb2.Terms) -> list[str]:
+    found = []
+    name = shown(stated.name)
+    try:
+        release = _release(message, stated.values, len(terms.parties))
+        event, mechanism = to_json(release.event), json.loads(json.dumps(asdict(release.mechanism)))
+        if stated.charges != message.charges or to_json(from_json(stated.event)) != event:
+            found.append(f"privacy.json has another event for {name} than the plan's mechanism costs.")
+        if stated.mechanism != mechanism:
+            found.append(f"privacy.json describes another mechanism for {name} than the plan has.")
+    except (ConclaveError, ArithmeticError, ValueError) as error:
+        found.append(f"Release {name} of the plan cannot be: {shown(error, 300)}")
+    if sorted(set(stated.parties)) != stated.parties or not set(stated.parties) <= set(terms.parties):
+        found.append(f"privacy.json names parties in the sum of {name} that the plan does not have, or one twice.")
+    if len(stated.parties) < terms.minimum_parties:
+        found.append(
+            f"{len(stated.parties)} parties are in the sum of {name} and the plan needs {terms.minimum_parties}: a "
+            "part of the noise that the guarantee counts on is missing."
+        )
+    return found
+
+
+def _release(message: plan_pb2.Release, values: int, parties: int) -> Release:
+    """The release that a plan's message stands for; its shape is as far as its price needs it."""
+    mechanism = _mechanism(message)
+    shares = getattr(mechanism, "shares", 0)
+    if shares > parties or parties > MOST_PARTIES:
+        raise IntegrityError(f"it counts on the noise of {shares} of {parties} parties.")
+    rows = values * parties // mechanism.teachers if isinstance(mechanism, ThresholdedVotes) else values
+    return Release(message.name, mechanism, rows, 1, message.charges)
+
+
+def _mechanism(release: plan_pb2.Release) -> Chosen:
+    """What `coordinator.terms` wrote into the message. Raises `ConclaveError` for one that makes no sense."""
+    match release.WhichOneof("mechanism"):
+        case "counts":
+            return CountsMechanism(**_numbers(release.counts))
+        case "vectors":
+            return VectorMechanism(**_numbers(release.vectors))
+        case "joint":
+            joint = release.joint
+            votes = VotesMechanism(**_numbers(joint.votes)) if joint.HasField("votes") else None
+            hidden = HiddenMechanism(**_numbers(joint.hidden)) if joint.HasField("hidden") else None
+            return JointMechanism(votes, hidden)
+        case "thresholded":
+            numbers = _numbers(release.thresholded)
+            return ThresholdedVotes(**numbers | {"larger_noise": numbers["larger_noise"] or None})
+        case "gradients":
+            return GradientMechanism(**_numbers(release.gradients))
+        case "free":
+            return FreeAnswers(**_numbers(release.free))
+    raise IntegrityError("it names no mechanism that is known here.")
+
+
+def _numbers(message: Message) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in message.DESCRIPTOR.fields_by_name}
+
+
+def _costs(lists: Mapping[str, Sequence[DpEvent]], delta: float) -> dict[str, float]:
+    """Epsilon of each list of events. Raises `IntegrityError` for one that would take long to price."""
+    known: dict[str, float] = {}
+    costs = {}
+    for who, events in lists.items():
+        parts = list(islice((part for event in events for part in leaves(event)), MOST_PARTS + 1))
+        kinds = {repr(part) for part, _ in parts if not isinstance(part, GaussianDpEvent)}
+        if len(parts) > MOST_PARTS or len(kinds) > MOST_KINDS or any(count > MOST_OFTEN for _, count in parts):
+            raise IntegrityError(f"{shown(who)} lists more events than a run has.")
+        key = json.dumps(sorted(json.dumps(to_json(event), sort_keys=True) for event in events))
+        if key not in known:
+            known[key] = price(events, delta).epsilon
+        costs[who] = known[key]
+    return costs

@@ -1,0 +1,120 @@
+"""Who this coordinator is: to the parties it asks, and to whoever checks what it published."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from aggregation.events import to_json
+from coordinator import provisioning
+from coordinator.errors import PartyRefused, PlanError
+from coordinator.plan import Plan
+from coordinator.store import home
+from coordinator.terms import Release
+from protos.certificates import IdentityError, Role
+from protos.conclave.v1 import party_pb2
+from protos.identity import Identity, load_identity
+from protos.signing import ATTESTATION, DESCRIBED, Signed, check, signed_of
+
+NONCE_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """The coordinator's identity in one run.
+
+    identity: signs what is published. authority: whose word on parties counts; None where nobody vouches for them.
+    tls: whether calls go over mutual TLS under this identity. folder: where the authority's files are.
+    """
+
+    identity: Identity
+    authority: x509.Certificate | None
+    tls: bool
+    folder: Path
+
+    def vouched(self, name: str) -> tuple[bytes, bytes]:
+        """Certificates and private keys (PEM), made now, for a party that this run starts."""
+        return provisioning.vouched(self.folder, name)
+
+
+def own_identity(plan: Plan, base: Path) -> Own:
+    """The identity that a plan names, or, for a run without one, that of the local run store.
+
+    The run store has a small authority of its own, in `$CONCLAVE_HOME/identity`: it vouches for what this user ran on
+    this machine, and for the parties that its runs start. Raises `PlanError` for a folder that is none, or certificates
+    that are wrong.
+    """
+    named = plan.federation.identity
+    folder = home() / "identity" if named is None else base / named
+    if named is None:
+        provisioning.ensure(folder)
+    try:
+        identity = load_identity(
+            folder / provisioning.COORDINATOR,
+            folder / provisioning.COORDINATOR_KEY,
+            role=Role.COORDINATOR,
+            authority=None,
+            revoked=folder / provisioning.REVOKED,
+        )
+    except IdentityError as error:
+        where = "" if named is None else f'[federation] identity = "{named}": '
+        raise PlanError(f"{where}{error}") from None
+    launched = plan.federation.shards is not None
+    return Own(identity, identity.authority if launched or named is not None else None, named is not None, folder)
+
+
+def proven(name: str, answer: party_pb2.DescribeResponse, nonce: bytes, own: Own) -> bytes:
+    """The signing certificate (DER) of a party that has shown that it is who it says. Raises `PartyRefused`."""
+    try:
+        said = _checked(signed_of(answer.identity), DESCRIBED, name, own)
+    except IdentityError as error:
+        raise PartyRefused(f"party {name} did not show that it is {name}: {error}") from None
+    if said.get("nonce") != nonce.hex():
+        raise PartyRefused(
+            f"party {name} did not show that it is {name}: it signed another question. Something on the way to it "
+            "repeats old answers."
+        )
+    return answer.identity.certificate
+
+
+def attested(
+    name: str, signed: Signed, run_id: str, plan_hash: str, releases: Sequence[Release], own: Own
+) -> Mapping[str, Any]:
+    """What a party attests, once it is found to say that this run cost it at least these releases.
+
+    Raises `PartyRefused` for a signature, a run or a cost that is not this run's.
+    """
+    try:
+        said = _checked(signed, ATTESTATION, name, own)
+    except IdentityError as error:
+        raise PartyRefused(f"party {name} attests nothing that counts: {error}") from None
+    if (said.get("run"), said.get("plan_hash"), said.get("party")) != (run_id, plan_hash, name):
+        raise PartyRefused(f"party {name} attests another run than {run_id}.")
+    listed = said.get("releases")
+    costs = [(each.get("name"), each.get("event")) for each in listed] if isinstance(listed, list) else []
+    missing = [release.name for release in releases if (release.name, to_json(release.event)) not in costs]
+    if missing:
+        raise PartyRefused(
+            f"party {name} does not attest the cost of {', '.join(missing)} as the plan has it. Its ledger and this "
+            "run disagree; nothing is published."
+        )
+    return said
+
+
+def new_nonce() -> bytes:
+    """Fresh randomness for `Describe`."""
+    return secrets.token_bytes(NONCE_BYTES)
+
+
+def certificate_der(identity: Identity) -> bytes:
+    """The signing certificate as it travels."""
+    return identity.signing.public_bytes(Encoding.DER)
+
+
+def _checked(signed: Signed, kind: str, name: str, own: Own) -> Mapping[str, Any]:
+    revoked = own.identity.revoked if own.authority is not None else None
+    return check(signed, kind, authority=own.authority, role=Role.PARTY, name=name, revoked=revoked)
