@@ -24,6 +24,7 @@ from dp_accounting import (
     rdp,
 )
 
+from aggregation import renyi
 from aggregation.errors import BudgetExhausted, ConclaveError
 from aggregation.events import leaves
 
@@ -55,7 +56,8 @@ def price(events: Sequence[DpEvent], delta: float) -> Guarantee:
     """What a list of events costs together, at this delta.
 
     PLD where every event is a Gaussian, a Laplace or a Poisson-sampled Gaussian release (or a composition of these)
-    and the result is of ordinary size (RDP epsilon up to 40, delta from 1e-10); else RDP.
+    and the result is of ordinary size (RDP epsilon up to 40, delta from 1e-10); else RDP. One release under Skellam or
+    discrete Gaussian noise (`aggregation.renyi`) puts the whole list in RDP.
 
     Valid for events whose parameters and number were fixed before any answer was seen: PLD is no filter. Where answers
     decide what is asked next, enforce `LifetimeFilter` and claim its cap.
@@ -323,6 +325,9 @@ def _divergences(
     accountant = rdp.RdpAccountant() if order is None else rdp.RdpAccountant([float(order)])
     total = accountant.rdp
     for part, count in parts:
+        if renyi.prices(part):
+            total = total + count * renyi.divergences(part, accountant.orders)
+            continue
         one = rdp.RdpAccountant(accountant.orders)
         try:
             with np.errstate(divide="ignore", over="ignore"):  # a sigma of almost nothing: infinite

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from numbers import Integral, Real
 
 from dp_accounting import (
@@ -17,6 +18,7 @@ from dp_accounting import (
 from aggregation.errors import IntegrityError
 
 DEEPEST = 16
+SMALLEST_LOCAL_SIGMA = 2.0
 
 _FIELDS = {
     "no-op": set[str](),
@@ -25,7 +27,41 @@ _FIELDS = {
     "poisson-sampled": {"sampling_probability", "event"},
     "self-composed": {"event", "count"},
     "composed": {"events"},
+    "skellam": {"variance", "l1", "l2_squared"},
+    "distributed-discrete-gaussian": {"sigma", "shares", "l2_squared", "dimension"},
 }
+
+
+@dataclass(frozen=True)
+class SkellamDpEvent(DpEvent):  # type: ignore[misc]
+    """An integer vector released once under independent Skellam noise: P(k) = exp(-v) I_k(v), v = variance.
+
+    variance: of the noise on each coordinate, grid units squared, counting only shares unknown to whoever attacks:
+    (parties - dropouts - colluders) times the variance of a share.
+    l1, l2_squared: bounds of the L1 norm and of the squared L2 norm of the change when one unit is added or removed,
+    grid units; whole numbers, as such a change is a vector of integers. Its L1 norm is never above its squared L2 norm,
+    so l2_squared will do for l1 (`aggregation.renyi.l1_of`).
+    """
+
+    variance: float
+    l1: int
+    l2_squared: int
+
+
+@dataclass(frozen=True)
+class DistributedDiscreteGaussianDpEvent(DpEvent):  # type: ignore[misc]
+    """An integer vector released once under the sum of independent discrete Gaussians on each coordinate.
+
+    sigma: of each share, P(k) proportional to exp(-k^2 / (2 sigma^2)), grid units, at least 2.
+    shares: how many are unknown to whoever attacks: parties - dropouts - colluders.
+    l2_squared: bound of the squared L2 norm of the change when one unit is added or removed, grid units squared.
+    dimension: in how many coordinates that change may be other than 0.
+    """
+
+    sigma: float
+    shares: int
+    l2_squared: int
+    dimension: int
 
 
 def to_json(event: DpEvent) -> dict[str, object]:
@@ -65,6 +101,8 @@ def _leaves(event: DpEvent, count: int, depth: int) -> Iterator[tuple[DpEvent, i
                 yield from _leaves(part, count, depth + 1)
         case GaussianDpEvent() | LaplaceDpEvent():
             yield type(event)(_noise(event.noise_multiplier)), count
+        case SkellamDpEvent() | DistributedDiscreteGaussianDpEvent():
+            yield _checked(event), count
         case PoissonSampledDpEvent():
             for _ in _leaves(event.event, 1, depth + 1):  # checks every parameter inside
                 pass
@@ -92,6 +130,10 @@ def _to_json(event: DpEvent, depth: int) -> dict[str, object]:
             return {"kind": "self-composed", "event": _to_json(event.event, depth + 1), "count": _count(event.count)}
         case ComposedDpEvent():
             return {"kind": "composed", "events": [_to_json(part, depth + 1) for part in event.events]}
+        case SkellamDpEvent():
+            return {"kind": "skellam", **vars(_checked(event))}
+        case DistributedDiscreteGaussianDpEvent():
+            return {"kind": "distributed-discrete-gaussian", **vars(_checked(event))}
     raise IntegrityError(f"The ledger cannot store a {type(event).__name__}. It knows: {', '.join(_FIELDS)}.")
 
 
@@ -119,10 +161,34 @@ def _from_json(value: object, depth: int) -> DpEvent:
             return PoissonSampledDpEvent(probability, _from_json(value["event"], depth + 1))
         case "self-composed":
             return SelfComposedDpEvent(_from_json(value["event"], depth + 1), _count(value["count"]))
+        case "skellam":
+            return _checked(SkellamDpEvent(value["variance"], value["l1"], value["l2_squared"]))
+        case "distributed-discrete-gaussian":
+            sigma, shares = value["sigma"], value["shares"]
+            return _checked(DistributedDiscreteGaussianDpEvent(sigma, shares, value["l2_squared"], value["dimension"]))
     parts = value["events"]
     if not isinstance(parts, list):
         raise IntegrityError("A stored composed event must hold a list of events.")
     return ComposedDpEvent([_from_json(part, depth + 1) for part in parts])
+
+
+def _checked(event: DpEvent) -> DpEvent:
+    """A release under Skellam or discrete Gaussian noise with plain numbers in it, all in range."""
+    if isinstance(event, SkellamDpEvent):
+        return SkellamDpEvent(
+            _noise(event.variance, "variance"), _count(event.l1, "l1"), _count(event.l2_squared, "l2_squared")
+        )
+    sigma = _noise(event.sigma, "sigma")
+    if sigma < SMALLEST_LOCAL_SIGMA:
+        raise IntegrityError(
+            f"The sigma of a share is {sigma:g}; it must be at least {SMALLEST_LOCAL_SIGMA:g} grid units."
+        )
+    return DistributedDiscreteGaussianDpEvent(
+        sigma,
+        _count(event.shares, "shares"),
+        _count(event.l2_squared, "l2_squared"),
+        _count(event.dimension, "dimension"),
+    )
 
 
 def _check_depth(depth: int) -> None:
@@ -140,10 +206,10 @@ def _number(value: object, name: str) -> float:
     return number
 
 
-def _noise(value: object) -> float:
-    number = _number(value, "noise_multiplier")
+def _noise(value: object, name: str = "noise_multiplier") -> float:
+    number = _number(value, name)
     if number <= 0:
-        raise IntegrityError(f"The noise_multiplier of an event is {_shown(value)}; it must be above 0.")
+        raise IntegrityError(f"The {name} of an event is {_shown(value)}; it must be above 0.")
     return number
 
 
@@ -154,11 +220,11 @@ def _probability(value: object) -> float:
     return number
 
 
-def _count(value: object) -> int:
+def _count(value: object, name: str = "count") -> int:
     count = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else 0
     if not 1 <= count < 1 << 53:
         raise IntegrityError(
-            f"The count of a self-composed event is {_shown(value)}; it must be a whole number above 0."
+            f"The {name} of an event is {_shown(value)}; it must be a whole number above 0, below 2^53."
         )
     return count
 

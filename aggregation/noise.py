@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from aggregation.errors import ConclaveError
+from aggregation.tables import FRACTION, Table, of_masses
 
 KEY_BYTES = 32
 SMALLEST_SIGMA = 4.0
@@ -170,77 +171,18 @@ class RoundedGaussian:
     def sample(self, shape: tuple[int, ...], stream: NoiseStream) -> NDArray[np.int64]:
         """Independent samples of the given shape, grid units."""
         out = np.empty(math.prod(shape), dtype=np.int64)
-        table = _table(self.sigma)
-        for start in range(0, out.size, _CHUNK):
-            table.fill(out[start : start + _CHUNK], stream)
+        _table(self.sigma).fill(out, stream)
         return out.reshape(shape)
 
 
-_CHUNK = 1 << 15  # words and table stay in a core's cache
 _TAIL = 13.5  # standard deviations: a normal strays further with probability below 2^-135
-_FRACTION = 256  # bits after the point while the table is computed
 _NEGLIGIBLE = -200.0  # log2 of the terms left out of a series
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """Thresholds T_0 <= ... <= T_(2r-1), T_i = round(2^128 P(X <= i - r)), as two words each; a guide by leading bits.
-
-    A word's sample is (number of thresholds not above it) - r.
-    """
-
-    reach: int
-    upper: NDArray[np.uint64]
-    lower: NDArray[np.uint64]
-    guide: NDArray[
-        np.int32
-    ]  # the number of thresholds below words with these leading bits, -1 where one lies among them
-    shift: np.uint64
-    total_variation: float
-
-    def fill(self, out: NDArray[np.int64], stream: NoiseStream) -> None:
-        words = stream.uint64(out.size)
-        out[:] = self.guide[(words >> self.shift).view(np.int64)]
-        unclear = np.flatnonzero(out < 0)
-        if unclear.size:
-            asked = words[unclear]
-            below = np.searchsorted(self.upper, asked, side="right")
-            out[unclear] = below
-            for tied in np.flatnonzero(self.upper[below - 1] == asked):
-                first = int(np.searchsorted(self.upper, asked[tied], side="left"))
-                second_words = self.lower[first : below[tied]]
-                out[unclear[tied]] = first + int(np.searchsorted(second_words, stream.uint64(1)[0], side="right"))
-        out -= self.reach
-
-
 @lru_cache(maxsize=32)
-def _table(sigma: float) -> _Table:
-    reach = math.ceil(_TAIL * sigma)
-    tail, masses = _masses(sigma, reach)
-    left = []  # 2^FRACTION P(X <= k) for k = -reach .. -1
-    running = tail
-    for mass in reversed(masses[1:]):
-        running += mass
-        left.append(running)
-    one = 1 << _FRACTION
-    if abs(2 * running + masses[0] - one) > one >> 140:
-        raise AssertionError(f"probabilities of a rounded normal with sigma {sigma} do not sum to one")
-    drop = _FRACTION - 128
-    rounded = [(value + (1 << (drop - 1))) >> drop for value in left]
-    thresholds = rounded + [(1 << 128) - max(value, 1) for value in reversed(rounded)]  # 2^128 itself has no two words
-    word = (1 << 64) - 1
-    upper = np.array([value >> 64 for value in thresholds], dtype=np.uint64)
-    lower = np.array([value & word for value in thresholds], dtype=np.uint64)
-
-    bits = min(max(len(thresholds).bit_length() + 5, 12), 20)
-    shift = np.uint64(64 - bits)
-    buckets = (upper >> shift).astype(np.int64)
-    counts = np.bincount(buckets, minlength=1 << bits)
-    guide = np.where(counts > 0, -1, np.cumsum(counts)).astype(np.int32)
-    distance = 2 * reach * 2.0**-128 + 2.0 * math.ldexp(float(tail >> (_FRACTION - 200)) + 1.0, -200)
-    for array in (upper, lower, guide):
-        array.flags.writeable = False
-    return _Table(reach, upper, lower, guide, shift, distance * (1.0 + 1e-9))
+def _table(sigma: float) -> Table:
+    tail, masses = _masses(sigma, math.ceil(_TAIL * sigma))
+    return of_masses(tail, masses)
 
 
 def _masses(sigma: float, reach: int) -> tuple[int, list[int]]:
@@ -251,11 +193,11 @@ def _masses(sigma: float, reach: int) -> tuple[int, list[int]]:
     a_(n+1) = (x h a_n - h^2 a_(n-1)) / (n + 1). exp(-x^2/2) follows from k to k + 1 by two multiplications, each off by
     at most one unit of the last place, so at k by at most (k + 1)^2 units: 2^-219 at the largest reach.
     """
-    with mpmath.workprec(_FRACTION + 64):
+    with mpmath.workprec(FRACTION + 64):
         s = mpmath.mpf(sigma)
 
         def fixed(value: object) -> int:
-            return int(mpmath.nint(mpmath.ldexp(value, _FRACTION)))
+            return int(mpmath.nint(mpmath.ldexp(value, FRACTION)))
 
         bell, ratio, step = fixed(1), fixed(mpmath.exp(-1 / (2 * s * s))), fixed(mpmath.exp(-1 / (s * s)))
         scale = fixed(1 / (s * mpmath.sqrt(2 * mpmath.pi)))
@@ -265,13 +207,13 @@ def _masses(sigma: float, reach: int) -> tuple[int, list[int]]:
     masses = []
     terms = _terms(sigma, reach)
     for k in range(reach + 1):
-        before, now, series, drift = 0, 1 << _FRACTION, 1 << _FRACTION, k * slope
+        before, now, series, drift = 0, 1 << FRACTION, 1 << FRACTION, k * slope
         for n in range(terms):
-            before, now = now, ((drift * now - square * before) >> _FRACTION) // (n + 1)
+            before, now = now, ((drift * now - square * before) >> FRACTION) // (n + 1)
             if n % 2:
                 series += now // (n + 2)
-        masses.append((((scale * bell) >> _FRACTION) * series) >> _FRACTION)
-        bell, ratio = (bell * ratio) >> _FRACTION, (ratio * step) >> _FRACTION
+        masses.append((((scale * bell) >> FRACTION) * series) >> FRACTION)
+        bell, ratio = (bell * ratio) >> FRACTION, (ratio * step) >> FRACTION
     return tail, masses
 
 

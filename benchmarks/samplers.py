@@ -2,8 +2,9 @@
 
     python benchmarks/samplers.py [--out FILE]
 
-Prints rounded Gaussian samples per second and the time to build the table, for several sigmas (grid units), and the
-time of `CountsMechanism.contribute` for 7,000 units of 100 cells each among 1,000,000; FILE receives the same as JSON.
+Prints samples per second and the time to build the table of rounded Gaussian, Skellam and discrete Gaussian noise, side
+by side at several standard deviations (grid units); Skellam noise past the longest table; and the time of
+`CountsMechanism.contribute` for 7,000 units of 100 cells each among 1,000,000. FILE receives the same as JSON.
 """
 
 import argparse
@@ -17,9 +18,12 @@ import numpy as np
 from scipy import sparse
 
 from aggregation.counts import CountsMechanism
+from aggregation.discrete_gaussian import DiscreteGaussian
 from aggregation.noise import NoiseStream, RoundedGaussian
+from aggregation.skellam import Skellam
 
-SIGMAS = (4.0, 32.0, 100.0, 1000.0, 4000.0, 16000.0)
+SIGMAS = (2.0, 4.0, 32.0, 100.0, 1000.0, 4000.0, 10_000.0, 16_000.0)
+PAST_ONE_TABLE = (25_000.0, 32_000.0)
 SAMPLES = 4_000_000
 UNITS, CELLS_A_UNIT, CELLS = 7_000, 100, 1_000_000
 REPEATS = 5
@@ -35,11 +39,12 @@ def seconds(work, repeats=REPEATS):
     return sorted(times)
 
 
-def sampling(sigma):
-    noise, stream = RoundedGaussian(sigma), NoiseStream.from_system()
+def sampling(name, noise, sigma):
+    stream = NoiseStream.from_system()
     (build,) = seconds(lambda: noise.sample((1,), stream), repeats=1)
     times = seconds(lambda: noise.sample((SAMPLES,), stream))
     return {
+        "noise": name,
         "sigma": sigma,
         "table_seconds": build,
         "samples_per_second": SAMPLES / statistics.median(times),
@@ -47,6 +52,16 @@ def sampling(sigma):
         "fastest": SAMPLES / times[0],
         "total_variation_per_sample": noise.total_variation,
     }
+
+
+def samplers():
+    for sigma in SIGMAS:
+        if sigma >= 4:
+            yield sampling("rounded Gaussian", RoundedGaussian(sigma), sigma)
+        yield sampling("Skellam", Skellam(sigma**2), sigma)
+        yield sampling("discrete Gaussian", DiscreteGaussian(sigma), sigma)
+    for sigma in PAST_ONE_TABLE:
+        yield sampling("Skellam", Skellam(sigma**2), sigma)
 
 
 def contributing():
@@ -72,16 +87,19 @@ def main():
     parser = argparse.ArgumentParser(description="Time the samplers and the clipping of counts.")
     parser.add_argument("--out", type=Path, help="write the results to this file, as JSON")
     arguments = parser.parse_args()
+    rows = []
+    for row in samplers():
+        rows.append(row)
+        print(
+            f"{row['noise']:<17} sigma {row['sigma']:>8,.0f}   {row['samples_per_second'] / 1e6:6.1f} M samples/s "
+            f"({row['slowest'] / 1e6:.1f} to {row['fastest'] / 1e6:.1f})   table {row['table_seconds']:.2f} s",
+            flush=True,
+        )
     result = {
         "machine": f"{platform.machine()}, Python {platform.python_version()}, numpy {np.__version__}",
-        "sampling": [sampling(sigma) for sigma in SIGMAS],
+        "sampling": rows,
         "contribute": contributing(),
     }
-    for row in result["sampling"]:
-        print(
-            f"sigma {row['sigma']:>8,.0f}   {row['samples_per_second'] / 1e6:6.1f} M samples/s "
-            f"({row['slowest'] / 1e6:.1f} to {row['fastest'] / 1e6:.1f})   table {row['table_seconds']:.2f} s"
-        )
     row = result["contribute"]
     print(
         f"contribute {row['units']:,} units x {row['cells_a_unit']} cells of {row['cells']:,}: "

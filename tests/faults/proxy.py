@@ -180,6 +180,7 @@ class Proxy:
 def _reset(connection):
     """End both halves without a goodbye: each side sees a reset."""
     for writer in (connection.client, connection.target):
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with suppress(OSError):  # it may have closed just now
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
     connection.closed.update(("client", "target"))
