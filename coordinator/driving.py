@@ -35,6 +35,7 @@ from coordinator.report import Statement, state
 from coordinator.store import CANCELLED, FAILED, FINISHED, RESUMABLE, RUNNING, RunStore
 from coordinator.terms import Bound
 from coordinator.watching import Recorded
+from protos.certificates import fingerprint, read_bundle
 from protos.signing import Signed
 
 if TYPE_CHECKING:
@@ -118,6 +119,9 @@ class Drive:
             self.progress.party(name, "starting" if plan.federation.shards is not None else "connecting")
         tables = party_tables(plan)
         issued = {name: self.own.vouched(name) for name in tables}
+        keys = {name: fingerprint(read_bundle(bundle, name).signing) for name, (bundle, _) in issued.items()}
+        for name, table in tables.items():
+            table["peers"] = {other: key for other, key in keys.items() if other != name}
         request = LaunchRequest(tables, self.store.folder / "parties", self.base, issued)
         with self.launcher.launch(request) as addresses:
             waited(lambda stops: self._ask(addresses, stops), self._say_stopping)
@@ -168,10 +172,11 @@ class Drive:
     async def _without(self, federation: Federation, unsigned: list[str]) -> None:
         """Make the sums again of the parties that are left."""
         gone = " and ".join(unsigned)
-        if any(isinstance(release.mechanism, ThresholdedVotes) for release in self.bound.releases):
+        once = any(isinstance(release.mechanism, ThresholdedVotes) for release in self.bound.releases)
+        if once or self.bound.plan.privacy.trust == "secure-sum":
             raise PartyLost(
                 f"party {gone} was lost before it signed what the run cost it ({federation.lost.get(unsigned[0])}), "
-                "and its votes are in labels that are drawn once.\n  The run is stored, nothing was paid twice. When "
+                "and its part is in a sum that is made once.\n  The run is stored, nothing was paid twice. When "
                 f"it is back (`party serve`):  coordinator resume {self.store.id}"
             )
         self.progress.say(f"  {gone} did not sign what the run cost it: the sums start again without it, at no cost")

@@ -34,8 +34,9 @@ MOST_PARTIES: Final = 1000
 MOST_PARTS: Final = 256
 MOST_KINDS: Final = 16
 MOST_OFTEN: Final = 10**9
-"""Parties; parts of all events together, different ones that are not Gaussian, and repetitions of one: more than any
-run has, and little enough to be priced soon."""
+MOST_ATTEMPTS: Final = 10
+"""Parties; parts of all events together, different ones that are not Gaussian, and repetitions of one; attempts at
+one sum: more than any run has, and little enough to be priced soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,11 @@ def against_plan(privacy: Privacy, plan: plan_pb2.Plan) -> list[str]:
         "relation": (privacy.relation, RELATION),
         "plan_hash": (privacy.plan_hash, plan_hash(plan).hex()),
         "parties planned": (privacy.parties.planned, len(terms.parties)),
-        "shares_needed": (privacy.parties.shares_needed, len(terms.parties) - terms.privacy.dropouts),
+        "shares_needed": (
+            privacy.parties.shares_needed,
+            len(terms.parties) - terms.privacy.dropouts - terms.privacy.colluders,
+        ),
+        "attempts": (privacy.attempts, max(1, terms.privacy.attempts)),
     }
     found = [
         f"privacy.json says {key} {shown(said)}; by the plan it is {shown(planned)}."
@@ -148,11 +153,12 @@ def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]
         return 0.0, [f"privacy.json says the sampler takes {privacy.sampler_delta:g} of delta, more than a run admits."]
     try:
         made = [
-            _release(message, stated.values, len(plan.terms.parties))
+            _release(message, stated.values, plan.terms)
             for stated, message in zip(privacy.releases, plan.terms.releases, strict=False)
         ]
         slack = sum(each.slack(epsilon) for each in made)
-        lists = {"privacy.json": [from_json(each.event) for each in privacy.releases]}
+        stated = zip(privacy.releases, made, strict=True)
+        lists = {"privacy.json": [from_json(each.event) for each, release in stated for _ in range(release.attempts)]}
         lists |= {each.party: list(each.events) for each in parties}
         costs = _costs(lists, delta)
     except (ConclaveError, ArithmeticError, ValueError) as error:
@@ -180,7 +186,7 @@ def _release_against(stated: StatedRelease, message: plan_pb2.Release, terms: pl
     found = []
     name = shown(stated.name)
     try:
-        release = _release(message, stated.values, len(terms.parties))
+        release = _release(message, stated.values, terms)
         event, mechanism = to_json(release.event), json.loads(json.dumps(asdict(release.mechanism)))
         if stated.charges != message.charges or to_json(from_json(stated.event)) != event:
             found.append(f"privacy.json has another event for {name} than the plan's mechanism costs.")
@@ -198,14 +204,16 @@ def _release_against(stated: StatedRelease, message: plan_pb2.Release, terms: pl
     return found
 
 
-def _release(message: plan_pb2.Release, values: int, parties: int) -> Release:
+def _release(message: plan_pb2.Release, values: int, terms: plan_pb2.Terms) -> Release:
     """The release that a plan's message stands for; its shape is as far as its price needs it."""
-    mechanism = _mechanism(message)
+    mechanism, parties = _mechanism(message), len(terms.parties)
     shares = getattr(mechanism, "shares", 0)
     if shares > parties or parties > MOST_PARTIES:
         raise IntegrityError(f"it counts on the noise of {shares} of {parties} parties.")
     rows = values * parties // mechanism.teachers if isinstance(mechanism, ThresholdedVotes) else values
-    return Release(message.name, mechanism, rows, 1, message.charges)
+    once = isinstance(mechanism, GradientMechanism | FreeAnswers)
+    attempts = 1 if once else min(max(1, terms.privacy.attempts), MOST_ATTEMPTS)
+    return Release(message.name, mechanism, rows, 1, message.charges, attempts)
 
 
 def _mechanism(release: plan_pb2.Release) -> Chosen:

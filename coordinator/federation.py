@@ -1,13 +1,17 @@
 """All parties of a run as one: what a recipe asks is put to every party at once; a refusal ends it, a loss need not."""
 
 import asyncio
+import base64
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aggregation.errors import AttemptLost, Cheated
 from coordinator.attendance import Attendance
 from coordinator.errors import PartyLost, PartyRefused, RunStopped
 from coordinator.identity import Own, attested, new_nonce, proven
@@ -17,9 +21,10 @@ from coordinator.observing import Observer
 from coordinator.progress import Progress
 from coordinator.retry import PatientLink, Retry
 from coordinator.store import RunStore
+from coordinator.summing import OnMessage, SumRun, Wanted, context_of, forget_vectors, verifier
 from coordinator.terms import Bound, Release
 from protos import PROTOCOL_VERSION
-from protos.conclave.v1 import party_pb2
+from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import plan_hash
 from protos.refusal import Reason
 from protos.signing import Signed
@@ -28,6 +33,9 @@ Value = TypeVar("Value")
 
 LAUNCHED_SECONDS: Final = 20.0
 """How long a party of this run's own is waited for at most: its process, once gone, does not come back by itself."""
+
+MOST_TRIES: Final = 5
+"""Attempts at one secure sum in a row, charged or not."""
 
 _MENDABLE: Final = frozenset(
     {
@@ -60,6 +68,7 @@ class Federation:
         self._attendance = attendance
         self._run_id = ""
         self._spent = False
+        self._certificates: dict[str, bytes] = {}
         self._where: dict[str, str] = {}
         self.lost: dict[str, str] = {}
 
@@ -141,6 +150,7 @@ class Federation:
             except PartyRefused as error:
                 raise PartyRefused(f"{error}{self._money}") from None
             peers[name] = party_pb2.Peer(name=name, certificate=certificate)
+            self._certificates[name] = certificate
         digest = plan_hash(bound.binding)
 
         def join(link: PartyLink) -> Coroutine[Any, Any, Outcome[None]]:
@@ -202,6 +212,80 @@ class Federation:
             if await self._blocks(release, left, len(batches), columns, keep, finish=True):
                 return len(self._links)
             self._attendance.say("  the sum starts again with the parties that are left; nothing is paid twice")
+
+    async def sum_securely(self, release: Release, terms: plan_pb2.Terms, block_rows: int, store: RunStore) -> int:
+        """Sum a released matrix so that nobody sees one party's part; returns how many parties are in it.
+
+        An attempt that a killed coordinator left goes on where it was. One in which too many parties were lost is made
+        anew, where the plan pays for that; what was lost before any masked vector was sent costs nothing.
+        """
+        if store.fact(f"summed {release.name}"):
+            forget_vectors(store)
+            return len(store.summed(release.name))
+        certificates = {name: base64.b64encode(each).decode() for name, each in self._certificates.items()}
+        await asyncio.to_thread(lambda: store.note(certificates=(store.fact("certificates") or {}) | certificates))
+        verify = verifier({name: base64.b64decode(each) for name, each in store.fact("certificates").items()})
+        wanted = Wanted(release.name, release.rows, release.columns, block_rows)
+        self._spent = True
+        for _ in range(MOST_TRIES):
+            attempt = store.fact(f"attempt {release.name}") or 0
+            context = context_of(store.id, store.fact("plan_hash"), terms, wanted, attempt)
+            run = SumRun(context, wanted, verify, store, self._sum_round)
+            try:
+                survivors = await run.run(self.present, partial(self._arrived, release.name))
+                await asyncio.to_thread(self._store_rows, run, survivors, wanted, store)
+            except (AttemptLost, Cheated) as error:
+                self._attendance.say(f"  {error}")
+                run.forget()
+                store.note(**{f"attempt {release.name}": attempt + 1})
+                continue
+            for misfit in run.misfits:
+                self._attendance.say(f"  {misfit}")
+            run.forget()
+            return len(survivors)
+        raise PartyLost(
+            f"{MOST_TRIES} attempts at the sum of {release.name} were lost.\n  The run is stored. When its parties "
+            f"stay:  coordinator resume {self._run_id}"
+        )
+
+    def _store_rows(self, run: SumRun, survivors: Sequence[str], wanted: Wanted, store: RunStore) -> None:
+        """Unmask the sum into the store, whole before it counts."""
+        store.begin_sum(wanted.release, survivors)
+        for number, (start, stop, block) in enumerate(run.rows()):
+            store.put_block(wanted.release, number, start, stop, block)
+        store.note(**{f"summed {wanted.release}": True})
+
+    def _arrived(self, release: str, done: int, total: int) -> None:
+        self._attendance.stored(release, done, total, "masked")
+
+    async def _sum_round(
+        self, requests: Mapping[str, party_pb2.SecureSumRequest], on_message: OnMessage, doing: str
+    ) -> None:
+        """One round of a secure sum, at all parties at once. Who cheats, or lost its secrets, is out of the attempt.
+
+        Raises as every verb does where a party refuses for another reason, or too few are left.
+        """
+
+        one_at_a_time = asyncio.Lock()
+
+        async def ask(link: PartyLink) -> Outcome[None]:
+            async with contextlib.aclosing(link.sum_round(requests[link.name])) as said:  # type: ignore[type-var]
+                async for outcome in said:
+                    if isinstance(outcome, Refused) and outcome.refusal.reason == Reason.SECURE_SUM:
+                        self._attendance.say(f"  party {link.name}: {outcome.refusal.sentence}")
+                        return Answered(None)
+                    if not isinstance(outcome, Answered):
+                        return outcome
+                    try:
+                        async with one_at_a_time:
+                            await asyncio.to_thread(on_message, link.name, outcome.value)
+                    except Cheated as error:
+                        self._attendance.say(f"  {error}")
+                        return Answered(None)
+            return Answered(None)
+
+        asked = {name: ask(link) for name, link in self._links.items() if name in requests}
+        self._settle(await self._together(asked, finish=True), doing)
 
     async def gather(
         self, release: str, rows: int, columns: int, block_rows: int, note: str = ""

@@ -139,6 +139,8 @@ class PartyLink(Protocol):
         self, release: str, batches: Iterable[Batch], columns: int
     ) -> AsyncIterator[Outcome[NDArray[np.int32]]]: ...
 
+    def sum_round(self, request: party_pb2.SecureSumRequest) -> AsyncIterator[Outcome[bytes]]: ...
+
     async def attest(self) -> Outcome[Signed]: ...
 
     async def close(self) -> None: ...
@@ -298,6 +300,25 @@ class GrpcLink:
             yield self._failure(error)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             yield self._failure(await _status_of(call, error))
+        finally:
+            call.cancel()
+
+    async def sum_round(self, request: party_pb2.SecureSumRequest) -> AsyncIterator[Outcome[bytes]]:
+        """One round of a secure sum: what the party says, one message or masked blocks in order, up to a failure."""
+        if (trouble := await self._mend()) is not None:
+            yield trouble
+            return
+        request.run.CopyFrom(self._run)
+        call = self._stub.SecureSum(request, metadata=self._metadata)
+        try:
+            while True:
+                said: Any = await self._heard(call.read())
+                if said is grpc.aio.EOF:
+                    return
+                self.traffic += len(said.message)
+                yield Answered(said.message)
+        except (grpc.aio.AioRpcError, _Silent) as error:
+            yield self._failure(error)
         finally:
             call.cancel()
 

@@ -29,6 +29,9 @@ class PrivacyTable(Settings):
     """`[privacy]`: the promise, under add-or-remove of one unit at one party.
 
     declared_size: units of all parties together, a public figure, about right; only `coordinator forecast` uses it.
+    trust: "secure-sum", under which the coordinator learns noisy sums alone, or "trusted-aggregator". dropouts: parties
+    that may be lost without losing the noise. colluders: parties that may pool what they know with the coordinator.
+    attempts: how often a secure sum may be made, each paid for, where more than `dropouts` are lost amid one.
     """
 
     epsilon: Annotated[float, Field(gt=0, le=100)]
@@ -38,6 +41,7 @@ class PrivacyTable(Settings):
     trust: Literal["trusted-aggregator", "secure-sum"] = "trusted-aggregator"
     dropouts: Annotated[int, Field(ge=0)] = 0
     colluders: Annotated[int, Field(ge=0)] = 0
+    attempts: Annotated[int, Field(ge=1, le=10)] = 1
     noise_multiplier: Annotated[float, Field(gt=0)] | None = None
     declared_size: Annotated[int, Field(ge=1)] | None = None
     insecure_reproducible_noise: bool = False
@@ -54,17 +58,18 @@ class PrivacyTable(Settings):
             )
         return delta
 
-    @field_validator("trust")
-    @classmethod
-    def _secure_sum_is_not_there(cls, trust: str) -> str:
-        if trust == "secure-sum":
-            raise ValueError('the secure sum is not there yet. Use "trusted-aggregator" and trust the coordinator.')
-        return trust
-
     @model_validator(mode="after")
-    def _colluders_need_the_secure_sum(self) -> "PrivacyTable":
+    def _some_settings_need_the_secure_sum(self) -> "PrivacyTable":
+        if self.trust == "secure-sum":
+            return self
         if self.colluders:
-            raise ValueError("[privacy] colluders has a meaning under the secure sum alone. Leave it out, or set 0.")
+            raise ValueError(
+                '[privacy] colluders has a meaning under trust = "secure-sum" alone. Leave it out, or set 0.'
+            )
+        if self.attempts > 1:
+            raise ValueError(
+                '[privacy] attempts has a meaning under trust = "secure-sum" alone. Leave it out, or set 1.'
+            )
         return self
 
 
@@ -403,6 +408,7 @@ class Plan(Settings):
             raise ValueError(
                 f"[privacy] dropouts = {dropouts} leaves nobody of {parties} parties. Use at most {parties - 1}."
             )
+        self._check_secure_sum()
         fewest = self.federation.minimum_parties
         if fewest is not None and fewest < parties - dropouts:
             raise ValueError(
@@ -425,6 +431,24 @@ class Plan(Settings):
             )
         self._check_teachers()
         return self
+
+    def _check_secure_sum(self) -> None:
+        """Raises ValueError where no threshold could keep a secure sum safe, or votes would travel in clear."""
+        privacy, parties = self.privacy, len(self.federation.names)
+        if privacy.trust != "secure-sum":
+            return
+        if self.dped.noise_at == "coordinator":
+            raise ValueError(
+                '[dped] noise_at = "coordinator" shows it every party\'s votes, and [privacy] trust = "secure-sum" '
+                'shows it sums alone. Use noise_at = "parties".'
+            )
+        if parties + privacy.colluders >= 2 * (parties - privacy.dropouts):
+            raise ValueError(
+                f"[privacy] of {parties} parties {privacy.dropouts} dropouts and {privacy.colluders} colluders are too "
+                "many: more than half of all, the colluders counted twice, have to be there at the end of a secure "
+                "sum. Use more parties, or fewer of either: 2 x dropouts + colluders must be less than the number of "
+                "parties."
+            )
 
     def _check_teachers(self) -> None:
         """Raises ValueError for teachers, queries or classes that cannot work."""

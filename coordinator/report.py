@@ -15,7 +15,7 @@ from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
 from coordinator.plan import Plan
 from coordinator.store import RunStore
-from coordinator.terms import Bound, Release, rounded_up
+from coordinator.terms import Bound, Release, rounded_up, shares
 from protos.signing import RELATION
 
 TRUSTED_AGGREGATOR = (
@@ -79,7 +79,7 @@ def state(
     """
     plan = bound.plan
     epsilon = bound.guarantee.epsilon if bound.private else None
-    trust = [TRUSTED_AGGREGATOR]
+    trust = [TRUSTED_AGGREGATOR if plan.privacy.trust == "trusted-aggregator" else secure_sum(plan)]
     if any(isinstance(release.mechanism, ThresholdedVotes) for release in bound.releases):
         trust.append(CLEAR_VOTES)
     if plan.federation.shards is not None:
@@ -99,13 +99,14 @@ def state(
         "epsilon_by_rdp": _finite(bound.guarantee.rdp_epsilon) if bound.private else None,
         "epsilon_by_the_papers_formula": paper_claim(bound) if bound.private else None,
         "sampler_delta": sum(release.slack(bound.guarantee.epsilon) for release in bound.releases),
+        "attempts": plan.privacy.attempts,
         "trust": plan.privacy.trust,
         "trust_means": trust,
         "insecure_reproducible_noise": plan.privacy.insecure_reproducible_noise,
         "parties": {
             "planned": len(plan.federation.names),
             "in_the_sum": len(parties),
-            "shares_needed": len(plan.federation.names) - plan.privacy.dropouts,
+            "shares_needed": shares(plan),
         },
         "releases": [
             {
@@ -122,6 +123,18 @@ def state(
         "not_protected": list(NOT_PROTECTED),
     }
     return Statement(plan, parties, epsilon, privacy, metrics)
+
+
+def secure_sum(plan: Plan) -> str:
+    """What the secure sum excludes, in a sentence."""
+    colluders = plan.privacy.colluders
+    parties = "1 party" if colluders == 1 else f"{colluders} parties"
+    pooling = f"and up to {parties} pooling what they know" if colluders else "alone"
+    return (
+        "Secure sum: the coordinator learned noisy sums over all parties and nothing else of any; the guarantee holds "
+        f"against it too, {pooling}, as long as it follows the protocol, and counts on the noise of "
+        f"{shares(plan)} honest parties."
+    )
 
 
 def paper_claim(bound: Bound) -> float | None:

@@ -166,6 +166,32 @@ class PatientLink:
             finally:
                 await stream.aclose()  # type: ignore[attr-defined]
 
+    async def sum_round(self, request: party_pb2.SecureSumRequest) -> AsyncIterator[Outcome[bytes]]:
+        """One round of a secure sum; after a loss from the block that has not come yet, which is the same as it was."""
+        absence, have = Absence(self._retry), 0
+        while True:
+            own = party_pb2.SecureSumRequest()
+            own.CopyFrom(request)
+            own.first_block = request.first_block + have
+            stream = self._link.sum_round(own)
+            try:
+                async for outcome in stream:
+                    if isinstance(outcome, Lost):
+                        given_up = await self._given_up(absence, "sum", outcome)
+                        if given_up is None:
+                            break
+                        outcome = given_up
+                    elif absence.moved():
+                        self._troubles.back(self.name)
+                    have += isinstance(outcome, Answered)
+                    yield outcome
+                    if not isinstance(outcome, Answered):
+                        return
+                else:
+                    return
+            finally:
+                await stream.aclose()  # type: ignore[attr-defined]
+
     async def attest(self) -> Outcome[Signed]:
         """Ask for the party's signed word on what the run has cost it."""
         return await self._asked("attest", self._link.attest)

@@ -45,6 +45,7 @@ class Privacy(Stated):
     epsilon: float | None = Field(gt=0)
     delta: float | None = Field(gt=0, lt=1)
     sampler_delta: float = Field(ge=0)
+    attempts: int = Field(default=1, ge=1)
     trust: str
     insecure_reproducible_noise: bool
     parties: StatedParties

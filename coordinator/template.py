@@ -16,7 +16,7 @@ epsilon = 8.0                      # the whole run's cost at every party; smalle
 delta   = 1e-6                     # well below 1 / number of records
 unit    = "record"                 # record | user (all text of a user; needs a user column at every party)
 record  = "document"               # document (a row) | sentence | pair (the papers' unit, far weaker)
-trust   = "trusted-aggregator"     # the coordinator sees each party's contribution; a secure sum is to come
+trust   = "trusted-aggregator"     # the coordinator sees each party's contribution; "secure-sum": noisy sums alone
 dropouts = 0                       # parties that may be lost without losing the noise; each makes it a little larger
 # noise_multiplier = 0.7           # instead of calibrating the noise from epsilon; refused if it costs more
 

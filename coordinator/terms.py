@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias, TypeVar
 
@@ -17,6 +17,8 @@ from aggregation.gradients import GradientMechanism, fine_levels
 from aggregation.hidden import HiddenMechanism
 from aggregation.joint import JointMechanism
 from aggregation.noise import LARGEST_SIGMA
+from aggregation.secure_sum.context import Context
+from aggregation.secure_sum.graph import shape
 from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
 from aggregation.votes import VotesMechanism
@@ -65,7 +67,7 @@ class Release:
     """One thing that parties release together, as the plan's budget allows it.
 
     rows, columns: shape of the released matrix; [0, 0] where nothing travels. charges: how often the mechanism's event
-    is paid.
+    is paid. attempts: how often all of it may be.
     """
 
     name: str
@@ -73,12 +75,18 @@ class Release:
     rows: int
     columns: int
     charges: int = 1
+    attempts: int = 1
 
     @property
     def event(self) -> DpEvent:
-        """What all of it costs."""
+        """What all of it costs, made once."""
         event = self.mechanism.event()
         return event if self.charges == 1 else SelfComposedDpEvent(event, self.charges)
+
+    @property
+    def at_most(self) -> DpEvent:
+        """What it costs when every attempt that the plan allows is made: what the plan's epsilon has to pay for."""
+        return self.event if self.attempts == 1 else SelfComposedDpEvent(self.event, self.attempts)
 
     def slack(self, epsilon: float) -> float:
         """Delta that the noise sampler's distance from its ideal takes."""
@@ -87,7 +95,7 @@ class Release:
             return mechanism.slack(mechanism.steps * mechanism.parameters, epsilon)
         if isinstance(mechanism, ThresholdedVotes):
             return mechanism.slack(self.rows, epsilon)
-        return mechanism.slack(self.rows * self.columns, epsilon)
+        return mechanism.slack(self.rows * self.columns * self.attempts, epsilon)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +129,14 @@ def bind(plan: Plan, public: Public | None = None) -> Bound:
     privacy = plan.privacy
     spare = privacy.delta * (1 - SAMPLER_SHARE)
     releases = _releases(plan, spare, public)
-    slack = sum(release.slack(privacy.epsilon) for release in releases)
+    slack = sum(release.slack(privacy.epsilon) for release in releases) + _graph_failure(plan, releases)
     if slack > privacy.delta * SAMPLER_SHARE:
         cells = sum(release.rows * release.columns for release in releases)
         raise PlanError(
             f"[privacy] delta = {privacy.delta:g} is too small for {cells:,} noisy cells: the noise sampler's own "
             f"error takes {slack:.1e} of it. Use a larger delta, more [dped] levels, or fewer words. Nothing ran."
         )
-    guarantee = price([release.event for release in releases], spare)
+    guarantee = price([release.at_most for release in releases], spare)
     if guarantee.epsilon > privacy.epsilon:
         assert privacy.noise_multiplier is not None
         needed = calibrate(lambda z: _whole(plan, z), privacy.epsilon, spare)
@@ -141,6 +149,28 @@ def bind(plan: Plan, public: Public | None = None) -> Bound:
     return Bound(plan, releases, guarantee, _message(plan, releases))
 
 
+def _graph_failure(plan: Plan, releases: tuple[Release, ...]) -> float:
+    """Delta for a secure sum over a graph whose neighbourhoods might hold too few honest parties; usually none."""
+    privacy = plan.privacy
+    if privacy.trust != "secure-sum":
+        return 0.0
+    context = Context.of(
+        run="",
+        plan_hash="",
+        sum="",
+        attempt=0,
+        parties=plan.federation.names,
+        length=1,
+        dropouts=privacy.dropouts,
+        colluders=privacy.colluders,
+    )
+    try:
+        failure = shape(context).failure
+    except ConclaveError as error:
+        raise PlanError(f"[privacy] {error}") from None
+    return failure * privacy.attempts * sum(1 for release in releases if release.rows)
+
+
 def rounded_up(epsilon: float, decimals: int = 3) -> str:
     """An epsilon as a person reads it, never less than it is."""
     grid = 10**decimals
@@ -148,8 +178,8 @@ def rounded_up(epsilon: float, decimals: int = 3) -> str:
 
 
 def shares(plan: Plan) -> int:
-    """How many parties' noise the guarantee counts on."""
-    return len(plan.federation.names) - plan.privacy.dropouts
+    """How many parties' noise the guarantee counts on: not of those that may be lost, nor that know their own."""
+    return len(plan.federation.names) - plan.privacy.dropouts - plan.privacy.colluders
 
 
 def parts(plan: Plan) -> dict[str, float]:
@@ -161,13 +191,14 @@ def parts(plan: Plan) -> dict[str, float]:
 def _whole(plan: Plan, multiplier: float) -> DpEvent:
     """The whole plan's event at one noise multiplier: of the one Gaussian that all its releases are, or of DP-SGD."""
     privately = plan.dped.private_training
-    if privately is None:
-        return GaussianDpEvent(multiplier)
-    return _gradients(plan, multiplier).event()
+    if privately is not None:
+        return _gradients(plan, multiplier).event()
+    once = GaussianDpEvent(multiplier)
+    return once if plan.privacy.attempts == 1 else SelfComposedDpEvent(once, plan.privacy.attempts)
 
 
 def _calibrated(plan: Plan, delta: float) -> float:
-    if plan.dped.private_training is None:
+    if plan.dped.private_training is None and plan.privacy.attempts == 1:
         return gaussian_multiplier(plan.privacy.epsilon, delta)
     return calibrate(lambda z: _whole(plan, z), plan.privacy.epsilon, delta)
 
@@ -214,7 +245,7 @@ def _releases(plan: Plan, delta: float, public: Public | None) -> tuple[Release,
     if "votes" in part or "hidden" in part:
         joint = _sized("votes and hidden states", lambda: _joint(plan, whole, part))
         releases.append(Release(ANSWERS, joint, plan.queries, joint.columns, plan.queries))
-    return tuple(releases)
+    return tuple(replace(release, attempts=plan.privacy.attempts) for release in releases)
 
 
 def vectors_mechanism(plan: Plan, clip: float, multiplier: float) -> VectorMechanism:
@@ -302,6 +333,7 @@ def _message(plan: Plan, releases: tuple[Release, ...]) -> plan_pb2.Plan:
                 dropouts=privacy.dropouts,
                 colluders=privacy.colluders,
                 insecure_reproducible_noise=privacy.insecure_reproducible_noise,
+                attempts=privacy.attempts,
             ),
             releases=[_release(each) for each in releases],
         ),

@@ -198,7 +198,8 @@ def _trust(plan: plan_pb2.Plan | None, trust: Trust | None, simulation: bool) ->
     terms = plan.terms.privacy
     if terms.trust == plan_pb2.TRUST_SECURE_SUM:
         honest = len(plan.terms.parties) - terms.dropouts - terms.colluders
-        well = f"secure sum, {honest} honest shares: excludes a curious coordinator with {terms.colluders} colluding"
+        pooling = f" with {terms.colluders} colluding part{'y' if terms.colluders == 1 else 'ies'}"
+        well = f"secure sum, {honest} honest shares: excludes a curious coordinator{pooling if terms.colluders else ''}"
     else:
         well = "trusted aggregator: holds against readers of the student, not against the coordinator"
     if simulation:

@@ -63,11 +63,13 @@ class Answers:
             raise Refusal(Reason.REQUEST, f"the digest of batch {request.batch} is not that of the request.")
         if request.WhichOneof("queries") != "rows":
             raise Refusal(Reason.REQUEST, f"release {release.name} is asked for by rows.")
-        if run.operation(release.name) is None:
-            raise Refusal(Reason.REQUEST, f"release {release.name} is not trained yet; call Train first.")
         if request.batch >= 2**63:
             raise Refusal(Reason.REQUEST, f"{request.batch} is no batch number; count from 0.")
-        counts = await self._clean(run, release.name)
+        if run.terms.privacy.trust == plan_pb2.TRUST_SECURE_SUM:
+            raise Refusal(
+                Reason.PLAN, f"this plan shows the coordinator sums alone; {release.name} is summed securely."
+            )
+        counts = await self.clean(run, release)
         start, stop = request.rows.start, request.rows.stop
         rows, columns = counts.shape
         if not start < stop <= rows:
@@ -85,10 +87,13 @@ class Answers:
             async with self._drawing:
                 return await asyncio.to_thread(self._made, run, release, request.batch, counts, (start, stop), claim)
 
-    async def _clean(self, run: Run, release: str) -> sparse.csr_array:
-        key = (run.id, release)
+    async def clean(self, run: Run, release: plan_pb2.Release) -> sparse.csr_array:
+        """The bounded, noise-free sum of a release. Raises `Refusal` (REQUEST) where it is not trained yet."""
+        if run.operation(release.name) is None:
+            raise Refusal(Reason.REQUEST, f"release {release.name} is not trained yet; call Train first.")
+        key = (run.id, release.name)
         if key not in self._counts:
-            self._counts[key] = await asyncio.to_thread(load_counts, run.counts(release))
+            self._counts[key] = await asyncio.to_thread(load_counts, run.counts(release.name))
         return self._counts[key]
 
     def _made(

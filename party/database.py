@@ -53,6 +53,11 @@ _STEPS: Final = (
     CREATE TABLE log (at REAL NOT NULL, account TEXT NOT NULL, what TEXT NOT NULL, by TEXT NOT NULL) STRICT;
     CREATE TABLE secret (census_key BLOB NOT NULL) STRICT
     """,
+    """
+    CREATE TABLE revealed (
+      reservation INTEGER PRIMARY KEY REFERENCES reservations(id), survivors BLOB NOT NULL, at REAL NOT NULL
+    ) STRICT
+    """,
 )
 VERSION: Final = len(_STEPS)
 """`PRAGMA user_version` of a ledger that is up to date."""

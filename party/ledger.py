@@ -12,6 +12,7 @@ import os
 import secrets
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -129,6 +130,18 @@ class Ledger:
         """Whether a release of a run was charged already."""
         return await self._write(lambda: self._reservation(run, release, 0) is not None)
 
+    async def attempted(self, run: str, release: str) -> tuple[int, ...]:
+        """The attempts at a secure sum of a release that were charged, in order."""
+        return await self._write(lambda: self._attempted(run, release))
+
+    async def reveal(self, run: str, release: str, attempt: int, survivors: bytes) -> None:
+        """Note, before any share leaves, to which list of survivors of an attempt shares are revealed; on disk then.
+
+        survivors: the digest of the list. Raises `Refusal` (CONFLICT) where shares were revealed to another list: two
+        lists of one attempt could open a party's vector. NOT_JOINED where the attempt was never charged, or has ended.
+        """
+        await self._write(lambda: self._reveal(run, release, attempt, survivors))
+
     async def answered(self, run: str, release: str) -> None:
         """Note the first time that bytes of a release left."""
         await self._write(lambda: self._answered(run, release))
@@ -220,8 +233,11 @@ class Ledger:
 
     def _check_affordable(self, group: Group, run: str, wanted: Sequence[tuple[str, DpEvent]]) -> None:
         spent = events_of(self._connection, group)
+        paid = Counter({release: len(self._attempted(run, release)) for release, _ in wanted})
         for release, event in wanted:
-            if self._reservation(run, release, 0) is None:
+            if paid[release]:
+                paid[release] -= 1
+            else:
                 group.admit(spent, event, release)
                 spent.append(event)
 
@@ -291,6 +307,26 @@ class Ledger:
                 )
             sql.execute("INSERT INTO blocks VALUES (?, ?, ?, ?, ?)", (reservation, batch, digest, start, stop))
             return Claim(key, fresh=True)
+
+    def _attempted(self, run: str, release: str) -> tuple[int, ...]:
+        rows = self._connection.execute(
+            "SELECT attempt FROM reservations WHERE run = ? AND release = ? ORDER BY attempt", (run, release)
+        )
+        return tuple(attempt for (attempt,) in rows)
+
+    def _reveal(self, run: str, release: str, attempt: int, survivors: bytes) -> None:
+        with transaction(self._connection) as sql:
+            row = self._reservation(run, release, attempt)
+            if row is None or row[1] is None:
+                raise Refusal(Reason.NOT_JOINED, f"attempt {attempt} at {release} of run {run} is not going on here.")
+            sql.execute("INSERT OR IGNORE INTO revealed VALUES (?, ?, ?)", (row[0], survivors, time.time()))
+            kept = sql.execute("SELECT survivors FROM revealed WHERE reservation = ?", (row[0],)).fetchone()
+            if bytes(kept[0]) != survivors:
+                raise Refusal(
+                    Reason.CONFLICT,
+                    f"shares of attempt {attempt} at {release} were revealed to another list of survivors already; "
+                    "what both lists open together is one party's own. Start a new attempt.",
+                )
 
     def _answered(self, run: str, release: str) -> None:
         with transaction(self._connection) as sql:

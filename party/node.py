@@ -29,10 +29,11 @@ from party.guarding import Context, GuardedHealth, guarded, guarded_stream
 from party.job import Job, Teaching, release_of
 from party.ledger import Ledger
 from party.metrics import Metrics, MetricsServer
-from party.policy import admit, admit_peers, event_of
+from party.policy import admit, admit_peers, event_of, times
 from party.runs import NAME, Operation, Run, Runs, check_run_id, private_folder, remove_parts
 from party.serving import SERVER_OPTIONS, AnswersInBytes, check_free, listen, no_port, own_identity
 from party.storage import is_full
+from party.summing import Sums
 from party.tasks import TRAINS, Asks, check_fit, insecure_key, job_of
 from party.training import Training
 from protos import PROTOCOL_VERSION
@@ -72,6 +73,7 @@ class Node(party_pb2_grpc.PartyServicer):
         self._runs = Runs(home / "runs")
         self._artefacts = Artefacts(home / "artefacts")
         self._answers = Answers(config.name, ledger)
+        self._sums = Sums(identity, ledger, self._answers)
         self._training_log = training_log
         self._drain = Drain(config.name)
         self._metrics = Metrics()
@@ -176,14 +178,16 @@ class Node(party_pb2_grpc.PartyServicer):
         await asyncio.to_thread(admit, terms, self.config)
         admit_peers(request.peers, terms, self.config)
         run_id = request.run.run_id
-        wanted = [(release.name, event_of(release)) for release in terms.releases]
+        wanted = [(release.name, event_of(release)) for release in terms.releases for _ in range(times(release, terms))]
         if request.check_only:
             await self._ledger.can_pay(wanted)
             if (lacking := await asyncio.to_thread(fits, request.needs, self.home)) is not None:
                 raise Refusal(Reason.STORAGE, lacking)
             return party_pb2.JoinResponse(party=name, protocol_version=PROTOCOL_VERSION)
         await self._ledger.join(run_id, computed, wanted)
-        self._open[run_id] = await asyncio.to_thread(self._runs.make, run_id, computed, request.plan)
+        self._open[run_id] = await asyncio.to_thread(
+            self._runs.make, run_id, computed, request.plan, list(request.peers)
+        )
         log.info("joined run %s", run_id, extra={"event": "joined", "run": run_id})
         await self._count()
         return party_pb2.JoinResponse(party=name, protocol_version=PROTOCOL_VERSION)
@@ -201,6 +205,7 @@ class Node(party_pb2_grpc.PartyServicer):
         self._open.pop(run_id, None)
         await self._cancel([key for key in self._trainings if key[0] == run_id])
         self._answers.forget(run_id)
+        self._sums.forget(run_id)
         await asyncio.to_thread(self._runs.drop, run_id)
         log.info("left run %s", run_id, extra={"event": "left", "run": run_id})
         await self._count()
@@ -268,6 +273,24 @@ class Node(party_pb2_grpc.PartyServicer):
                         size += len(message)
                     await self._ledger.answered(run.id, request.release)
                     await self._told(run, request, size, made=block.made)
+
+    @guarded_stream
+    async def SecureSum(  # noqa: N802
+        self, request: party_pb2.SecureSumRequest, context: Context
+    ) -> AsyncIterator[party_pb2.SecureSumResponse]:
+        if request.round == party_pb2.SUM_ROUND_ADVERTISE:
+            self._drain.check()
+        run = await self._run(request.run)
+        with self._drain.block():
+            async with contextlib.aclosing(self._sums.round(run, request)) as said:
+                async for message in said:
+                    yield party_pb2.SecureSumResponse(message=message)
+        if request.round == party_pb2.SUM_ROUND_MASK:
+            log.info(
+                "sent the masked vector of %s in run %s", request.release, run.id,
+                extra={"event": "masked", "run": run.id, "release": request.release, "attempt": request.attempt},
+            )  # fmt: skip
+            await self._count()
 
     async def _told(self, run: Run, request: party_pb2.AnswerRequest, size: int, *, made: bool) -> None:
         """Count a block that was sent."""

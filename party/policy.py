@@ -30,6 +30,7 @@ CAPACITY: Final = 2**31
 MOST_RELEASES: Final = 64
 MOST_PARTIES: Final = 1000
 MOST_CHARGES: Final = 10**6
+MOST_ATTEMPTS: Final = 10
 
 
 def admit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
@@ -42,6 +43,9 @@ def admit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
     _admit_company(terms, config)
     _admit_promise(terms, config)
     events = [_admit_release(release, terms, config) for release in terms.releases]
+    events = [
+        event for release, event in zip(terms.releases, events, strict=True) for _ in range(times(release, terms))
+    ]
     _admit_queries(terms, config)
     if terms.privacy.insecure_reproducible_noise:
         return
@@ -119,6 +123,19 @@ def noise_of(event: DpEvent) -> float:
     return least
 
 
+def times(release: plan_pb2.Release, terms: plan_pb2.Terms) -> int:
+    """How often a release of these terms may be charged: once, but for secure sums that may be tried again.
+
+    A training is one; its answers cost nothing, so their sum may be tried as often as any plan's.
+    """
+    match release.WhichOneof("mechanism"):
+        case "gradients":
+            return 1
+        case "free":
+            return MOST_ATTEMPTS
+    return max(1, terms.privacy.attempts)
+
+
 def event_of(release: plan_pb2.Release) -> DpEvent:
     """What a release costs. Raises `Refusal` (PLAN) like `mechanism_of`."""
     event = mechanism_of(release).event()
@@ -156,8 +173,7 @@ def _admit_promise(terms: plan_pb2.Terms, config: PartyConfig) -> None:
         raise broken("it does not say what a record is")
     if privacy.unit == plan_pb2.UNIT_USER and config.shard.user is None:
         raise _against("shard.user", "this party's shard has no user column, and the plan protects users")
-    if privacy.trust != plan_pb2.TRUST_TRUSTED_AGGREGATOR:
-        raise _against("trust", "this party knows the trusted aggregator alone; the secure sum is not there yet")
+    _admit_trust(terms, config)
     if privacy.insecure_reproducible_noise and not config.policy.simulation:
         raise _against(
             "simulation",
@@ -165,6 +181,39 @@ def _admit_promise(terms: plan_pb2.Terms, config: PartyConfig) -> None:
         )
     if privacy.dropouts + privacy.colluders >= len(terms.parties):
         raise broken(f"{privacy.dropouts} dropouts and {privacy.colluders} colluders leave no honest party")
+
+
+def _admit_trust(terms: plan_pb2.Terms, config: PartyConfig) -> None:
+    """Raises `Refusal` where the sum would not be what it is called.
+
+    Under the secure sum a party knows only those peers that it has pinned: everybody else the coordinator may have made
+    up, and counts as a colluder.
+    """
+    privacy, parties = terms.privacy, list(terms.parties)
+    if not 0 <= privacy.attempts <= MOST_ATTEMPTS:
+        raise broken(f"it would charge a release {privacy.attempts} times; use 1 to {MOST_ATTEMPTS}")
+    if privacy.trust == plan_pb2.TRUST_TRUSTED_AGGREGATOR:
+        if privacy.colluders or privacy.attempts > 1:
+            raise broken("it speaks of colluders or attempts, and a trusted aggregator has neither")
+        return
+    if privacy.trust != plan_pb2.TRUST_SECURE_SUM:
+        raise broken("it does not say who is trusted with the sum")
+    if len(parties) <= 2 * privacy.dropouts + privacy.colluders:
+        raise broken(
+            f"of {len(parties)} parties, {privacy.dropouts} dropouts and {privacy.colluders} colluders are too many "
+            "for a secure sum"
+        )
+    if any(release.HasField("thresholded") for release in terms.releases):
+        raise broken("it shows the coordinator votes, under a secure sum that shows it nothing but sums")
+    unknown = sorted(set(parties) - set(config.peers) - {config.name})
+    if len(unknown) > privacy.colluders:
+        are, them = ("is", "it") if len(unknown) == 1 else ("are", "them")
+        raise _against(
+            "peers",
+            f"peers: {', '.join(unknown)} {are} not pinned here, so the coordinator could have made {them} up, and "
+            f"this plan allows {privacy.colluders} colluders; pin their fingerprints in [peers], as their "
+            "administrators read them out",
+        )
 
 
 def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: PartyConfig) -> DpEvent:

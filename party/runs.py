@@ -6,16 +6,17 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from cryptography import x509
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from protos.conclave.v1 import plan_pb2
+from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.refusal import Reason, Refusal
 
 NAME: Final = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
@@ -47,6 +48,11 @@ class Run:
                 return release
         known = ", ".join(release.name for release in self.terms.releases) or "none"
         raise Refusal(Reason.REQUEST, f'the plan has no release "{name[:64]}"; it has {known}.')
+
+    def peers(self) -> dict[str, x509.Certificate]:
+        """The signing certificates of the run's other parties; those that are pinned were compared at `Join`."""
+        kept = party_pb2.JoinRequest.FromString((self.folder / "peers.pb").read_bytes())
+        return {each.name: x509.load_der_x509_certificate(each.certificate) for each in kept.peers}
 
     def counts(self, release: str) -> Path:
         """Where the bounded, noise-free sum of a release is kept until the run ends."""
@@ -92,10 +98,11 @@ class Runs:
         self._folder = folder
         private_folder(folder)
 
-    def make(self, run_id: str, plan_hash: bytes, plan: plan_pb2.Plan) -> Run:
-        """Keep a plan under its run id."""
+    def make(self, run_id: str, plan_hash: bytes, plan: plan_pb2.Plan, peers: Sequence[party_pb2.Peer] = ()) -> Run:
+        """Keep a plan, and who else takes part, under its run id."""
         folder = self._path(run_id)
         private_folder(folder)
+        write_whole(folder / "peers.pb", party_pb2.JoinRequest(peers=peers).SerializeToString())
         write_whole(folder / "plan.pb", plan.SerializeToString())
         sync_folder(self._folder)
         return Run(run_id, plan_hash, plan.terms, folder)

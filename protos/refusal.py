@@ -41,6 +41,8 @@ class Reason(StrEnum):
     """The node is about to end; it, or its successor, answers later."""
     STORAGE = "storage"
     """The party's disk does not take what must be on it before anything leaves."""
+    SECURE_SUM = "secure-sum"
+    """What was asked in a secure sum breaks its rules, or the attempt is not going on."""
     OTHER = "other"
 
 
@@ -58,6 +60,7 @@ _STATUS: Final = {
     Reason.AUTHENTICATION: grpc.StatusCode.UNAUTHENTICATED,
     Reason.DRAINING: grpc.StatusCode.UNAVAILABLE,
     Reason.STORAGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.SECURE_SUM: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.OTHER: grpc.StatusCode.FAILED_PRECONDITION,
 }
 

@@ -108,6 +108,8 @@ async def collect(
                 store.begin_sum(LABELS, list(votes))
                 store.put_block(LABELS, 0, 0, release.rows, labels[:, None])
                 present[release.name] = len(votes)
+            elif plan.privacy.trust == "secure-sum":
+                present[release.name] = await federation.sum_securely(release, bound.binding.terms, rows, store)
             else:
                 present[release.name] = await federation.aggregate(
                     release.name, release.rows, release.columns, rows, store, note

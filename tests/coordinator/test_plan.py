@@ -64,9 +64,10 @@ def with_clip(plan):
         ('signals   = ["counts"]', 'signals   = ["voices"]', r"signals.*'counts'"),
         ('signals   = ["counts"]', "signals   = []", "a recipe needs a signal"),
         ('recipe = "dped"', 'recipe = "magic"', "is not one of 'dped'"),
-        ('"trusted-aggregator"', '"secure-sum"', "the secure sum is not there yet"),
+        ('"trusted-aggregator"', '"secure-sum"\ncolluders = 4', "2 x dropouts . colluders must be less"),
+        ("dropouts = 0", "attempts = 2", "attempts has a meaning under"),
         ("dropouts = 0", "dropouts = 4", "leaves nobody of 4 parties. Use at most 3"),
-        ("dropouts = 0", "colluders = 1", "colluders has a meaning under the secure sum alone"),
+        ("dropouts = 0", "colluders = 1", "colluders has a meaning under"),
         (
             '"documentation-topics"',
             '"documentation"',

@@ -28,6 +28,7 @@ from coordinator.plan import read_plan
 from coordinator.store import RunIndex, RunStore
 from coordinator.template import template
 from coordinator.terms import bind
+from protos.certificates import fingerprint, read_bundle
 from protos.identity import write_private
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,10 +88,15 @@ def serving(tables, folder, federation=None):
     command = Path(sys.executable).with_name("party")
     with ExitStack() as stack:
         nodes = {}
+        identities = {} if federation is None else {name: identified(name, folder, federation) for name in tables}
         for name, party in tables.items():
             file = folder / f"{name}.toml"
             lines = [f'name = "{name}"', 'listen = "127.0.0.1:0"']
-            lines += ["plaintext = true"] if federation is None else [identified(name, folder, federation)]
+            if federation is None:
+                lines += ["plaintext = true"]
+            else:
+                pins = {other: key for other, (_, key) in identities.items() if other != name}
+                lines += [f"identity = {toml(identities[name][0])}", f"peers = {toml(pins)}"]
             lines += [f"{table} = {toml(party[table])}" for table in ("shard", "policy")]
             file.write_text("\n".join(lines))
             if not party["policy"]["simulation"]:
@@ -107,12 +113,13 @@ def serving(tables, folder, federation=None):
 
 
 def identified(name, folder, federation):
-    """The `[identity]` of a party that the federation vouches for, as one line."""
+    """The `[identity]` of a party that the federation vouches for, and the fingerprint that its peers pin."""
     bundle, keys = provisioning.vouched(federation, name)
     (folder / f"{name}.pem").write_bytes(bundle)
     write_private(folder / f"{name}.key", keys)
     told = provisioning.authority_fingerprint(federation)
-    return f"identity = {toml({'certificate': f'{name}.pem', 'key': f'{name}.key', 'authority': told})}"
+    key = fingerprint(read_bundle(bundle, name).signing)
+    return {"certificate": f"{name}.pem", "key": f"{name}.key", "authority": told}, key
 
 
 def stop(node):
@@ -445,6 +452,39 @@ def test_actors_and_party_processes_give_the_same_student_byte_for_byte(home, te
     assert set(by_ray) == set(by_hand)
     assert [name for name in by_ray if by_ray[name] != by_hand[name]] == []
     assert any(name.endswith(".safetensors") for name in by_ray)
+
+
+@pytest.mark.slow
+def test_ten_provisioned_parties_sum_securely(home, capsys):
+    text = SMALL.replace("parties = 2 }", "parties = 10 }").replace('by = "sender"', 'by = "hash"')
+    secure = text.replace('"trusted-aggregator"', '"secure-sum"').replace("dropouts = 0", "dropouts = 2\ncolluders = 1")
+    Path("plan.toml").write_text(secure)
+    tables = api.party_tables(read_plan(Path("plan.toml")))
+    for party in tables.values():
+        party["policy"] |= {"simulation": False, "epsilon": 50.0}
+    provisioning.make(home / "federation", "coordinator.example")
+    with serving(tables, home, home / "federation") as addresses:
+        wanted = secure.replace("[federation]", '[federation]\nidentity = "federation"')
+        assert run_connected(wanted, addresses, "out") == 0
+    said = capsys.readouterr().out
+    assert "verify: ok" in said
+    assert "Secure sum: the coordinator learned noisy sums" in said
+    privacy = json.loads((home / "out/student/privacy.json").read_text())
+    assert privacy["parties"] == {"planned": 10, "in_the_sum": 10, "shares_needed": 7}
+    assert privacy["trust"] == "secure-sum"
+    assert main(["verify", "out/student", "--trust", "federation/ca.pem"]) == 0
+    assert "excludes a curious coordinator" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signals", [["moments"], ["votes", "hidden", "counts"]], ids=lambda signals: "-".join(signals))
+def test_actors_sum_securely_to_the_student_of_the_clear_sum(home, signals):
+    clear = teaching(signals, text=FOUR).replace("dropouts = 0", INSECURE)
+    Path("clear.toml").write_text(clear)
+    Path("secure.toml").write_text(clear.replace('"trusted-aggregator"', '"secure-sum"'))
+    assert main(["run", "clear.toml", "--output", "clear"]) == 0
+    assert main(["run", "secure.toml", "--output", "secure"]) == 0
+    assert files_of(home / "clear/student") == files_of(home / "secure/student")
 
 
 @pytest.mark.slow

@@ -21,6 +21,8 @@ import numpy as np
 import psutil
 
 from party.accounts import read_account
+from protos.certificates import Role
+from protos.identity import self_made
 
 MARK = "CONCLAVE_FAULTS"
 DYING = Path(__file__).with_name("dying.py")
@@ -115,8 +117,17 @@ class Scene:
         write_texts(folder)
         for number, name in enumerate(parties):
             self._file(name).write_text(
-                PARTY.format(name=name, port=self.ports[name], parties=len(parties), number=number)
+                PARTY.format(name=name, port=self.ports[name], parties=len(parties), number=number) + self._pins(name)
             )
+
+    def _pins(self, name):
+        """The `[peers]` of a party: who the others say they are, made before they first serve."""
+        keys = {
+            other: self_made(other, Role.PARTY, self.folder / f"{other}.party/identity").fingerprint
+            for other in self.parties
+            if other != name
+        }
+        return "\n[peers]\n" + "".join(f'{other} = "{key}"\n' for other, key in keys.items())
 
     def __enter__(self):
         return self

@@ -67,6 +67,37 @@ async def test_another_attempt_is_charged_again(opened, tmp_path):
     assert len(read_account(tmp_path / "ledger.sqlite", "north").reservations) == 2
 
 
+async def test_a_run_that_may_charge_a_release_twice_must_be_able_to_pay_twice(opened):
+    ledger = await opened(epsilon=6.0)
+    assert (await refused(ledger.join("run", PLAN, [("counts", EVENT)] * 2))).reason == Reason.BUDGET
+    await ledger.join("run", PLAN, [("counts", EVENT)])
+    await ledger.reserve("run", "counts", EVENT)
+    await ledger.join("run", PLAN, [("counts", EVENT)])  # what was charged is not asked for again
+    assert (await refused(ledger.join("run", PLAN, [("counts", EVENT)] * 2))).reason == Reason.BUDGET
+    assert await ledger.attempted("run", "counts") == (0,)
+
+
+async def test_shares_of_an_attempt_are_revealed_to_one_list_of_survivors_also_after_a_restart(opened):
+    ledger = await joined(opened)
+    await ledger.reserve("run", "counts", EVENT)
+    await ledger.reserve("run", "counts", EVENT, attempt=1)
+    await ledger.reveal("run", "counts", 0, b"one" * 8)
+    await ledger.reveal("run", "counts", 0, b"one" * 8)
+    await ledger.close()
+    ledger = await opened()
+    refusal = await refused(ledger.reveal("run", "counts", 0, b"two" * 8))
+    assert (refusal.reason, "another list of survivors" in refusal.sentence) == (Reason.CONFLICT, True)
+    await ledger.reveal("run", "counts", 1, b"two" * 8)
+
+
+async def test_nothing_is_revealed_of_an_attempt_that_was_never_charged_or_has_ended(opened):
+    ledger = await joined(opened)
+    assert (await refused(ledger.reveal("run", "counts", 0, b"l" * 32))).reason == Reason.NOT_JOINED
+    await ledger.reserve("run", "counts", EVENT)
+    await ledger.leave("run")
+    assert (await refused(ledger.reveal("run", "counts", 0, b"l" * 32))).reason == Reason.NOT_JOINED
+
+
 async def test_past_the_cap_it_refuses_and_says_what_is_left(opened):
     ledger = await opened(epsilon=6.0)
     await ledger.join("one", PLAN, [])

@@ -30,7 +30,7 @@ def refused(terms, config):
     [
         ({"recipe": "swing"}, {}, "recipes", "this plan runs swing"),
         ({}, {"minimum_parties": 5}, "minimum_parties", "minimum_parties = 5, this plan has 2"),
-        ({"trust": plan_pb2.TRUST_SECURE_SUM}, {}, "trust", "secure sum is not there yet"),
+        ({"trust": plan_pb2.TRUST_SECURE_SUM}, {}, "peers", "south is not pinned here"),
         ({"insecure_reproducible_noise": True}, {}, "simulation", "protects nobody"),
         ({}, {"declared_size": 2**26}, "declared_size", "levels up to 31"),
         ({"unit": plan_pb2.UNIT_USER}, {}, "shard.user", "no user column"),
@@ -66,7 +66,13 @@ def test_a_plan_that_could_shrink_below_the_rule_is_refused(terms, config):
         ({"levels": 0}, "levels"),
         ({"shares": 3}, "counts on 3 noise shares"),
         ({"shares": 2, "dropouts": 1}, "counts on 2 noise shares"),
-        ({"colluders": 2}, "leave no honest party"),
+        ({"colluders": 2, "trust": plan_pb2.TRUST_SECURE_SUM}, "too many for a secure sum"),
+        ({"dropouts": 1, "trust": plan_pb2.TRUST_SECURE_SUM}, "too many for a secure sum"),
+        ({"dropouts": 2}, "leave no honest party"),
+        ({"colluders": 1}, "a trusted aggregator has neither"),
+        ({"attempts": 2}, "a trusted aggregator has neither"),
+        ({"attempts": 11, "trust": plan_pb2.TRUST_SECURE_SUM}, "charge a release 11 times"),
+        ({"trust": plan_pb2.TRUST_UNSPECIFIED}, "does not say who is trusted"),
         ({"minimum_parties": 1}, "would go on with 1"),
         ({"releases": [plan_pb2.Release(name="votes", charges=1)]}, "no mechanism that this party knows"),
         ({"unit": plan_pb2.UNIT_UNSPECIFIED}, "what it protects"),
@@ -343,3 +349,32 @@ def test_a_renewed_certificate_of_the_pinned_key_is_the_same_peer(terms, config,
     assert again.signing != first.signing
     assert fingerprint(again.signing) == first.fingerprint
     assert admit_peers([peer(again)], terms(), config(peers={"south": first.fingerprint})) is None
+
+
+FOUR = {"parties": ["east", "north", "south", "west"], "minimum_parties": 4, "trust": plan_pb2.TRUST_SECURE_SUM}
+
+
+def pinned(*names):
+    return dict.fromkeys(names, "SHA256:" + "0" * 64)
+
+
+def test_under_the_secure_sum_a_party_that_is_not_pinned_counts_as_a_colluder(terms, config):
+    assert admit(terms(**FOUR), config(peers=pinned("east", "south", "west"))) is None
+    assert admit(terms(**FOUR, colluders=1), config(peers=pinned("east", "south"))) is None
+    refusal = refused(terms(**FOUR, colluders=1), config(peers=pinned("east")))
+    assert (refusal.reason, refusal.rule) == (Reason.POLICY, "peers")
+    assert "south, west are not pinned here" in refusal.sentence
+
+
+def test_the_secure_sum_shows_no_votes(terms, config, releases):
+    plan = terms(**FOUR, releases=releases("thresholded"))
+    refusal = refused(plan, config(peers=pinned("east", "south", "west"), policy={"clear_votes": True}))
+    assert (refusal.reason, "nothing but sums" in refusal.sentence) == (Reason.PLAN, True)
+
+
+def test_every_attempt_that_a_plan_allows_is_in_its_price(terms, config):
+    party = config(peers=pinned("east", "south", "west"))
+    assert admit(terms(**FOUR, noise_multiplier=0.7), party) is None
+    refusal = refused(terms(**FOUR, noise_multiplier=0.7, attempts=2), party)
+    assert "above the 8 it promises" in refusal.sentence
+    assert admit(terms(**FOUR, noise_multiplier=1.0, attempts=2), party) is None

@@ -21,6 +21,43 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _SumRound:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SumRoundEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SumRound.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SUM_ROUND_UNSPECIFIED: _SumRound.ValueType  # 0
+    SUM_ROUND_ADVERTISE: _SumRound.ValueType  # 1
+    """Fresh keys, signed. Nothing comes in."""
+    SUM_ROUND_OPEN: _SumRound.ValueType  # 2
+    """Above 16 parties: the list of advertisements comes in, a nonce goes out."""
+    SUM_ROUND_SHARE: _SumRound.ValueType  # 3
+    """The list of advertisements, or of nonces; sealed shares for every neighbour."""
+    SUM_ROUND_MASK: _SumRound.ValueType  # 4
+    """The shares that neighbours dealt; the masked vector, in blocks."""
+    SUM_ROUND_CONSENT: _SumRound.ValueType  # 5
+    """The list of survivors; a signature over it."""
+    SUM_ROUND_REVEAL: _SumRound.ValueType  # 6
+    """Their signatures; one share of every neighbour."""
+
+class SumRound(_SumRound, metaclass=_SumRoundEnumTypeWrapper): ...
+
+SUM_ROUND_UNSPECIFIED: SumRound.ValueType  # 0
+SUM_ROUND_ADVERTISE: SumRound.ValueType  # 1
+"""Fresh keys, signed. Nothing comes in."""
+SUM_ROUND_OPEN: SumRound.ValueType  # 2
+"""Above 16 parties: the list of advertisements comes in, a nonce goes out."""
+SUM_ROUND_SHARE: SumRound.ValueType  # 3
+"""The list of advertisements, or of nonces; sealed shares for every neighbour."""
+SUM_ROUND_MASK: SumRound.ValueType  # 4
+"""The shares that neighbours dealt; the masked vector, in blocks."""
+SUM_ROUND_CONSENT: SumRound.ValueType  # 5
+"""The list of survivors; a signature over it."""
+SUM_ROUND_REVEAL: SumRound.ValueType  # 6
+"""Their signatures; one share of every neighbour."""
+Global___SumRound: _TypeAlias = SumRound  # noqa: Y015
+
 class _Alignment:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -299,6 +336,67 @@ class Needs(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Needs: _TypeAlias = Needs  # noqa: Y015
+
+@_typing.final
+class SecureSumRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    ROWS_AT_ONCE_FIELD_NUMBER: _builtins.int
+    FIRST_BLOCK_FIELD_NUMBER: _builtins.int
+    release: _builtins.str
+    attempt: _builtins.int
+    """From 0; a new attempt has fresh keys and fresh noise, and is charged anew once its masked vector leaves."""
+    round: Global___SumRound.ValueType
+    message: _builtins.bytes
+    """What the coordinator passes on in this round, in the bytes of aggregation/secure_sum."""
+    rows_at_once: _builtins.int
+    """Of SUM_ROUND_MASK: rows of the released matrix that are noised at once, and the first block that has not come yet."""
+    first_block: _builtins.int
+    @_builtins.property
+    def run(self) -> Global___RunContext: ...
+    def __init__(
+        self,
+        *,
+        run: Global___RunContext | None = ...,
+        release: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        round: Global___SumRound.ValueType = ...,
+        message: _builtins.bytes = ...,
+        rows_at_once: _builtins.int = ...,
+        first_block: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "first_block", b"first_block", "message", b"message", "release", b"release", "round", b"round", "rows_at_once", b"rows_at_once", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SecureSumRequest: _TypeAlias = SecureSumRequest  # noqa: Y015
+
+@_typing.final
+class SecureSumResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    message: _builtins.bytes
+    """What this party says, for the coordinator and for those it passes it on to; of SUM_ROUND_MASK one block."""
+    def __init__(
+        self,
+        *,
+        message: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SecureSumResponse: _TypeAlias = SecureSumResponse  # noqa: Y015
 
 @_typing.final
 class AttestRequest(_message.Message):

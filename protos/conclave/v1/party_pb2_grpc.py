@@ -66,6 +66,11 @@ class PartyStub:
                 request_serializer=protos_dot_conclave_dot_v1_dot_party__pb2.AnswerRequest.SerializeToString,
                 response_deserializer=protos_dot_conclave_dot_v1_dot_party__pb2.AnswerResponse.FromString,
                 _registered_method=True)
+        self.SecureSum = channel.unary_stream(
+                '/conclave.v1.Party/SecureSum',
+                request_serializer=protos_dot_conclave_dot_v1_dot_party__pb2.SecureSumRequest.SerializeToString,
+                response_deserializer=protos_dot_conclave_dot_v1_dot_party__pb2.SecureSumResponse.FromString,
+                _registered_method=True)
         self.Attest = channel.unary_unary(
                 '/conclave.v1.Party/Attest',
                 request_serializer=protos_dot_conclave_dot_v1_dot_party__pb2.AttestRequest.SerializeToString,
@@ -121,6 +126,14 @@ class PartyServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SecureSum(self, request, context):
+        """One round of the secure sum of a release: what other parties said comes in, what I say goes out. The same round of
+        the same attempt, asked for with the same message, gives the same; with another it is refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Attest(self, request, context):
         """Sign what my ledger says this run has cost me so far. Spends nothing.
         """
@@ -160,6 +173,11 @@ def add_PartyServicer_to_server(servicer, server):
                     servicer.Answer,
                     request_deserializer=protos_dot_conclave_dot_v1_dot_party__pb2.AnswerRequest.FromString,
                     response_serializer=protos_dot_conclave_dot_v1_dot_party__pb2.AnswerResponse.SerializeToString,
+            ),
+            'SecureSum': grpc.unary_stream_rpc_method_handler(
+                    servicer.SecureSum,
+                    request_deserializer=protos_dot_conclave_dot_v1_dot_party__pb2.SecureSumRequest.FromString,
+                    response_serializer=protos_dot_conclave_dot_v1_dot_party__pb2.SecureSumResponse.SerializeToString,
             ),
             'Attest': grpc.unary_unary_rpc_method_handler(
                     servicer.Attest,
@@ -331,6 +349,33 @@ class Party:
             '/conclave.v1.Party/Answer',
             protos_dot_conclave_dot_v1_dot_party__pb2.AnswerRequest.SerializeToString,
             protos_dot_conclave_dot_v1_dot_party__pb2.AnswerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SecureSum(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/conclave.v1.Party/SecureSum',
+            protos_dot_conclave_dot_v1_dot_party__pb2.SecureSumRequest.SerializeToString,
+            protos_dot_conclave_dot_v1_dot_party__pb2.SecureSumResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,6 +49,10 @@ class PartyStub:
     """Query batches in, bounded and noised contributions out, in the order asked. The same batch number
     with the same digest returns the same bytes at no cost; with another digest it is refused.
     """
+    SecureSum: _grpc.UnaryStreamMultiCallable[_party_pb2.SecureSumRequest, _party_pb2.SecureSumResponse]
+    """One round of the secure sum of a release: what other parties said comes in, what I say goes out. The same round of
+    the same attempt, asked for with the same message, gives the same; with another it is refused.
+    """
     Attest: _grpc.UnaryUnaryMultiCallable[_party_pb2.AttestRequest, _party_pb2.AttestResponse]
     """Sign what my ledger says this run has cost me so far. Spends nothing."""
 
@@ -72,6 +76,10 @@ class PartyAsyncStub(PartyStub):
     Answer: _aio.StreamStreamMultiCallable[_party_pb2.AnswerRequest, _party_pb2.AnswerResponse]  # type: ignore[assignment]
     """Query batches in, bounded and noised contributions out, in the order asked. The same batch number
     with the same digest returns the same bytes at no cost; with another digest it is refused.
+    """
+    SecureSum: _aio.UnaryStreamMultiCallable[_party_pb2.SecureSumRequest, _party_pb2.SecureSumResponse]  # type: ignore[assignment]
+    """One round of the secure sum of a release: what other parties said comes in, what I say goes out. The same round of
+    the same attempt, asked for with the same message, gives the same; with another it is refused.
     """
     Attest: _aio.UnaryUnaryMultiCallable[_party_pb2.AttestRequest, _party_pb2.AttestResponse]  # type: ignore[assignment]
     """Sign what my ledger says this run has cost me so far. Spends nothing."""
@@ -129,6 +137,16 @@ class PartyServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_party_pb2.AnswerResponse], _abc.AsyncIterator[_party_pb2.AnswerResponse]]:
         """Query batches in, bounded and noised contributions out, in the order asked. The same batch number
         with the same digest returns the same bytes at no cost; with another digest it is refused.
+        """
+
+    @_abc_1.abstractmethod
+    def SecureSum(
+        self,
+        request: _party_pb2.SecureSumRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_party_pb2.SecureSumResponse], _abc.AsyncIterator[_party_pb2.SecureSumResponse]]:
+        """One round of the secure sum of a release: what other parties said comes in, what I say goes out. The same round of
+        the same attempt, asked for with the same message, gives the same; with another it is refused.
         """
 
     @_abc_1.abstractmethod

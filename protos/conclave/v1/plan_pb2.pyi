@@ -156,6 +156,7 @@ class Privacy(_message.Message):
     DROPOUTS_FIELD_NUMBER: _builtins.int
     COLLUDERS_FIELD_NUMBER: _builtins.int
     INSECURE_REPRODUCIBLE_NOISE_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
     epsilon: _builtins.float
     """What the plan promises for each party's shard under add-or-remove of one unit."""
     delta: _builtins.float
@@ -166,6 +167,10 @@ class Privacy(_message.Message):
     colluders: _builtins.int
     insecure_reproducible_noise: _builtins.bool
     """Noise from the plan's seed, so that two runs can be compared byte for byte. No guarantee holds then."""
+    attempts: _builtins.int
+    """How often a release may be charged, all of it in epsilon: under the secure sum, a sum whose parties were lost after
+    their masked vectors left is made anew under fresh noise. 0 and 1 mean once.
+    """
     def __init__(
         self,
         *,
@@ -177,10 +182,11 @@ class Privacy(_message.Message):
         dropouts: _builtins.int = ...,
         colluders: _builtins.int = ...,
         insecure_reproducible_noise: _builtins.bool = ...,
+        attempts: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["colluders", b"colluders", "delta", b"delta", "dropouts", b"dropouts", "epsilon", b"epsilon", "insecure_reproducible_noise", b"insecure_reproducible_noise", "record", b"record", "trust", b"trust", "unit", b"unit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "colluders", b"colluders", "delta", b"delta", "dropouts", b"dropouts", "epsilon", b"epsilon", "insecure_reproducible_noise", b"insecure_reproducible_noise", "record", b"record", "trust", b"trust", "unit", b"unit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

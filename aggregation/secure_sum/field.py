@@ -1,0 +1,59 @@
+"""Shamir's secret sharing of 32 bytes over the prime field of 2^256 + 297 (Shamir 1979)."""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+PRIME = (1 << 256) + 297
+SECRET_BYTES = 32
+SHARE_BYTES = 33
+_COEFFICIENT_BYTES = 48  # reduced modulo PRIME: within 2^-127 of uniform
+
+
+def split(secret: bytes, points: Sequence[int], threshold: int) -> list[bytes]:
+    """One share for each point: the values there of a random polynomial of degree threshold - 1 with f(0) = secret.
+
+    points: distinct, from 1. Fewer than `threshold` shares say nothing of the secret; any `threshold` give it.
+    """
+    if len(secret) != SECRET_BYTES or not 1 <= threshold <= len(points) or len(set(points)) < len(points):
+        raise ValueError("a secret has 32 bytes, a threshold lies between 1 and the number of distinct points")
+    if min(points) < 1:
+        raise ValueError("the value at 0 is the secret")
+    random = os.urandom(_COEFFICIENT_BYTES * (threshold - 1))
+    coefficients = [
+        int.from_bytes(random[at : at + _COEFFICIENT_BYTES], "big") % PRIME
+        for at in range(0, len(random), _COEFFICIENT_BYTES)
+    ]
+    coefficients.append(int.from_bytes(secret, "big"))
+    shares = []
+    for point in points:
+        value = 0
+        for coefficient in coefficients:
+            value = (value * point + coefficient) % PRIME
+        shares.append(value.to_bytes(SHARE_BYTES, "big"))
+    return shares
+
+
+def value_at(shares: Mapping[int, bytes], point: int) -> int:
+    """The value at `point` of the polynomial of least degree through the shares (Lagrange)."""
+    weights = _weights(tuple(shares), point)
+    return sum(w * int.from_bytes(share, "big") for w, share in zip(weights, shares.values(), strict=True)) % PRIME
+
+
+def combine(shares: Mapping[int, bytes]) -> bytes | None:
+    """The secret that exactly these shares give, by point; None where the value is no 32 bytes, so no such secret."""
+    value = value_at(shares, 0)
+    return value.to_bytes(SECRET_BYTES, "big") if value >> (8 * SECRET_BYTES) == 0 else None
+
+
+@lru_cache(maxsize=256)
+def _weights(points: tuple[int, ...], at: int) -> tuple[int, ...]:
+    weights = []
+    for i in points:
+        above, below = 1, 1
+        for j in points:
+            if j != i:
+                above = above * (at - j) % PRIME
+                below = below * (i - j) % PRIME
+        weights.append(above * pow(below, -1, PRIME) % PRIME)
+    return tuple(weights)

@@ -1,0 +1,88 @@
+"""Canonical bytes: a sequence of fields has one encoding, and no two sequences share one."""
+
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from typing import TypeVar
+
+from aggregation.errors import COORDINATOR, Cheated
+
+Field = bytes | str | int
+Packed = TypeVar("Packed", bytes, memoryview)
+
+_LENGTH = 4
+
+
+def pack(*fields: Field) -> bytes:
+    """Each field behind its length (4 bytes, big-endian); text as UTF-8, a number >= 0 as 8 bytes big-endian."""
+    parts = []
+    for field in fields:
+        if isinstance(field, str):
+            field = field.encode()
+        elif isinstance(field, int):
+            field = field.to_bytes(8, "big")
+        parts.append(len(field).to_bytes(_LENGTH, "big"))
+        parts.append(field)
+    return b"".join(parts)
+
+
+def pack_all(fields: Iterable[Field]) -> bytes:
+    """`pack` of a sequence."""
+    return pack(*fields)
+
+
+def digest(*fields: Field) -> bytes:
+    """SHA-256 of the packed fields."""
+    return sha256(pack(*fields)).digest()
+
+
+def unpack_all(data: Packed, who: str) -> list[Packed]:
+    """The fields of packed bytes; of a memoryview, views of it.
+
+    Raises `Cheated` naming `who` sent bytes that are no whole sequence of fields.
+    """
+    fields, at = [], 0
+    while at < len(data):
+        start = at + _LENGTH
+        end = start + int.from_bytes(data[at:start], "big")
+        if start > len(data) or end > len(data):
+            raise Cheated(who, "sent a message that breaks off in the middle; it was not made by this protocol.")
+        fields.append(data[start:end])
+        at = end
+    return fields
+
+
+def unpack(data: Packed, tag: str, lengths: Sequence[int | None], who: str) -> list[Packed]:
+    """The fields behind `tag`, as many as `lengths`, each of that many bytes (None: of any length).
+
+    Raises `Cheated` naming `who` for anything else.
+    """
+    fields = unpack_all(data, who)
+    if not fields or fields[0] != tag.encode():
+        raise Cheated(who, f"sent something else where '{tag}' was due.")
+    rest = fields[1:]
+    right = len(rest) == len(lengths) and all(
+        wanted is None or len(field) == wanted for field, wanted in zip(rest, lengths, strict=False)
+    )
+    if not right:
+        raise Cheated(
+            who, f"sent '{tag}' with fields of lengths {[len(field) for field in rest]}, not {list(lengths)}."
+        )
+    return rest
+
+
+def text(field: bytes, who: str) -> str:
+    """A field as text. Raises `Cheated` naming `who` where it is not UTF-8."""
+    try:
+        return field.decode()
+    except UnicodeDecodeError:
+        raise Cheated(who, "sent a name that is not UTF-8.") from None
+
+
+def speaker(field: bytes, who: str) -> str:
+    """The party that speaks in a message. Raises `Cheated` where a party sent it in another's name; the coordinator
+    relays everybody's.
+    """
+    name = text(field, who)
+    if who not in (COORDINATOR, name):
+        raise Cheated(who, f"sent a message in the name of {name!r}.")
+    return name

@@ -1,0 +1,311 @@
+"""A party's end of a secure sum over the wire: four real nodes, and a coordinator made of the protocol's own pieces."""
+
+import asyncio
+import json
+from dataclasses import dataclass
+
+import grpc
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from aggregation.noise import NoiseStream
+from aggregation.secure_sum.advertise import Advertisement
+from aggregation.secure_sum.consistency import Consent, Survivors
+from aggregation.secure_sum.context import Context
+from aggregation.secure_sum.mask import MaskedBlock, MemoryBlocks
+from aggregation.secure_sum.share import Parcels
+from aggregation.secure_sum.summation import Summation
+from aggregation.secure_sum.unmask import Revealed
+from coordinator.summing import verifier
+from party.accounts import read_account
+from party.answers import noised
+from party.mechanisms import answering
+from party.runs import Runs
+from party.work import load_counts
+from protos.certificates import Role
+from protos.conclave.v1 import party_pb2, plan_pb2
+from protos.credentials import bearer
+from protos.digest import plan_hash
+from protos.identity import self_made
+from protos.refusal import Reason, Refusal, refusal_of
+
+pytestmark = pytest.mark.usefixtures("trains_here")
+
+NAMES = ("east", "north", "south", "west")
+ROWS = 4
+ADVERTISE, SHARE, MASK, CONSENT, REVEAL = (
+    party_pb2.SUM_ROUND_ADVERTISE,
+    party_pb2.SUM_ROUND_SHARE,
+    party_pb2.SUM_ROUND_MASK,
+    party_pb2.SUM_ROUND_CONSENT,
+    party_pb2.SUM_ROUND_REVEAL,
+)
+
+
+@dataclass
+class Four:
+    """The callers of four parties that joined one run and trained, and the coordinator's own state."""
+
+    callers: dict
+    certificates: dict
+    terms: plan_pb2.Terms
+    opened: object
+    folder: object
+
+    def context(self, attempt=0):
+        run = self.callers["north"].run
+        privacy = self.terms.privacy
+        return Context.of(
+            run=run.run_id, plan_hash=run.plan_hash.hex(), sum="counts", attempt=attempt, parties=NAMES, length=36,
+            dropouts=privacy.dropouts, colluders=privacy.colluders,
+        )  # fmt: skip
+
+    def sum(self, attempt=0):
+        context = self.context(attempt)
+        return Summation(context, verifier(self.certificates), MemoryBlocks(context))
+
+    async def ask(self, name, kind, message=b"", attempt=0, **more):
+        """What a party says in a round, message by message. Raises its `Refusal`."""
+        caller = self.callers[name]
+        request = party_pb2.SecureSumRequest(
+            run=caller.run, release="counts", attempt=attempt, round=kind, message=message,
+            rows_at_once=more.get("rows_at_once", ROWS), first_block=more.get("first_block", 0),
+        )  # fmt: skip
+        try:
+            calls = caller.stub.SecureSum(request, metadata=bearer(caller.token))
+            return [each.message async for each in calls]
+        except grpc.aio.AioRpcError as error:
+            raise refusal_of(error) or error from None
+
+    async def to_shares(self, attempt=0, names=NAMES):
+        """Rounds up to the shares; the sum and what every party receives."""
+        total = self.sum(attempt)
+        for name in names:
+            (said,) = await self.ask(name, ADVERTISE, attempt=attempt)
+            total.advertised(Advertisement.decode(said, name))
+        roster = total.roster().encode()
+        for name in names:
+            (said,) = await self.ask(name, SHARE, roster, attempt)
+            total.dealt(Parcels.decode(said, name))
+        return total, {name: inbox.encode() for name, inbox in total.inboxes().items()}
+
+    async def to_masks(self, attempt=0, names=NAMES, lost=()):
+        total, inboxes = await self.to_shares(attempt, names)
+        for name in names:
+            if name not in lost:
+                for said in await self.ask(name, MASK, inboxes[name], attempt):
+                    total.masked(MaskedBlock.decode(said, name))
+        return total
+
+    async def to_the_end(self, attempt=0, names=NAMES, lost=()):
+        """The sum [36] of whoever is not lost before its vector is sent."""
+        total = await self.to_masks(attempt, names, lost)
+        survivors = total.survivors()
+        for name in survivors.names:
+            (said,) = await self.ask(name, CONSENT, survivors.encode(), attempt)
+            total.consented(Consent.decode(said, name))
+        consents = total.consents().encode()
+        for name in survivors.names:
+            (said,) = await self.ask(name, REVEAL, consents, attempt)
+            total.revealed(Revealed.decode(said, name))
+        return np.concatenate(list(total.totals()))
+
+    def noisy(self, name):
+        """What a party's vector must be, from what it keeps: only where its noise can be reproduced."""
+        caller = self.callers[name]
+        run = Runs(self.folder / f"{name}.party/runs").find(caller.run.run_id, caller.run.plan_hash)
+        clean, release = load_counts(run.counts("counts")), run.release("counts")
+        parts = [
+            noised(
+                clean[start : start + ROWS],
+                answering(release),
+                NoiseStream.insecure(self.terms.seed, name, "counts", str(batch)),
+            )
+            for batch, start in enumerate(range(0, 6, ROWS))
+        ]
+        return np.vstack(parts).reshape(-1).view(np.uint32)
+
+    def charged(self, name):
+        account = read_account(self.folder / f"{name}.party/ledger.sqlite", name)
+        return [each.attempt for each in account.reservations]
+
+
+@pytest.fixture
+def four(opened, terms, tmp_path):
+    """Four parties of one plan, joined and trained; each has pinned the others."""
+
+    async def joins(dropouts=0, attempts=1):
+        identities = {name: self_made(name, Role.PARTY, tmp_path / f"{name}.party/identity") for name in NAMES}
+        plan = terms(
+            parties=list(NAMES), minimum_parties=4 - dropouts, trust=plan_pb2.TRUST_SECURE_SUM, dropouts=dropouts,
+            attempts=attempts, insecure_reproducible_noise=True, shares=4 - dropouts,
+        )  # fmt: skip
+        certificates = {name: each.signing.public_bytes(Encoding.DER) for name, each in identities.items()}
+        callers = {}
+        for name in NAMES:
+            pins = {other: identities[other].fingerprint for other in NAMES if other != name}
+            caller = await opened(plan=plan, name=name, peers=pins, policy={"simulation": True, "epsilon": 200.0})
+            peers = [party_pb2.Peer(name=other, certificate=certificates[other]) for other in pins]
+            await caller.join(peers=peers)
+            await caller.provide()
+            await caller.train()
+            callers[name] = caller
+        return Four(callers, certificates, plan, opened, tmp_path)
+
+    return joins
+
+
+async def refused(waiting):
+    with pytest.raises(Refusal) as refusal:
+        await waiting
+    return refusal.value
+
+
+async def test_the_sum_is_that_of_the_noised_vectors_and_is_charged_once(four):
+    parties = await four()
+    total = await parties.to_the_end()
+    assert np.array_equal(total, sum(parties.noisy(name) for name in NAMES))
+    assert [parties.charged(name) for name in NAMES] == [[0]] * 4
+
+
+async def test_a_party_lost_before_its_vector_is_left_out(four):
+    parties = await four(dropouts=1)
+    total = await parties.to_the_end(lost=("east",))
+    assert np.array_equal(total, sum(parties.noisy(name) for name in NAMES if name != "east"))
+    assert parties.charged("east") == []
+
+
+async def test_under_the_secure_sum_nothing_is_answered_in_clear(four):
+    parties = await four()
+    caller = parties.callers["north"]
+    refusal = await refused(caller.answer(caller.batch(0, 0, 3)))
+    assert (refusal.reason, "sums alone" in refusal.sentence) == (Reason.PLAN, True)
+    assert parties.charged("north") == []
+
+
+async def test_a_plan_with_a_trusted_aggregator_has_no_secure_sum(opened):
+    caller = await (await opened()).ready()
+    parties = Four({"north": caller}, {}, caller.plan.terms, opened, None)
+    assert (await refused(parties.ask("north", ADVERTISE))).reason == Reason.PLAN
+
+
+async def test_it_is_charged_before_the_masked_vector_leaves_and_not_sooner(four):
+    parties = await four()
+    _, inboxes = await parties.to_shares()
+    assert parties.charged("north") == []
+    await parties.ask("north", MASK, inboxes["north"])
+    assert parties.charged("north") == [0]
+
+
+async def test_a_block_that_was_lost_on_its_way_comes_again_as_it_was(four):
+    parties = await four()
+    _, inboxes = await parties.to_shares()
+    first = await parties.ask("north", MASK, inboxes["north"])
+    assert await parties.ask("north", MASK, inboxes["north"]) == first
+    assert await parties.ask("north", MASK, inboxes["north"], first_block=1) == []
+    refusal = await refused(parties.ask("north", MASK, inboxes["north"], rows_at_once=3))
+    assert (refusal.reason, "in other rows than before" in refusal.sentence) == (Reason.SECURE_SUM, True)
+    assert parties.charged("north") == [0]
+
+
+@pytest.mark.parametrize("round_", ["roster", "inbox", "survivors"])
+async def test_another_question_in_a_round_that_was_answered_is_refused(four, round_):
+    parties = await four(dropouts=1)
+    total = await parties.to_masks()
+    if round_ == "roster":
+        fewer = parties.sum()
+        for name in NAMES[:3]:
+            (said,) = await parties.ask(name, ADVERTISE)
+            fewer.advertised(Advertisement.decode(said, name))
+        asked = (SHARE, fewer.roster().encode())
+    elif round_ == "inbox":
+        asked = (MASK, b"")
+    else:
+        survivors = total.survivors()
+        await parties.ask("north", CONSENT, survivors.encode())
+        asked = (CONSENT, Survivors(survivors.group, survivors.names[:3]).encode())
+    refusal = await refused(parties.ask("north", *asked))
+    assert refusal.reason == Reason.SECURE_SUM
+    assert "coordinator" in refusal.sentence
+
+
+async def test_a_sum_of_too_few_is_never_agreed_to(four):
+    parties = await four(dropouts=1)
+    total = await parties.to_masks()
+    survivors = total.survivors()
+    two = Survivors(survivors.group, ("north", "south"))
+    refusal = await refused(parties.ask("north", CONSENT, two.encode()))
+    assert "single a party out" in refusal.sentence
+
+
+async def test_nothing_is_revealed_without_the_others_signatures(four):
+    parties = await four()
+    total = await parties.to_masks()
+    survivors = total.survivors()
+    for name in NAMES:
+        (said,) = await parties.ask(name, CONSENT, survivors.encode())
+        total.consented(Consent.decode(said, name))
+    from aggregation.secure_sum.consistency import Consents
+
+    few = Consents(total.consents().consents[:1]).encode()
+    refusal = await refused(parties.ask("north", REVEAL, few))
+    assert "are needed" in refusal.sentence
+
+
+async def test_a_node_that_was_started_again_has_forgotten_its_secrets_and_takes_a_new_attempt(four):
+    parties = await four(attempts=2)
+    await parties.to_masks()
+    again = await restarted(parties, "north")
+    refusal = await refused(again.ask("north", ADVERTISE))
+    assert (refusal.reason, "secrets are gone" in refusal.sentence) == (Reason.SECURE_SUM, True)
+    assert "secrets are gone" in (await refused(again.ask("north", CONSENT, b""))).sentence
+    total = await again.to_the_end(attempt=1)
+    assert np.array_equal(total, sum(again.noisy(name) for name in NAMES))
+    assert again.charged("north") == [0, 1]
+
+
+async def test_attempts_that_the_plan_does_not_pay_for_are_refused(four):
+    parties = await four()
+    await parties.to_masks()
+    _, inboxes = await parties.to_shares(attempt=1)
+    refusal = await refused(parties.ask("north", MASK, inboxes["north"], attempt=1))
+    assert (refusal.reason, "pays for 1 attempts" in refusal.sentence) == (Reason.BUDGET, True)
+    assert parties.charged("north") == [0]
+
+
+async def test_an_earlier_attempt_is_over_when_a_later_one_began(four):
+    parties = await four(attempts=2)
+    await parties.to_shares(attempt=1)
+    refusal = await refused(parties.ask("north", ADVERTISE, attempt=0))
+    assert refusal.reason == Reason.SECURE_SUM
+
+
+async def test_a_substituted_peer_is_refused(four):
+    parties = await four()
+    total = parties.sum()
+    for name in NAMES:
+        (said,) = await parties.ask(name, ADVERTISE)
+        total.advertised(Advertisement.decode(said, name))
+    impostor = self_made("east", Role.PARTY, None)
+    context = parties.context()
+    from aggregation.secure_sum.advertise import Roster, advertise
+    from aggregation.secure_sum.keys import Secrets
+
+    theirs = advertise(context, "east", Secrets.draw(), impostor.signing_key.sign)
+    roster = Roster((theirs, *total.roster().advertisements[1:]))
+    refusal = await refused(parties.ask("north", SHARE, roster.encode()))
+    assert "not of the key pinned for it" in refusal.sentence
+
+
+async def restarted(parties, name):
+    """The same parties, one of them by a new node in the same folder."""
+    caller = parties.callers[name]
+    await caller.node.stop()
+    changes = json.loads(caller.node.config.model_dump_json(include={"peers"}))
+    other = await parties.opened(
+        plan=parties.terms, name=name, policy={"simulation": True, "epsilon": 200.0}, peers=changes["peers"]
+    )
+    assert plan_hash(other.plan) == caller.run.plan_hash
+    await asyncio.sleep(0)
+    return Four(parties.callers | {name: other}, parties.certificates, parties.terms, parties.opened, parties.folder)
