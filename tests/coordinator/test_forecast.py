@@ -389,7 +389,7 @@ def test_bytes_are_those_that_a_run_exchanges(tmp_path):
         entries = []
         for name, party in tables.items():
             file = Path(f"{name}.toml")
-            lines = [f'name = "{name}"', 'listen = "127.0.0.1:0"']
+            lines = [f'name = "{name}"', 'listen = "127.0.0.1:0"', "plaintext = true"]
             lines += [f"{table} = {_toml(party[table])}" for table in ("shard", "policy")]
             file.write_text("\n".join(lines))
             serve = [command, "serve", "--config", file, "--json"]
