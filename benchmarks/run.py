@@ -24,6 +24,7 @@ BENCHMARKS = {
     "forecast": ["forecast.py", "--out", "{results}/forecast.json"],
     "resuming": ["resuming.py", "--out", "{results}/resuming.json"],
     "fitting": ["fitting.py", "--out", "{results}"],
+    "secure_utility": ["secure_utility.py", "--out", "{results}/secure-utility.json"],
     "secure_run": ["secure_run.py", "--out", "{results}/secure-run.json"],
     "beside_flower": ["beside_flower.py", "--out", "{results}"],
 }

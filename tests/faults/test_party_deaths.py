@@ -48,7 +48,7 @@ def test_a_node_that_is_killed_and_started_again_gets_its_work_again(scenes, sce
     finished(scenes, scene, coordinator, undisturbed)
 
 
-@pytest.mark.parametrize(("file", "count"), [("an artefact", 8), ("a block", 18)])
+@pytest.mark.parametrize(("file", "count"), [("an artefact", 7), ("a block", 16)])
 def test_a_node_that_is_killed_in_the_midst_of_a_file_leaves_none_of_it(scenes, scene, undisturbed, file, count):
     dying = scene.serve("north", "os:fsync", "before", str(count))
     scene.serve("south")
