@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from party import answers as answers_module
 from party import node as node_module
 from party.training import Training
+from protos.credentials import bearer
 from protos.framing import framed
 from protos.refusal import Reason, Refusal
 
@@ -29,7 +30,8 @@ async def draining(waiting):
 
 async def health_of(caller):
     health = health_pb2_grpc.HealthStub(caller.channel)
-    return (await health.Check(health_pb2.HealthCheckRequest(service="conclave.v1.Party"))).status
+    asked = health_pb2.HealthCheckRequest(service="conclave.v1.Party")
+    return (await health.Check(asked, metadata=bearer(caller.token))).status
 
 
 @pytest.fixture
@@ -84,7 +86,9 @@ async def test_a_block_in_the_making_is_finished_and_sent(opened, monkeypatch):
     came = []
 
     async def asks():
-        calling = caller.stub.Answer(iter([caller.batch(0, 0, 3), caller.batch(1, 3, 6)]))
+        calling = caller.stub.Answer(
+            iter([caller.batch(0, 0, 3), caller.batch(1, 3, 6)]), metadata=bearer(caller.token)
+        )
         async for response in calling:
             came.append(response)
 
@@ -101,7 +105,7 @@ async def test_a_block_in_the_making_is_finished_and_sent(opened, monkeypatch):
 @pytest.mark.usefixtures("trains_here")
 async def test_a_stream_that_waits_for_its_caller_is_ended(opened):
     caller = await (await opened()).ready()
-    calling = caller.stub.Answer()
+    calling = caller.stub.Answer(metadata=bearer(caller.token))
     await calling.write(caller.batch(0, 0, 3))
     assert (await calling.read()).batch == 0
     await caller.node.drain()
@@ -119,7 +123,7 @@ async def test_a_caller_that_takes_no_more_does_not_hold_the_node(opened, monkey
     message = next(framed(0, np.zeros((1, 1_000_000), np.int32)))
     monkeypatch.setattr(node_module, "framed", lambda *_: (message for _ in range(100)))
     monkeypatch.setattr(node_module, "SENDING", 20.0 if leaves else 0.5)
-    calling = caller.stub.Answer(iter([caller.batch(0, 0, 3)]))
+    calling = caller.stub.Answer(iter([caller.batch(0, 0, 3)]), metadata=bearer(caller.token))
     await calling.read()
     await asyncio.sleep(0.2)
     if leaves:
