@@ -140,57 +140,21 @@ class PatientLink:
 
         return await self._asked("train", lambda: self._link.train(request, heard), absence)
 
-    async def answer(
-        self, release: str, batches: Iterable[Batch], columns: int
-    ) -> AsyncIterator[Outcome[NDArray[np.int32]]]:
+    def answer(self, release: str, batches: Iterable[Batch], columns: int) -> AsyncIterator[Outcome[NDArray[np.int32]]]:
         """Ask for row blocks; after a loss for those that have not come yet, under the same numbers."""
-        wanted, have = list(batches), 0
-        absence = Absence(self._retry)
-        while have < len(wanted):
-            stream = self._link.answer(release, wanted[have:], columns)
-            try:
-                async for outcome in stream:
-                    if isinstance(outcome, Lost):
-                        given_up = await self._given_up(absence, "answer", outcome)
-                        if given_up is None:
-                            break
-                        outcome = given_up
-                    elif absence.moved():
-                        self._troubles.back(self.name)
-                    have += isinstance(outcome, Answered)
-                    yield outcome
-                    if not isinstance(outcome, Answered):
-                        return
-                else:
-                    return
-            finally:
-                await stream.aclose()  # type: ignore[attr-defined]
+        wanted = list(batches)
+        return self._streamed("answer", lambda have: self._link.answer(release, wanted[have:], columns), len(wanted))
 
-    async def sum_round(self, request: party_pb2.SecureSumRequest) -> AsyncIterator[Outcome[bytes]]:
+    def sum_round(self, request: party_pb2.SecureSumRequest) -> AsyncIterator[Outcome[bytes]]:
         """One round of a secure sum; after a loss from the block that has not come yet, which is the same as it was."""
-        absence, have = Absence(self._retry), 0
-        while True:
+
+        def again(have: int) -> AsyncIterator[Outcome[bytes]]:
             own = party_pb2.SecureSumRequest()
             own.CopyFrom(request)
             own.first_block = request.first_block + have
-            stream = self._link.sum_round(own)
-            try:
-                async for outcome in stream:
-                    if isinstance(outcome, Lost):
-                        given_up = await self._given_up(absence, "sum", outcome)
-                        if given_up is None:
-                            break
-                        outcome = given_up
-                    elif absence.moved():
-                        self._troubles.back(self.name)
-                    have += isinstance(outcome, Answered)
-                    yield outcome
-                    if not isinstance(outcome, Answered):
-                        return
-                else:
-                    return
-            finally:
-                await stream.aclose()  # type: ignore[attr-defined]
+            return self._link.sum_round(own)
+
+        return self._streamed("sum", again, None)
 
     async def attest(self) -> Outcome[Signed]:
         """Ask for the party's signed word on what the run has cost it."""
@@ -199,6 +163,31 @@ class PatientLink:
     async def close(self) -> None:
         """Close the connection."""
         await self._link.close()
+
+    async def _streamed(
+        self, doing: str, start: Callable[[int], AsyncIterator[Outcome[Value]]], total: int | None
+    ) -> AsyncIterator[Outcome[Value]]:
+        """What a stream brings, begun again after a loss with as many as have come; total: None where unknown."""
+        absence, have = Absence(self._retry), 0
+        while total is None or have < total:
+            stream = start(have)
+            try:
+                async for outcome in stream:
+                    if isinstance(outcome, Lost):
+                        given_up = await self._given_up(absence, doing, outcome)
+                        if given_up is None:
+                            break
+                        outcome = given_up
+                    elif absence.moved():
+                        self._troubles.back(self.name)
+                    have += isinstance(outcome, Answered)
+                    yield outcome
+                    if not isinstance(outcome, Answered):
+                        return
+                else:
+                    return
+            finally:
+                await stream.aclose()  # type: ignore[attr-defined]
 
     async def _asked(
         self, doing: str, call: Callable[[], Awaitable[Outcome[Value]]], absence: Absence | None = None
