@@ -18,6 +18,7 @@ BENCHMARKS = {
     "health": ["health.py", "--out", "{results}/health.json"],
     "streaming": ["streaming.py", "--out", "{results}/streaming.json"],
     "samplers": ["samplers.py", "--out", "{results}/samplers.json"],
+    "noise_needed": ["noise_needed.py", "--out", "{results}/noise-needed.json"],
     "noisy_argmax": ["noisy_argmax.py", "--out", "{results}/noisy_argmax.json"],
     "noisy_student": ["noisy_student.py", "--out", "{results}"],
     "dped": ["dped.py"],
