@@ -291,7 +291,7 @@ def leave(store: RunStore, launcher: Launcher, base: Path, own: Own) -> list[str
         store.note(left=True)
         return []
     plan_hash = bytes.fromhex(store.fact("plan_hash"))
-    with launcher.launch(LaunchRequest({}, store.folder / "parties", base)) as addresses:
+    with launcher.launch(LaunchRequest({}, store.folder / "parties", base, {})) as addresses:
         silent = waited(lambda stops: _left(addresses, store.id, plan_hash, own), lambda: None)
     store.note(left=True)
     return silent

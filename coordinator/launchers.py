@@ -6,7 +6,7 @@ in `launch`. So the coordinator starts parties without importing the code that r
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -38,7 +38,7 @@ class LaunchRequest:
     parties: Mapping[str, Mapping[str, Any]]
     folder: Path
     base: Path
-    issued: Mapping[str, tuple[bytes, bytes]] = field(default_factory=dict)
+    issued: Mapping[str, tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)

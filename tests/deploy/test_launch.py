@@ -13,6 +13,7 @@ import grpc
 import psutil
 import pytest
 
+from coordinator import provisioning
 from coordinator.launchers import LaunchRequest, find_launcher
 from deploy.launch import LONGEST_TEMPORARY, LaunchError, RayLauncher, _short_folder, _sweep
 from protos.conclave.v1 import party_pb2
@@ -36,7 +37,14 @@ def tables(parties):
 def request_for(tmp_path):
     """Makes the launch request of some parties over one small source."""
     (tmp_path / "notes.jsonl").write_text('{"text": "apple bread"}\n' * 10)
-    return lambda parties: LaunchRequest(tables(parties), tmp_path / "run" / "parties", tmp_path)
+    provisioning.ensure(tmp_path / "identity")
+
+    def request(parties):
+        made = tables(parties)
+        issued = {name: provisioning.vouched(tmp_path / "identity", name) for name in made}
+        return LaunchRequest(made, tmp_path / "run" / "parties", tmp_path, issued)
+
+    return request
 
 
 def marked(mark):
@@ -63,7 +71,9 @@ async def names_of(addresses):
     names = []
     for each in addresses:
         async with grpc.aio.insecure_channel(each.address) as channel:
-            answer = await PartyStub(channel).Describe(party_pb2.DescribeRequest(), metadata=bearer(each.token))
+            answer = await PartyStub(channel).Describe(
+                party_pb2.DescribeRequest(nonce=bytes(32)), metadata=bearer(each.token)
+            )
             names.append(answer.name)
     return names
 
@@ -140,10 +150,10 @@ import sys, time
 from pathlib import Path
 from coordinator.launchers import LaunchRequest
 from deploy.launch import RayLauncher
-from test_tables import tables
+from test_tables import issued, tables
 base = Path(sys.argv[1])
 try:
-    with RayLauncher().launch(LaunchRequest(tables, base / "parties", base)) as addresses:
+    with RayLauncher().launch(LaunchRequest(tables, base / "parties", base, issued)) as addresses:
         print("ready", flush=True)
         time.sleep(120)
 except KeyboardInterrupt:
@@ -155,7 +165,7 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_when_the_coordinator_ends(request_for, tmp_path, ending):
     request = request_for(2)
-    (tmp_path / "test_tables.py").write_text(f"tables = {request.parties!r}\n")
+    (tmp_path / "test_tables.py").write_text(f"tables = {request.parties!r}\nissued = {request.issued!r}\n")
     mark = uuid.uuid4().hex
     environment = {**os.environ, MARK: mark, "PYTHONPATH": str(tmp_path)}
     with subprocess.Popen(
