@@ -43,6 +43,11 @@ class DiscreteGaussian:
             )
 
     @property
+    def variance(self) -> float:
+        """Variance of a sample, grid units squared: sigma^2 less terms of exp(-2 pi^2 sigma^2)."""
+        return self.sigma**2
+
+    @property
     def total_variation(self) -> float:
         """Upper bound of the distance between one sample and the discrete Gaussian, given uniform words."""
         return _table(self.sigma).total_variation

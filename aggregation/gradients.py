@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanism import FloatArray, IntArray, Released
 from aggregation.noise import LARGEST_SIGMA, NoiseStream, RoundedGaussian
-from aggregation.shares import MOST_LEVELS, check_levels, delta_of, distance_of, released, share_of
+from aggregation.shares import MOST_LEVELS, check_levels, delta_of, distance_of, gaussian_share, released
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -167,7 +167,7 @@ class GradientMechanism:
 
     def _draw(self) -> RoundedGaussian:
         """One of the `draws` that make the noise."""
-        return share_of(self.noise_multiplier, int(self.sensitivity) ** 2, self.draws)
+        return gaussian_share(self.noise_multiplier, int(self.sensitivity) ** 2, self.draws)
 
 
 def fine_levels(noise_multiplier: float, parameters: int) -> int:

@@ -9,8 +9,19 @@ import numpy as np
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.grid import to_grid
 from aggregation.mechanism import FloatArray, IntArray, Released
-from aggregation.noise import NoiseStream, RoundedGaussian
-from aggregation.shares import check_levels, check_shares, delta_of, distance_of, released, share_of
+from aggregation.noise import NoiseStream
+from aggregation.shares import (
+    GAUSSIAN,
+    Share,
+    check_distribution,
+    check_levels,
+    check_shares,
+    delta_of,
+    distance_of,
+    event_of,
+    released,
+    share_of,
+)
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -42,6 +53,8 @@ class HiddenMechanism:
     levels: grid steps in `clip`, at most 2^20.
     noise: standard deviation of the whole noise on each number of the sum, in the hidden states' units.
     shares: how many parties' shares the guarantee counts on.
+    distribution: what the shares are drawn from, one of `shares.DISTRIBUTIONS`. The Gaussian above is the first; under
+    another the same integers are released under Skellam or discrete Gaussian noise, priced as that (`shares.event_of`).
 
     Raises `ConclaveError` for a setting that is no number in its range, or whose share of noise cannot be drawn.
     """
@@ -52,6 +65,7 @@ class HiddenMechanism:
     levels: int
     noise: float
     shares: int
+    distribution: str = GAUSSIAN
 
     def __post_init__(self) -> None:
         for name, value in (("layers", self.layers), ("width", self.width)):
@@ -62,6 +76,7 @@ class HiddenMechanism:
                 raise ConclaveError(f"{name} is {size}; it must be a number above 0, in the hidden states' units.")
         check_levels(self.levels)
         check_shares(self.shares)
+        check_distribution(self.distribution)
         if not (math.isfinite(self.levels / self.clip) and self.granularity > 0):
             raise ConclaveError(f"clip is {self.clip}, out of all proportion. Use about a usual norm.")
         self._share()
@@ -124,11 +139,12 @@ class HiddenMechanism:
         return released(total, present, self._share(), self.shares, self.granularity)
 
     def event(self) -> "DpEvent":
-        """One Gaussian release: ONE query, all layers together. Compose it as often as there are distinct queries."""
-        # Imported here: it takes a second, and a party's training process bounds without ever pricing.
-        from dp_accounting import GaussianDpEvent
+        """One release: ONE query, all layers together. Compose it as often as there are distinct queries."""
+        # Imported here, as its accountants take a second, and a training process bounds without ever pricing.
+        from aggregation.renyi import l1_of
 
-        return GaussianDpEvent(self.noise_multiplier)
+        square = self._square
+        return event_of(self.distribution, self.noise_multiplier, l1_of(square, self.columns), square, self.shares)
 
     def slack(self, values: int, epsilon: float) -> float:
         """Delta to add for `values` released numbers, columns times queries, at the epsilon that is claimed."""
@@ -139,5 +155,10 @@ class HiddenMechanism:
         """Per released number, the total-variation distance from post-processing of the Gaussian that is charged."""
         return distance_of(self._share(), self.shares)
 
-    def _share(self) -> RoundedGaussian:
-        return share_of(self.noise_multiplier, 4 * self.levels**2 * self.layers, self.shares)
+    @property
+    def _square(self) -> int:
+        """The sensitivity squared, grid units squared, exact."""
+        return 4 * self.levels**2 * self.layers
+
+    def _share(self) -> Share:
+        return share_of(self.distribution, self.noise_multiplier, self._square, self.shares)

@@ -12,7 +12,7 @@ from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.hidden import HiddenMechanism
 from aggregation.mechanism import FloatArray, IntArray, Released
 from aggregation.noise import NoiseStream
-from aggregation.shares import delta_of
+from aggregation.shares import GAUSSIAN, delta_of
 from aggregation.votes import VotesMechanism
 
 if TYPE_CHECKING:
@@ -54,18 +54,22 @@ class JointMechanism:
     under add-or-remove of one unit, on the assumptions of both parts. It is what composing the two events costs;
     charging the pair as half an epsilon each under one sigma, as DPED's appendix B.3 does, is less than it costs.
 
-    votes, hidden: the parts, at least one, counting on the same number of shares.
+    Under Skellam or discrete Gaussian noise the event is both parts' events composed: the noise of each coordinate is
+    drawn on its own, so that the Renyi divergence of the pair is the sum of theirs.
 
-    Raises `ConclaveError` without a part, or where the parts count on different numbers of shares.
+    votes, hidden: the parts, at least one, counting on the same number of shares of the same distribution.
+
+    Raises `ConclaveError` without a part, or where the parts count on different numbers or kinds of shares.
     """
 
     votes: VotesMechanism | None
     hidden: HiddenMechanism | None
 
     def __post_init__(self) -> None:
-        if len({part.shares for part in self._parts}) != 1:
+        if len({(part.shares, part.distribution) for part in self._parts}) != 1:
             raise ConclaveError(
-                "A joint release needs votes, hidden states or both, and both must count on the same number of shares."
+                "A joint release needs votes, hidden states or both, and both must count on the same number of shares "
+                "of one kind of noise."
             )
 
     @property
@@ -158,10 +162,12 @@ class JointMechanism:
         )
 
     def event(self) -> "DpEvent":
-        """One Gaussian release: ONE query, both parts. Compose it as often as there are distinct queries."""
+        """One release: ONE query, both parts. Compose it as often as there are distinct queries."""
         # Imported here: it takes a second, and a party's training process bounds without ever pricing.
-        from dp_accounting import GaussianDpEvent
+        from dp_accounting import ComposedDpEvent, GaussianDpEvent
 
+        if self._parts[0].distribution != GAUSSIAN:
+            return ComposedDpEvent([part.event() for part in self._parts])
         precision = sum(1 / Fraction(part.noise_multiplier) ** 2 for part in self._parts)
         multiplier = math.sqrt(1 / precision)
         while Fraction(multiplier) ** 2 * precision > 1:  # rounding never charges less than the sum

@@ -10,8 +10,19 @@ from numpy.typing import NDArray
 from aggregation.clipping import to_grid
 from aggregation.errors import ConclaveError
 from aggregation.mechanism import IntArray, Released
-from aggregation.noise import NoiseStream, RoundedGaussian
-from aggregation.shares import check_levels, check_shares, delta_of, distance_of, released, share_of
+from aggregation.noise import NoiseStream
+from aggregation.shares import (
+    GAUSSIAN,
+    Share,
+    check_distribution,
+    check_levels,
+    check_shares,
+    delta_of,
+    distance_of,
+    event_of,
+    released,
+    share_of,
+)
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -43,6 +54,8 @@ class VectorMechanism:
     levels: grid steps in `clip`, at most 2^20.
     noise_multiplier: standard deviation charged over sensitivity.
     shares: how many parties' shares the guarantee counts on; each has variance (noise_multiplier * levels)^2 / shares.
+    distribution: what the shares are drawn from, one of `shares.DISTRIBUTIONS`. The Gaussian above is the first; under
+    another the same integers are released under Skellam or discrete Gaussian noise, priced as that (`shares.event_of`).
 
     Raises `ConclaveError` for a setting that is no number in its range, or whose share of noise cannot be drawn.
     """
@@ -51,6 +64,7 @@ class VectorMechanism:
     levels: int
     noise_multiplier: float
     shares: int
+    distribution: str = GAUSSIAN
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.clip) and self.clip > 0):
@@ -59,6 +73,7 @@ class VectorMechanism:
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
             raise ConclaveError(f"noise_multiplier is {self.noise_multiplier}; it must be a number above 0.")
         check_shares(self.shares)
+        check_distribution(self.distribution)
         if not (math.isfinite(self.levels / self.clip) and self.granularity > 0):
             raise ConclaveError(f"clip is {self.clip}, too small to be divided. Use about the norm of a usual vector.")
         self._share()
@@ -98,15 +113,17 @@ class VectorMechanism:
         return released(total, present, self._share(), self.shares, self.granularity)
 
     def event(self) -> "DpEvent":
-        """One Gaussian release with this noise multiplier, for the whole vector."""
-        # Imported here: it takes a second, and a party's training process bounds without ever pricing.
-        from dp_accounting import GaussianDpEvent
-
-        return GaussianDpEvent(self.noise_multiplier)
+        """One release with this noise multiplier, for the whole vector, however many blocks it travels in."""
+        return event_of(self.distribution, self.noise_multiplier, self._square, self._square, self.shares)
 
     def slack(self, values: int, epsilon: float) -> float:
         """Delta to add for `values` released coordinates at the epsilon that is claimed; as for `CountsMechanism`."""
         return delta_of(values * distance_of(self._share(), self.shares), epsilon)
 
-    def _share(self) -> RoundedGaussian:
-        return share_of(self.noise_multiplier, self.levels**2, self.shares)
+    @property
+    def _square(self) -> int:
+        """The sensitivity squared, grid units squared, exact."""
+        return self.levels**2
+
+    def _share(self) -> Share:
+        return share_of(self.distribution, self.noise_multiplier, self._square, self.shares)

@@ -9,8 +9,19 @@ from scipy import sparse
 
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanism import IntArray, Released
-from aggregation.noise import NoiseStream, RoundedGaussian
-from aggregation.shares import check_levels, check_shares, delta_of, distance_of, released, share_of
+from aggregation.noise import NoiseStream
+from aggregation.shares import (
+    GAUSSIAN,
+    Share,
+    check_distribution,
+    check_levels,
+    check_shares,
+    delta_of,
+    distance_of,
+    event_of,
+    released,
+    share_of,
+)
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -37,6 +48,8 @@ class VotesMechanism:
     levels: grid steps in one vote, at most 2^20.
     noise: standard deviation of the whole noise on a class, in votes.
     shares: how many parties' shares the guarantee counts on; each has variance (noise * levels)^2 / shares.
+    distribution: what the shares are drawn from, one of `shares.DISTRIBUTIONS`. The Gaussian above is the first; under
+    another the same integers are released under Skellam or discrete Gaussian noise, priced as that (`shares.event_of`).
 
     Raises `ConclaveError` for a setting that is no number in its range, or whose share of noise cannot be drawn.
     """
@@ -45,6 +58,7 @@ class VotesMechanism:
     levels: int
     noise: float
     shares: int
+    distribution: str = GAUSSIAN
 
     def __post_init__(self) -> None:
         check_classes(self.classes)
@@ -52,6 +66,7 @@ class VotesMechanism:
         if not (math.isfinite(self.noise) and self.noise > 0):
             raise ConclaveError(f"noise is {self.noise}; it must be a number of votes above 0.")
         check_shares(self.shares)
+        check_distribution(self.distribution)
         self._share()
 
     @property
@@ -90,11 +105,9 @@ class VotesMechanism:
         return released(total, present, self._share(), self.shares, 1 / self.levels)
 
     def event(self) -> "DpEvent":
-        """One Gaussian release: ONE query. Compose it as often as there are distinct queries, abstained ones too."""
-        # Imported here: it takes a second, and a party's training process bounds without ever pricing.
-        from dp_accounting import GaussianDpEvent
-
-        return GaussianDpEvent(self.noise_multiplier)
+        """One release: ONE query. Compose it as often as there are distinct queries, abstained ones too."""
+        square = self._square
+        return event_of(self.distribution, self.noise_multiplier, 2 * self.levels, square, self.shares)
 
     def slack(self, values: int, epsilon: float) -> float:
         """Delta to add for `values` released cells, classes times queries, at the epsilon that is claimed."""
@@ -105,8 +118,13 @@ class VotesMechanism:
         """Per released cell, the total-variation distance from post-processing of the Gaussian that is charged."""
         return distance_of(self._share(), self.shares)
 
-    def _share(self) -> RoundedGaussian:
-        return share_of(self.noise_multiplier, 2 * self.levels**2, self.shares)
+    @property
+    def _square(self) -> int:
+        """The sensitivity squared, grid units squared, exact."""
+        return 2 * self.levels**2
+
+    def _share(self) -> Share:
+        return share_of(self.distribution, self.noise_multiplier, self._square, self.shares)
 
 
 def check_teachers(teachers: int, threshold: float = 0.0) -> None:

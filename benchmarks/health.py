@@ -83,7 +83,9 @@ async def asked(address: str, until: asyncio.Event) -> list[float]:
 
 def plan_for(count: int) -> plan_pb2.Plan:
     """A plan that the parties admit."""
-    counts = plan_pb2.CountsMechanism(clip=16.0, levels=256, noise_multiplier=1.0, shares=count)
+    counts = plan_pb2.CountsMechanism(
+        clip=16.0, levels=256, noise_multiplier=1.0, shares=count, distribution="gaussian"
+    )
     privacy = plan_pb2.Privacy(
         epsilon=9.0,
         delta=1e-6,

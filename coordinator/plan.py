@@ -32,6 +32,7 @@ class PrivacyTable(Settings):
     trust: "secure-sum", under which the coordinator learns noisy sums alone, or "trusted-aggregator". dropouts: parties
     that may be lost without losing the noise. colluders: parties that may pool what they know with the coordinator.
     attempts: how often a secure sum may be made, each paid for, where more than `dropouts` are lost amid one.
+    noise: what each party draws its part of the noise from.
     """
 
     epsilon: Annotated[float, Field(gt=0, le=100)]
@@ -42,6 +43,7 @@ class PrivacyTable(Settings):
     dropouts: Annotated[int, Field(ge=0)] = 0
     colluders: Annotated[int, Field(ge=0)] = 0
     attempts: Annotated[int, Field(ge=1, le=10)] = 1
+    noise: Literal["gaussian", "skellam", "discrete-gaussian"] = "gaussian"
     noise_multiplier: Annotated[float, Field(gt=0)] | None = None
     declared_size: Annotated[int, Field(ge=1)] | None = None
     insecure_reproducible_noise: bool = False
@@ -409,6 +411,13 @@ class Plan(Settings):
                 f"[privacy] dropouts = {dropouts} leaves nobody of {parties} parties. Use at most {parties - 1}."
             )
         self._check_secure_sum()
+        if self.privacy.noise != "gaussian" and (
+            self.dped.noise_at == "coordinator" or self.dped.private_training is not None
+        ):
+            raise ValueError(
+                f'[privacy] noise = "{self.privacy.noise}" is of noise that parties add by shares. Private training '
+                'and noise_at = "coordinator" draw theirs at one place: leave it out.'
+            )
         fewest = self.federation.minimum_parties
         if fewest is not None and fewest < parties - dropouts:
             raise ValueError(

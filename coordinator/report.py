@@ -10,9 +10,12 @@ from aggregation.counts import CountsMechanism
 from aggregation.events import to_json
 from aggregation.free import FreeAnswers
 from aggregation.gradients import GradientMechanism
+from aggregation.hidden import HiddenMechanism
 from aggregation.joint import JointMechanism
+from aggregation.shares import DISCRETE_GAUSSIAN, GAUSSIAN, SKELLAM
 from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
+from aggregation.votes import VotesMechanism
 from coordinator.plan import Plan
 from coordinator.store import RunStore
 from coordinator.terms import Bound, Release, rounded_up, shares
@@ -161,28 +164,28 @@ def described(release: Release) -> str:
     match release.mechanism:
         case CountsMechanism() as counts:
             return (
-                f"each unit's counts clipped to L2 norm {counts.clip:g}, Gaussian noise of standard deviation "
+                f"each unit's counts clipped to L2 norm {counts.clip:g}, {_noise(counts)} noise of standard deviation "
                 f"{counts.noise_multiplier:g} times that on each of {release.rows * release.columns:,} sums, charged "
                 "once"
             )
         case VectorMechanism() as vectors:
             return (
                 f"each unit's word frequencies and second moments along public directions clipped to L2 norm "
-                f"{vectors.clip:.4g}, Gaussian noise of standard deviation {vectors.noise_multiplier:g} times that on "
-                f"each of {release.columns:,} sums, charged once"
+                f"{vectors.clip:.4g}, {_noise(vectors)} noise of standard deviation {vectors.noise_multiplier:g} times "
+                f"that on each of {release.columns:,} sums, charged once"
             )
         case JointMechanism() as joint:
             parts = []
             if joint.votes is not None:
                 parts.append(
-                    f"one vote a teacher among {joint.votes.classes:,} classes (L2 sensitivity sqrt(2)), Gaussian "
-                    f"noise of {joint.votes.noise:.4g} votes on every class"
+                    f"one vote a teacher among {joint.votes.classes:,} classes (L2 sensitivity sqrt(2)), "
+                    f"{_noise(joint.votes)} noise of {joint.votes.noise:.4g} votes on every class"
                 )
             if joint.hidden is not None:
                 parts.append(
                     f"hidden states of {joint.hidden.layers} layer(s) clipped to L2 norm {joint.hidden.clip:g} each "
-                    f"(sensitivity of the sum {2 * joint.hidden.clip * joint.hidden.layers**0.5:.3g}), Gaussian noise "
-                    f"of {joint.hidden.noise:.4g} on every coordinate of the sum"
+                    f"(sensitivity of the sum {2 * joint.hidden.clip * joint.hidden.layers**0.5:.3g}), "
+                    f"{_noise(joint.hidden)} noise of {joint.hidden.noise:.4g} on every coordinate of the sum"
                 )
             return (
                 f"{'; '.join(parts)}; one joint event a query, {release.charges:,} queries, abstained ones charged too"
@@ -328,6 +331,11 @@ def render(report: dict[str, Any]) -> str:
 
 def _or_none(value: float | None) -> str:
     return "not measured" if value is None or math.isnan(value) else f"{value:.3f}"
+
+
+def _noise(mechanism: CountsMechanism | VectorMechanism | VotesMechanism | HiddenMechanism) -> str:
+    """What the noise is drawn from, as a sentence names it."""
+    return {GAUSSIAN: "Gaussian", SKELLAM: "Skellam", DISCRETE_GAUSSIAN: "discrete Gaussian"}[mechanism.distribution]
 
 
 def _finite(value: float) -> float | None:

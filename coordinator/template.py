@@ -18,6 +18,8 @@ unit    = "record"                 # record | user (all text of a user; needs a 
 record  = "document"               # document (a row) | sentence | pair (the papers' unit, far weaker)
 trust   = "trusted-aggregator"     # the coordinator sees each party's contribution; "secure-sum": noisy sums alone
 dropouts = 0                       # parties that may be lost without losing the noise; each makes it a little larger
+# noise = "skellam"                # what parties draw their shares from: "gaussian" (the least noise), "skellam",
+                                   # "discrete-gaussian"
 # noise_multiplier = 0.7           # instead of calibrating the noise from epsilon; refused if it costs more
 
 """

@@ -19,6 +19,7 @@ from aggregation.joint import JointMechanism
 from aggregation.noise import LARGEST_SIGMA
 from aggregation.secure_sum.context import Context
 from aggregation.secure_sum.graph import shape
+from aggregation.shares import GAUSSIAN
 from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
 from aggregation.votes import VotesMechanism
@@ -41,6 +42,8 @@ _HIDDEN_SIGMA = 4096.0
 _VOTES_SIGMA = 16.0
 """Standard deviations of one share on the grid that levels are chosen for: fine enough, and quick to draw."""
 _USUAL_MULTIPLIER = 4.0
+_STEPS, _MOST_TIMES = 1024, 16
+"""Skellam and discrete Gaussian noise: sought in such parts of the Gaussian's, up to so many times it."""
 _MOMENT_LEVELS, _PAIR_LEVELS = 4096, 32768  # a pair is one count, which a coarse grid would round by much
 _THRESHOLD_PART = 1 / 3
 """Of what a query that passes its threshold costs, the part that testing costs."""
@@ -128,7 +131,7 @@ def bind(plan: Plan, public: Public | None = None) -> Bound:
     """
     privacy = plan.privacy
     spare = privacy.delta * (1 - SAMPLER_SHARE)
-    releases = _releases(plan, spare, public)
+    releases = _releases(plan, privacy.noise_multiplier or _calibrated(plan, spare, public), public)
     slack = sum(release.slack(privacy.epsilon) for release in releases) + _graph_failure(plan, releases)
     if slack > privacy.delta * SAMPLER_SHARE:
         cells = sum(release.rows * release.columns for release in releases)
@@ -139,7 +142,7 @@ def bind(plan: Plan, public: Public | None = None) -> Bound:
     guarantee = price([release.at_most for release in releases], spare)
     if guarantee.epsilon > privacy.epsilon:
         assert privacy.noise_multiplier is not None
-        needed = calibrate(lambda z: _whole(plan, z), privacy.epsilon, spare)
+        needed = _calibrated(plan, spare, public)
         raise PlanError(
             f"[privacy] noise_multiplier = {privacy.noise_multiplier:g} costs epsilon {rounded_up(guarantee.epsilon)} "
             f"at delta {privacy.delta:g}, over the plan's {privacy.epsilon:g}. Use at least {needed:g}, or leave it "
@@ -197,10 +200,42 @@ def _whole(plan: Plan, multiplier: float) -> DpEvent:
     return once if plan.privacy.attempts == 1 else SelfComposedDpEvent(once, plan.privacy.attempts)
 
 
-def _calibrated(plan: Plan, delta: float) -> float:
+def _calibrated(plan: Plan, delta: float, public: Public | None) -> float:
+    epsilon = plan.privacy.epsilon
     if plan.dped.private_training is None and plan.privacy.attempts == 1:
-        return gaussian_multiplier(plan.privacy.epsilon, delta)
-    return calibrate(lambda z: _whole(plan, z), plan.privacy.epsilon, delta)
+        gaussian = gaussian_multiplier(epsilon, delta)
+    else:
+        gaussian = calibrate(lambda z: _whole(plan, z), epsilon, delta)
+    if plan.privacy.noise == GAUSSIAN:
+        return gaussian
+    # No other noise costs less than a Gaussian of its variance, and on a fine grid little more: a little more of it is
+    # enough. On a coarse grid, which has no room for the share that a party would draw, the search says so.
+    refused: list[PlanError] = []
+
+    def affordable(steps: int) -> bool:
+        try:
+            made = _releases(plan, gaussian * steps / _STEPS, public)
+        except PlanError as error:
+            refused.append(error)
+            return False
+        return price([release.at_most for release in made], delta).epsilon <= epsilon
+
+    low, high = _STEPS - 1, _STEPS
+    while not affordable(high):
+        low, high = high, 2 * high
+        if high > _STEPS * _MOST_TIMES:
+            raise (
+                refused[-1]
+                if refused
+                else PlanError(
+                    f'[privacy] noise = "{plan.privacy.noise}" costs over epsilon {epsilon:g} on this grid even at '
+                    f"{_MOST_TIMES} times the Gaussian noise. Use more [dped] levels, or leave noise out."
+                )
+            )
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if affordable(middle) else (middle, high)
+    return math.ceil(gaussian * high / _STEPS * 1000) / 1000
 
 
 @lru_cache(maxsize=64)
@@ -209,8 +244,8 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
     return calibrate(GaussianDpEvent, epsilon, delta)
 
 
-def _releases(plan: Plan, delta: float, public: Public | None) -> tuple[Release, ...]:
-    whole = plan.privacy.noise_multiplier or _calibrated(plan, delta)
+def _releases(plan: Plan, whole: float, public: Public | None) -> tuple[Release, ...]:
+    """What is released where all of it together has this noise multiplier."""
     settings, size = plan.dped, plan.vocabulary.size
     if settings.private_training is not None:
         training = Release(TRAINING, _sized("private_training", lambda: _gradients(plan, whole)), 0, 0)
@@ -224,12 +259,12 @@ def _releases(plan: Plan, delta: float, public: Public | None) -> tuple[Release,
         )
         return training, Release(ANSWERS, free, plan.queries, free.columns)
     releases = []
-    part = parts(plan)
+    part, noise = parts(plan), plan.privacy.noise
     if "counts" in part:
         # A pair counts one: a wider clip would only buy more noise.
         clip = min(settings.clip, 1.0) if plan.privacy.record == "pair" else settings.clip
         multiplier = whole / math.sqrt(part["counts"])
-        counts = _sized("counts", lambda: CountsMechanism(clip, settings.levels, multiplier, shares(plan)))
+        counts = _sized("counts", lambda: CountsMechanism(clip, settings.levels, multiplier, shares(plan), noise))
         releases.append(Release(COUNTS, counts, size, size))
     if "moments" in part:
         suggested = public.moments[1] if public is not None and public.moments is not None else settings.moments_clip
@@ -253,22 +288,22 @@ def vectors_mechanism(plan: Plan, clip: float, multiplier: float) -> VectorMecha
     finest = _PAIR_LEVELS if plan.privacy.record == "pair" else _MOMENT_LEVELS
     # The same grid at every usual epsilon, so that a party's bounded sum is too.
     levels = max(1, min(finest, int(LARGEST_SIGMA * math.sqrt(shares(plan)) / max(multiplier, _USUAL_MULTIPLIER))))
-    return VectorMechanism(clip, levels, multiplier, shares(plan))
+    return VectorMechanism(clip, levels, multiplier, shares(plan), plan.privacy.noise)
 
 
 def _joint(plan: Plan, whole: float, part: dict[str, float]) -> JointMechanism:
     """Votes and hidden states of a query as one Gaussian on the joined vector, a query paid once."""
-    settings, n = plan.dped, shares(plan)
+    settings, n, kind = plan.dped, shares(plan), plan.privacy.noise
     votes = hidden = None
     if "votes" in part:
         noise = whole * math.sqrt(plan.queries / part["votes"]) * math.sqrt(2)
         levels = max(1, math.ceil(_VOTES_SIGMA * math.sqrt(n) / noise))
-        votes = VotesMechanism(plan.classes, levels, noise, n)
+        votes = VotesMechanism(plan.classes, levels, noise, n, kind)
     if "hidden" in part:
         layers = len(settings.layers)
         noise = whole * math.sqrt(plan.queries / part["hidden"]) * 2 * settings.hidden_clip * math.sqrt(layers)
         levels = max(1, int(_HIDDEN_SIGMA * math.sqrt(n) * settings.hidden_clip / noise))
-        hidden = HiddenMechanism(layers, settings.dimension, settings.hidden_clip, levels, noise, n)
+        hidden = HiddenMechanism(layers, settings.dimension, settings.hidden_clip, levels, noise, n, kind)
     return JointMechanism(votes, hidden)
 
 

@@ -12,7 +12,7 @@ from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfC
 from aggregation.accounting import price
 from aggregation.counts import CountsMechanism
 from aggregation.errors import ConclaveError
-from aggregation.events import leaves
+from aggregation.events import DistributedDiscreteGaussianDpEvent, SkellamDpEvent, leaves
 from aggregation.free import FreeAnswers
 from aggregation.gradients import GradientMechanism
 from aggregation.thresholded import ThresholdedVotes
@@ -100,7 +100,7 @@ def queries_of(release: plan_pb2.Release) -> int:
 def noise_of(event: DpEvent) -> float:
     """The least noise in an event, as `minimum_noise` means it; infinite for an event that releases nothing.
 
-    It is the noise multiplier of the Gaussian releases that the event is made of: standard deviation of the noise in
+    It is the noise multiplier of the releases that the event is made of: standard deviation of the noise in
     the whole sum over that sum's L2 sensitivity, both as the accountant is told them. So it is, of
       - counts and moments: `noise_multiplier`, of all cells together;
       - teachers' answers: that of votes and hidden states of one query as the one Gaussian that they are,
@@ -108,19 +108,25 @@ def noise_of(event: DpEvent) -> float:
       - votes under a threshold: 1/sqrt(cap), that of all queries and tests together;
       - private training: `noise_multiplier` of one step, without what sampling gains;
       - free answers: nothing, for the training was looked at.
-    How often an event is charged does not enter: `maximum_queries` and the caps bound that. An event that is no
-    Gaussian release has noise of another kind, which is not compared: 0.
+    How often an event is charged does not enter: `maximum_queries` and the caps bound that. Skellam and discrete
+    Gaussian releases are compared by the same ratio. An event of another kind has noise that is not compared: 0.
     """
-    least = math.inf
+    multipliers = []  # of the parts of one event, which are released together
     for part, _ in leaves(event):
         match part:
             case GaussianDpEvent():
-                least = min(least, part.noise_multiplier)
+                multipliers.append(part.noise_multiplier)
+            case SkellamDpEvent():
+                multipliers.append(math.sqrt(part.variance / part.l2_squared))
+            case DistributedDiscreteGaussianDpEvent():
+                multipliers.append(part.sigma * math.sqrt(part.shares / part.l2_squared))
             case PoissonSampledDpEvent():
-                least = min(least, noise_of(part.event))
+                multipliers.append(noise_of(part.event))
             case _:
                 return 0.0
-    return least
+    if len(multipliers) < 2:
+        return multipliers[0] if multipliers else math.inf
+    return 0.0 if 0.0 in multipliers else 1 / math.sqrt(sum(each**-2 for each in multipliers))
 
 
 def times(release: plan_pb2.Release, terms: plan_pb2.Terms) -> int:

@@ -1,11 +1,12 @@
 """Votes and hidden states of a query are one Gaussian release, priced as both together."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
+from dp_accounting import ComposedDpEvent, GaussianDpEvent, SelfComposedDpEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -145,3 +146,46 @@ def test_parts_must_be_there_and_count_on_the_same_shares():
         JointMechanism(VOTES, HiddenMechanism(2, 3, 1.0, 32, 4.0, 3))
     assert BOTH.shares == 2
     assert BOTH.sensitivity == pytest.approx(math.hypot(math.sqrt(2) * 16, 2 * 32 * math.sqrt(2)))
+
+
+@pytest.mark.parametrize("kind", ["skellam", "discrete-gaussian"])
+def test_other_noise_costs_both_parts_events_and_hardly_more_than_a_gaussian_of_its_variance(kind):
+    votes = VotesMechanism(classes=5, levels=40, noise=20.0, shares=3, distribution=kind)
+    hidden = HiddenMechanism(layers=2, width=7, clip=1.5, levels=400, noise=31.0, shares=3, distribution=kind)
+    mechanism = JointMechanism(votes, hidden)
+    assert mechanism.event() == ComposedDpEvent([votes.event(), hidden.event()])
+    gaussian = JointMechanism(replace(votes, distribution="gaussian"), replace(hidden, distribution="gaussian"))
+    cost = price([SelfComposedDpEvent(mechanism.event(), 50)], 1e-6)
+    best = price([SelfComposedDpEvent(gaussian.event(), 50)], 1e-6)
+    assert cost.accountant == "RDP"
+    assert best.rdp_epsilon <= cost.epsilon < 1.01 * best.rdp_epsilon
+
+
+@pytest.mark.parametrize("kind", ["skellam", "discrete-gaussian"])
+def test_other_noise_is_drawn_with_the_variance_that_its_event_charges(kind):
+    votes = VotesMechanism(classes=5, levels=40, noise=20.0, shares=3, distribution=kind)
+    hidden = HiddenMechanism(layers=2, width=7, clip=1.5, levels=400, noise=31.0, shares=3, distribution=kind)
+    drawn = sum(
+        JointMechanism(votes, hidden).noise_share((20_000, 19), NoiseStream.from_key(bytes([party] * 32)))
+        for party in range(3)
+    )
+    for part, cells in ((votes, drawn[:, :5]), (hidden, drawn[:, 5:])):
+        event = part.event()
+        charged = event.variance if kind == "skellam" else event.shares * event.sigma**2
+        assert charged == pytest.approx((part.noise_multiplier * part.sensitivity) ** 2, rel=1e-12)
+        assert part._share().variance * 3 == pytest.approx(charged, rel=1e-12)
+        assert cells.var() == pytest.approx(charged, rel=6 * math.sqrt(2 / cells.size))
+        assert part.release(cells, 3).sigma * part.levels / (1 if part is votes else 1.5) == pytest.approx(
+            math.sqrt(charged), rel=1e-9
+        )
+
+
+def test_parts_under_different_kinds_of_noise_are_refused():
+    votes = VotesMechanism(classes=5, levels=40, noise=20.0, shares=3, distribution="skellam")
+    with pytest.raises(ConclaveError, match="one kind of noise"):
+        JointMechanism(votes, HiddenMechanism(layers=2, width=7, clip=1.5, levels=400, noise=31.0, shares=3))
+
+
+def test_a_kind_of_noise_that_nobody_knows_is_refused():
+    with pytest.raises(ConclaveError, match="gaussian, skellam, discrete-gaussian"):
+        VotesMechanism(classes=5, levels=40, noise=20.0, shares=3, distribution="laplace")

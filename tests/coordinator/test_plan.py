@@ -66,6 +66,7 @@ def with_clip(plan):
         ('recipe = "dped"', 'recipe = "magic"', "is not one of 'dped'"),
         ('"trusted-aggregator"', '"secure-sum"\ncolluders = 4', "2 x dropouts . colluders must be less"),
         ("dropouts = 0", "attempts = 2", "attempts has a meaning under"),
+        ("dropouts = 0", 'noise = "laplace"', "noise.*'gaussian', 'skellam' or 'discrete-gaussian'"),
         ("dropouts = 0", "dropouts = 4", "leaves nobody of 4 parties. Use at most 3"),
         ("dropouts = 0", "colluders = 1", "colluders has a meaning under"),
         (
@@ -179,6 +180,12 @@ PRIVATE = "dped.private_training| units_per_teacher = 5000"
         (["dped.budget| votes = 0.0"], ("votes",), r"\[dped\] budget votes"),
         ([PRIVATE], ("counts",), r'private_training\] trains teachers. Add "votes" or "hidden"'),
         ([PRIVATE], ("counts", "votes"), r'private_training\] takes the whole budget.*"votes"'),
+        ([PRIVATE, 'privacy| dropouts = 0\nnoise = "skellam"'], ("votes",), 'noise = "skellam" is of noise that parties add'),
+        (
+            ["threshold = 5.0", 'noise_at = "coordinator"', 'privacy| dropouts = 0\nnoise = "discrete-gaussian"'],
+            ("votes",),
+            'noise = "discrete-gaussian" is of noise that parties add by shares',
+        ),
         (
             [PRIVATE, "threshold = 5.0", 'noise_at = "coordinator"'],
             ("votes",),

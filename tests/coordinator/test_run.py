@@ -457,11 +457,12 @@ def test_actors_and_party_processes_give_the_same_student_byte_for_byte(home, te
 @pytest.mark.slow
 def test_ten_provisioned_parties_sum_securely(home, capsys):
     text = SMALL.replace("parties = 2 }", "parties = 10 }").replace('by = "sender"', 'by = "hash"')
-    secure = text.replace('"trusted-aggregator"', '"secure-sum"').replace("dropouts = 0", "dropouts = 2\ncolluders = 1")
+    secure = text.replace('"trusted-aggregator"', '"secure-sum"\nnoise = "skellam"')
+    secure = secure.replace("dropouts = 0", "dropouts = 2\ncolluders = 1")
     Path("plan.toml").write_text(secure)
     tables = api.party_tables(read_plan(Path("plan.toml")))
     for party in tables.values():
-        party["policy"] |= {"simulation": False, "epsilon": 50.0}
+        party["policy"] |= {"simulation": False, "epsilon": 50.0, "minimum_noise": 0.3}
     provisioning.make(home / "federation", "coordinator.example")
     with serving(tables, home, home / "federation") as addresses:
         wanted = secure.replace("[federation]", '[federation]\nidentity = "federation"')
@@ -472,14 +473,20 @@ def test_ten_provisioned_parties_sum_securely(home, capsys):
     privacy = json.loads((home / "out/student/privacy.json").read_text())
     assert privacy["parties"] == {"planned": 10, "in_the_sum": 10, "shares_needed": 7}
     assert privacy["trust"] == "secure-sum"
+    assert [each["event"]["kind"] for each in privacy["releases"]] == ["skellam"]
+    assert "Skellam noise" in (home / "out/student/README.md").read_text()
     assert main(["verify", "out/student", "--trust", "federation/ca.pem"]) == 0
     assert "excludes a curious coordinator" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signals", [["moments"], ["votes", "hidden", "counts"]], ids=lambda signals: "-".join(signals))
-def test_actors_sum_securely_to_the_student_of_the_clear_sum(home, signals):
-    clear = teaching(signals, text=FOUR).replace("dropouts = 0", INSECURE)
+@pytest.mark.parametrize(
+    ("signals", "noise"),
+    [(["moments"], "discrete-gaussian"), (["votes", "hidden", "counts"], "skellam")],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else value,
+)
+def test_actors_sum_securely_to_the_student_of_the_clear_sum(home, signals, noise):
+    clear = teaching(signals, text=FOUR).replace("dropouts = 0", f'{INSECURE}\nnoise = "{noise}"')
     Path("clear.toml").write_text(clear)
     Path("secure.toml").write_text(clear.replace('"trusted-aggregator"', '"secure-sum"'))
     assert main(["run", "clear.toml", "--output", "clear"]) == 0

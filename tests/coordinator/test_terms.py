@@ -213,3 +213,52 @@ def test_the_samplers_own_error_is_kept_within_its_part_of_delta():
     assert 0 < slack <= DELTA * SAMPLER_SHARE
     with pytest.raises(PlanError, match=r"delta = 1e-25 is too small for .* noisy cells"):
         bind(plan(("votes", "hidden", "counts"), privacy={"delta": 1e-25}))
+
+
+OTHER_NOISE = [
+    ("skellam", ("counts",), {"levels": 64}),
+    ("skellam", ("votes", "hidden"), {}),
+    ("skellam", ("votes", "hidden", "counts"), {"layers": ["centre", "context"]}),
+    ("discrete-gaussian", ("votes", "hidden", "counts"), {}),
+    ("skellam", ("moments",), {"moments_clip": 3.0}),
+    ("discrete-gaussian", ("moments",), {"moments_clip": 3.0}),
+]
+
+
+@pytest.mark.parametrize(("noise", "signals", "settings"), OTHER_NOISE, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_other_noise_is_as_little_as_its_own_accountant_allows(noise, signals, settings, attempts):
+    secure = {"trust": "secure-sum", "attempts": attempts}
+    bound = bind(plan(signals, privacy={"noise": noise} | secure, **settings))
+    normal = bind(plan(signals, privacy=secure, **settings))
+    assert bound.guarantee.accountant == "RDP"
+    assert 5.9 < bound.guarantee.epsilon <= 6.0
+    assert bound.guarantee.epsilon == price([each.at_most for each in bound.releases], SPARE).epsilon
+    for release, gaussian, message in zip(bound.releases, normal.releases, bound.binding.terms.releases, strict=True):
+        mechanism = mechanism_of(message)
+        assert mechanism == release.mechanism
+        assert event_of(message) == release.event
+        # what the RDP accountant costs more than PLD, never less noise
+        assert 1.0 < 1 / noise_ratio(gaussian, release) < 1.12
+
+
+def noise_ratio(first, second):
+    """Noise of the first release over the second's, of the part that both have."""
+    kinds = [getattr(each.mechanism, "votes", each.mechanism) for each in (first, second)]
+    return kinds[0].noise_multiplier / kinds[1].noise_multiplier
+
+
+def test_a_multiplier_that_costs_too_much_under_other_noise_is_refused_with_one_that_does_not():
+    asked = {"noise": "skellam", "noise_multiplier": calibrate(GaussianDpEvent, 6.0, SPARE)}
+    bind(plan(("counts",), privacy=asked | {"noise": "gaussian"}))
+    with pytest.raises(PlanError, match="Use at least") as error:
+        bind(plan(("counts",), privacy=asked))
+    enough = float(str(error.value).split("Use at least ")[1].split(",")[0])
+    bound = bind(plan(("counts",), privacy=asked | {"noise_multiplier": enough}))
+    assert 5.9 < bound.guarantee.epsilon <= 6.0
+
+
+def test_a_grid_too_coarse_for_other_noise_is_refused_with_a_remedy():
+    with pytest.raises(PlanError, match="more levels") as error:
+        bind(plan(("counts",), parties=40, privacy={"noise": "discrete-gaussian", "epsilon": 90.0}, levels=2))
+    assert "\n" not in str(error.value)

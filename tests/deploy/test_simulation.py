@@ -83,7 +83,9 @@ def stored(tmp_path):
 def test_clear_counts_bounded_are_what_each_party_stores(request_for, stored, record, by_user):
     request = request_for(record=record, by_user=by_user)
     mechanism = CountsMechanism(clip=2.0, levels=64, noise_multiplier=1.0, shares=PARTIES)
-    message = plan_pb2.CountsMechanism(clip=2.0, levels=64, noise_multiplier=1.0, shares=PARTIES)
+    message = plan_pb2.CountsMechanism(
+        clip=2.0, levels=64, noise_multiplier=1.0, shares=PARTIES, distribution="gaussian"
+    )
     release = plan_pb2.Release(name="counts", charges=1, counts=message)
     found = ClearShards(request).counts()
     assert len(found) == PARTIES
@@ -108,8 +110,10 @@ def test_clear_answers_bounded_are_what_each_party_stores_under_reproducible_noi
         name="answers",
         charges=3,
         joint=plan_pb2.JointMechanism(
-            votes=plan_pb2.VotesMechanism(classes=4, levels=2, noise=20.0, shares=PARTIES),
-            hidden=plan_pb2.HiddenMechanism(layers=2, width=4, clip=1.5, levels=64, noise=40.0, shares=PARTIES),
+            votes=plan_pb2.VotesMechanism(classes=4, levels=2, noise=20.0, shares=PARTIES, distribution="gaussian"),
+            hidden=plan_pb2.HiddenMechanism(
+                layers=2, width=4, clip=1.5, levels=64, noise=40.0, shares=PARTIES, distribution="gaussian"
+            ),
         ),
     )
     (tmp_path / "reference").write_bytes(reference)

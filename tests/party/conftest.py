@@ -44,8 +44,10 @@ ANSWERS = plan_pb2.Release(
     name="answers",
     charges=4,
     joint=plan_pb2.JointMechanism(
-        votes=plan_pb2.VotesMechanism(classes=3, levels=2, noise=12.0, shares=2),
-        hidden=plan_pb2.HiddenMechanism(layers=2, width=WIDTH, clip=1.0, levels=64, noise=24.0, shares=2),
+        votes=plan_pb2.VotesMechanism(classes=3, levels=2, noise=12.0, shares=2, distribution="gaussian"),
+        hidden=plan_pb2.HiddenMechanism(
+            layers=2, width=WIDTH, clip=1.0, levels=64, noise=24.0, shares=2, distribution="gaussian"
+        ),
     ),
 )
 THRESHOLDED = plan_pb2.Release(
@@ -86,7 +88,7 @@ def make_terms(**changes: Any) -> plan_pb2.Terms:
         "trust": plan_pb2.TRUST_TRUSTED_AGGREGATOR,
     }
     privacy |= {key: changes.pop(key) for key in list(changes) if key in plan_pb2.Privacy.DESCRIPTOR.fields_by_name}
-    counts = {"clip": 4.0, "levels": 64, "noise_multiplier": 1.0, "shares": 2}
+    counts = {"clip": 4.0, "levels": 64, "noise_multiplier": 1.0, "shares": 2, "distribution": "gaussian"}
     counts |= {key: changes.pop(key) for key in list(changes) if key in counts}
     release = plan_pb2.Release(name="counts", charges=1, counts=plan_pb2.CountsMechanism(**counts))
     whole: dict[str, Any] = {

@@ -21,7 +21,9 @@ from protos.conclave.v1 import plan_pb2
 KEY = b"k" * 32
 TEXTS = ("Apple bread. Cheese apple.", "cheese cheese bread", "bread apple bread", "apple")
 COUNTS = plan_pb2.Release(
-    name="counts", charges=1, counts=plan_pb2.CountsMechanism(clip=2.0, levels=64, noise_multiplier=1.0, shares=1)
+    name="counts",
+    charges=1,
+    counts=plan_pb2.CountsMechanism(clip=2.0, levels=64, noise_multiplier=1.0, shares=1, distribution="gaussian"),
 )
 
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +29,9 @@ KNOWN = {
     "votes alone": JointMechanism(VOTES, None),
     "hidden states alone": JointMechanism(None, HIDDEN),
     "both": JointMechanism(VOTES, HIDDEN),
+    "counts, Skellam": CountsMechanism(4.0, 64, 1.25, 2, "skellam"),
+    "vectors, discrete Gaussian": VectorMechanism(120.5, 4096, 0.75, 2, "discrete-gaussian"),
+    "both, Skellam": JointMechanism(replace(VOTES, distribution="skellam"), replace(HIDDEN, distribution="skellam")),
     "thresholded": ThresholdedVotes(5, 9, 4.5, 3.0, 6.0, None, 0.25),
     "thresholded, more noise below": ThresholdedVotes(5, 9, 4.5, 3.0, 6.0, 12.0, 0.25),
     "gradients": GradientMechanism(0.5, 300, 1.5, 0.25, 40, 54),
@@ -38,18 +42,30 @@ KNOWN = {
 def message(mechanism):
     """The release of a plan's terms that names a mechanism, written field by field."""
     match mechanism:
-        case CountsMechanism(clip=clip, levels=levels, noise_multiplier=noise, shares=shares):
+        case CountsMechanism(clip=clip, levels=levels, noise_multiplier=noise, shares=shares, distribution=kind):
             parts = {
-                "counts": plan_pb2.CountsMechanism(clip=clip, levels=levels, noise_multiplier=noise, shares=shares)
+                "counts": plan_pb2.CountsMechanism(
+                    clip=clip, levels=levels, noise_multiplier=noise, shares=shares, distribution=kind
+                )
             }
-        case VectorMechanism(clip=clip, levels=levels, noise_multiplier=noise, shares=shares):
+        case VectorMechanism(clip=clip, levels=levels, noise_multiplier=noise, shares=shares, distribution=kind):
             parts = {
-                "vectors": plan_pb2.VectorMechanism(clip=clip, levels=levels, noise_multiplier=noise, shares=shares)
+                "vectors": plan_pb2.VectorMechanism(
+                    clip=clip, levels=levels, noise_multiplier=noise, shares=shares, distribution=kind
+                )
             }
         case JointMechanism(votes=v, hidden=h):
-            votes = v and plan_pb2.VotesMechanism(classes=v.classes, levels=v.levels, noise=v.noise, shares=v.shares)
+            votes = v and plan_pb2.VotesMechanism(
+                classes=v.classes, levels=v.levels, noise=v.noise, shares=v.shares, distribution=v.distribution
+            )
             hidden = h and plan_pb2.HiddenMechanism(
-                layers=h.layers, width=h.width, clip=h.clip, levels=h.levels, noise=h.noise, shares=h.shares
+                layers=h.layers,
+                width=h.width,
+                clip=h.clip,
+                levels=h.levels,
+                noise=h.noise,
+                shares=h.shares,
+                distribution=h.distribution,
             )
             parts = {"joint": plan_pb2.JointMechanism(votes=votes, hidden=hidden)}
         case ThresholdedVotes() as t:
@@ -98,6 +114,9 @@ def test_noise_of_parties_is_counted_on_where_they_add_any():
         "votes alone": 3,
         "hidden states alone": 3,
         "both": 3,
+        "counts, Skellam": 2,
+        "vectors, discrete Gaussian": 2,
+        "both, Skellam": 3,
     }
 
 

@@ -176,7 +176,9 @@ def test_shares_of_teachers_noise_are_counted(terms, config, releases, change, s
 
 
 MOMENTS = plan_pb2.Release(
-    name="moments", charges=1, vectors=plan_pb2.VectorMechanism(clip=1.0, levels=64, noise_multiplier=1.0, shares=2)
+    name="moments",
+    charges=1,
+    vectors=plan_pb2.VectorMechanism(clip=1.0, levels=64, noise_multiplier=1.0, shares=2, distribution="gaussian"),
 )
 
 
@@ -269,7 +271,15 @@ def test_the_noise_of_a_release_is_that_of_its_event(releases, word, noise):
     assert noise_of(event_of(release)) == pytest.approx(noise, rel=1e-12)
 
 
-def test_noise_that_is_no_gaussian_is_below_every_minimum():
+@pytest.mark.parametrize("kind", ["skellam", "discrete-gaussian"])
+def test_noise_of_another_kind_is_compared_by_the_same_ratio(releases, kind):
+    (joint,) = releases("joint")
+    gaussian = noise_of(event_of(joint))
+    joint.joint.votes.distribution = joint.joint.hidden.distribution = kind
+    assert noise_of(event_of(joint)) == pytest.approx(gaussian, rel=1e-9)
+
+
+def test_noise_that_is_none_of_these_is_below_every_minimum():
     assert noise_of(LaplaceDpEvent(100.0)) == 0.0
 
 

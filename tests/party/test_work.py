@@ -28,7 +28,7 @@ TEXTS = ("apple bread cheese apple", "cheese cheese bread", "bread apple bread u
 COUNTS = plan_pb2.Release(
     name="counts",
     charges=1,
-    counts=plan_pb2.CountsMechanism(clip=2.0, levels=64, noise_multiplier=1.0, shares=1),
+    counts=plan_pb2.CountsMechanism(clip=2.0, levels=64, noise_multiplier=1.0, shares=1, distribution="gaussian"),
 )
 
 
@@ -193,7 +193,7 @@ def test_moments_are_bounded_unit_by_unit_along_the_directions_that_were_provide
     moments = plan_pb2.Release(
         name="moments",
         charges=1,
-        vectors=plan_pb2.VectorMechanism(clip=3.0, levels=512, noise_multiplier=1.0, shares=1),
+        vectors=plan_pb2.VectorMechanism(clip=3.0, levels=512, noise_multiplier=1.0, shares=1, distribution="gaussian"),
     )
     asked = job(release=moments.SerializeToString().hex(), directions=str(path))
     work(asked, lambda percent: None)
@@ -218,7 +218,7 @@ def test_directions_that_do_not_fit_are_refused_in_a_sentence(job, tmp_path, con
     moments = plan_pb2.Release(
         name="moments",
         charges=1,
-        vectors=plan_pb2.VectorMechanism(clip=3.0, levels=512, noise_multiplier=1.0, shares=1),
+        vectors=plan_pb2.VectorMechanism(clip=3.0, levels=512, noise_multiplier=1.0, shares=1, distribution="gaussian"),
     )
     asked = job(release=moments.SerializeToString().hex(), directions=str(path))
     kind, sentence = attempt(asked, lambda percent: None)

@@ -259,10 +259,13 @@ class CountsMechanism(_message.Message):
     LEVELS_FIELD_NUMBER: _builtins.int
     NOISE_MULTIPLIER_FIELD_NUMBER: _builtins.int
     SHARES_FIELD_NUMBER: _builtins.int
+    DISTRIBUTION_FIELD_NUMBER: _builtins.int
     clip: _builtins.float
     levels: _builtins.int
     noise_multiplier: _builtins.float
     shares: _builtins.int
+    distribution: _builtins.str
+    """aggregation.shares.DISTRIBUTIONS: gaussian, skellam or discrete-gaussian."""
     def __init__(
         self,
         *,
@@ -270,10 +273,11 @@ class CountsMechanism(_message.Message):
         levels: _builtins.int = ...,
         noise_multiplier: _builtins.float = ...,
         shares: _builtins.int = ...,
+        distribution: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clip", b"clip", "levels", b"levels", "noise_multiplier", b"noise_multiplier", "shares", b"shares"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clip", b"clip", "distribution", b"distribution", "levels", b"levels", "noise_multiplier", b"noise_multiplier", "shares", b"shares"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -289,10 +293,13 @@ class VectorMechanism(_message.Message):
     LEVELS_FIELD_NUMBER: _builtins.int
     NOISE_MULTIPLIER_FIELD_NUMBER: _builtins.int
     SHARES_FIELD_NUMBER: _builtins.int
+    DISTRIBUTION_FIELD_NUMBER: _builtins.int
     clip: _builtins.float
     levels: _builtins.int
     noise_multiplier: _builtins.float
     shares: _builtins.int
+    distribution: _builtins.str
+    """aggregation.shares.DISTRIBUTIONS: gaussian, skellam or discrete-gaussian."""
     def __init__(
         self,
         *,
@@ -300,10 +307,11 @@ class VectorMechanism(_message.Message):
         levels: _builtins.int = ...,
         noise_multiplier: _builtins.float = ...,
         shares: _builtins.int = ...,
+        distribution: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clip", b"clip", "levels", b"levels", "noise_multiplier", b"noise_multiplier", "shares", b"shares"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clip", b"clip", "distribution", b"distribution", "levels", b"levels", "noise_multiplier", b"noise_multiplier", "shares", b"shares"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -319,10 +327,13 @@ class VotesMechanism(_message.Message):
     LEVELS_FIELD_NUMBER: _builtins.int
     NOISE_FIELD_NUMBER: _builtins.int
     SHARES_FIELD_NUMBER: _builtins.int
+    DISTRIBUTION_FIELD_NUMBER: _builtins.int
     classes: _builtins.int
     levels: _builtins.int
     noise: _builtins.float
     shares: _builtins.int
+    distribution: _builtins.str
+    """aggregation.shares.DISTRIBUTIONS: gaussian, skellam or discrete-gaussian."""
     def __init__(
         self,
         *,
@@ -330,10 +341,11 @@ class VotesMechanism(_message.Message):
         levels: _builtins.int = ...,
         noise: _builtins.float = ...,
         shares: _builtins.int = ...,
+        distribution: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "levels", b"levels", "noise", b"noise", "shares", b"shares"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "distribution", b"distribution", "levels", b"levels", "noise", b"noise", "shares", b"shares"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -351,12 +363,15 @@ class HiddenMechanism(_message.Message):
     LEVELS_FIELD_NUMBER: _builtins.int
     NOISE_FIELD_NUMBER: _builtins.int
     SHARES_FIELD_NUMBER: _builtins.int
+    DISTRIBUTION_FIELD_NUMBER: _builtins.int
     layers: _builtins.int
     width: _builtins.int
     clip: _builtins.float
     levels: _builtins.int
     noise: _builtins.float
     shares: _builtins.int
+    distribution: _builtins.str
+    """aggregation.shares.DISTRIBUTIONS: gaussian, skellam or discrete-gaussian."""
     def __init__(
         self,
         *,
@@ -366,10 +381,11 @@ class HiddenMechanism(_message.Message):
         levels: _builtins.int = ...,
         noise: _builtins.float = ...,
         shares: _builtins.int = ...,
+        distribution: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clip", b"clip", "layers", b"layers", "levels", b"levels", "noise", b"noise", "shares", b"shares", "width", b"width"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clip", b"clip", "distribution", b"distribution", "layers", b"layers", "levels", b"levels", "noise", b"noise", "shares", b"shares", "width", b"width"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
