@@ -180,7 +180,11 @@ PRIVATE = "dped.private_training| units_per_teacher = 5000"
         (["dped.budget| votes = 0.0"], ("votes",), r"\[dped\] budget votes"),
         ([PRIVATE], ("counts",), r'private_training\] trains teachers. Add "votes" or "hidden"'),
         ([PRIVATE], ("counts", "votes"), r'private_training\] takes the whole budget.*"votes"'),
-        ([PRIVATE, 'privacy| dropouts = 0\nnoise = "skellam"'], ("votes",), 'noise = "skellam" is of noise that parties add'),
+        (
+            [PRIVATE, 'privacy| dropouts = 0\nnoise = "skellam"'],
+            ("votes",),
+            'noise = "skellam" is of noise that parties add',
+        ),
         (
             ["threshold = 5.0", 'noise_at = "coordinator"', 'privacy| dropouts = 0\nnoise = "discrete-gaussian"'],
             ("votes",),
