@@ -3,7 +3,8 @@
     python benchmarks/secure_utility.py [--seeds N] [--out FILE]
 
 `coordinator compare` on the text of examples/dped/plan.toml, once with a trusted aggregator, whose ten shares of the
-noise add up to what is charged, and once under the secure sum, where seven have to, so that ten add up to more.
+noise add up to what is charged, and twice under the secure sum, where seven have to, so that ten add up to more: with
+rounded Gaussian shares and with Skellam ones.
 """
 
 import argparse
@@ -21,6 +22,7 @@ METHODS = ("counts", "moments", "unigram", "non-private")
 KINDS = {
     "trusted-aggregator": {"trust": "trusted-aggregator", "dropouts": 0, "colluders": 0},
     "secure-sum": {"trust": "secure-sum", "dropouts": 2, "colluders": 1},
+    "secure-sum, Skellam": {"trust": "secure-sum", "dropouts": 2, "colluders": 1, "noise": "skellam"},
 }
 
 

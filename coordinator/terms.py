@@ -271,7 +271,7 @@ def _releases(plan: Plan, whole: float, public: Public | None) -> tuple[Release,
         if suggested is None:
             raise PlanError("[dped] moments_clip is missing, and no public text was read that would suggest one.")
         rank, bound = min(settings.dimension, size), suggested
-        moments = _sized("moments", lambda: vectors_mechanism(plan, bound, whole / math.sqrt(part["moments"])))
+        moments = _sized("moments", lambda: vectors_mechanism(plan, bound, whole / math.sqrt(part["moments"]), noise))
         releases.append(Release(MOMENTS, moments, 1, size + (rank + 1) * (rank + 2) // 2))
     if "votes" in part and settings.noise_at == "coordinator":
         votes = _sized("votes", lambda: _thresholded(plan, whole / math.sqrt(part["votes"])))
@@ -283,12 +283,12 @@ def _releases(plan: Plan, whole: float, public: Public | None) -> tuple[Release,
     return tuple(replace(release, attempts=plan.privacy.attempts) for release in releases)
 
 
-def vectors_mechanism(plan: Plan, clip: float, multiplier: float) -> VectorMechanism:
+def vectors_mechanism(plan: Plan, clip: float, multiplier: float, distribution: str = GAUSSIAN) -> VectorMechanism:
     """A grid fine enough that a unit's many small numbers are not rounded away, and a sum of all units fits 32 bits."""
     finest = _PAIR_LEVELS if plan.privacy.record == "pair" else _MOMENT_LEVELS
     # The same grid at every usual epsilon, so that a party's bounded sum is too.
     levels = max(1, min(finest, int(LARGEST_SIGMA * math.sqrt(shares(plan)) / max(multiplier, _USUAL_MULTIPLIER))))
-    return VectorMechanism(clip, levels, multiplier, shares(plan), plan.privacy.noise)
+    return VectorMechanism(clip, levels, multiplier, shares(plan), distribution)
 
 
 def _joint(plan: Plan, whole: float, part: dict[str, float]) -> JointMechanism:

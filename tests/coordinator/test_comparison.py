@@ -225,6 +225,13 @@ def test_the_command_prints_the_table_and_ends_with_one_json_object(plan, capsys
     assert found["perplexity"]["unigram"][0] > found["perplexity"]["non-private"][0]
 
 
+def test_under_other_noise_than_gaussian_every_row_costs_its_epsilon_all_the_same(plan):
+    text = plan.read_text()
+    Path("skellam.toml").write_text(text.replace("[privacy]\n", '[privacy]\nnoise = "skellam"\n', 1))
+    found = compared("skellam.toml", "unigram", "counts")
+    assert {cell.method: 3.9 < cell.paid <= 4.0 for cell in found.cells} == {"unigram": True, "counts": True}
+
+
 def test_with_noise_at_the_coordinator_votes_are_thresholded_and_that_is_noted(plan):
     more = 'noise_at = "coordinator"\nthreshold = 2.0\nqueries = 20\nclasses = 20\n'
     text = PLAN.replace('signals   = ["counts"]', f'signals   = ["votes"]\n{more}')
