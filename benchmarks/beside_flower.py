@@ -4,7 +4,8 @@
 
 PYTHON is the interpreter of Flower's own environment, which `flower_secagg.py` says how to make, or what
 `CONCLAVE_FLOWER` names; without either nothing is measured. Ours is `run_case` of `secure_sum.py`; Flower's runs in a
-process that waits while ours works. Both do one small sum before any is timed. A ratio is Flower's median over ours.
+process that waits while ours works. Both do one small sum before any is timed. A ratio is Flower's best time over ours:
+other work on the machine only ever adds to a time. The ratio of the medians is in the JSON.
 DIRECTORY receives secure-sum.json with every time, and secure-sum.md.
 """
 
@@ -25,14 +26,16 @@ CASES = [(5, 1_000_000, 0), (10, 1_000_000, 0), (10, 1_000_000, 2), (32, 100_000
 SETTINGS = {"every pair": 0, "seven shares": 7}  # each in the cases of more parties than this
 REPEATS = 5
 ABOUT = """\
-Seconds of a whole sum, all rounds and all parties one after the other in one process: the median, and in brackets the
-best and the slowest of {repeats}, ours and Flower's in turn; a ratio is Flower's median over ours. Flower {flwr},
+Seconds of a whole sum, all rounds and all parties one after the other in one process: the best, and in brackets the
+median and the slowest of {repeats}, ours and Flower's in turn; a ratio is Flower's best over ours. Flower {flwr},
 without its quantisation (secure-sum.json has both). "Every pair" gives each party a share of every key and needs two
-thirds of them; "seven shares" is 7 and 4, masks shared with six others. Python {python}, {cores} cores, {machine}.
+thirds of them; "seven shares" is 7 and 4, masks shared with six others. Python {python}, {cores} cores, {machine}; on
+average {load[0]:.1f} processes wanted them before and {load[1]:.1f} at the end, of which one is this measurement.
 
-Not alike: Flower draws its masks from a Mersenne twister with a seed of 32 bits, in 64-bit words, signs nothing, and
-has no round in which the survivors agree on who they are; it shares each key as PEM text, in Python, which is nearly
-all of its time with 32 parties and depends on the threshold.
+Not alike: ours makes masks and checks signatures on all cores, and Flower works on one. Flower draws its masks from a
+Mersenne twister with a seed of 32 bits, in 64-bit words, signs nothing, and has no round in which the survivors agree
+on who they are; it shares each key as PEM text, in Python, which is nearly all of its time with 32 parties and depends
+on the threshold.
 """
 
 
@@ -94,14 +97,19 @@ def measure(ours, flower, parties, length, dropped, repeats):
     row = {"parties": parties, "length": length, "dropped": dropped, "ours": taken(seconds["ours"])}
     for name in names[1:]:
         times = taken(seconds[name])
-        ratio = round(times["median"] / row["ours"]["median"], 2)
-        row[name] = {**times, "with quantisation": taken(whole[name]), "ratio": ratio}
+        ratios = {of: round(times[of] / row["ours"][of], 2) for of in ("best", "median")}
+        row[name] = {
+            **times,
+            "with quantisation": taken(whole[name]),
+            "ratio": ratios["best"],
+            "ratio of medians": ratios["median"],
+        }
     return row
 
 
 def cell(times):
-    """A median with its best and slowest, or a dash for what was not measured."""
-    return f"{times['median']:.3f} ({times['best']:.3f} to {times['slowest']:.3f})" if times else "-"
+    """A best time with median and slowest, or a dash for what was not measured."""
+    return f"{times['best']:.3f} ({times['median']:.3f}, {times['slowest']:.3f})" if times else "-"
 
 
 def table(found):
@@ -130,6 +138,7 @@ def main():
             "benchmarks/flower_secagg.py says how to make one."
         )
         return 0
+    load = [os.getloadavg()[0]]
     ours = our_case(arguments.ours)
     ours(8, 1000, 1)
     found = {
@@ -141,6 +150,7 @@ def main():
     with Flower(arguments.flower) as flower:
         found["flwr"] = flower.run_case(8, 1000, 1, "every pair")["flwr"]
         found["cases"] = [measure(ours, flower, *case, arguments.repeats) for case in CASES]
+    found["load"] = [*load, os.getloadavg()[0]]
     print(table(found), end="")
     if arguments.out is not None:
         (arguments.out / "secure-sum.json").write_text(json.dumps(found, indent=1) + "\n")

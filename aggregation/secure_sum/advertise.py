@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from aggregation.errors import COORDINATOR, AttemptLost, Cheated
 from aggregation.secure_sum.context import Context
-from aggregation.secure_sum.keys import KEY_BYTES, Secrets, Sign, Verify, commitment
+from aggregation.secure_sum.keys import KEY_BYTES, Secrets, Sign, Verify, commitment, verified
 from aggregation.secure_sum.wire import digest, pack, pack_all, speaker, unpack, unpack_all
 
 _TAG = "conclave secure sum advertisement v1"
@@ -114,6 +114,8 @@ def check_roster(context: Context, roster: Roster, own: Advertisement, verify: V
             COORDINATOR,
             f"showed advertisements of {len(names)} parties; {context.title} needs at least {context.fewest}.",
         )
+    others = (each for each in roster.advertisements if each != own and each.party in context.parties)
+    verify = verified(verify, ((each.party, each.statement, each.signature) for each in others))
     seen: dict[bytes, str] = {}
     for each in roster.advertisements:
         if each is not own and each != own:

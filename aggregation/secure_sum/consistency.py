@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from aggregation.errors import COORDINATOR, AttemptLost, Cheated
-from aggregation.secure_sum.keys import Sign, Verify
+from aggregation.secure_sum.keys import Sign, Verify, verified
 from aggregation.secure_sum.opening import Group
 from aggregation.secure_sum.wire import digest, pack, pack_all, speaker, text, unpack, unpack_all
 
@@ -118,6 +118,9 @@ def check_consents(group: Group, survivors: Survivors, consents: Consents, verif
 
     Raises `Cheated` for a signature that does not hold or is over another list, and for too few signers.
     """
+    signed = (each for each in consents.consents if each.party in survivors.names)
+    claims = ((each.party, _statement(survivors.digest, each.party), each.signature) for each in signed)
+    verify = verified(verify, claims)
     signers = set()
     for each in consents.consents:
         check_consent(survivors, each, verify)

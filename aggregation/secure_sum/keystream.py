@@ -1,11 +1,14 @@
-"""Masks: AES-256 in counter mode, added to a vector of 32-bit cells in place, from any cell on."""
+"""Masks: AES-256 in counter mode, added to vectors of 32-bit cells, from any cell on, on every core."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
+
+from aggregation.secure_sum.cores import hands, spread
 
 Cells = NDArray[np.uint32]
 """`[cells]`, each modulo 2^32."""
@@ -13,7 +16,8 @@ Cells = NDArray[np.uint32]
 CELL_BYTES = 4
 CELLS_A_CIPHER_BLOCK = 4
 _CHUNK = 1 << 15  # cells: vector, key stream and zeros stay in a core's second-level cache
-_ZEROS = bytes(_CHUNK * CELL_BYTES)
+_ALONE = 1 << 18  # cells of key stream that are sooner made by one thread than shared out
+_ZEROS = memoryview(bytes(_CHUNK * CELL_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +36,66 @@ class Mask:
         return Mask(self.key, not self.negative)
 
 
-def add_masks(masks: Sequence[Mask], start: int, cells: Cells) -> None:
-    """Add the masks' cells start .. start + len(cells) - 1 to `cells`, in place, modulo 2^32.
+class Masks:
+    """Masks that are added together. Any thread may use them; those at work at once have ciphers of their own."""
 
-    start: a multiple of 4, where a cipher block begins. Memory beyond `cells` is constant.
-    """
-    if start % CELLS_A_CIPHER_BLOCK:
-        raise ValueError(f"a block begins at a multiple of {CELLS_A_CIPHER_BLOCK} cells, not at {start}")
-    counter = modes.CTR((start // CELLS_A_CIPHER_BLOCK).to_bytes(16, "big"))
-    streams = [(Cipher(algorithms.AES256(mask.key), counter).encryptor(), mask.negative) for mask in masks]
-    buffer = bytearray(_CHUNK * CELL_BYTES)
-    words = np.frombuffer(buffer, dtype="<u4")
-    zeros = memoryview(_ZEROS)
-    for at in range(0, len(cells), _CHUNK):
-        chunk = cells[at : at + _CHUNK]
-        size = len(chunk)
-        for stream, negative in streams:
-            stream.update_into(zeros[: size * CELL_BYTES], buffer)
-            if negative:
-                np.subtract(chunk, words[:size], out=chunk)
-            else:
-                np.add(chunk, words[:size], out=chunk)
+    def __init__(self, masks: Sequence[Mask]) -> None:
+        self._masks = tuple(masks)
+        self._idle: list[_Streams] = []
+
+    def cover(self, start: int, values: NDArray[np.integer[Any]]) -> Cells:
+        """The masks' cells from `start` on added to integers `[cells]`, modulo 2^32, in a new array.
+
+        start: a multiple of 4, where a cipher block begins. Memory beyond the new array: for each thread at work (at
+        most `cores.MOST`) 128 KiB, and about 1 KiB a mask.
+        """
+        if start % CELLS_A_CIPHER_BLOCK:
+            raise ValueError(f"a block begins at a multiple of {CELLS_A_CIPHER_BLOCK} cells, not at {start}")
+        covered = np.empty(len(values), dtype=np.uint32)
+        alone = len(covered) * len(self._masks) <= _ALONE
+        size = _piece(len(covered), 1 if alone else hands())
+
+        def cover_piece(piece: int) -> None:
+            at = piece * size
+            cells = covered[at : at + size]
+            np.copyto(cells, values[at : at + size], casting="unsafe")
+            self._add(start + at, cells)
+
+        spread(cover_piece, -(-len(covered) // size), alone=alone)
+        return covered
+
+    def _add(self, start: int, cells: Cells) -> None:
+        try:
+            streams = self._idle.pop()
+        except IndexError:
+            streams = _Streams(self._masks)
+        streams.add(start, cells)
+        self._idle.append(streams)
+
+
+class _Streams:
+    """What one thread adds masks with: a cipher of every key, and a place for its key stream."""
+
+    def __init__(self, masks: Sequence[Mask]) -> None:
+        begin = modes.CTR(bytes(16))
+        self._streams: list[tuple[Any, Callable[..., Cells]]] = [
+            (Cipher(algorithms.AES256(mask.key), begin).encryptor(), np.subtract if mask.negative else np.add)
+            for mask in masks
+        ]
+        self._buffer = bytearray(_CHUNK * CELL_BYTES)
+        self._words = np.frombuffer(self._buffer, dtype="<u4")
+
+    def add(self, start: int, cells: Cells) -> None:
+        """Add to at most `_CHUNK` cells, in place."""
+        counter = (start // CELLS_A_CIPHER_BLOCK).to_bytes(16, "big")
+        zeros, words = _ZEROS[: cells.nbytes], self._words[: len(cells)]
+        for cipher, combine in self._streams:
+            cipher.reset_nonce(counter)
+            cipher.update_into(zeros, self._buffer)
+            combine(cells, words, cells)
+
+
+def _piece(cells: int, threads: int) -> int:
+    """Cells in a piece: whole cipher blocks, at most a chunk, and as many pieces for each of the threads."""
+    pieces = max(1, -(-cells // (_CHUNK * threads)) * threads)
+    return max(1, -(-cells // (pieces * CELLS_A_CIPHER_BLOCK))) * CELLS_A_CIPHER_BLOCK

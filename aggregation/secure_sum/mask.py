@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from aggregation.errors import Cheated, IntegrityError
 from aggregation.secure_sum.context import Context
 from aggregation.secure_sum.keys import Secrets, agree, derive
-from aggregation.secure_sum.keystream import Cells, Mask, add_masks
+from aggregation.secure_sum.keystream import Cells, Mask, Masks
 from aggregation.secure_sum.opening import Group
 from aggregation.secure_sum.wire import pack, speaker, unpack
 
@@ -126,10 +126,11 @@ class Masking:
     def __init__(self, group: Group, party: str, secrets: Secrets, peers: Mapping[str, object]) -> None:
         """peers: the neighbours whose shares were opened; with each of them, and no other, a mask is shared."""
         self._group, self._party, self._next = group, party, 0
-        self._masks = [self_mask(group, party, secrets.seed)]
+        masks = [self_mask(group, party, secrets.seed)]
         for peer in peers:
             agreed = agree(secrets.mask_key, group.roster.by_party[peer].mask_key, peer)
-            self._masks.append(pair_mask(group, party, peer, agreed))
+            masks.append(pair_mask(group, party, peer, agreed))
+        self._masks = Masks(masks)
 
     @property
     def done(self) -> bool:
@@ -150,9 +151,7 @@ class Masking:
                 f"Block {index} of {context.title} has {length} integers; these are {values.dtype}{list(values.shape)}."
             )
         self._next += 1
-        cells = values.astype(np.uint32)
-        add_masks(self._masks, block_start(index), cells)
-        return MaskedBlock(self._group.digest, self._party, index, cells)
+        return MaskedBlock(self._group.digest, self._party, index, self._masks.cover(block_start(index), values))
 
 
 class Arrivals:

@@ -82,6 +82,11 @@ class Participant:
         self._masking: Masking | None = None
         self._survivors: Survivors | None = None
 
+    @property
+    def holders(self) -> frozenset[str] | None:
+        """Who may hold shares of our secrets, ourselves among them; None before we dealt any."""
+        return None if self._group is None else frozenset(self._group.holders(self._party))
+
     def advertise(self) -> Advertisement:
         """Round 1: the public halves of our secrets."""
         return self._advertisement

@@ -100,8 +100,9 @@ def deal(group: Group, party: str, secrets: Secrets, agreed: Mapping[str, bytes]
 def open_inbox(group: Group, party: str, agreed: Mapping[str, bytes], inbox: Inbox) -> dict[str, Shares]:
     """The party's side: the shares its neighbours dealt to it, by owner, in order. agreed: `channels`.
 
-    Raises `Cheated` for an inbox of another group, a sender twice or not a neighbour, shares that do not open (made for
-    another group, receiver or sender, or changed on the way), or shares of too few neighbours.
+    Raises `Cheated` for an inbox of another group, a sender twice or not a neighbour, or shares of too few neighbours;
+    naming the dealer, for shares that do not open (made for another group, receiver or sender, or changed on the way:
+    the receiver cannot tell whether the dealer or the coordinator is to blame).
     """
     if inbox.group != group.digest or inbox.party != party:
         raise Cheated(COORDINATOR, f"relayed to {party} shares of another attempt, group or party.")
@@ -118,15 +119,16 @@ def open_inbox(group: Group, party: str, agreed: Mapping[str, bytes], inbox: Inb
         )
     opened = {}
     for name, sealed in inbox.sealed:
-        if len(sealed) != _SEALED_BYTES:
-            raise Cheated(name, f"dealt {party} shares of the wrong length.")
         key = _sealing_key(group, agreed[name], name, party)
         try:
+            if len(sealed) != _SEALED_BYTES:
+                raise InvalidTag
             shares = AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], group.digest)
         except InvalidTag:
             raise Cheated(
                 name,
-                f"dealt {party} shares that do not open: made for another attempt or list, or changed on the way.",
+                f"dealt {party} shares that do not open: {name} made them wrongly, or for another attempt or list, or "
+                "the coordinator, which relays them, changed them on the way.",
             ) from None
         opened[name] = Shares(shares[:SHARE_BYTES], shares[SHARE_BYTES:])
     return opened

@@ -2,7 +2,7 @@
 
 **What must be on disk before.** `remember` stores, for the context's digest, the digest of the list of survivors, and
 returns when that would survive a power cut; it must refuse another list for the same context. What it has stored says
-for ever after that this attempt's vector may be open, and that its charge can never be taken back.
+for ever after that this attempt's vector may be open, and that its charge can never be taken back (`disclaim`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ from aggregation.errors import COORDINATOR, AttemptLost, Cheated, IntegrityError
 from aggregation.secure_sum.consistency import Survivors
 from aggregation.secure_sum.field import SHARE_BYTES, combine, value_at
 from aggregation.secure_sum.keys import agree, commitment, public_of
-from aggregation.secure_sum.keystream import Cells, Mask, add_masks
+from aggregation.secure_sum.keystream import Cells, Mask, Masks
 from aggregation.secure_sum.mask import Blocks, block_count, block_length, block_start, pair_mask, self_mask
 from aggregation.secure_sum.opening import Group
 from aggregation.secure_sum.share import Shares
@@ -163,11 +163,11 @@ class Recovery:
 
 
 def totals(group: Group, survivors: Survivors, remove: list[Mask], blocks: Blocks) -> Iterator[Cells]:
-    """The sum of the survivors' vectors, block by block, `[cells]` modulo 2^32; memory of one block and one vector's.
+    """The sum of the survivors' vectors, block by block, `[cells]` modulo 2^32; memory of two blocks and one vector's.
 
     Raises `IntegrityError` where a survivor's block is no longer there.
     """
-    wanted = set(survivors.names)
+    wanted, masks = set(survivors.names), Masks(remove)
     for index in range(block_count(group.context)):
         total = np.zeros(block_length(group.context, index), dtype=np.uint32)
         added = set()
@@ -180,5 +180,4 @@ def totals(group: Group, survivors: Survivors, remove: list[Mask], blocks: Block
                 f"{COORDINATOR.capitalize()} no longer has block {index} of {min(wanted - added)} in "
                 f"{group.context.title}: the sum cannot be taken. Start a new attempt."
             )
-        add_masks(remove, block_start(index), total)
-        yield total
+        yield masks.cover(block_start(index), total)

@@ -9,6 +9,9 @@ from aggregation.errors import COORDINATOR, Cheated
 Field = bytes | str | int
 Packed = TypeVar("Packed", bytes, memoryview)
 
+LONGEST_NAME = 200
+"""Characters of a name in a message."""
+
 _LENGTH = 4
 
 
@@ -60,10 +63,9 @@ def unpack(data: Packed, tag: str, lengths: Sequence[int | None], who: str) -> l
     if not fields or fields[0] != tag.encode():
         raise Cheated(who, f"sent something else where '{tag}' was due.")
     rest = fields[1:]
-    right = len(rest) == len(lengths) and all(
-        wanted is None or len(field) == wanted for field, wanted in zip(rest, lengths, strict=False)
-    )
-    if not right:
+    if len(rest) != len(lengths):
+        raise Cheated(who, f"sent '{tag}' with {len(rest)} fields, not {len(lengths)}.")
+    if any(wanted not in (None, len(field)) for field, wanted in zip(rest, lengths, strict=True)):
         raise Cheated(
             who, f"sent '{tag}' with fields of lengths {[len(field) for field in rest]}, not {list(lengths)}."
         )
@@ -71,11 +73,14 @@ def unpack(data: Packed, tag: str, lengths: Sequence[int | None], who: str) -> l
 
 
 def text(field: bytes, who: str) -> str:
-    """A field as text. Raises `Cheated` naming `who` where it is not UTF-8."""
+    """A field as a name. Raises `Cheated` naming `who` where it is not UTF-8, or nobody could be shown it."""
     try:
-        return field.decode()
+        name = field.decode()
     except UnicodeDecodeError:
         raise Cheated(who, "sent a name that is not UTF-8.") from None
+    if len(name) > LONGEST_NAME or not name.isprintable():
+        raise Cheated(who, f"sent a name that is longer than {LONGEST_NAME} characters or cannot be shown.")
+    return name
 
 
 def speaker(field: bytes, who: str) -> str:

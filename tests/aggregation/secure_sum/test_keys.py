@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from aggregation.errors import Cheated
-from aggregation.secure_sum.keys import Secrets, agree, commitment, derive, public_of
+from aggregation.secure_sum.keys import Secrets, agree, commitment, derive, public_of, verified
 from aggregation.secure_sum.wire import pack
 
 
@@ -42,3 +42,20 @@ def test_secrets_are_fresh_are_not_printed_and_cannot_be_sent():
     assert repr(one) == "Secrets()"
     with pytest.raises(TypeError, match="stay in the memory"):
         pickle.dumps(one)
+
+
+def test_claims_checked_ahead_are_not_checked_again_and_hold_or_not_as_before():
+    asked = []
+
+    def verify(*claim):
+        asked.append(claim)
+        return claim[2] == b"good"
+
+    claims = [("north", b"x", b"good"), ("south", b"x", b"bad")]
+    ahead = verified(verify, iter(claims))
+    assert sorted(asked) == claims
+    assert [ahead(*claim) for claim in claims] == [True, False]
+    assert len(asked) == 2
+    assert ahead("south", b"x", b"good")
+    assert not ahead("north", b"x", b"other")
+    assert len(asked) == 4

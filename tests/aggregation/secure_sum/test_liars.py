@@ -143,7 +143,7 @@ def test_two_different_keys_to_two_peers_are_found_when_shares_are_opened(scene)
     parcels = {n: stage.parties[n].share(one if n == "p00" else other) for n in stage.names[:4]}
     group = group_of(stage.context, one, None)
     sealed = tuple((n, dict(parcels[n].sealed)["p00"]) for n in ("p01", "p02", "p03"))
-    with pytest.raises(Cheated, match=r"p01 dealt p00 shares that do not open: made for another attempt or list"):
+    with pytest.raises(Cheated, match=r"p01 dealt p00 shares that do not open: p01 made them wrongly"):
         stage.parties["p00"].receive(Inbox(group.digest, "p00", sealed))
 
 

@@ -12,7 +12,7 @@ from scipy import stats
 
 from aggregation.secure_sum.field import combine
 from aggregation.secure_sum.keys import Secrets, agree
-from aggregation.secure_sum.keystream import add_masks
+from aggregation.secure_sum.keystream import Masks
 from aggregation.secure_sum.mask import MaskedBlock, Masking, pair_mask, self_mask
 from aggregation.secure_sum.unmask import Kind, Revealed
 
@@ -39,7 +39,7 @@ def without_pair_masks(monkeypatch):
 
     def alone(self, *args):
         honest(self, *args)
-        self._masks = self._masks[:1]
+        self._masks = Masks(self._masks._masks[:1])
 
     monkeypatch.setattr(Masking, "__init__", alone)
 
@@ -83,7 +83,7 @@ def residues(stage, pair_masks=True):
         for peer in lost_pairs if pair_masks else ():
             other = group.roster.by_party[peer if name == LOST else name].mask_key
             masks.append(pair_mask(group, name, peer, agree(private, other, peer)).opposite)
-        add_masks(masks, 0, cells)
+        vectors[name] = Masks(masks).cover(0, cells)
     return vectors
 
 

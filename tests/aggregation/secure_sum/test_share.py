@@ -68,8 +68,13 @@ def test_a_changed_byte_does_not_open(dealt):
         wrong = sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :]
         with pytest.raises(Cheated, match="p00 dealt p01 shares that do not open"):
             dealt.opened("p01", Inbox(dealt.group.digest, "p01", ((name, wrong), *rest)))
-    with pytest.raises(Cheated, match="wrong length"):
+
+
+def test_who_cannot_open_its_shares_names_the_dealer_and_says_that_it_may_have_been_the_coordinator(dealt):
+    (name, sealed), *rest = dealt.inboxes["p01"].sealed
+    with pytest.raises(Cheated, match=r"p00 made them wrongly, .* or the coordinator, .* changed them") as refusal:
         dealt.opened("p01", Inbox(dealt.group.digest, "p01", ((name, sealed[:-1]), *rest)))
+    assert refusal.value.who == "p00"
 
 
 def test_an_inbox_that_is_not_ours_or_not_whole_is_refused(dealt):
