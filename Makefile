@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 PROTOS := $(wildcard protos/conclave/v1/*.proto)
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: install demo test test-all soak check bench protos clean
+.PHONY: install demo test test-all soak fuzz check bench protos clean
 .DEFAULT_GOAL := install
 
 $(STAMP): pyproject.toml constraints.txt
@@ -30,6 +30,11 @@ test-all: $(STAMP)
 MINUTES ?= 30
 soak: $(STAMP)
 	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES)
+
+# The fuzz tests with so many new inputs each: make fuzz INPUTS=1000000
+INPUTS ?= 100000
+fuzz: $(STAMP)
+	CONCLAVE_FUZZ=$(INPUTS) $(BIN)/python -m pytest -m slow --timeout=0 tests/fuzz
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -230,8 +230,10 @@ def _count(value: object, name: str = "count") -> int:
 
 
 def _shown(value: object) -> str:
-    """A value for a message: never long, and an enormous integer (whose text Python refuses to make) included."""
+    """A value for a message: never long, and what Python refuses to write (very long numbers, deep lists) included."""
     try:
         return repr(value)[:80]
     except ValueError:
         return "an enormous number"
+    except RecursionError:
+        return "a value that is nested very deep"

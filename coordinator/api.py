@@ -6,6 +6,7 @@ result.student, result.epsilon, result.metrics
 """
 
 import json
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -36,8 +37,9 @@ from coordinator.progress import Progress, Silent
 from coordinator.provisioning import CA
 from coordinator.public import prepare
 from coordinator.publish import check_free
+from coordinator.published import shown
 from coordinator.report import Statement, statement_of
-from coordinator.store import CANCELLED, FINISHED, RunEntry, RunIndex, RunStore, holds_run, home, write_whole
+from coordinator.store import CANCELLED, FINISHED, RunEntry, RunIndex, RunStore, holds_run, home, sound, write_whole
 from coordinator.terms import Bound, bind
 from coordinator.verifying import Verdict
 from protos.digest import plan_hash
@@ -147,8 +149,8 @@ def cancel(run: str | Path) -> str:
     """
     with closing(RunIndex().find(str(run))) as store:
         _check_open(store)
-        plan = Plan.model_validate(store.fact("plan"))
-        return cancelled(store, _launcher(plan), own_identity(plan, Path(store.fact("base"))))
+        plan, base = _plan_kept(store)
+        return cancelled(store, _launcher(plan), own_identity(plan, base))
 
 
 def forecast(plan: Plan | Path | str) -> Forecast:
@@ -215,10 +217,8 @@ def runs() -> list[RunEntry]:
 def report(run: str | Path) -> dict[str, Any]:
     """Everything that is kept of a run, by its id, the beginning of its id, or its folder. Raises `RunError`."""
     store = RunIndex().find(str(run))
-    try:
+    with closing(store), sound(store.folder):
         return statement_of(store)
-    finally:
-        store.close()
 
 
 def _driven(drive: Drive) -> Result:
@@ -247,29 +247,38 @@ def _check_open(store: RunStore) -> None:
     """Raises `RunError` for a run that is over."""
     status = store.status()
     if status == FINISHED:
-        raise RunError(f"run {store.id} is finished; its student is in {store.fact('student')}.")
+        raise RunError(f"run {store.id} is finished; its student is in {shown(store.fact('student'), 300)}.")
     if status == CANCELLED:
         raise RunError(f"run {store.id} was cancelled, and its parties forgot it. Run its plan again; that pays again.")
     if store.fact("plan") is None:
         raise RunError(f"run {store.id} was killed before its plan was stored; nothing was asked. Run the plan again.")
     if store.fact("left") and not store.finished("aggregate"):
-        raise RunError(f"run {store.id} ended before anything was spent ({store.fact('error')}) Run its plan again.")
+        why = shown(store.fact("error"), 300)
+        raise RunError(f"run {store.id} ended before anything was spent ({why}) Run its plan again.")
 
 
 def _plan_again(store: RunStore, given: Path | None) -> tuple[Plan, Path]:
     """The run's plan as its file is now, or as it was kept where that is gone; and where its paths start."""
-    was = store.fact("path")
-    path = given or (None if was is None else Path(was))
-    if path is not None and (given is not None or path.exists()):
+    with sound(store.folder):
+        was = store.fact("path")
+        path = given or (None if was is None else Path(was))
+    if path is not None and (given is not None or os.path.exists(path)):
         return read_plan(path), path.absolute().parent
-    return Plan.model_validate(store.fact("plan")), Path(store.fact("base"))
+    return _plan_kept(store)
+
+
+def _plan_kept(store: RunStore) -> tuple[Plan, Path]:
+    """The run's plan as it was kept, and where its paths start. Raises `RunError` where that is damaged."""
+    with sound(store.folder):
+        return Plan.model_validate(store.fact("plan")), Path(store.fact("base"))
 
 
 def _check_same(store: RunStore, bound: Bound) -> None:
     """Raises `PlanError`, naming what differs, when a run would go on under another plan hash."""
     if plan_hash(bound.binding).hex() == store.fact("plan_hash"):
         return
-    differ = sorted(_differing(json.loads(store.fact("document")), json.loads(bound.binding.document)))
+    with sound(store.folder):
+        differ = sorted(_differing(json.loads(store.fact("document")), json.loads(bound.binding.document)))
     what = f"{', '.join(differ)} differ" if differ else "the public text or the files that it names differ"
     raise PlanError(
         f"run {store.id} was started with another plan: {what}. Restore the plan to resume the run, or start a new run "

@@ -47,6 +47,10 @@ Metrics = Annotated[
 LogJson = Annotated[
     bool, typer.Option("--log-json", help="Events as JSON lines on standard error, in place of the display.")
 ]
+Traces = Annotated[
+    str | None,
+    typer.Option("--traces", metavar="URL|FILE", help="Trace the run: to an OpenTelemetry collector, or into a file."),
+]
 Output = Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Put everything of the run here.")]
 
 
@@ -94,13 +98,14 @@ def run(
     output: Output = None,
     replace: Annotated[bool, typer.Option("--replace", help="Remove the run that DIR holds first.")] = False,
     metrics: Metrics = None,
+    traces: Traces = None,
     log_json: LogJson = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a plan and publish its student."""
     from coordinator import api
 
-    with _seen(metrics, log_json) as (progress, observer):
+    with _seen(metrics, traces, log_json) as (progress, observer):
         result = api.run(plan, output=output, replace=replace, progress=progress, observer=observer)
     _finished(result, as_json)
 
@@ -112,13 +117,14 @@ def resume(
         Path | None, typer.Option("--plan", metavar="PLAN", help="Where the plan is now, if it was moved.")
     ] = None,
     metrics: Metrics = None,
+    traces: Traces = None,
     log_json: LogJson = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that was stopped, killed or lost its parties. What was answered is not asked, or paid, again."""
     from coordinator import api
 
-    with _seen(metrics, log_json) as (progress, observer):
+    with _seen(metrics, traces, log_json) as (progress, observer):
         result = api.resume(run, plan=plan, progress=progress, observer=observer)
     _finished(result, as_json)
 
@@ -314,8 +320,8 @@ def verify(
 
 
 @contextmanager
-def _seen(metrics: str | None, log_json: bool) -> Iterator[tuple["Progress", "Observer"]]:
-    """How a run is followed: on the terminal, or as JSON lines on standard error; and as metrics beside either."""
+def _seen(metrics: str | None, traces: str | None, log_json: bool) -> Iterator[tuple["Progress", "Observer"]]:
+    """How a run is followed: on the terminal, or as JSON lines on standard error; metrics and traces beside either."""
     from prometheus_client import CollectorRegistry
 
     from coordinator import observing
@@ -328,6 +334,8 @@ def _seen(metrics: str | None, log_json: bool) -> Iterator[tuple["Progress", "Ob
             registry = CollectorRegistry()
             stack.enter_context(observing.serve_metrics(metrics, registry))
             observers.append(observing.Metrics(registry))
+        if traces is not None:
+            stack.enter_context(observing.traced_to(traces))
         if log_json:
             logger, handler = logging.getLogger("conclave.coordinator"), json_lines(sys.stderr)
             logger.setLevel(logging.INFO)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -35,6 +36,7 @@ from coordinator.report import Statement, state
 from coordinator.store import CANCELLED, FAILED, FINISHED, RESUMABLE, RUNNING, RunStore
 from coordinator.terms import Bound
 from coordinator.watching import Recorded
+from protos import tracing
 from protos.certificates import fingerprint, read_bundle
 from protos.signing import Signed
 
@@ -75,7 +77,8 @@ class Drive:
         drives the run.
         """
         store, plan = self.store, self.bound.plan
-        with lease.held(store), Recorded(self.progress, store) as progress:
+        resumed = store.fact("resumed") or 0
+        with lease.held(store), Recorded(self.progress, store) as progress, tracing.run(store.id, resumed):
             store.note(status=RUNNING, error=None, **{lease.CANCEL: None})
             epsilon = self.bound.guarantee.epsilon if self.bound.private else None
             self.observer.opened(store.id, epsilon, plan.privacy.epsilon)
@@ -85,7 +88,11 @@ class Drive:
                 raise self._stopped() from None
             except RunStopped:
                 raise self._stopped() from None
-            except (PartyLost, RunError) as error:
+            except PartyLost as error:
+                self._note(RESUMABLE, str(error))
+                moved = "\n  If it is at another address by then, say so in [federation] parties of the plan first."
+                raise PartyLost(f"{error}{moved if plan.federation.shards is None else ''}") from None
+            except RunError as error:
                 self._note(RESUMABLE, str(error))
                 raise
             except ConclaveError as error:
@@ -94,15 +101,16 @@ class Drive:
 
     def _stages(self) -> tuple[Statement, dict[str, list[str]]]:
         store = self.store
-        present, sums = self._collected()
-        signals = dped.signals_of(self.bound, self.public, sums, store)
+        present, sizes = self._collected()
+        signals = dped.signals_of(self.bound, self.public, sizes, store)
         model = self._learned(signals)
         with self._stage("evaluate") as result:
             student = measured(model, self.bound.plan, self.public, signals)
             result |= {"metrics": student.metrics, "neighbours": student.neighbours}
-        statement = state(
-            self.bound, present, store.fact("plan_hash"), student.metrics, run=store.id, sums=self._sums()
-        )
+        sums = self._sums()
+        # In a secure sum one that is there to the end may have been out of the attempt that counts.
+        whole = tuple(name for name in present if all(name in parties for parties in sums.values()))
+        statement = state(self.bound, whole, store.fact("plan_hash"), student.metrics, run=store.id, sums=sums)
         if not store.finished("publish"):
             self._publish(student, statement)
         store.note(status=FINISHED, epsilon=statement.epsilon, privacy=statement.privacy, metrics=statement.metrics)
@@ -161,7 +169,13 @@ class Drive:
                     name: [release for release in self.bound.releases if name in sums[release.name]]
                     for name in took_part
                 }
-                signed = await federation.attest(self.store.fact("plan_hash"), costs)
+                try:
+                    signed = await federation.attest(self.store.fact("plan_hash"), costs)
+                except PartyRefused as refused:
+                    raise PartyRefused(
+                        f"{refused}\n  What was answered is stored, and nothing was paid twice. When that is mended:  "
+                        f"coordinator resume {self.store.id}"
+                    ) from None
                 unsigned = [name for name in took_part if name not in signed]
                 if not unsigned:
                     break
@@ -233,7 +247,7 @@ class Drive:
     @contextmanager
     def _stage(self, name: str) -> Iterator[dict[str, Any]]:
         self.observer.stage(name, "began")
-        with self.store.stage(name) as result:
+        with tracing.span(f"stage {name}", stage=name), self.store.stage(name) as result:
             yield result
         self.observer.stage(name, "finished")
 
@@ -375,7 +389,7 @@ def waited(
 
     # An interrupted Thread.join takes the thread for ended, so an event is waited for instead.
     ended = threading.Event()
-    thread = threading.Thread(target=target, name="run")
+    thread = threading.Thread(target=copy_context().run, args=(target,), name="run")
     thread.start()
     interrupts = 0
     while True:

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
@@ -12,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregation.errors import AttemptLost, Cheated
+from coordinator import rounds
 from coordinator.attendance import Attendance
+from coordinator.disclaiming import LostAttempts
 from coordinator.errors import PartyLost, PartyRefused, RunStopped
 from coordinator.identity import Own, attested, new_nonce, proven
 from coordinator.launchers import PartyAddress
@@ -21,12 +22,13 @@ from coordinator.observing import Observer
 from coordinator.progress import Progress
 from coordinator.retry import PatientLink, Retry
 from coordinator.store import RunStore
-from coordinator.summing import OnMessage, SumRun, Wanted, context_of, forget_vectors, verifier
+from coordinator.summing import OnMessage, SumRun, Wanted, context_of, forget_vectors, verifier, without
 from coordinator.terms import Bound, Release
+from coordinator.traced import traced
 from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import plan_hash
-from protos.refusal import Reason
+from protos.refusal import Reason, Refusal
 from protos.signing import Signed
 
 Value = TypeVar("Value")
@@ -88,14 +90,16 @@ class Federation:
         retry = Retry(patience)
         links = [
             PatientLink(
-                GrpcLink(
-                    each.name,
-                    each.address,
-                    each.token,
-                    identity=own.identity if own.tls else None,
-                    deadline=settings.deadline_seconds,
-                    drop_after=settings.drop_after,
-                    troubles=attendance,
+                traced(
+                    GrpcLink(
+                        each.name,
+                        each.address,
+                        each.token,
+                        identity=own.identity if own.tls else None,
+                        deadline=settings.deadline_seconds,
+                        drop_after=settings.drop_after,
+                        troubles=attendance,
+                    )
                 ),
                 retry,
                 attendance,
@@ -217,7 +221,9 @@ class Federation:
         """Sum a released matrix so that nobody sees one party's part; returns how many parties are in it.
 
         An attempt that a killed coordinator left goes on where it was. One in which too many parties were lost is made
-        anew, where the plan pays for that; what was lost before any masked vector was sent costs nothing.
+        anew, where the plan pays for that; what was lost before any masked vector was sent costs nothing, nor what
+        enough parties disclaim (`coordinator.disclaiming`). A party whose sealed shares most others could not open is
+        left out of the attempts that follow, as long as enough are left.
         """
         if store.fact(f"summed {release.name}"):
             forget_vectors(store)
@@ -227,17 +233,30 @@ class Federation:
         verify = verifier({name: base64.b64decode(each) for name, each in store.fact("certificates").items()})
         wanted = Wanted(release.name, release.rows, release.columns, block_rows)
         self._spent = True
+        contexts = partial(context_of, store.id, store.fact("plan_hash"), terms, wanted)
+        lost = LostAttempts(release.name, contexts, verify, store, self._sum_try, self._attendance.say)
+        await lost.settle(self.present)
         for _ in range(MOST_TRIES):
             attempt = store.fact(f"attempt {release.name}") or 0
-            context = context_of(store.id, store.fact("plan_hash"), terms, wanted, attempt)
+            out: dict[str, str] = store.fact(f"left out {release.name}") or {}
+            context = contexts(attempt)
             run = SumRun(context, wanted, verify, store, self._sum_round)
+            asked, told = without(self.present, out, context, self._minimum)
+            for line in told:
+                self._attendance.say(line)
             try:
-                survivors = await run.run(self.present, partial(self._arrived, release.name))
+                survivors = await run.run(asked, partial(self._arrived, release.name))
                 await asyncio.to_thread(self._store_rows, run, survivors, wanted, store)
             except (AttemptLost, Cheated) as error:
                 self._attendance.say(f"  {error}")
                 run.forget()
-                store.note(**{f"attempt {release.name}": attempt + 1})
+                out |= {
+                    name: f"{by} of {of} parties could not open the shares that it dealt"
+                    for name, (by, of) in run.suspects.items()
+                }
+                facts = {f"attempt {release.name}": attempt + 1, f"left out {release.name}": out}
+                store.note(**facts | (lost.with_(attempt) if run.charged else {}))
+                await lost.settle(self.present)
                 continue
             for misfit in run.misfits:
                 self._attendance.say(f"  {misfit}")
@@ -260,32 +279,37 @@ class Federation:
 
     async def _sum_round(
         self, requests: Mapping[str, party_pb2.SecureSumRequest], on_message: OnMessage, doing: str
-    ) -> None:
-        """One round of a secure sum, at all parties at once. Who cheats, or lost its secrets, is out of the attempt.
+    ) -> dict[str, str]:
+        """One round of a secure sum, at all parties at once. Who cheats, or lost its secrets, is out of the attempt;
+        who named another party as the reason, and whom.
 
         Raises as every verb does where a party refuses for another reason, or too few are left.
         """
-
         one_at_a_time = asyncio.Lock()
 
-        async def ask(link: PartyLink) -> Outcome[None]:
-            async with contextlib.aclosing(link.sum_round(requests[link.name])) as said:  # type: ignore[type-var]
-                async for outcome in said:
-                    if isinstance(outcome, Refused) and outcome.refusal.reason == Reason.SECURE_SUM:
-                        self._attendance.say(f"  party {link.name}: {outcome.refusal.sentence}")
-                        return Answered(None)
-                    if not isinstance(outcome, Answered):
-                        return outcome
-                    try:
-                        async with one_at_a_time:
-                            await asyncio.to_thread(on_message, link.name, outcome.value)
-                    except Cheated as error:
-                        self._attendance.say(f"  {error}")
-                        return Answered(None)
-            return Answered(None)
+        async def ask(link: PartyLink) -> Outcome[Refusal | Cheated | None]:
+            outcome = await rounds.said(link, requests[link.name], on_message, one_at_a_time)
+            if isinstance(outcome, Answered) and outcome.value is not None:
+                speaker = "" if isinstance(outcome.value, Cheated) else f"party {link.name}: "
+                self._attendance.say(f"  {speaker}{rounds.why(outcome)}")
+            return outcome
 
         asked = {name: ask(link) for name, link in self._links.items() if name in requests}
-        self._settle(await self._together(asked, finish=True), doing)
+        said = self._settle(await self._together(asked, finish=True), doing)
+        return {name: each.who for name, each in said.items() if isinstance(each, Refusal) and each.who}
+
+    async def _sum_try(
+        self, requests: Mapping[str, party_pb2.SecureSumRequest], on_message: OnMessage
+    ) -> dict[str, str]:
+        """A round of a secure sum that nothing depends on: who did not answer, and why. No party is dropped for it."""
+        one_at_a_time = asyncio.Lock()
+
+        async def ask(link: PartyLink) -> Outcome[str]:
+            return Answered(rounds.why(await rounds.said(link, requests[link.name], on_message, one_at_a_time)))
+
+        asked = {name: ask(link) for name, link in self._links.items() if name in requests}
+        outcomes = await self._together(asked, finish=False)
+        return {name: each.value for name, each in outcomes.items() if isinstance(each, Answered) and each.value}
 
     async def gather(
         self, release: str, rows: int, columns: int, block_rows: int, note: str = ""

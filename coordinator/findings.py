@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from aggregation.errors import IntegrityError
 from coordinator.errors import RunError
 from coordinator.published import Published, shown
-from protos.certificates import IdentityError, RevocationList, Role
+from protos.certificates import IdentityError, RevocationList, Role, read_certificate
 from protos.signing import Signed, check
 
 Value = TypeVar("Value")
@@ -52,6 +52,7 @@ class Trust:
         """Raises `RunError` for a file that is not one certificate, or no list of that authority."""
         try:
             (certificate,) = x509.load_pem_x509_certificates(authority.read_bytes())
+            certificate = read_certificate(certificate.public_bytes(Encoding.DER))
             return cls(certificate, None if revoked is None else RevocationList(revoked, certificate))
         except OSError as error:
             raise RunError(f"{authority} cannot be read: {error.strerror}.") from None

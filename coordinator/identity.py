@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from coordinator.errors import PartyRefused, PlanError
 from coordinator.plan import Plan
 from coordinator.store import home
 from coordinator.terms import Release
-from protos.certificates import IdentityError, Role
+from protos.certificates import IdentityError, Role, check_dates
 from protos.conclave.v1 import party_pb2
 from protos.identity import Identity, load_identity
 from protos.signing import ATTESTATION, DESCRIBED, Signed, check, signed_of
@@ -90,8 +91,14 @@ def attested(
     """
     try:
         said = _checked(signed, ATTESTATION, name, own)
+        # Whoever verifies what is published goes by the time of the signature, so a clock that was put back shows here.
+        if isinstance(signed_at := said.get("signed_at"), float):
+            whose = f"when it signed, the certificate of party {name}"
+            check_dates(signed.signer, whose, Role.PARTY, datetime.fromtimestamp(signed_at, UTC))
     except IdentityError as error:
         raise PartyRefused(f"party {name} attests nothing that counts: {error}") from None
+    except (ValueError, OverflowError, OSError):
+        raise PartyRefused(f"party {name} attests nothing that counts: it signed at no time there is.") from None
     if (said.get("run"), said.get("plan_hash"), said.get("party")) != (run_id, plan_hash, name):
         raise PartyRefused(f"party {name} attests another run than {run_id}.")
     listed = said.get("releases")

@@ -11,10 +11,11 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from numpy.typing import NDArray
 
-from protos import PROTOCOL_VERSION
+from protos import PROTOCOL_VERSION, tracing
 from protos.codec import CHUNK_BYTES, MalformedTensor, TensorReader
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyStub
@@ -23,7 +24,7 @@ from protos.digest import artefact_digest, batch_digest
 from protos.framing import unframed
 from protos.identity import Identity
 from protos.probing import diagnose
-from protos.refusal import Reason, Refusal, refusal_of
+from protos.refusal import Reason, Refusal, printable, refusal_of
 from protos.signing import Signed, signed_of
 from protos.tls import channel_credentials, channel_options
 
@@ -172,7 +173,7 @@ class GrpcLink:
         self._deadline = deadline
         self._drop_after = drop_after
         self._troubles = troubles or Untroubled()
-        self._metadata = bearer(token)
+        self._bearer = bearer(token)
         self._run = party_pb2.RunContext()
         self._looked = False
         self._broken = False
@@ -183,6 +184,10 @@ class GrpcLink:
     def name(self) -> str:
         """The party's name in the plan."""
         return self._name
+
+    @property
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return self._bearer + tracing.metadata()
 
     def bind(self, run_id: str, plan_hash: bytes) -> None:
         """Have every later call carry this run, which the party joined before."""
@@ -269,7 +274,7 @@ class GrpcLink:
                 on_percent(progress.percent if progress.percent <= 100 else None)
                 if progress.finished:
                     return Answered(None)
-        except (grpc.aio.AioRpcError, _Silent) as error:
+        except (grpc.aio.AioRpcError, _Unheard) as error:
             return self._failure(error)
         finally:
             call.cancel()
@@ -296,7 +301,7 @@ class GrpcLink:
             await call.done_writing()
         except MalformedTensor as error:
             yield Refused(_unusable(self._name, str(error)))
-        except _Silent as error:
+        except _Unheard as error:
             yield self._failure(error)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             yield self._failure(await _status_of(call, error))
@@ -317,7 +322,7 @@ class GrpcLink:
                     return
                 self.traffic += len(said.message)
                 yield Answered(said.message)
-        except (grpc.aio.AioRpcError, _Silent) as error:
+        except (grpc.aio.AioRpcError, _Unheard) as error:
             yield self._failure(error)
         finally:
             call.cancel()
@@ -357,13 +362,13 @@ class GrpcLink:
                 channel_credentials(self._identity),
                 options=(*CHANNEL_OPTIONS, *channel_options(self._name)),
             )
-        self._stub = PartyStub(self._channel)
+        self._stub = PartyStub(_Readable(self._channel))  # type: ignore[call-overload]
         self._health: Any = health_pb2_grpc.HealthStub(self._channel)
         # The generated stub's own reading would copy every block three times more.
         self._answer: Any = self._channel.stream_stream(
             f"/{party_pb2.DESCRIPTOR.services_by_name['Party'].full_name}/Answer",
             request_serializer=party_pb2.AnswerRequest.SerializeToString,
-            response_deserializer=unframed,
+            response_deserializer=_or_garbage(unframed),
         )
 
     async def _mend(self) -> Lost | None:
@@ -387,7 +392,7 @@ class GrpcLink:
     async def _outcome(self, call: Awaitable[Value]) -> Outcome[Value]:
         try:
             return Answered(await self._heard(call))
-        except (grpc.aio.AioRpcError, _Silent) as error:
+        except (grpc.aio.AioRpcError, _Unheard) as error:
             return self._failure(error)
 
     async def _heard(self, call: Awaitable[Value]) -> Value:
@@ -409,7 +414,10 @@ class GrpcLink:
                 if waiting.done():
                     if waited > patience:
                         self._troubles.back(self._name)
-                    return waiting.result()
+                    heard = waiting.result()
+                    if isinstance(heard, _Garbage):
+                        raise _Garbled
+                    return heard
                 if self._drop_after is not None and waited >= self._drop_after:
                     raise _Silent(waited, serves=True)
                 self._troubles.slow(self._name, waited)
@@ -442,11 +450,21 @@ class GrpcLink:
             return Lost(f"no sign of its work for {error.seconds:g} s, though its node serves", passing=False)
         if isinstance(error, _Silent):
             return Lost(f"no answer for {error.seconds:g} s; its node at {self._address} does not answer health checks")
+        if isinstance(error, _Garbled):
+            return Refused(
+                Refusal(
+                    Reason.OTHER,
+                    f"party {self._name} sent bytes that are no answer of this protocol. Install the same version of "
+                    "Conclave at both ends.",
+                )
+            )
         if not isinstance(error, grpc.aio.AioRpcError):
             return Lost(f"the connection to {self._address} broke")
         refusal = refusal_of(error)
         if refusal is not None and refusal.reason == Reason.DRAINING:
             return Lost(f"its node at {self._address} is about to end")
+        if refusal is not None and refusal.reason == Reason.BUSY:
+            return Lost(f"its node at {self._address} is asked too much at once")
         if refusal is not None:
             return Refused(refusal)
         match error.code():
@@ -454,15 +472,59 @@ class GrpcLink:
                 return Lost(f"nothing answers at {self._address}")
             case grpc.StatusCode.UNIMPLEMENTED:
                 return Lost(f"what answers at {self._address} is not a Conclave party of this protocol", passing=False)
+            case grpc.StatusCode.RESOURCE_EXHAUSTED if "oncurrent RPC" in (error.details() or ""):
+                return Lost(f"its node at {self._address} is asked too much at once")
             case grpc.StatusCode.RESOURCE_EXHAUSTED:
                 return Lost(
-                    f"a message to or from {self._address} was over the size limit ({error.details()})", passing=False
+                    f"a message to or from {self._address} was over the size limit "
+                    f"({printable(error.details() or '')})",
+                    passing=False,
                 )
             case code:
-                return Lost(f"{self._address} failed with {code.name}: {error.details()}")
+                return Lost(f"{self._address} failed with {code.name}: {printable(error.details() or '')}")
 
 
-class _Silent(Exception):
+class _Garbage:
+    """What came in place of a message, and is none."""
+
+
+class _Readable:
+    """Stands for a channel when the stubs register their methods: bytes that are no message come as `_Garbage`.
+
+    gRPC would log a trace for each of them, and give None.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
+
+    def __getattr__(self, kind: str) -> Callable[..., Any]:
+        make = getattr(self._channel, kind)
+
+        def made(path: str, *, response_deserializer: Callable[[bytes], object], **more: Any) -> Any:
+            return make(path, response_deserializer=_or_garbage(response_deserializer), **more)
+
+        return made
+
+
+def _or_garbage(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
+    def parsed(content: bytes) -> object:
+        try:
+            return parse(content)
+        except DecodeError:
+            return _Garbage()
+
+    return parsed
+
+
+class _Unheard(Exception):
+    """A call brought nothing that can be used, though gRPC has no error for it."""
+
+
+class _Garbled(_Unheard):
+    """A party sent bytes that are no message."""
+
+
+class _Silent(_Unheard):
     """A party was not heard of for so many seconds; `serves` says what its node's health is."""
 
     def __init__(self, seconds: float, *, serves: bool) -> None:

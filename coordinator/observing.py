@@ -5,11 +5,13 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from coordinator.errors import PlanError, RunError
+from protos import tracing
 
 SECONDS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Upper edges of the buckets for the time of a block."""
@@ -190,6 +192,22 @@ def serve_metrics(address: str, registry: CollectorRegistry) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def traced_to(where: str) -> Iterator[None]:
+    """Trace the runs that are driven inside, to the URL of a collector or into a file.
+
+    Raises `PlanError` for a URL that is none and without OpenTelemetry, `RunError` for a file that cannot be written.
+    """
+    try:
+        tracer = tracing.tracer(where, Path.cwd(), "conclave-coordinator")
+    except (ValueError, ImportError) as error:
+        raise PlanError(f"--traces: {error}") from None
+    except OSError as error:
+        raise RunError(f"{where} cannot be written: {error.strerror}. Name another file for --traces.") from None
+    with tracing.on(tracer):
+        yield
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

@@ -8,6 +8,7 @@ issued/                          a copy of every bundle issued, so that all of a
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -19,10 +20,11 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from coordinator.errors import RunError
 from protos.certificates import (
+    UNREADABLE,
     Authority,
     Bundle,
     IdentityError,
@@ -36,6 +38,7 @@ from protos.certificates import (
     new_keys,
     pem_of,
     read_bundle,
+    read_certificate,
     read_request,
     subject_of,
 )
@@ -168,12 +171,15 @@ def sign(folder: Path, request: Path, *, told: str, days: int = DAYS) -> Provisi
 def revoke(folder: Path, name: str) -> int:
     """Take back every certificate issued under a name; returns how many were not taken back before.
 
-    Raises `RunError` when nothing was issued under it.
+    Raises `RunError` when nothing was issued under it, or it is no name.
     """
     with _sentences():
         authority = _authority(folder)
         own = subject_of(_own(folder).signing)
-        copies = _issued(folder, _OWN_COPIES if own is not None and own[1] == name else name)
+        itself = own is not None and own[1] == name
+        if not itself:
+            check_name(name, Role.PARTY)
+        copies = _issued(folder, _OWN_COPIES if itself else name)
         if not copies:
             raise RunError(
                 f"nothing was issued to {name} in {folder}. Issued to: {', '.join(issued_to(folder)) or 'nobody'}."
@@ -234,7 +240,7 @@ def _authority(folder: Path) -> Authority:
             f"{folder} is not the folder of a federation: it has no {CA}. Make one: coordinator provision FOLDER "
             "--name coordinator.consortium.example"
         ) from None
-    except ValueError:
+    except UNREADABLE:
         certificate, key = None, None
     if certificate is None or not isinstance(key, EllipticCurvePrivateKey) or _mismatch(certificate, key):
         raise RunError(f"{folder / CA} and {folder / CA_KEY} do not belong together, or one is damaged. Restore both.")
@@ -242,6 +248,10 @@ def _authority(folder: Path) -> Authority:
 
 
 def _mismatch(certificate: x509.Certificate, key: EllipticCurvePrivateKey) -> bool:
+    try:
+        certificate = read_certificate(certificate.public_bytes(Encoding.DER))
+    except IdentityError:
+        return True
     return fingerprint(certificate) != fingerprint(key.public_key())
 
 
@@ -294,5 +304,6 @@ def _issued(folder: Path, name: str) -> list[Bundle]:
 
 
 def _next_copy(folder: Path, name: str) -> Path:
-    taken = [int(path.name.split(".")[1]) for path in (folder / ISSUED).glob(f"{name}.*.pem")]
-    return folder / ISSUED / f"{name}.{max(taken, default=0) + 1:04}.pem"
+    taken = [path.name.split(".")[1] for path in (folder / ISSUED).glob(f"{name}.*.pem")]
+    last = max((int(each) for each in taken if re.fullmatch("[0-9]{1,9}", each)), default=0)
+    return folder / ISSUED / f"{name}.{last + 1:04}.pem"

@@ -36,7 +36,7 @@ class Published:
     @classmethod
     def at(cls, folder: Path) -> "Published":
         """Look at every name in the folder, and below it. Raises `IntegrityError` where there is no folder."""
-        if not folder.is_dir():
+        if not os.path.isdir(folder):  # which no name is too long for
             raise IntegrityError(f"{shown(folder)} is not a folder. Name the published folder of a student.")
         sizes: dict[str, int] = {}
         odd: list[str] = []

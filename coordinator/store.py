@@ -8,22 +8,25 @@ any point leaves a store that opens, with everything that was said to be in it.
 import hashlib
 import json
 import os
+import re
 import secrets
 import socket
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.errors import RunError
+from coordinator.published import shown
 
 _INDEX = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -42,6 +45,13 @@ CREATE TABLE IF NOT EXISTS lease (
   one INTEGER PRIMARY KEY CHECK (one = 1), owner TEXT NOT NULL, host TEXT NOT NULL, process INTEGER NOT NULL,
   expires REAL NOT NULL
 )"""
+
+_ODD = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+"""What making sense of a value of another kind may raise."""
+
+_RUN_ID = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
+_HEADER_BYTES = 10_000
+"""Of a block's file, at most: more than NumPy needs to say what the rest is."""
 
 RUNNING, RESUMABLE, FINISHED, FAILED, CANCELLED = "running", "resumable", "finished", "failed", "cancelled"
 
@@ -90,9 +100,9 @@ class RunIndex:
         """All runs whose folders still exist, newest first."""
         if not self._path.exists():
             return []
-        with self._open() as index:
+        with self._open() as index, sound(self._path):
             rows = index.execute("SELECT * FROM runs ORDER BY started DESC").fetchall()
-        return [entry for row in rows if (entry := self._entry(row)) is not None]
+            return [entry for row in rows if (entry := self._entry(row)) is not None]
 
     def find(self, run: str) -> "RunStore":
         """The run with this id, with a unique beginning of it, or in this folder. Raises `RunError`."""
@@ -103,8 +113,9 @@ class RunIndex:
         if len(found) == 1:
             return RunStore(found[0].folder)
         if found:
-            raise RunError(f'"{run}" can be {" or ".join(entry.id for entry in found)}. Write more of it.')
-        raise RunError(f'There is no run "{run}". `coordinator runs` lists those there are.')
+            ids = shown(" or ".join(entry.id for entry in found), 500)
+            raise RunError(f'"{shown(run)}" can be {ids}. Write more of it.')
+        raise RunError(f'There is no run "{shown(run)}". `coordinator runs` lists those there are.')
 
     def _entry(self, row: tuple[Any, ...]) -> RunEntry | None:
         folder = Path(row[2])
@@ -121,8 +132,10 @@ class RunIndex:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             connection = sqlite3.connect(self._path, timeout=30)
             connection.execute(_INDEX)
-        except (OSError, sqlite3.Error) as error:
-            raise RunError(f"The index of runs {self._path} cannot be opened: {error}. Set CONCLAVE_HOME.") from None
+        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
+            raise RunError(
+                f"The index of runs {self._path} cannot be opened: {shown(error)}. Set CONCLAVE_HOME."
+            ) from None
         try:
             yield connection
         finally:
@@ -164,8 +177,11 @@ class RunStore:
 
     @property
     def id(self) -> str:
-        """The random run id."""
-        return str(self.fact("id"))
+        """The random run id. Raises `RunError` where what is kept is none."""
+        found = self.fact("id")
+        if not isinstance(found, str) or _RUN_ID.fullmatch(found) is None:
+            raise _damaged(self.folder, "it has no run id")
+        return found
 
     def note(self, **facts: Any) -> None:
         """Write facts of the run, as JSON, in one transaction."""
@@ -175,10 +191,10 @@ class RunStore:
             )
 
     def fact(self, key: str) -> Any:
-        """One fact, or None."""
-        with self._lock:
+        """One fact, or None. Raises `RunError` where the database is damaged."""
+        with self._lock, sound(self.folder):
             row = self._connection.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
-        return None if row is None else json.loads(row[0])
+            return None if row is None else json.loads(row[0])
 
     def status(self) -> str:
         """running, resumable (its driver is gone, or it stopped where it can go on), finished, failed or cancelled."""
@@ -187,11 +203,11 @@ class RunStore:
 
     def driver(self) -> str | None:
         """Who drives the run just now, in words; None when nobody does, or whoever did is gone."""
-        with self._lock:
+        with self._lock, sound(self.folder):
             row = self._connection.execute("SELECT host, process, expires FROM lease").fetchone()
-        if row is None or row[2] < time.time() or (row[0] == this_host() and not _alive(row[1])):
-            return None
-        return f"process {row[1]} on {row[0].split(' ')[0]}"
+            if row is None or row[2] < time.time() or (row[0] == this_host() and not _alive(row[1])):
+                return None
+            return f"process {row[1]} on {shown(row[0].split(' ')[0])}"
 
     def take(self, owner: str, seconds: float) -> None:
         """Become the one driver of the run. Raises `RunError` naming who drives it already."""
@@ -225,7 +241,7 @@ class RunStore:
     @contextmanager
     def _transaction(self, *, driving: bool = True) -> Iterator[sqlite3.Connection]:
         """One transaction, whole or not at all. Raises `RunError` when the disk does not take it, or another drives."""
-        with self._lock, _written(self.folder):
+        with self._lock, _written(self.folder, self):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 if driving and self.owner is not None:
@@ -270,11 +286,11 @@ class RunStore:
 
     def stages(self) -> dict[str, tuple[float, float | None, Any]]:
         """For each stage, in order: when it started, when it finished, its result."""
-        with self._lock:
+        with self._lock, sound(self.folder):
             rows = self._connection.execute(
                 "SELECT name, started, finished, result FROM stages ORDER BY rowid"
             ).fetchall()
-        return {name: (start, end, json.loads(result) if result else None) for name, start, end, result in rows}
+            return {name: (start, end, json.loads(result) if result else None) for name, start, end, result in rows}
 
     def put_block(self, release: str, batch: int, start: int, stop: int, block: NDArray[np.int64]) -> None:
         """Keep rows [start, stop) of a noisy sum. Storing a batch again replaces it."""
@@ -294,7 +310,7 @@ class RunStore:
 
         One sum covers one list of parties: blocks of another list are dropped, in the same transaction.
         """
-        with self._transaction() as transaction:
+        with self._transaction() as transaction, sound(self.folder):
             row = transaction.execute("SELECT parties FROM sums WHERE release = ?", (release,)).fetchone()
             if row is None or json.loads(row[0]) != sorted(parties):
                 transaction.execute("DELETE FROM blocks WHERE release = ?", (release,))
@@ -304,30 +320,42 @@ class RunStore:
 
     def summed(self, release: str) -> tuple[str, ...]:
         """The parties whose sum a release is, as `begin_sum` was told; none before."""
-        with self._lock:
+        with self._lock, sound(self.folder):
             row = self._connection.execute("SELECT parties FROM sums WHERE release = ?", (release,)).fetchone()
-        return () if row is None else tuple(json.loads(row[0]))
+            return () if row is None else tuple(json.loads(row[0]))
 
     def block_counts(self) -> dict[str, int]:
         """How many blocks of each release are kept."""
-        with self._lock:
-            return dict(self._connection.execute("SELECT release, COUNT(*) FROM blocks GROUP BY release").fetchall())
+        with self._lock, sound(self.folder):
+            found = self._connection.execute("SELECT release, COUNT(*) FROM blocks GROUP BY release").fetchall()
+        return {str(release): count for release, count in found}
 
     def blocks(self, release: str) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-        """All kept rows of a release as (start, stop, int64 [rows, columns]), one block in memory at a time."""
-        with self._lock:
+        """All kept rows of a release as (start, stop, int64 [rows, columns]), one block in memory at a time.
+
+        Raises `RunError` for a file that is not the one that was stored.
+        """
+        with self._lock, sound(self.folder):
             rows = self._connection.execute(
                 "SELECT start, stop, file, sha256 FROM blocks WHERE release = ? ORDER BY start", (release,)
             ).fetchall()
         for start, stop, name, digest in rows:
-            content = (self.folder / name).read_bytes()
+            with sound(self.folder):
+                path, rows_in_it = self.folder / name, int(stop - start)
+            try:
+                content = path.read_bytes()
+            except (OSError, ValueError) as error:  # the second for a name that no file can have
+                raise RunError(f"{shown(path, 300)} is damaged: it cannot be read ({shown(error)}).") from None
             if hashlib.sha256(content).hexdigest() != digest:
-                raise RunError(f"{self.folder / name} is damaged: its digest differs from the one in run.sqlite.")
-            yield start, stop, np.load(BytesIO(content), allow_pickle=False)
+                raise RunError(f"{shown(path, 300)} is damaged: its digest differs from the one in run.sqlite.")
+            yield start, stop, _block(content, rows_in_it, path)
 
     def write(self, name: str, content: bytes) -> Path:
         """Write a file of the run whole or not at all. Raises `RunError` when the disk does not take it."""
-        return write_whole(self.folder / name, content)
+        try:
+            return write_whole(self.folder / name, content)
+        except RunError as error:
+            raise RunError(f"{error} {_go_on(self)}") from None
 
     def close(self) -> None:
         """Close the database."""
@@ -350,9 +378,24 @@ def write_whole(path: Path, content: bytes) -> Path:
     return path
 
 
+def _block(content: bytes, rows: int, path: Path) -> NDArray[np.int64]:
+    """The rows in a block's file, whose header is believed only where the bytes behind it are what it says."""
+    file = BytesIO(content)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file, max_header_size=_HEADER_BYTES)
+        whole = len(shape) == 2 and shape[0] == rows and min(shape) >= 0 and dtype == np.int64 and not fortran
+        if whole and shape[0] * shape[1] * dtype.itemsize == len(content) - file.tell():
+            return np.frombuffer(content, np.int64, offset=file.tell()).reshape(shape).copy()
+    except (ValueError, TypeError, SyntaxError, TokenError, RecursionError):
+        pass
+    raise RunError(f"{shown(path, 300)} is damaged: it is not a block of {rows} rows.")
+
+
 def holds_run(folder: Path) -> bool:
     """Whether a folder holds a run: one whose first transaction was committed."""
-    if not (folder / "run.sqlite").exists():
+    if not os.path.exists(folder / "run.sqlite"):  # which no name is too long for
         return False
     try:
         with closing(sqlite3.connect(f"{(folder / 'run.sqlite').absolute().as_uri()}?mode=ro", uri=True)) as found:
@@ -360,9 +403,9 @@ def holds_run(folder: Path) -> bool:
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):
             return False
-        raise RunError(f"{folder / 'run.sqlite'} cannot be read: {error}.") from None
-    except sqlite3.DatabaseError as error:
-        raise RunError(f"{folder / 'run.sqlite'} is no run's store, or it is damaged: {error}.") from None
+        raise RunError(f"{folder / 'run.sqlite'} cannot be read: {shown(error)}.") from None
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        raise RunError(f"{folder / 'run.sqlite'} is no run's store, or it is damaged: {shown(error)}.") from None
 
 
 def check_unused(folder: Path) -> None:
@@ -376,15 +419,39 @@ def check_unused(folder: Path) -> None:
 
 
 @contextmanager
-def _written(path: Path) -> Iterator[None]:
-    """What SQLite says of a disk that is full, read-only or broken, as a sentence."""
+def _written(path: Path, store: RunStore | None = None) -> Iterator[None]:
+    """What SQLite says of a disk that is full, read-only or broken, as a sentence. store: whose run goes on after."""
     try:
         yield
-    except sqlite3.Error as error:
-        raise RunError(
-            f"{path} cannot be written: {error}. What was stored before is sound. Make room, or make it writable, and "
-            "go on with `coordinator resume`."
-        ) from None
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the second where damage garbles what SQLite says
+        raise RunError(f"{path} cannot be written: {shown(error)}. {_go_on(store)}") from None
+
+
+def _go_on(store: RunStore | None) -> str:
+    run = ""
+    if store is not None:
+        with suppress(RunError):
+            run = f" {store.id}"
+    return f"What was stored before is sound. Make room, or make it writable, and go on with `coordinator resume{run}`."
+
+
+@contextmanager
+def sound(path: Path) -> Iterator[None]:
+    """A sentence for what is read of a database and cannot be what was written.
+
+    For reading alone: SQLite keeps no digest of a page, so a damaged one may give any value of any kind.
+    """
+    try:
+        yield
+    except (sqlite3.Error, *_ODD) as error:
+        raise _damaged(path, shown(error)) from None
+
+
+def _damaged(path: Path, why: str) -> RunError:
+    return RunError(
+        f"{path} cannot be read: what it keeps of a run is damaged ({why}). Restore it from a backup; what was "
+        "charged at the parties stays charged."
+    )
 
 
 def this_host() -> str:

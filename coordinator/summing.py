@@ -7,7 +7,7 @@ is the same, and the list of survivors is never another.
 import asyncio
 import base64
 import shutil
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -48,11 +48,14 @@ _NAMES: Final = {ADVERTISE: "advertise", OPEN: "open", SHARE: "share", CONSENT: 
 
 
 class Asks(Protocol):
-    """Puts one round to parties at once; those that are lost, or out of the attempt, simply do not answer."""
+    """Puts one round to parties at once; those that are lost, or out of the attempt, simply do not answer.
+
+    Gives the parties that went no further because of what another one sent, and that one's name.
+    """
 
     def __call__(
         self, requests: Mapping[str, party_pb2.SecureSumRequest], on_message: OnMessage, doing: str
-    ) -> Awaitable[None]: ...
+    ) -> Awaitable[Mapping[str, str]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,38 @@ def context_of(run: str, plan_hash: str, terms: plan_pb2.Terms, wanted: Wanted, 
         dropouts=terms.privacy.dropouts,
         colluders=terms.privacy.colluders,
     )
+
+
+def suspected(named: Mapping[str, str], spoke: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Dealers that at least two parties, and more than half of their peers that spoke, named: by how many of how many.
+
+    named: who could not open the shares of whom; who relayed them could have changed them, and the coordinator knows
+    that it did not. spoke: all who opened their shares or named somebody. One party alone may be the liar itself.
+    """
+    found = {}
+    for dealer in sorted(set(named.values())):
+        by = [name for name, whom in named.items() if whom == dealer != name]
+        peers = set(spoke) - {dealer}
+        if len(by) >= 2 and 2 * len(by) > len(peers):
+            found[dealer] = (len(by), len(peers))
+    return found
+
+
+def without(
+    present: tuple[str, ...], out: Mapping[str, str], context: Context, minimum: int
+) -> tuple[tuple[str, ...], list[str]]:
+    """The parties that take part in an attempt, and what to tell: all that are present but those that are better left
+    `out`, for the reasons given, as long as so many stay as the sum and the plan need.
+    """
+    rest, told = list(present), []
+    needed = max(context.fewest, minimum)
+    for name, why in out.items():
+        if name in rest and len(rest) > needed:
+            rest.remove(name)
+            told.append(f"  {name} is left out of {context.title}: {why}")
+        elif name in rest:
+            told.append(f"  {name} takes part in {context.title}, which needs {needed} parties, although {why}")
+    return tuple(rest), told
 
 
 def forget_vectors(store: RunStore) -> None:
@@ -111,6 +146,10 @@ class SumRun:
         self._sum = Summation(context, verify, self._files)
         self._store = store
         self._ask = ask
+        self._named: dict[str, str] = {}
+        self._opened: set[str] = set()
+        self.charged = False
+        """Whether parties may have been charged: they were asked for their vectors."""
 
     async def run(self, present: tuple[str, ...], arrived: Callable[[int, int], None]) -> tuple[str, ...]:
         """All rounds; the survivors. arrived: told how many of how many blocks have come.
@@ -167,6 +206,11 @@ class SumRun:
         """Parties whose share did not fit, known when all rows were read."""
         return self._sum.misfits
 
+    @property
+    def suspects(self) -> dict[str, tuple[int, int]]:
+        """Parties whose sealed shares too many others could not open, as `suspected` says."""
+        return suspected(self._named, self._opened | self._named.keys())
+
     def forget(self) -> None:
         """Drop the masked vectors."""
         self._files.remove()
@@ -193,9 +237,11 @@ class SumRun:
 
     async def _vectors(self, inboxes: Mapping[str, bytes], arrived: Callable[[int, int], None]) -> None:
         """Every party's masked vector, from the block that is not here yet."""
+        self.charged = True
         count, files = block_count(self._context), self._files
         here = {name: files.kept(name) for name in inboxes}
         done = sum(here.values())
+        self._opened = {name for name, have in here.items() if have}
         for name, have in here.items():
             for index in range(have):
                 self._sum.masked(MaskedBlock(self._sum.group.digest, name, index, files.block(name, index)))
@@ -205,6 +251,7 @@ class SumRun:
         def hear(who: str, said: bytes) -> None:
             nonlocal done
             self._sum.masked(MaskedBlock.decode(said, who))
+            self._opened.add(who)
             done += 1
             arrived(done, count * len(inboxes))
 
@@ -214,7 +261,7 @@ class SumRun:
                 requests[name] = self._request(MASK, inbox)
                 requests[name].first_block = here[name]
                 requests[name].rows_at_once = self._wanted.rows_at_once
-        await self._ask(requests, hear, "send its masked vector")
+        self._named = dict(await self._ask(requests, hear, "send its masked vector"))
 
     def _survivors(self) -> Survivors:
         """The list that is shown, on disk first; the one that was shown before, if one was."""

@@ -5,15 +5,19 @@ it. The store's folder may be on another disk than the watcher's home, and the d
 was last written, and how long ago that was.
 """
 
+import math
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from coordinator.errors import RunError
 from coordinator.progress import Progress
-from coordinator.store import RESUMABLE, RUNNING, RunStore
+from coordinator.store import RESUMABLE, RUNNING, RunStore, sound
+
+Value = TypeVar("Value")
 
 SIGN_SECONDS: Final = 5.0
 """How often the driver gives a sign of life when nothing changes."""
@@ -132,20 +136,27 @@ class Recorded:
 
 
 def look(store: RunStore) -> View:
-    """What the store shows of its run now."""
+    """What the store shows of its run now. Raises `RunError` where what is kept is damaged."""
+    with sound(store.folder):
+        return _look(store)
+
+
+def _look(store: RunStore) -> View:
     now, status = time.time(), store.status()
-    written: float | None = store.fact("seen")
+    written = _or_none(_finite, store.fact("seen"))
     # A run at rest is no older than its last sign: a stage that was cut off did not go on until now.
     last = now if status == RUNNING else (written or now)
     stages = tuple(
-        Stage(name, max(0.0, (last if end is None else end) - start), end is not None)
+        Stage(str(name), _finite(max(0.0, (last if end is None else end) - start)), end is not None)
         for name, (start, end, _) in store.stages().items()
     )
     stored = store.block_counts()
     bars: dict[str, tuple[int, int, str]] = store.fact("bars") or {}
-    parts = [Part(label, stored.get(label, done), total, note) for label, (done, total, note) in bars.items()]
+    parts = [
+        Part(label, stored.get(label, int(done)), int(total), str(note)) for label, (done, total, note) in bars.items()
+    ]
     parts += [Part(label, count, None, "") for label, count in stored.items() if label not in bars]
-    parties: dict[str, str] = store.fact("parties") or {}
+    parties = {name: str(state) for name, state in (store.fact("parties") or {}).items()}
     return View(
         run=store.id,
         status=status,
@@ -153,10 +164,22 @@ def look(store: RunStore) -> View:
         parts=tuple(parts),
         parties=parties,
         lost=tuple(name for name, state in parties.items() if state.startswith("lost")),
-        epsilon=store.fact("epsilon"),
+        epsilon=_or_none(_finite, store.fact("epsilon")),
         quiet=None if written is None else max(0.0, now - written),
-        error=None if status == RUNNING else store.fact("error"),
+        error=None if status == RUNNING else _or_none(str, store.fact("error")),
     )
+
+
+def _finite(kept: Any) -> float:
+    """A number. Raises ValueError for one that is not finite."""
+    if not math.isfinite(kept):
+        raise ValueError(f"{kept} is no time and no epsilon")
+    return float(kept)
+
+
+def _or_none(kind: Callable[[Any], Value], kept: Any) -> Value | None:
+    """A fact of this kind, whatever a damaged store has in its place. Raises as the kind does."""
+    return None if kept is None else kind(kept)
 
 
 def render(view: View) -> list[str]:

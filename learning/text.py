@@ -30,6 +30,8 @@ HUB_TIMEOUT = 10.0
 """Seconds to wait for the hub's first answer before only the cache is tried."""
 LOOK_AHEAD = 100
 """Rows of a JSON file that are looked at to know its columns."""
+LONGEST = 300
+"""Characters of what a file says, in a message about it."""
 MAXIMUM_CELL = 16 * 1024 * 1024
 """Characters that one CSV cell may have."""
 
@@ -138,7 +140,9 @@ class _Table:
     def require(self, needed: Iterable[str]) -> None:
         absent = [name for name in needed if name not in self.columns]
         if absent and self.columns:
-            raise DataError(f"{self.name} has no column {absent[0]!r}. Its columns are: {', '.join(self.columns)}.")
+            raise DataError(
+                f"{self.name} has no column {absent[0]!r}. Its columns are: {_shown(', '.join(self.columns))}."
+            )
 
 
 def _document(row: Row, source: Source) -> Document | str:
@@ -174,7 +178,10 @@ def _document(row: Row, source: Source) -> Document | str:
 def _tables(source: Source, cache: Path) -> Iterator[_Table]:
     if source.source in documentation.NAMES:
         return _built_in(source.source)
-    path = Path(source.source).expanduser()
+    try:
+        path = Path(source.source).expanduser()
+    except RuntimeError:
+        raise DataError(f"{source.source} does not exist: nobody here has that home. Give a file.") from None
     if path.is_dir():
         return _folder(path)
     if path.exists():
@@ -227,7 +234,7 @@ def _file(path: Path, name: str) -> _Table:
     try:
         return readers[path.suffix](path, name)
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+        raise DataError(f"{path} cannot be read: {error.strerror or _first_line(error)}.") from error
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -258,13 +265,13 @@ def _csv(path: Path, name: str) -> _Table:
         try:
             yield from reader
         except csv.Error as error:
-            raise DataError(f"{path}, line {reader.line_num}: not a CSV row ({error}).") from error
+            raise DataError(f"{path}, line {reader.line_num}: not a CSV row ({_first_line(error)}).") from error
 
     cells = (row for row in records() if row)
     header = next(cells, [])
     twice = [column for column, times in Counter(header).items() if times > 1]
     if twice:
-        raise DataError(f"{path} has two columns named {twice[0]!r}. Rename one.")
+        raise DataError(f"{path} has two columns named {_shown(twice[0])!r}. Rename one.")
 
     def rows() -> Iterator[Row | str]:
         for row in cells:
@@ -426,4 +433,9 @@ def private_folder(cache: Path) -> Path:
 
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__).rstrip(".")[:300]
+    return _shown((lines[0] if lines else type(error).__name__).rstrip("."))
+
+
+def _shown(text: str) -> str:
+    """What a file says of itself, as a terminal may see it: printable, and never long."""
+    return "".join(each if each.isprintable() else "?" for each in text[:LONGEST])

@@ -49,10 +49,10 @@ class Vocabulary:
         index = {word: position for position, word in enumerate(self.words)}
         if len(index) != len(self.words):
             twice = next(word for word, times in Counter(self.words).items() if times > 1)
-            raise DataError(f"The vocabulary has {twice!r} twice.")
+            raise DataError(f"The vocabulary has {twice[:80]!r} twice.")
         broken = next((word for word in self.words if tokenize(word) != [word]), None)
         if broken is not None:
-            raise DataError(f"The vocabulary has {broken!r}, which is not one lower-case word.")
+            raise DataError(f"The vocabulary has {broken[:80]!r}, which is not one lower-case word.")
         object.__setattr__(self, "_index", index)
 
     def __len__(self) -> int:

@@ -15,7 +15,7 @@ from dp_accounting import DpEvent
 
 from aggregation import events
 from aggregation.accounting import LifetimeFilter
-from party.database import FILE, VERSION, connect, held, reading, transaction, version_of
+from party.database import COUNTING_UNITS, FILE, REFUNDING, connect, held, reading, transaction, version_of
 from party.errors import PartyError
 
 _COLUMNS = "id, number, lineage, epsilon, delta, simulation, opened_at, uncounted"
@@ -46,7 +46,10 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """One event that an account was charged. Times are seconds since 1970; `answered_at` is None until a byte left."""
+    """One event that an account was charged. Times are seconds since 1970; `answered_at` is None until a byte left.
+
+    refunded_at: when the charge was taken back, since then it costs nothing; None while it stands.
+    """
 
     run: str
     release: str
@@ -54,6 +57,12 @@ class Reservation:
     event: DpEvent
     reserved_at: float
     answered_at: float | None
+    refunded_at: float | None = None
+
+    @property
+    def stands(self) -> bool:
+        """Whether it costs anything."""
+        return self.refunded_at is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,19 +162,21 @@ def find(sql: sqlite3.Connection, lineage: str) -> Opened | None:
 def every(sql: sqlite3.Connection) -> tuple[Opened, ...]:
     """All accounts, in the order in which they were opened."""
     columns = _COLUMNS
-    if version_of(sql) < VERSION:
+    if version_of(sql) < COUNTING_UNITS:
         columns = "id, rowid, lineage, epsilon, delta, simulation, opened_at, 1"
     rows = sql.execute(f"SELECT {columns} FROM accounts ORDER BY 2")
     return tuple(Opened(r[0], r[1], r[2], r[3], r[4], bool(r[5]), r[6], bool(r[7])) for r in rows)
 
 
 def reservations(sql: sqlite3.Connection, account: str) -> tuple[Reservation, ...]:
-    """All that an account was charged, in order."""
+    """All that an account was ever charged, in order; what was taken back says so."""
+    refunded = "NULL" if version_of(sql) < REFUNDING else "refunded_at"
     rows = sql.execute(
-        "SELECT run, release, attempt, event, reserved_at, answered_at FROM reservations WHERE account = ? ORDER BY id",
+        f"SELECT run, release, attempt, event, reserved_at, answered_at, {refunded} FROM reservations "
+        "WHERE account = ? ORDER BY id",
         (account,),
     )
-    return tuple(Reservation(r[0], r[1], r[2], events.from_json(json.loads(r[3])), r[4], r[5]) for r in rows)
+    return tuple(Reservation(r[0], r[1], r[2], events.from_json(json.loads(r[3])), r[4], r[5], r[6]) for r in rows)
 
 
 def joined_runs(sql: sqlite3.Connection) -> tuple[JoinedRun, ...]:
@@ -182,7 +193,7 @@ def note(sql: sqlite3.Connection, lineage: str, what: str) -> None:
 def noted(sql: sqlite3.Connection, lineages: Iterable[str]) -> tuple[Noted, ...]:
     """What the log has of these lineages, in order."""
     wanted = set(lineages)
-    if version_of(sql) < VERSION:
+    if version_of(sql) < COUNTING_UNITS:
         return ()
     rows = sql.execute("SELECT at, account, what, by FROM log ORDER BY rowid")
     return tuple(Noted(*row) for row in rows if row[1] in wanted)

@@ -1,6 +1,8 @@
 """What leaves a party: rows of a bounded sum with this party's noise on them, each made once and kept."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +13,7 @@ from scipy import sparse
 from aggregation.noise import NoiseStream
 from aggregation.thresholded import ThresholdedVotes
 from party.ledger import Claim, Ledger
+from party.limits import Limits
 from party.mechanisms import Answering, answering
 from party.policy import event_of
 from party.runs import Run
@@ -19,11 +22,8 @@ from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import batch_digest
 from protos.refusal import Reason, Refusal
 
-MAXIMUM_BLOCK: Final = 64 * 1024 * 1024
-"""Bytes of one answered block; about four times as many are held while it is made."""
-
 DRAWING: Final = 2
-"""Blocks that are made at the same time."""
+"""Blocks that are made at the same time; about four times its bytes are held while a block is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,17 @@ class Answers:
     Memory: the bounded sums of open runs (their non-zeros), and the blocks in the making.
     """
 
-    def __init__(self, party: str, ledger: Ledger) -> None:
+    def __init__(self, party: str, ledger: Ledger, limits: Limits) -> None:
         self._party = party
         self._ledger = ledger
+        self.limits = limits
         self._counts: dict[tuple[str, str], sparse.csr_array] = {}
-        self._making: dict[tuple[str, str, int], asyncio.Lock] = {}
+        self._making: dict[tuple[str, str, int], tuple[asyncio.Lock, int]] = {}
         self._drawing = asyncio.Semaphore(DRAWING)
 
     def forget(self, run_id: str) -> None:
         """Drop from memory what belongs to a run that ended."""
         self._counts = {key: counts for key, counts in self._counts.items() if key[0] != run_id}
-        self._making = {key: lock for key, lock in self._making.items() if key[0] != run_id}
 
     async def block(self, run: Run, request: party_pb2.AnswerRequest) -> Block:
         """Rows of a released sum, noised once.
@@ -74,13 +74,9 @@ class Answers:
         rows, columns = counts.shape
         if not start < stop <= rows:
             raise Refusal(Reason.REQUEST, f"rows {start} to {stop} are not in 0 to {rows}.")
-        if (stop - start) * columns * 4 > MAXIMUM_BLOCK:
-            raise Refusal(
-                Reason.REQUEST,
-                f"{stop - start} rows are over the limit; ask for {MAXIMUM_BLOCK // (4 * columns)} or fewer.",
-            )
-        lock = self._making.setdefault((run.id, release.name, request.batch), asyncio.Lock())
-        async with lock:
+        self.limits.check_block(stop - start, columns)
+        await self.limits.pace(stop - start)
+        async with self._alone((run.id, release.name, request.batch)):
             claim = await self._ledger.claim(
                 run.id, release.name, event_of(release), request.batch, request.digest, (start, stop)
             )
@@ -93,8 +89,23 @@ class Answers:
             raise Refusal(Reason.REQUEST, f"release {release.name} is not trained yet; call Train first.")
         key = (run.id, release.name)
         if key not in self._counts:
+            held = sum(_size(counts) for (run_id, _), counts in self._counts.items() if run_id == run.id)
+            self.limits.check_memory(held + run.counts(release.name).stat().st_size)
             self._counts[key] = await asyncio.to_thread(load_counts, run.counts(release.name))
         return self._counts[key]
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, key: tuple[str, str, int]) -> AsyncIterator[None]:
+        """One at a time at a batch; nothing is kept of a batch that nobody is at."""
+        lock, waiting = self._making.get(key, (asyncio.Lock(), 0))
+        self._making[key] = lock, waiting + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, waiting = self._making.pop(key, (lock, 1))
+            if waiting > 1:
+                self._making[key] = lock, waiting - 1
 
     def _made(
         self,
@@ -119,6 +130,10 @@ class Answers:
         block = noised(counts[start:stop], answering(release), stream)
         run.keep_block(release.name, batch, block)
         return Block(block, made=True)
+
+
+def _size(counts: sparse.csr_array) -> int:
+    return int(counts.data.nbytes + counts.indices.nbytes + counts.indptr.nbytes)
 
 
 def noised(clean: sparse.csr_array, mechanism: Answering, stream: NoiseStream) -> NDArray[np.int32]:

@@ -15,7 +15,7 @@ from party.lineages import Budget, budget_of, documents, group_of
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """What one run was charged. price: None where its events have none.
+    """What one run was charged. price: None where its events have none; what was refunded is not in it.
 
     The price is the run's own, by the accountant that is tight for events that the plan fixed beforehand; the account's
     filter counts the same run for more.
@@ -71,7 +71,10 @@ def statements(home: Path, lineage: str | None = None) -> tuple[Statement, ...]:
                     documents=documents(sql, own),
                     budget=budget_of(sql, group),
                     runs=tuple(_cost(run, charged, own.delta) for run in runs if _of(run, charged)),
-                    inherited=tuple(Inherited(each, len(reservations(sql, each.id))) for each in group.others),
+                    inherited=tuple(
+                        Inherited(each, sum(charge.stands for charge in reservations(sql, each.id)))
+                        for each in group.others
+                    ),
                     log=noted(sql, [own.lineage]),
                 )
             )
@@ -142,7 +145,7 @@ def _of(run: JoinedRun, charged: tuple[Reservation, ...]) -> bool:
 def _cost(run: JoinedRun, charged: tuple[Reservation, ...], delta: float) -> RunCost:
     own = tuple(each for each in charged if each.run == run.id)
     try:
-        found = price([each.event for each in own], delta)
+        found = price([each.event for each in own if each.stands], delta)
     except ConclaveError:
         found = None
     return RunCost(run, own, found)
@@ -156,15 +159,26 @@ def _run_to_json(cost: RunCost) -> dict[str, Any]:
         "epsilon": None if cost.price is None else _finite(cost.price.epsilon),
         "accountant": None if cost.price is None else cost.price.accountant,
         "releases": [
-            {"release": each.release, "attempt": each.attempt, "reserved_at": each.reserved_at} for each in cost.charged
+            {
+                "release": each.release,
+                "attempt": each.attempt,
+                "reserved_at": each.reserved_at,
+                "refunded_at": each.refunded_at,
+            }
+            for each in cost.charged
         ],
     }
 
 
 def _releases(cost: RunCost) -> str:
-    return ", ".join(
-        each.release if not each.attempt else f"{each.release} (attempt {each.attempt + 1})" for each in cost.charged
-    )
+    return ", ".join(each.release + _how(each) for each in cost.charged)
+
+
+def _how(charge: Reservation) -> str:
+    """In brackets, where there is anything to say: which attempt it was, and that a refunded one costs nothing."""
+    said = [f"attempt {charge.attempt + 1}"] if charge.attempt or not charge.stands else []
+    said += [] if charge.stands else ["refunded, costs nothing"]
+    return f" ({', '.join(said)})" if said else ""
 
 
 def _finite(number: float) -> float | None:

@@ -27,6 +27,7 @@ from party.lineages import budget_of, group_of
 from party.serving import check_free, own_identity
 from party.shard import source_of
 from protos import PROTOCOL_VERSION
+from protos.certificates import UNREADABLE
 from protos.checklist import Line, free_disk, free_memory, ok, size, to_do, warning
 from protos.conclave.v1 import party_pb2
 from protos.settings import SettingsError
@@ -144,7 +145,7 @@ def _revoked(path: Path | None) -> Line:
         )
     try:
         made = x509.load_pem_x509_crl(path.read_bytes()).last_update_utc
-    except (OSError, ValueError) as error:
+    except (OSError, *UNREADABLE) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no revocation list"
         return to_do("revoked", f"{path}: {why}. Get revoked.pem from whoever runs the federation.")
     age = max(0, (datetime.now(UTC) - made).days)
@@ -158,7 +159,7 @@ def _clock(path: Path) -> Iterator[Line]:
     """The certificates were issued in the past, or this machine's clock is behind."""
     try:
         issued = max(each.not_valid_before_utc for each in x509.load_pem_x509_certificates(path.read_bytes()))
-    except (OSError, ValueError):
+    except (OSError, *UNREADABLE):
         return
     now = datetime.now(UTC)
     if now < issued:

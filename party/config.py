@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from protos.certificates import FINGERPRINT
-from protos.settings import Settings, SettingsError, check_settings, is_loopback, read_settings
+from protos.settings import Settings, SettingsError, check_settings, is_loopback, printable, read_settings
 
 NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 LINEAGE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -126,14 +126,40 @@ class MetricsTable(Settings):
         return listen
 
 
+class TracesTable(Settings):
+    """`[traces]`: where this party's spans of a run go: the URL of an OpenTelemetry collector, or a file of JSON lines,
+    relative to the party file.
+
+    They are the party's own, like its metrics: when it did what for which run, and how long it took.
+    """
+
+    to: Annotated[str, Field(min_length=1)]
+
+
+class LimitsTable(Settings):
+    """`[limits]`: what a coordinator may make this machine do, whatever it asks.
+
+    runs: joined and not ended, at a time. calls: at a time; calls_per_second: a second, and as many at once; beyond
+    either a call is refused and asked again. queries_per_second: rows or queries answered, of all runs; more wait.
+    block_mib: of one answered block. memory_mib: what one training may hold, and the bounded sums of one run.
+    """
+
+    runs: Annotated[int, Field(ge=1)] = 16
+    calls: Annotated[int, Field(ge=4)] = 64
+    calls_per_second: Annotated[float, Field(ge=1)] = 500.0
+    queries_per_second: Annotated[float, Field(gt=0)] | None = None
+    block_mib: Annotated[int, Field(ge=1, le=1024)] = 64
+    memory_mib: Annotated[int, Field(ge=256)] = 8192
+
+
 class PartyConfig(Settings):
     """A whole party file. `read_config` is how to get one.
 
     listen: host and port; port 0 takes any free one. folder: what the party keeps (ledger, runs), relative to the file.
     account: the ledger's lineage; it survives renaming the party and adding records. drain_seconds: how long a training
-    may go on when the node is told to end. metrics: none are served without the table. plaintext: no TLS and nobody
+    may go on when the node is told to end. metrics, traces: none without the table. plaintext: no TLS and nobody
     asked who they are, for a trial on this machine. identity: who this party is, for mutual TLS. peers: by name, the
-    fingerprints of parties' signing keys, learned out of band.
+    fingerprints of parties' signing keys, learned out of band. limits: what a coordinator may make this machine do.
     """
 
     name: Annotated[str, Field(pattern=NAME)]
@@ -143,6 +169,8 @@ class PartyConfig(Settings):
     account: Annotated[str, Field(pattern=LINEAGE)] | None = None
     drain_seconds: Annotated[float, Field(ge=0)] = 10.0
     metrics: MetricsTable | None = None
+    traces: TracesTable | None = None
+    limits: LimitsTable = LimitsTable()
     shard: ShardTable
     policy: PolicyTable
     identity: IdentityTable | None = None
@@ -201,12 +229,20 @@ def located(shard: ShardTable, base: Path) -> ShardTable:
     source = shard.source
     pattern = any(sign in source for sign in "*?[")
     local = pattern or source.startswith(("/", "./", "../", "~")) or source.lower().endswith(_LOCAL_ENDINGS)
-    path = Path(source).expanduser() if source.startswith("~") else base / source
+    path = _at_home(source) if source.startswith("~") else base / source
     there = bool(glob.glob(str(path), recursive=True)) if pattern else path.exists()
     if local and not there:
         what = "no file matches it" if pattern else "there is no such file or folder"
-        raise SettingsError(f'[shard] source = "{source}": {what} ({path.absolute()}).')
+        raise SettingsError(printable(f'[shard] source = "{source}": {what} ({path.absolute()}).'))
     return shard.model_copy(update={"source": str(path.absolute())}) if there else shard
+
+
+def _at_home(source: str) -> Path:
+    """A path that begins with `~`; as it is where nobody has that home."""
+    try:
+        return Path(source).expanduser()
+    except RuntimeError:
+        return Path(source)
 
 
 def read_config(path: Path) -> PartyConfig:

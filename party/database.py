@@ -58,9 +58,23 @@ _STEPS: Final = (
       reservation INTEGER PRIMARY KEY REFERENCES reservations(id), survivors BLOB NOT NULL, at REAL NOT NULL
     ) STRICT
     """,
+    # `masked`: charged for a masked vector and nothing else; what was charged before is not known to be, and stays.
+    """
+    ALTER TABLE reservations ADD COLUMN masked INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE reservations ADD COLUMN refunded_at REAL;
+    CREATE TABLE disclaimed (
+      run TEXT NOT NULL REFERENCES runs(id), release TEXT NOT NULL, attempt INTEGER NOT NULL, at REAL NOT NULL,
+      PRIMARY KEY (run, release, attempt)
+    ) STRICT, WITHOUT ROWID
+    """,
 )
 VERSION: Final = len(_STEPS)
 """`PRAGMA user_version` of a ledger that is up to date."""
+
+COUNTING_UNITS: Final = 2
+REFUNDING: Final = 4
+"""The versions from which a ledger counts units, and can take a charge back: what is read from an older one lacks it.
+"""
 
 
 def connect(path: Path) -> sqlite3.Connection:

@@ -34,8 +34,8 @@ def enroll(config: PartyConfig, base: Path) -> Enrolled:
         )
     key = base / table.key
     request = (base / table.certificate).parent / f"{config.name}.request.pem"
-    kept = key.exists()
     try:
+        kept = key.exists()
         for folder in {key.parent, request.parent}:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not kept:
@@ -46,4 +46,8 @@ def enroll(config: PartyConfig, base: Path) -> Enrolled:
         raise PartyError(f"party {config.name}: {error}") from None
     except OSError as error:
         raise PartyError(f"party {config.name} cannot write {error.filename or key}: {error.strerror}.") from None
+    except ValueError:
+        raise PartyError(
+            f"party {config.name}: {str(key)!r} cannot be the name of a file. Set [identity] key."
+        ) from None
     return Enrolled(key, request, fingerprint(signing_key.public_key()), kept)

@@ -1,14 +1,18 @@
 """Around every verb of the node: who may ask, and what a failure may say."""
 
+import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 import grpc
 from grpc_health.v1 import health, health_pb2
 
+from party.limits import Limits, Quieter
+from party.serving import Malformed
 from party.storage import full, is_full
+from protos import tracing
 from protos.refusal import Reason, Refusal, abort
 
 log = logging.getLogger("conclave.party")
@@ -26,19 +30,29 @@ class Guarded(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def limits(self) -> Limits: ...
+
+    @property
+    def quieter(self) -> Quieter: ...
+
+    @property
+    def tracer(self) -> tracing.Tracer | None: ...
+
     def authenticate(self, context: Context) -> None: ...
 
     def refused(self, reason: Reason) -> None: ...
 
 
 def guarded(verb: Callable[..., Awaitable[Said]]) -> Callable[..., Awaitable[Said]]:
-    """Asks for the token first; turns refusals into statuses; lets no other failure say more than that it happened."""
+    """Asks who calls, and whether that is too much; refusals become statuses, other failures say that they happened."""
 
     @functools.wraps(verb)
     async def guarding(node: Guarded, request: Any, context: Context) -> Said:
         try:
             node.authenticate(context)
-            return await verb(node, request, context)
+            with node.limits.call(), _traced(node, verb.__name__, request, context):
+                return await verb(node, _whole(request), context)
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - what it says is decided in one place
@@ -54,14 +68,39 @@ def guarded_stream(verb: Callable[..., AsyncIterator[Said]]) -> Callable[..., As
     async def guarding(node: Guarded, request: Any, context: Context) -> AsyncIterator[Said]:
         try:
             node.authenticate(context)
-            async for message in verb(node, request, context):
-                yield message
+            with node.limits.call(), _traced(node, verb.__name__, request, context):
+                async for message in verb(node, _whole(request), context):
+                    yield message
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - as above
             await _failed(node, verb.__name__, error, context)
 
     return guarding
+
+
+@contextlib.contextmanager
+def _traced(node: Guarded, verb: str, request: Any, context: Context) -> Iterator[None]:
+    """A call that was admitted, as a span of its own below the caller's, where the party keeps traces."""
+    call = tracing.serving(node.tracer, verb, request, context.invocation_metadata() or ())
+    try:
+        yield
+    except BaseException as error:
+        tracing.failed(call, error)
+        raise
+    call.end("answered")
+
+
+def _whole(request: Any) -> Any:
+    """A request, or a stream of them, as it came. Raises `Refusal` (REQUEST) where the bytes were none."""
+    if isinstance(request, Malformed):
+        raise Refusal(Reason.REQUEST, "what came is no request of this protocol; its bytes cannot be read.")
+    return _each(request) if isinstance(request, AsyncIterator) else request
+
+
+async def _each(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _whole(request)
 
 
 class GuardedHealth(health.aio.HealthServicer):
@@ -98,9 +137,8 @@ async def _failed(node: Guarded, verb: str, error: Exception, context: Context) 
         why = "" if error.reason in _UNQUOTED else f": {' '.join(error.sentence.split())}"
         event = "storage" if error.reason is Reason.STORAGE else "refused"
         level = logging.WARNING if event == "storage" else logging.INFO
-        log.log(
-            level, "%s refused (%s)%s", verb, error.reason, why, extra={"event": event, "reason": str(error.reason)}
-        )
+        if (line := node.quieter.line(f"{verb} refused ({error.reason}){why}")) is not None:
+            log.log(level, "%s", line, extra={"event": event, "reason": str(error.reason)})
         node.refused(error.reason)
         await abort(context, error)
     log.error("%s failed", verb, exc_info=error)

@@ -14,6 +14,9 @@ UNKNOWN: Final = 255
 STORAGE: Final = "StorageError"
 """The kind of failure that is a full or read-only disk."""
 
+MEMORY: Final = "MemoryError"
+"""The kind of failure that is more memory than the job may hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Teaching:
@@ -42,7 +45,7 @@ class Job:
     """What to do with the shard. `release` is the plan's message in hexadecimal; `result` is written whole or not.
 
     census: where hashes of what is read go (see `party.census`), under `census_key`; without it none are made.
-    only_census: they are all that is wanted.
+    only_census: they are all that is wanted. memory: MiB that the process may hold; 0 for any.
     """
 
     parent: int
@@ -60,6 +63,7 @@ class Job:
     census: str = ""
     census_key: str = ""
     only_census: bool = False
+    memory: int = 0
 
     @property
     def shard_table(self) -> ShardTable:

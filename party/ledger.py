@@ -17,11 +17,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from dp_accounting import DpEvent
 
 from aggregation import events
+from party import attempts
 from party.accounts import JoinedRun, Opened, check, end_run, ensure, every, find, joined_runs, missing, reservations
 from party.database import FILE, connect, lock_folder, transaction
 from party.lineages import Budget, Group, budget_of, events_of, group_of, record_units
@@ -109,12 +110,15 @@ class Ledger:
         """The plan hash of a run that joined under this account and has not left, else None."""
         return await self._write(lambda: self._joined(run))
 
-    async def reserve(self, run: str, release: str, event: DpEvent, *, attempt: int = 0) -> bytes:
+    async def reserve(self, run: str, release: str, event: DpEvent, *, attempt: int = 0, masked: bool = False) -> bytes:
         """Charge the account with one release's event; on disk when this returns. Idempotent per run, release, attempt.
 
-        Returns the release's noise key. Raises `Refusal` (BUDGET) naming what is left.
+        masked: whether it is for a masked vector alone, so that `refund` may take it back.
+
+        Returns the release's noise key. Raises `Refusal`: BUDGET naming what is left, SECURE_SUM for an attempt that
+        was disclaimed.
         """
-        return await self._write(lambda: self._reserve(run, release, event, attempt))
+        return await self._write(lambda: self._reserve(run, release, event, attempt, masked))
 
     async def claim(
         self, run: str, release: str, event: DpEvent, batch: int, digest: bytes, rows: tuple[int, int]
@@ -128,19 +132,41 @@ class Ledger:
 
     async def reserved(self, run: str, release: str) -> bool:
         """Whether a release of a run was charged already."""
-        return await self._write(lambda: self._reservation(run, release, 0) is not None)
+        return await self._write(lambda: attempts.reservation(self._connection, run, release, 0) is not None)
 
     async def attempted(self, run: str, release: str) -> tuple[int, ...]:
-        """The attempts at a secure sum of a release that were charged, in order."""
-        return await self._write(lambda: self._attempted(run, release))
+        """The attempts at a secure sum of a release that are charged, in order, without those that were refunded."""
+        return await self._write(lambda: attempts.attempted(self._connection, run, release))
+
+    async def used(self, run: str, release: str, attempt: int) -> bool:
+        """Whether an attempt may never begin again: it was charged at some time, or disclaimed."""
+        return await self._write(lambda: attempts.used(self._connection, run, release, attempt))
 
     async def reveal(self, run: str, release: str, attempt: int, survivors: bytes) -> None:
         """Note, before any share leaves, to which list of survivors of an attempt shares are revealed; on disk then.
 
         survivors: the digest of the list. Raises `Refusal` (CONFLICT) where shares were revealed to another list: two
-        lists of one attempt could open a party's vector. NOT_JOINED where the attempt was never charged, or has ended.
+        lists of one attempt could open a party's vector. SECURE_SUM where the attempt was disclaimed. NOT_JOINED where
+        it was never charged, or has ended.
         """
-        await self._write(lambda: self._reveal(run, release, attempt, survivors))
+        await self._write(lambda: self._within(attempts.reveal, run, release, attempt, survivors))
+
+    async def disclaim(self, run: str, release: str, attempt: int) -> None:
+        """Note that no share of an attempt was revealed or ever will be; on disk when this returns. Idempotent.
+
+        The attempt need not have been charged: shares come before the charge. Raises `Refusal` (SECURE_SUM) where
+        shares were revealed.
+        """
+        await self._write(lambda: self._within(attempts.disclaim, run, release, attempt))
+
+    async def refund(self, run: str, release: str, attempt: int) -> bool:
+        """Take back the charge of an attempt that was disclaimed; whether there was one to take back.
+
+        The caller has found that enough parties disclaimed it (`aggregation.secure_sum.disclaim`). The attempt stays
+        on record, and used. Raises `Refusal` (SECURE_SUM) where this party did not disclaim it, revealed a share of
+        it, or was charged for more than a masked vector.
+        """
+        return await self._write(lambda: self._within(attempts.refund, run, release, attempt))
 
     async def answered(self, run: str, release: str) -> None:
         """Note the first time that bytes of a release left."""
@@ -165,9 +191,9 @@ class Ledger:
         await self._write(lambda: self._afford(run, wanted))
 
     async def charged(self, run: str) -> tuple[tuple[str, int, DpEvent], ...]:
-        """What this account was charged for a run: release, attempt, event, in order."""
+        """What this account is charged for a run: release, attempt, event, in order, without what was refunded."""
         found = await self._write(lambda: reservations(self._connection, self._own.id))
-        return tuple((each.release, each.attempt, each.event) for each in found if each.run == run)
+        return tuple((each.release, each.attempt, each.event) for each in found if each.run == run and each.stands)
 
     async def runs(self) -> tuple[JoinedRun, ...]:
         """All runs that were ever joined."""
@@ -189,6 +215,10 @@ class Ledger:
     async def _write(self, act: Callable[[], Value]) -> Value:
         """Run `act` on the writer thread. Shielded: a caller that goes away does not tear a transaction."""
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._writer, act))
+
+    def _within(self, act: Callable[..., Value], *given: Any) -> Value:
+        with transaction(self._connection) as sql:
+            return act(sql, *given)
 
     def _take_up(self, lineage: str, epsilon: float, delta: float, simulation: bool) -> None:
         sql = self._connection
@@ -233,7 +263,7 @@ class Ledger:
 
     def _check_affordable(self, group: Group, run: str, wanted: Sequence[tuple[str, DpEvent]]) -> None:
         spent = events_of(self._connection, group)
-        paid = Counter({release: len(self._attempted(run, release)) for release, _ in wanted})
+        paid = Counter({release: len(attempts.attempted(self._connection, run, release)) for release, _ in wanted})
         for release, event in wanted:
             if paid[release]:
                 paid[release] -= 1
@@ -260,13 +290,16 @@ class Ledger:
         ).fetchone()
         return None if row is None else bytes(row[0])
 
-    def _reserve(self, run: str, release: str, event: DpEvent, attempt: int) -> bytes:
+    def _reserve(self, run: str, release: str, event: DpEvent, attempt: int, masked: bool) -> bytes:
         with transaction(self._connection):
-            return self._reserve_within(run, release, event, attempt)[1]
+            return self._reserve_within(run, release, event, attempt, masked=masked)[1]
 
-    def _reserve_within(self, run: str, release: str, event: DpEvent, attempt: int) -> tuple[int, bytes]:
+    def _reserve_within(
+        self, run: str, release: str, event: DpEvent, attempt: int, *, masked: bool = False
+    ) -> tuple[int, bytes]:
         """Id and noise key of the reservation, made if it is not there. Inside a transaction."""
-        row = self._reservation(run, release, attempt)
+        attempts.check_going(self._connection, run, release, attempt)
+        row = attempts.reservation(self._connection, run, release, attempt)
         if row is not None:
             if row[1] is None:
                 raise Refusal(Reason.NOT_JOINED, f"run {run} has ended here; start a new run.")
@@ -277,9 +310,9 @@ class Ledger:
         group.admit(events_of(self._connection, group), event, release)
         key = secrets.token_bytes(NOISE_KEY_BYTES)
         cursor = self._connection.execute(
-            "INSERT INTO reservations (account, run, release, attempt, event, noise_key, reserved_at) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (self._own.id, run, release, attempt, json.dumps(events.to_json(event)), key, time.time()),
+            "INSERT INTO reservations (account, run, release, attempt, event, noise_key, reserved_at, masked) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (self._own.id, run, release, attempt, json.dumps(events.to_json(event)), key, time.time(), int(masked)),
         )
         assert cursor.lastrowid is not None
         return cursor.lastrowid, key
@@ -308,36 +341,9 @@ class Ledger:
             sql.execute("INSERT INTO blocks VALUES (?, ?, ?, ?, ?)", (reservation, batch, digest, start, stop))
             return Claim(key, fresh=True)
 
-    def _attempted(self, run: str, release: str) -> tuple[int, ...]:
-        rows = self._connection.execute(
-            "SELECT attempt FROM reservations WHERE run = ? AND release = ? ORDER BY attempt", (run, release)
-        )
-        return tuple(attempt for (attempt,) in rows)
-
-    def _reveal(self, run: str, release: str, attempt: int, survivors: bytes) -> None:
-        with transaction(self._connection) as sql:
-            row = self._reservation(run, release, attempt)
-            if row is None or row[1] is None:
-                raise Refusal(Reason.NOT_JOINED, f"attempt {attempt} at {release} of run {run} is not going on here.")
-            sql.execute("INSERT OR IGNORE INTO revealed VALUES (?, ?, ?)", (row[0], survivors, time.time()))
-            kept = sql.execute("SELECT survivors FROM revealed WHERE reservation = ?", (row[0],)).fetchone()
-            if bytes(kept[0]) != survivors:
-                raise Refusal(
-                    Reason.CONFLICT,
-                    f"shares of attempt {attempt} at {release} were revealed to another list of survivors already; "
-                    "what both lists open together is one party's own. Start a new attempt.",
-                )
-
     def _answered(self, run: str, release: str) -> None:
         with transaction(self._connection) as sql:
             sql.execute(
                 "UPDATE reservations SET answered_at = ? WHERE run = ? AND release = ? AND answered_at IS NULL",
                 (time.time(), run, release),
             )
-
-    def _reservation(self, run: str, release: str, attempt: int) -> tuple[int, bytes | None] | None:
-        row = self._connection.execute(
-            "SELECT id, noise_key FROM reservations WHERE run = ? AND release = ? AND attempt = ?",
-            (run, release, attempt),
-        ).fetchone()
-        return None if row is None else (row[0], row[1])

@@ -4,7 +4,6 @@ Nobody is asked whether a shard is an old one: keyed hashes of the documents tha
 the lineage, the file or the division among parties is called now.
 """
 
-import json
 import math
 import sqlite3
 from collections.abc import Sequence
@@ -14,11 +13,10 @@ from pathlib import Path
 
 from dp_accounting import DpEvent, get_epsilon_gaussian
 
-from aggregation import events
 from aggregation.accounting import LifetimeFilter
 from party import census
-from party.accounts import Opened, every, joined_runs, note
-from party.database import VERSION, version_of
+from party.accounts import Opened, every, joined_runs, note, reservations
+from party.database import COUNTING_UNITS, version_of
 from party.errors import PartyError
 from protos.refusal import Reason, Refusal
 
@@ -103,7 +101,7 @@ def group_of(sql: sqlite3.Connection, own: Opened) -> Group:
     """
     known = {each.number: each for each in every(sql)}
     linked: dict[int, set[int]] = {number: set() for number in known}
-    if version_of(sql) >= VERSION:
+    if version_of(sql) >= COUNTING_UNITS:
         for one, other in sql.execute("SELECT one, other FROM links"):
             linked[one].add(other)
     reached, ahead = {own.number}, [own.number]
@@ -123,11 +121,9 @@ def _charged(sql: sqlite3.Connection, account: Opened) -> bool:
 
 
 def events_of(sql: sqlite3.Connection, group: Group) -> list[DpEvent]:
-    """All that the accounts of a group were charged."""
+    """All that the accounts of a group were charged, without what was taken back."""
     return [
-        events.from_json(json.loads(event))
-        for account in (group.own, *group.others)
-        for (event,) in sql.execute("SELECT event FROM reservations WHERE account = ?", (account.id,))
+        each.event for account in (group.own, *group.others) for each in reservations(sql, account.id) if each.stands
     ]
 
 
@@ -175,7 +171,7 @@ def record_units(sql: sqlite3.Connection, own: Opened, counted: Path) -> tuple[s
 
 def documents(sql: sqlite3.Connection, own: Opened) -> int:
     """How many different documents an account was charged for; 0 before units were counted."""
-    if version_of(sql) < VERSION:
+    if version_of(sql) < COUNTING_UNITS:
         return 0
     row = sql.execute("SELECT COUNT(*) FROM units WHERE account = ? AND kind = ?", (own.number, census.TEXT))
     return int(row.fetchone()[0])

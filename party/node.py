@@ -28,15 +28,17 @@ from party.errors import PartyError
 from party.guarding import Context, GuardedHealth, guarded, guarded_stream
 from party.job import Job, Teaching, release_of
 from party.ledger import Ledger
+from party.limits import Limits, Quieter
 from party.metrics import Metrics, MetricsServer
 from party.policy import admit, admit_peers, event_of, times
 from party.runs import NAME, Operation, Run, Runs, check_run_id, private_folder, remove_parts
-from party.serving import SERVER_OPTIONS, AnswersInBytes, check_free, listen, no_port, own_identity
+from party.serving import MORE_CALLS, SERVER_OPTIONS, AnswersInBytes, check_free, listen, no_port, own_identity
 from party.storage import is_full
 from party.summing import Sums
 from party.tasks import TRAINS, Asks, check_fit, insecure_key, job_of
+from party.traces import located_traces, tracer_of
 from party.training import Training
-from protos import PROTOCOL_VERSION
+from protos import PROTOCOL_VERSION, tracing
 from protos.certificates import IdentityError, Role, Use, check_certificate
 from protos.conclave.v1 import party_pb2, party_pb2_grpc
 from protos.credentials import shows
@@ -72,12 +74,15 @@ class Node(party_pb2_grpc.PartyServicer):
         self._token = token
         self._runs = Runs(home / "runs")
         self._artefacts = Artefacts(home / "artefacts")
-        self._answers = Answers(config.name, ledger)
+        self.limits = Limits(config.name, config.limits)
+        self.quieter = Quieter()
+        self._answers = Answers(config.name, ledger, self.limits)
         self._sums = Sums(identity, ledger, self._answers)
         self._training_log = training_log
         self._drain = Drain(config.name)
         self._metrics = Metrics()
         self._metrics_server: MetricsServer | None = None
+        self.tracer: tracing.Tracer | None = None
         self._open: dict[str, Run] = {}
         self._charged: set[tuple[str, str]] = set()
         self._trainings: dict[tuple[str, str], Training] = {}
@@ -184,6 +189,8 @@ class Node(party_pb2_grpc.PartyServicer):
             if (lacking := await asyncio.to_thread(fits, request.needs, self.home)) is not None:
                 raise Refusal(Reason.STORAGE, lacking)
             return party_pb2.JoinResponse(party=name, protocol_version=PROTOCOL_VERSION)
+        if run_id not in (going := [run.id for run in await self._ledger.runs() if run.left_at is None]):
+            self.limits.check_runs(len(going))
         await self._ledger.join(run_id, computed, wanted)
         self._open[run_id] = await asyncio.to_thread(
             self._runs.make, run_id, computed, request.plan, list(request.peers)
@@ -264,7 +271,9 @@ class Node(party_pb2_grpc.PartyServicer):
                 with self._drain.block():
                     run = await self._run(request.run)
                     begun = time.monotonic()
-                    block = await self._answers.block(run, request)
+                    with tracing.span("block", run=run.id, release=request.release, batch=request.batch) as made:
+                        block = await self._answers.block(run, request)
+                        made.set({"bytes": block.rows.nbytes, "made": block.made})
                     if block.made:
                         self._metrics.made(time.monotonic() - begun)
                     size = 0
@@ -281,6 +290,8 @@ class Node(party_pb2_grpc.PartyServicer):
         if request.round == party_pb2.SUM_ROUND_ADVERTISE:
             self._drain.check()
         run = await self._run(request.run)
+        what = {"release": request.release, "attempt": request.attempt, "round": tracing.round_name(request.round)}
+        tracing.current().set(what)
         with self._drain.block():
             async with contextlib.aclosing(self._sums.round(run, request)) as said:
                 async for message in said:
@@ -290,6 +301,8 @@ class Node(party_pb2_grpc.PartyServicer):
                 "sent the masked vector of %s in run %s", request.release, run.id,
                 extra={"event": "masked", "run": run.id, "release": request.release, "attempt": request.attempt},
             )  # fmt: skip
+            await self._count()
+        elif request.round == party_pb2.SUM_ROUND_REFUND:
             await self._count()
 
     async def _told(self, run: Run, request: party_pb2.AnswerRequest, size: int, *, made: bool) -> None:
@@ -380,7 +393,7 @@ class Node(party_pb2_grpc.PartyServicer):
     async def _train(self, run: Run, operation: str, training: Training, job: Job) -> None:
         what: dict[str, Any] = {"run": run.id, "release": training.release, "operation": operation}
         try:
-            with self._metrics.training():
+            with self._metrics.training(), tracing.span("training", run=run.id, release=training.release):
                 await asyncio.to_thread(check_fit, job)
                 if job.teaching is not None and job.teaching.training:
                     if not await self._ledger.alone():
@@ -441,7 +454,8 @@ class Node(party_pb2_grpc.PartyServicer):
         if self.config.metrics is not None:
             self._metrics_server = MetricsServer(self._metrics, self.name, self.config.metrics.listen)
             await self._count()
-        server = grpc.aio.server(options=SERVER_OPTIONS)
+        self.tracer = await asyncio.to_thread(tracer_of, self.config)
+        server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=MORE_CALLS * self.config.limits.calls)
         service = party_pb2.DESCRIPTOR.services_by_name["Party"].full_name
         party_pb2_grpc.add_PartyServicer_to_server(self, AnswersInBytes(server))  # type: ignore[arg-type]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
@@ -489,6 +503,8 @@ class Node(party_pb2_grpc.PartyServicer):
             await self._server.stop(grace)
         if self._metrics_server is not None:
             await asyncio.to_thread(self._metrics_server.stop)
+        if self.tracer is not None:
+            await asyncio.to_thread(self.tracer.close)
         await self._ledger.close()
 
     async def __aenter__(self) -> Self:
@@ -509,7 +525,8 @@ async def start(
     Raises `PartyError` (port in use, folder held by another node), `SettingsError` (no such source).
     """
     home = config.home(base)
-    config = config.model_copy(update={"shard": located(config.shard, base)})
+    traces = located_traces(config.traces, base)
+    config = config.model_copy(update={"shard": located(config.shard, base), "traces": traces})
     try:
         private_folder(home)
     except OSError as error:

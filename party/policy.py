@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
-from cryptography import x509
 from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
 from aggregation.accounting import price
@@ -19,7 +18,7 @@ from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
 from party.config import PartyConfig
 from party.mechanisms import broken, mechanism_of, shares_of
-from protos.certificates import fingerprint
+from protos.certificates import PARTY_NAME, IdentityError, fingerprint, read_certificate
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.refusal import Reason, Refusal
 
@@ -152,6 +151,9 @@ def _admit_company(terms: plan_pb2.Terms, config: PartyConfig) -> None:
     policy, parties = config.policy, list(terms.parties)
     if len(set(parties)) != len(parties) or parties != sorted(parties):
         raise broken("its parties are not sorted or one is named twice")
+    odd = next((name for name in parties if re.fullmatch(PARTY_NAME, name) is None), None)
+    if odd is not None:
+        raise broken(f"{odd[:40]!r} is no name for a party; use small letters, digits and hyphens")
     if config.name not in parties:
         raise Refusal(
             Reason.PLAN, f"this party is {config.name}, and the plan knows {', '.join(parties) or 'no party'}."
@@ -296,8 +298,8 @@ def _admit_free(release: plan_pb2.Release, mechanism: FreeAnswers, terms: plan_p
 
 def _fingerprint(peer: party_pb2.Peer) -> str:
     try:
-        return fingerprint(x509.load_der_x509_certificate(peer.certificate))
-    except ValueError:
+        return fingerprint(read_certificate(peer.certificate))
+    except IdentityError:
         return "something that is no certificate"
 
 

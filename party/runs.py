@@ -16,6 +16,7 @@ from cryptography import x509
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from protos.certificates import IdentityError, read_certificate
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.refusal import Reason, Refusal
 
@@ -50,9 +51,16 @@ class Run:
         raise Refusal(Reason.REQUEST, f'the plan has no release "{name[:64]}"; it has {known}.')
 
     def peers(self) -> dict[str, x509.Certificate]:
-        """The signing certificates of the run's other parties; those that are pinned were compared at `Join`."""
+        """The signing certificates of the run's other parties; those that are pinned were compared at `Join`.
+
+        What a coordinator passed off as the certificate of another party, and is none, is left out.
+        """
         kept = party_pb2.JoinRequest.FromString((self.folder / "peers.pb").read_bytes())
-        return {each.name: x509.load_der_x509_certificate(each.certificate) for each in kept.peers}
+        found = {}
+        for each in kept.peers:
+            with contextlib.suppress(IdentityError):
+                found[each.name] = read_certificate(each.certificate)
+        return found
 
     def counts(self, release: str) -> Path:
         """Where the bounded, noise-free sum of a release is kept until the run ends."""

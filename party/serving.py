@@ -1,10 +1,12 @@
 """The server that a node is behind: its options, its port, and how answers get on the wire."""
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from party.config import PartyConfig
 from party.errors import PartyError
@@ -12,7 +14,12 @@ from protos.certificates import IdentityError, Role
 from protos.identity import Identity, load_identity, parse_identity, self_made
 from protos.tls import server_credentials
 
+MORE_CALLS: Final = 4
+"""Times as many calls as the limits admit are heard at all: health checks, and calls that are refused with a reason."""
+
 SERVER_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", 4 * 2**20),
+    ("grpc.max_metadata_size", 64 * 2**10),
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -21,8 +28,16 @@ SERVER_OPTIONS: Final = (
 )
 
 
+class Malformed:
+    """What came in place of a request, and is no message of its type. The guards refuse it."""
+
+
 class AnswersInBytes:
-    """Stands for the server when the stubs register their methods; `Answer` alone is not serialised once more."""
+    """Stands for the server when the stubs register their methods.
+
+    `Answer` alone is not serialised once more. Bytes that are no request become `Malformed`: gRPC would log a trace for
+    each of them, before anybody is asked who calls.
+    """
 
     def __init__(self, server: grpc.aio.Server) -> None:
         self._server = server
@@ -32,9 +47,23 @@ class AnswersInBytes:
 
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
         """Pass the methods on by both ways that servers know them."""
-        own = handlers | {"Answer": handlers["Answer"]._replace(response_serializer=None)}
+        own = {
+            verb: each._replace(request_deserializer=_or_malformed(each.request_deserializer))
+            for verb, each in handlers.items()
+        }
+        own["Answer"] = own["Answer"]._replace(response_serializer=None)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, own),))
         self._server.add_registered_method_handlers(service, own)
+
+
+def _or_malformed(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
+    def parsed(content: bytes) -> object:
+        try:
+            return parse(content)
+        except DecodeError:
+            return Malformed()
+
+    return parsed
 
 
 def own_identity(

@@ -1,12 +1,12 @@
 """A party's end of secure sums: an attempt's secrets in memory alone, its cost and what it reveals in the ledger first.
 
 One attempt at a time a release. A node that was started again has forgotten its secrets, so what was going on is lost
-and the coordinator begins a new attempt; nothing can be asked twice of the old one.
+and the coordinator begins a new attempt; nothing can be asked twice of the old one. It can still sign that it reveals
+nothing of that attempt, and take its charge back when enough others have (`aggregation.secure_sum.disclaim`).
 """
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,21 +16,21 @@ import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
-from scipy import sparse
 
-from aggregation.errors import Cheated, ConclaveError
-from aggregation.noise import NoiseStream
+from aggregation.errors import COORDINATOR, Cheated, ConclaveError
 from aggregation.secure_sum.advertise import Roster
 from aggregation.secure_sum.consistency import Consents, Survivors
 from aggregation.secure_sum.context import Context
+from aggregation.secure_sum.disclaim import Disclaimers, check_disclaimers, disclaim
 from aggregation.secure_sum.graph import drawn
-from aggregation.secure_sum.mask import MaskedBlock, block_count, block_length, block_start
+from aggregation.secure_sum.keys import Verify
+from aggregation.secure_sum.mask import MaskedBlock, block_count
 from aggregation.secure_sum.opening import Openings
 from aggregation.secure_sum.participant import Attempts, Participant
 from aggregation.secure_sum.share import Inbox
-from party.answers import MAXIMUM_BLOCK, Answers, noised
+from party.answers import Answers
 from party.ledger import Ledger
-from party.mechanisms import Answering, answering
+from party.masking import keep_masked, kept_masked, masked_file, pieces, vector
 from party.policy import event_of, times
 from party.runs import Run
 from protos.conclave.v1 import party_pb2, plan_pb2
@@ -45,7 +45,10 @@ MOST_ATTEMPTS: Final = 1000
 
 @dataclass
 class _Session:
-    """One attempt as it goes on. cells: the noised vector, piece by piece. sent: blocks that were masked so far."""
+    """One attempt as it goes on. cells: the noised vector, piece by piece. sent: blocks that were masked so far.
+
+    over: it was disclaimed.
+    """
 
     context: Context
     participant: Participant
@@ -55,6 +58,7 @@ class _Session:
     rows_at_once: int = 0
     group: bytes = b""
     sent: int = 0
+    over: bool = False
 
 
 class Sums:
@@ -66,11 +70,13 @@ class Sums:
         self._answers = answers
         self._sessions: dict[tuple[str, str], _Session] = {}
         self._begun: dict[tuple[str, str], Attempts] = {}
+        self._holders: dict[tuple[str, str, int], frozenset[str]] = {}
 
     def forget(self, run_id: str) -> None:
         """Drop the secrets of a run that ended."""
         self._sessions = {key: each for key, each in self._sessions.items() if key[0] != run_id}
         self._begun = {key: each for key, each in self._begun.items() if key[0] != run_id}
+        self._holders = {key: each for key, each in self._holders.items() if key[0] != run_id}
 
     async def round(self, run: Run, request: party_pb2.SecureSumRequest) -> AsyncGenerator[bytes, None]:
         """What this party says in one round; of the mask round, block by block.
@@ -79,6 +85,10 @@ class Sums:
         """
         try:
             release = run.release(request.release)
+            if request.round in (party_pb2.SUM_ROUND_DISCLAIM, party_pb2.SUM_ROUND_REFUND):
+                disclaims = request.round == party_pb2.SUM_ROUND_DISCLAIM
+                yield await (self._disclaim if disclaims else self._refund)(run, release, request)
+                return
             if request.round == party_pb2.SUM_ROUND_ADVERTISE:
                 yield await self._begin(run, release, request.attempt)
                 return
@@ -92,7 +102,8 @@ class Sums:
                 yield await self._spoken(session, request)
         except Cheated as error:
             log.warning("%s", error, extra={"event": "cheated", "run": run.id, "release": request.release})
-            raise Refusal(Reason.SECURE_SUM, str(error)) from None
+            who = error.who if error.who in run.terms.parties else ""
+            raise Refusal(Reason.SECURE_SUM, str(error), who=who) from None
         except ConclaveError as error:
             raise Refusal(Reason.SECURE_SUM, str(error)) from None
 
@@ -102,19 +113,64 @@ class Sums:
         going = self._sessions.get(key)
         if going is not None and going.context.attempt == attempt:
             return going.participant.advertise().encode()
+        context = await self._context(run, release, attempt)
+        if await self._ledger.used(run.id, release.name, attempt):
+            raise Refusal(
+                Reason.SECURE_SUM,
+                f"attempt {attempt} at {release.name} was charged or given up before, and its secrets are gone; begin "
+                "a new attempt.",
+            )
+        loop = asyncio.get_running_loop()
+        participant = await asyncio.to_thread(self._participant, run, release, context, loop)
+        self._sessions[key] = _Session(context, participant, masked_file(run, release.name, attempt))
+        return participant.advertise().encode()
+
+    async def _disclaim(self, run: Run, release: plan_pb2.Release, request: party_pb2.SecureSumRequest) -> bytes:
+        """The signature that this party reveals nothing of an attempt, whatever has become of its session.
+
+        That it never will is in the ledger first, which refuses where it did. The attempt's secrets and its masked
+        vector are dropped, but for who holds shares of the secrets.
+        """
+        attempt, what = request.attempt, {"run": run.id, "release": release.name, "attempt": request.attempt}
+        context = await self._context(run, release, attempt)
+        await self._ledger.disclaim(run.id, release.name, attempt)
+        session = self._sessions.get((run.id, release.name))
+        if session is not None and session.context.attempt == attempt:
+            del self._sessions[run.id, release.name]
+            session.over = True
+            if session.participant.holders is not None:
+                self._holders[run.id, release.name, attempt] = session.participant.holders
+        await asyncio.to_thread(masked_file(run, release.name, attempt).unlink, missing_ok=True)
+        log.info("gave up %s", context.title, extra={"event": "disclaimed"} | what)
+        return disclaim(context, self._identity.name, self._identity.signing_key.sign).encode()
+
+    async def _refund(self, run: Run, release: plan_pb2.Release, request: party_pb2.SecureSumRequest) -> bytes:
+        """Take back this party's own charge of an attempt that enough parties have disclaimed, if it has one.
+
+        Up to 16 parties all of the plan may hold shares; above that the neighbours, or all where this node, started
+        again, has forgotten who they are.
+        """
+        attempt, what = request.attempt, {"run": run.id, "release": release.name, "attempt": request.attempt}
+        context = await self._context(run, release, attempt)
+        if attempt in await self._ledger.attempted(run.id, release.name):
+            holders = frozenset(context.parties)
+            if drawn(context):
+                holders = self._holders.get((run.id, release.name, attempt), holders)
+            verify = await asyncio.to_thread(self._verifier, run)
+            await asyncio.to_thread(check_disclaimers, context, holders, Disclaimers.decode(request.message), verify)
+            await self._ledger.refund(run.id, release.name, attempt)
+            log.info("took back the charge of %s", context.title, extra={"event": "refunded"} | what)
+        return b""
+
+    async def _context(self, run: Run, release: plan_pb2.Release, attempt: int) -> Context:
+        """The attempt's context, made from the plan alone. Raises `Refusal` for a release that is not summed so."""
         if run.terms.privacy.trust != plan_pb2.TRUST_SECURE_SUM:
             raise Refusal(Reason.PLAN, "this plan trusts an aggregator; it has no secure sum.")
         if attempt >= MOST_ATTEMPTS:
             raise Refusal(Reason.REQUEST, f"{attempt} attempts at {release.name} are more than any run makes.")
-        if attempt in await self._ledger.attempted(run.id, release.name):
-            raise Refusal(
-                Reason.SECURE_SUM,
-                f"attempt {attempt} at {release.name} was charged before this node was started again, and its secrets "
-                "are gone; begin a new attempt.",
-            )
         counts = await self._answers.clean(run, release)
         privacy = run.terms.privacy
-        context = Context.of(
+        return Context.of(
             run=run.id,
             plan_hash=run.plan_hash.hex(),
             sum=release.name,
@@ -124,15 +180,9 @@ class Sums:
             dropouts=privacy.dropouts,
             colluders=privacy.colluders,
         )
-        loop = asyncio.get_running_loop()
-        participant = await asyncio.to_thread(self._participant, run, release, context, loop)
-        self._sessions[key] = _Session(context, participant, run.folder / f"{release.name}.{attempt}.masked")
-        return participant.advertise().encode()
 
-    def _participant(
-        self, run: Run, release: plan_pb2.Release, context: Context, loop: asyncio.AbstractEventLoop
-    ) -> Participant:
-        """On a thread; `loop` is where the ledger is written from."""
+    def _verifier(self, run: Run) -> Verify:
+        """Checks signatures by the keys of this run's parties. On a thread."""
         keys = {name: each.public_key() for name, each in run.peers().items()}
         own = self._identity
 
@@ -146,16 +196,23 @@ class Sums:
                 return False
             return True
 
+        return verify
+
+    def _participant(
+        self, run: Run, release: plan_pb2.Release, context: Context, loop: asyncio.AbstractEventLoop
+    ) -> Participant:
+        """On a thread; `loop` is where the ledger is written from."""
+
         def remember(survivors: bytes) -> None:
             noting = self._ledger.reveal(run.id, release.name, context.attempt, survivors)
             asyncio.run_coroutine_threadsafe(noting, loop).result()
 
         return Participant(
             context,
-            own.name,
+            self._identity.name,
             attempts=self._begun.setdefault((run.id, release.name), Attempts()),
-            sign=own.signing_key.sign,
-            verify=verify,
+            sign=self._identity.signing_key.sign,
+            verify=self._verifier(run),
             remember=remember,
         )
 
@@ -198,25 +255,24 @@ class Sums:
         await asyncio.to_thread(participant.receive, Inbox.decode(request.message))
         if session.cells is None:
             counts = await self._answers.clean(run, release)
-            if not 1 <= request.rows_at_once * counts.shape[1] * 4 <= MAXIMUM_BLOCK:
-                raise Refusal(
-                    Reason.REQUEST,
-                    f"{request.rows_at_once} rows at once are none or over the limit; use 1 to "
-                    f"{MAXIMUM_BLOCK // (4 * counts.shape[1])}.",
-                )
-            charged = await self._ledger.attempted(run.id, release.name)
-            if context.attempt not in charged and len(charged) >= times(release, run.terms):
+            self._answers.limits.check_block(request.rows_at_once, counts.shape[1])
+            await self._answers.limits.pace(counts.shape[0])
+            charged, paid = await self._ledger.attempted(run.id, release.name), times(release, run.terms)
+            if context.attempt not in charged and len(charged) >= paid:
+                often = "1 attempt" if paid == 1 else f"{paid} attempts"
                 raise Refusal(
                     Reason.BUDGET,
-                    f"the plan pays for {times(release, run.terms)} attempts at {release.name}, and all are charged.",
+                    f"the plan pays for {often} at {release.name}, and {'it is' if paid == 1 else 'all are'} charged.",
                 )
-            key = await self._ledger.reserve(run.id, release.name, event_of(release), attempt=context.attempt)
+            key = await self._ledger.reserve(
+                run.id, release.name, event_of(release), attempt=context.attempt, masked=True
+            )
             session.rows_at_once = request.rows_at_once
-            vector = _vector(run, release, counts, self._identity.name, key, request.rows_at_once)
-            session.cells = _pieces(vector, context)
+            noisy = vector(run, release, counts, self._identity.name, key, request.rows_at_once)
+            session.cells = pieces(noisy, context)
             session.masked.unlink(missing_ok=True)
         elif request.rows_at_once != session.rows_at_once:
-            raise Cheated("the coordinator", f"asks for the vector of {context.title} in other rows than before.")
+            raise Cheated(COORDINATOR, f"asks for the vector of {context.title} in other rows than before.")
         for index in range(request.first_block, block_count(context)):
             yield await asyncio.to_thread(self._block, session, index)
             if index == 0:
@@ -224,50 +280,15 @@ class Sums:
 
     def _block(self, session: _Session, index: int) -> bytes:
         """One masked block, from disk or made and put there. On a thread."""
-        context = session.context
         assert session.cells is not None
-        with open(session.masked, "ab", opener=_private) as file:
-            while session.sent <= index:
-                block = session.participant.block(next(session.cells))
-                file.write(block.cells.astype("<u4", copy=False).tobytes())
-                session.group = block.group
-                session.sent += 1
-                if session.sent > index:
-                    return block.encode()
-        cells = np.fromfile(session.masked, "<u4", block_length(context, index), offset=4 * block_start(index))
-        return MaskedBlock(session.group, self._identity.name, index, cells.astype(np.uint32)).encode()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _vector(
-    run: Run,
-    release: plan_pb2.Release,
-    clean: sparse.csr_array,
-    party: str,
-    key: bytes,
-    rows_at_once: int,
-) -> Iterator[NDArray[np.int32]]:
-    """The bounded sum with this party's noise, flat, so many rows at once; noised as `Answers` noises its blocks."""
-    mechanism: Answering = answering(release)
-    for batch, start in enumerate(range(0, clean.shape[0], rows_at_once)):
-        if run.terms.privacy.insecure_reproducible_noise:
-            stream = NoiseStream.insecure(run.terms.seed, party, release.name, str(batch))
-        else:
-            stream = NoiseStream.from_key(key).child(batch)
-        yield noised(clean[start : start + rows_at_once], mechanism, stream).reshape(-1)
-
-
-def _pieces(vector: Iterator[NDArray[np.int32]], context: Context) -> Iterator[NDArray[np.int32]]:
-    """The same cells in the lengths of the sum's blocks."""
-    rest = np.empty(0, np.int32)
-    for index in range(block_count(context)):
-        length = block_length(context, index)
-        held = [rest]
-        while sum(each.size for each in held) < length:
-            held.append(next(vector))
-        joined = np.concatenate(held) if len(held) > 1 else held[0]
-        rest = joined[length:]
-        yield joined[:length]
+        if session.over:
+            raise ConclaveError(f"This party gave up {session.context.title}. Begin a new attempt.")
+        while session.sent <= index:
+            block = session.participant.block(next(session.cells))
+            keep_masked(session.masked, block.cells)
+            session.group = block.group
+            session.sent += 1
+            if session.sent > index:
+                return block.encode()
+        cells = kept_masked(session.masked, session.context, index)
+        return MaskedBlock(session.group, self._identity.name, index, cells).encode()

@@ -100,6 +100,7 @@ def job_of(
         directions=str(_provided(artefacts, "directions", task.directions_sha256)) if asks.kind == "moments" else "",
         census=str(run.census(release.name)),
         census_key=census_key.hex(),
+        memory=config.limits.memory_mib,
     )
 
 
@@ -243,7 +244,7 @@ def _width(mechanism: Answering) -> int | None:
 def _provided(artefacts: Artefacts, kind: str, sha256: bytes) -> Path:
     """Where an artefact is. Raises `Refusal` (ARTEFACT) when it never came."""
     path = artefacts.path(sha256)
-    if not path.exists():
+    if len(sha256) != hashlib.sha256().digest_size or not path.exists():
         were, them = ("were", "them") if kind.endswith("s") else ("was", "it")
         raise Refusal(Reason.ARTEFACT, f"the {kind} {were} never provided; send {them} first.")
     return path

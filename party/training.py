@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from party.job import STORAGE, UNKNOWN, Job
+from party.job import MEMORY, STORAGE, UNKNOWN, Job
 from party.storage import full
 from protos.refusal import Reason, Refusal
 
@@ -40,7 +40,7 @@ class Training:
         return time.monotonic() - self.started
 
     async def run(self, job: Job, turn: asyncio.Semaphore, *, party: str, frank: bool) -> None:
-        """Do the job when it is its turn. Raises `Refusal` (SHARD, STORAGE, TRAINING) when there is no result.
+        """Do the job when it is its turn. Raises `Refusal` (MEMORY, SHARD, STORAGE, TRAINING) when there is no result.
 
         frank: whether the caller may read what is wrong with the shard. Of private text it may not: such a sentence can
         name files and say that rows are unusable, and why. The party's own log has it in any case.
@@ -53,6 +53,8 @@ class Training:
         log.error("training failed: %s", sentence)
         if kind == STORAGE:
             raise full(party)
+        if kind == MEMORY:
+            raise Refusal(Reason.MEMORY, f"training at party {party}: {sentence}")
         if kind in _SHARD_FAILURES and not frank:
             sentence = "the shard cannot be used as the plan asks. Its own log says why."
         raise Refusal(Reason.SHARD if kind in _SHARD_FAILURES else Reason.TRAINING, sentence)

@@ -10,6 +10,7 @@ import ctypes
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -21,7 +22,7 @@ from typing import Final, TextIO
 import numpy as np
 from scipy import sparse
 
-from party.job import STORAGE, Job, release_of
+from party.job import MEMORY, STORAGE, Job, release_of
 from party.storage import is_full
 
 _NICENESS: Final = 10
@@ -63,11 +64,18 @@ def attempt(job: Job, progress: Callable[[int], None]) -> tuple[str, str] | None
         if is_full(error):
             return STORAGE, str(error)
         return type(error).__name__, str(error)
-    except Exception as error:  # libraries wrap what the disk says in errors of their own
+    except Exception as error:  # libraries wrap what the disk or the system says in errors of their own
+        if is_exhausted(error):
+            return MEMORY, f"it needs more than the {job.memory:,} MiB that [limits] memory_mib allows."
         if not is_full(error):
             raise
         return STORAGE, "the disk is full or read-only."
     return None
+
+
+def is_exhausted(error: BaseException) -> bool:
+    """Whether an error says that there is no more memory: Python's own, or what torch makes of its own."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "alloc" in str(error).lower())
 
 
 def save_counts(path: Path, counts: sparse.csr_array) -> None:
@@ -106,6 +114,13 @@ def _die_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def _hold_at_most(mebibytes: int) -> None:
+    """Have the kernel refuse more memory than that, where it can: what is exhausted is then this process alone."""
+    if mebibytes and sys.platform == "linux":
+        size = mebibytes * 2**20
+        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+
+
 def _first_line() -> bytes:
     line = bytearray()
     while byte := os.read(0, 1):
@@ -128,6 +143,7 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING)
     job = Job.from_json(_first_line())
     _die_with(job.parent)
+    _hold_at_most(job.memory)
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
 

@@ -30,11 +30,14 @@ COORDINATOR_NAME: Final = r"^[a-z0-9]([a-z0-9.-]{0,62}[a-z0-9])?$"
 SIGNING_USAGE: Final = x509.ObjectIdentifier("2.25.24892344554201403424820970742733244304")
 """2.25 and the UUID of `urn:conclave:signing` (version 5, in the namespace of URLs)."""
 
+LONGEST_NAME: Final = 100
+"""Characters of a name that a sentence shows."""
+
 BACKDATED: Final = timedelta(minutes=5)
 CRL_YEARS: Final = 10
 _YEAR: Final = timedelta(days=365)
 
-_UNREADABLE: Final = (
+UNREADABLE: Final = (
     ValueError,
     TypeError,
     UnsupportedAlgorithm,
@@ -167,7 +170,7 @@ def check_name(name: str, role: Role) -> None:
             if role is Role.PARTY
             else "a host name in lower case, at most 64 long, such as coordinator.consortium.example"
         )
-        raise IdentityError(f'"{name}" is not a name that a {role} can have. Use {right}.')
+        raise IdentityError(f'"{shown_name(name)}" is not a name that a {role} can have. Use {right}.')
 
 
 def new_keys() -> tuple[EllipticCurvePrivateKey, Ed25519PrivateKey]:
@@ -204,7 +207,7 @@ def read_request(pem: bytes) -> Request:
         whole = len(requests) == 2 and all(each.is_signature_valid for each in requests)
         keys = [each.public_key() for each in requests]
         names = {_common_name(each.subject) for each in requests}
-    except _UNREADABLE:
+    except UNREADABLE:
         whole, keys, names = False, [], set()
     if not whole:
         raise IdentityError(
@@ -228,7 +231,7 @@ def read_bundle(pem: bytes, where: str) -> Bundle:
     try:
         transport, signing, authority = (_whole(x509.load_pem_x509_certificate(x)) for x in _blocks(pem, "CERTIFICATE"))
         authority.verify_directly_issued_by(authority)
-    except (*_UNREADABLE, InvalidSignature):
+    except (*UNREADABLE, InvalidSignature):
         raise IdentityError(
             f"{where} is not a bundle of three certificates (transport, signing, authority). Use the file that "
             "`coordinator provision` wrote, whole."
@@ -243,7 +246,7 @@ def read_certificate(der: bytes) -> x509.Certificate:
         if not der.endswith(b"\x00" + certificate.signature):
             raise ValueError("the signature is not a whole number of bytes, so its last bits could be anything")
         return certificate
-    except _UNREADABLE:
+    except UNREADABLE:
         raise IdentityError("a certificate cannot be read: it was damaged or changed. Ask for it again.") from None
 
 
@@ -257,7 +260,7 @@ def read_keys(pem: bytes, where: str) -> tuple[EllipticCurvePrivateKey, Ed25519P
     """The transport key and the signing key of a key file. Raises `IdentityError`; `where` names the file in it."""
     try:
         keys = [serialization.load_pem_private_key(each, password=None) for each in _blocks(pem, "PRIVATE KEY")]
-    except _UNREADABLE:
+    except UNREADABLE:
         keys = []
     match keys:
         case [EllipticCurvePrivateKey() as transport, Ed25519PrivateKey() as signing] if _is_p256(
@@ -283,9 +286,9 @@ def subject_of(certificate: x509.Certificate) -> tuple[Role, str, Use] | None:
         (urn,) = names.get_values_for_type(x509.UniformResourceIdentifier)
         urn_word, conclave, role_word, name, use_word = urn.split(":")
         role, use = Role(role_word), Use(use_word)
-    except (*_UNREADABLE, x509.ExtensionNotFound):
+    except (*UNREADABLE, x509.ExtensionNotFound):
         return None
-    if (urn_word, conclave) != ("urn", "conclave") or usage != [_USAGE[role, use]]:
+    if (urn_word, conclave) != ("urn", "conclave") or usage != [_USAGE[role, use]] or name != shown_name(name):
         return None
     return role, name, use
 
@@ -330,7 +333,7 @@ class RevocationList:
             revocations = x509.load_pem_x509_crl(pem)
             valid = revocations.is_signature_valid(self._authority.public_key())  # type: ignore[arg-type]
             serials = frozenset(each.serial_number for each in revocations)
-        except _UNREADABLE:
+        except UNREADABLE:
             valid, serials = False, frozenset()
         if not valid:
             raise IdentityError(
@@ -380,7 +383,7 @@ def check_issued(certificate: x509.Certificate, authority: x509.Certificate, who
     """Raises `IdentityError` unless `authority` signed this certificate; `whose` begins the sentence."""
     try:
         certificate.verify_directly_issued_by(authority)
-    except (*_UNREADABLE, InvalidSignature):
+    except (*UNREADABLE, InvalidSignature):
         raise IdentityError(
             f"{whose} was issued by another authority, not by {_shown(authority)} ({fingerprint(authority)}). "
             "All ends of a federation need certificates of one authority: have a request signed there "
@@ -462,7 +465,12 @@ def _common_name(subject: x509.Name) -> str:
 
 
 def _shown(certificate: x509.Certificate) -> str:
-    return certificate.subject.rfc4514_string().removeprefix("CN=")
+    return shown_name(certificate.subject.rfc4514_string().removeprefix("CN="))
+
+
+def shown_name(name: str) -> str:
+    """A name from a certificate or a request as a terminal may see it, and never long."""
+    return "".join(each if each.isprintable() else "?" for each in name[:LONGEST_NAME])
 
 
 def _is_p256(key: object) -> bool:

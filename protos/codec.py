@@ -4,6 +4,7 @@ A receiver knows beforehand which dtype and shape it asked for, so it allocates 
 place, and refuses anything else before it reads a byte of it.
 """
 
+import zlib
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +14,9 @@ from protos.conclave.v1 import tensor_pb2
 
 CHUNK_BYTES: Final = 960 * 1024
 """Bytes of a tensor in one message; with its framing the message stays under 1 MiB."""
+
+MOST_AXES: Final = 8
+"""Axes of a shape that a message spells out."""
 
 _WIRE: Final = {
     np.dtype("<i4"): tensor_pb2.DTYPE_INT32,
@@ -37,8 +41,8 @@ def header_and_bytes(array: NDArray[Any]) -> tuple[tensor_pb2.TensorHeader, memo
         raise ValueError(
             f"a tensor of dtype {array.dtype} cannot travel; convert it to one of int32, int64, float32, float64, uint8"
         )
-    header = tensor_pb2.TensorHeader(dtype=_WIRE[little.dtype], shape=array.shape)
-    return header, memoryview(little.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+    raw = memoryview(little.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+    return tensor_pb2.TensorHeader(dtype=_WIRE[little.dtype], shape=array.shape, crc32=zlib.crc32(raw)), raw
 
 
 class TensorReader:
@@ -53,6 +57,7 @@ class TensorReader:
         self._array: NDArray[Any] | None = None
         self._raw: NDArray[np.uint8] = np.empty(0, np.uint8)
         self._filled = 0
+        self._crc32: int | None = None
 
     def put(self, header: tensor_pb2.TensorHeader | None, offset: int, data: bytes | memoryview) -> NDArray[Any] | None:
         """Take the next chunk in its parts; returns the tensor when it is whole, else None. Raises `MalformedTensor`.
@@ -72,7 +77,11 @@ class TensorReader:
             raise MalformedTensor("an empty chunk came before the tensor was whole")
         self._raw[self._filled : end] = np.frombuffer(data, np.uint8)
         self._filled = end
-        return self._array if end == self._raw.size else None
+        if end < self._raw.size:
+            return None
+        if self._crc32 is not None and zlib.crc32(self._raw.data) != self._crc32:
+            raise MalformedTensor("its bytes were changed on the way: their checksum is another")
+        return self._array
 
     def _open(self, header: tensor_pb2.TensorHeader | None) -> None:
         if header is None:
@@ -82,6 +91,8 @@ class TensorReader:
             name = tensor_pb2.DType.Name(header.dtype) if header.dtype in _WIRE.values() else header.dtype
             raise MalformedTensor(f"dtype {name} came where {self._dtype.name} was asked for")
         if shape != self._shape:
-            raise MalformedTensor(f"shape {list(shape)} came where {list(self._shape)} was asked for")
+            came = list(shape) if len(shape) <= MOST_AXES else f"of {len(shape)} axes"
+            raise MalformedTensor(f"shape {came} came where {list(self._shape)} was asked for")
+        self._crc32 = header.crc32 if header.HasField("crc32") else None
         self._array = np.empty(self._shape, self._dtype)
         self._raw = self._array.reshape(-1).view(np.uint8)

@@ -68,7 +68,7 @@ def unframed(message: bytes) -> Piece:
             else:
                 return _parsed(message)
     except IndexError:
-        raise DecodeError("the message ends within a field") from None
+        raise DecodeError("the message ends within a field, or a number in it has more than 64 bits") from None
     return Piece(batch, header, offset, data)
 
 
@@ -104,6 +104,8 @@ def _number(view: memoryview, at: int) -> tuple[int, int]:
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if value >> 64:
+                raise IndexError
             return value, at
         shift += 7
         if shift > 63:

@@ -8,8 +8,12 @@ from typing import Final, NoReturn
 
 import grpc
 
+LONGEST: Final = 2000
+"""Bytes of a sentence. gRPC sends each of them as three at most, in a header of which a caller takes 8 KiB."""
+
 REASON_KEY: Final = "conclave-reason"
 RULE_KEY: Final = "conclave-rule"
+WHO_KEY: Final = "conclave-who"
 
 
 class Reason(StrEnum):
@@ -43,6 +47,10 @@ class Reason(StrEnum):
     """The party's disk does not take what must be on it before anything leaves."""
     SECURE_SUM = "secure-sum"
     """What was asked in a secure sum breaks its rules, or the attempt is not going on."""
+    BUSY = "busy"
+    """Too many calls at a time or a second; the same call may be made later."""
+    MEMORY = "memory"
+    """More memory than the party's own limits give a run."""
     OTHER = "other"
 
 
@@ -61,23 +69,30 @@ _STATUS: Final = {
     Reason.DRAINING: grpc.StatusCode.UNAVAILABLE,
     Reason.STORAGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.SECURE_SUM: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.MEMORY: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.OTHER: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
 
 class Refusal(Exception):
-    """A party's no. `rule` names the policy's rule where `reason` is POLICY, else it is empty."""
+    """A party's no. `rule` names the policy's rule where `reason` is POLICY, else it is empty.
 
-    def __init__(self, reason: Reason, sentence: str, rule: str = "") -> None:
+    who: the party of the plan whose message is at fault where `reason` is SECURE_SUM, as far as it is one's.
+    """
+
+    def __init__(self, reason: Reason, sentence: str, rule: str = "", *, who: str = "") -> None:
+        sentence = printable(sentence)
         super().__init__(sentence)
         self.reason = reason
         self.sentence = sentence
         self.rule = rule
+        self.who = who
 
 
 async def abort(context: grpc.aio.ServicerContext, refusal: Refusal) -> NoReturn:  # type: ignore[type-arg]
     """End the call with this refusal. Always raises grpc's own abort error."""
-    metadata = ((REASON_KEY, refusal.reason.value), (RULE_KEY, refusal.rule))
+    metadata = ((REASON_KEY, refusal.reason.value), (RULE_KEY, refusal.rule), (WHO_KEY, refusal.who))
     await context.abort(_STATUS[refusal.reason], refusal.sentence, metadata)
 
 
@@ -90,4 +105,13 @@ def refusal_of(error: grpc.aio.AioRpcError) -> Refusal | None:
         reason = Reason(metadata[REASON_KEY])
     except ValueError:
         reason = Reason.OTHER
-    return Refusal(reason, error.details() or "no reason given", metadata.get(RULE_KEY, ""))
+    who = metadata.get(WHO_KEY, "")
+    return Refusal(reason, (error.details() or "").strip() or "no reason given", metadata.get(RULE_KEY, ""), who=who)
+
+
+def printable(sentence: str) -> str:
+    """A sentence as a terminal may see it, whatever names the other end put into it: printable, and never long."""
+    encoded = "".join(each if each.isprintable() else "?" for each in sentence[:LONGEST]).encode()
+    if len(encoded) <= LONGEST and len(sentence) <= LONGEST:
+        return encoded.decode()
+    return encoded[: LONGEST - 3].decode(errors="ignore") + "..."

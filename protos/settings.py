@@ -12,12 +12,17 @@ import types
 import typing
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 Model = TypeVar("Model", bound="Settings")
 Location = tuple[str | int, ...]
+
+LARGEST: Final = 16 << 20
+DEEPEST: Final = 32
+LONGEST: Final = 1000
+"""Bytes of a file, how deep its tables may be nested, and characters of a sentence about them."""
 
 
 class SettingsError(ValueError):
@@ -33,7 +38,11 @@ class Settings(BaseModel):
 def read_settings(path: Path, model: type[Model]) -> Model:
     """Read `path` as TOML and check it against `model`. Raises `SettingsError`."""
     try:
-        text = path.read_bytes().decode("utf-8")
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise SettingsError(f"{path} is larger than {LARGEST >> 20} MiB, so it was not read.")
+        text = content.decode("utf-8")
     except FileNotFoundError:
         raise SettingsError(f"{path}: there is no such file.") from None
     except IsADirectoryError:
@@ -44,8 +53,11 @@ def read_settings(path: Path, model: type[Model]) -> Model:
         raise SettingsError(f"{path} cannot be read: {error.strerror}.") from None
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path} is not TOML: {error}.") from None
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError of another kind
+        why = "it is nested too deep" if isinstance(error, RecursionError) else printable(str(error))
+        raise SettingsError(f"{path} is not TOML: {why}.") from None
+    if (odd := _odd(tables)) is not None:
+        raise SettingsError(f"{path} is not TOML that can be used: {odd}.")
     return check_settings(tables, model, path.name, text)
 
 
@@ -56,10 +68,10 @@ def check_settings(tables: dict[str, Any], model: type[Model], name: str, text: 
     except ValidationError as error:
         # A misspelt key is also a missing one: say what was misspelt.
         first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
-        location = tuple(part for part in first["loc"] if not (isinstance(part, str) and "[" in part))
+        location = _keys(first["loc"], unknown=first["type"] == "extra_forbidden")
         line = line_of(location, text)
         where = f"{name}, line {line}" if line else name
-        raise SettingsError(f"{where}: {_sentence(first, location, model)}") from None
+        raise SettingsError(printable(f"{where}: {_sentence(first, location, model)}")) from None
 
 
 def is_loopback(host: str) -> bool:
@@ -84,7 +96,7 @@ def line_of(location: Location, text: str) -> int | None:
     found: list[int] = []
     header: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
-        opened = re.match(r"\s*\[+\s*([^\]]+?)\s*\]+\s*(#.*)?$", line)
+        opened = re.fullmatch(r"\[{1,2}([^\]]+)\]{1,2}\s*(#.*)?", line.strip())
         if opened:
             header = [part.strip().strip("\"'") for part in opened.group(1).split(".")]
             if header == names:
@@ -96,6 +108,37 @@ def line_of(location: Location, text: str) -> int | None:
         if (starts and header == tables) or inline:
             found.append(number)
     return found[0] if len(found) == 1 else None
+
+
+def _keys(location: Location, *, unknown: bool) -> Location:
+    """The keys alone, without what pydantic adds of its own where a value may be of several kinds (`list[str]`).
+
+    unknown: the last is a key that nobody knows, whatever it looks like.
+    """
+    last = len(location) - 1 if unknown else len(location)
+    return tuple(part for at, part in enumerate(location) if at == last or not (isinstance(part, str) and "[" in part))
+
+
+def _odd(tables: dict[str, Any]) -> str | None:
+    """What makes TOML of no use though it could be read: depth, or an integer that TOML's 64 bits do not hold."""
+    layer: list[Any] = [tables]
+    for _ in range(DEEPEST):
+        if any(isinstance(each, int) and not -(2**63) <= each < 2**63 for each in layer):
+            return "an integer in it has more than 64 bits"
+        layer = [inner for each in layer for inner in _inner(each)]
+        if not layer:
+            return None
+    return "it is nested too deep"
+
+
+def _inner(value: Any) -> Sequence[Any]:
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def printable(text: str) -> str:
+    """A sentence as a terminal may see it: whatever a file says, on one line, without control characters."""
+    text = "".join(each if each.isprintable() else "?" for each in text[: LONGEST + 1])
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
 def _sentence(error: Any, location: Location, model: type[BaseModel]) -> str:

@@ -24,6 +24,7 @@ from protos.certificates import (
     Use,
     check_certificate,
     read_certificate,
+    shown_name,
     subject_of,
 )
 from protos.conclave.v1 import party_pb2
@@ -108,9 +109,11 @@ def check(
         canonical = False
     if not canonical:
         raise IdentityError(f"{whose} is signed but is not canonical JSON. Install the same Conclave at both ends.")
-    if fields.get("kind") != kind:
+    said = fields.get("kind")
+    if said != kind:
+        other = shown_name(said) if isinstance(said, str) else "statement of no kind"
         raise IdentityError(
-            f'{whose} is signed but is a "{fields.get("kind")}", not a "{kind}": one statement was put in place of '
+            f'{whose} is signed but is a "{other}", not a "{kind}": one statement was put in place of '
             "another, or the two ends run different versions of Conclave."
         )
     return dict(fields)

@@ -190,10 +190,12 @@ async def test_heartbeats_keep_a_training_from_being_late(node):
     assert told.lines == []
 
 
-async def test_a_node_that_is_about_to_end_is_lost_for_a_while_and_has_not_refused(node):
+async def test_a_node_that_is_about_to_end_or_busy_is_lost_for_a_while_and_has_not_refused(node):
     node.party.refuses = Refusal(Reason.DRAINING, "party north is about to end.")
     async with linked(node) as (link, _):
         assert await join(link) == Lost(f"its node at {node.address} is about to end")
+        node.party.refuses = Refusal(Reason.BUSY, "party north is busy.")
+        assert await join(link) == Lost(f"its node at {node.address} is asked too much at once")
         node.party.refuses = Refusal(Reason.STORAGE, "party north's disk is full.")
         assert isinstance(await join(link), Refused)
         node.party.refuses = None

@@ -14,12 +14,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from coordinator.errors import PlanError, RunError
-from coordinator.observing import Everyone, Logged, Metrics, Unobserved, serve_metrics
+from coordinator.observing import Everyone, Logged, Metrics, Unobserved, serve_metrics, traced_to
 from protos.logs import FIELDS, json_lines
 
 HOUSE = Path(__file__).parents[2]
 DOCUMENT = (HOUSE / "docs/metrics.md").read_text()
-CODE = sorted((HOUSE / "coordinator").rglob("*.py")) + sorted((HOUSE / "party").rglob("*.py"))
+CODE = [path for room in ("coordinator", "party", "protos") for path in sorted((HOUSE / room).rglob("*.py"))]
 SECRET = "the patient in room nine"
 
 
@@ -170,6 +170,14 @@ def event_names():
                     choices = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
                     found |= {e.value for e in choices if isinstance(e, ast.Constant) and isinstance(e.value, str)}
     return found
+
+
+def test_a_place_for_traces_that_is_none_is_told_before_anything_begins(tmp_path):
+    pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")
+    with pytest.raises(PlanError, match=r'--traces: "ftp://here" is no address'), traced_to("ftp://here"):
+        raise AssertionError("something began")
+    with pytest.raises(RunError, match=r"cannot be written: No such file or directory"), traced_to("/no/such/file"):
+        raise AssertionError("something began")
 
 
 def test_the_documentation_names_every_metric_and_no_other():

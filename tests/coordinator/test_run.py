@@ -14,7 +14,9 @@ import sys
 import threading
 import time
 import tomllib
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from functools import partial
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +30,7 @@ from coordinator.plan import read_plan
 from coordinator.store import RunIndex, RunStore
 from coordinator.template import template
 from coordinator.terms import bind
+from party.command import main as party_command
 from protos.certificates import fingerprint, read_bundle
 from protos.identity import write_private
 
@@ -79,13 +82,18 @@ def toml(value):
     return json.dumps(value)
 
 
+@pytest.fixture(scope="module")
+def serving(warm_parties):
+    """`serving(...)`: `party serve` processes, as a context manager that yields their addresses by name."""
+    return partial(served, warm_parties)
+
+
 @contextmanager
-def serving(tables, folder, federation=None):
-    """`party serve` processes with these tables as their files; yields their addresses by name.
+def served(warm, tables, folder, federation=None):
+    """Party processes with these tables as their files.
 
     federation: a folder whose authority vouches for them; in plain text without one.
     """
-    command = Path(sys.executable).with_name("party")
     with ExitStack() as stack:
         nodes = {}
         identities = {} if federation is None else {name: identified(name, folder, federation) for name in tables}
@@ -100,15 +108,12 @@ def serving(tables, folder, federation=None):
             lines += [f"{table} = {toml(party[table])}" for table in ("shard", "policy")]
             file.write_text("\n".join(lines))
             if not party["policy"]["simulation"]:
-                subprocess.run([command, "account", "open", "--config", file], check=True, capture_output=True)
-            node = subprocess.Popen(
-                [command, "serve", "--config", file, "--json"],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            stack.callback(stop, node)
-            nodes[name] = node
+                with redirect_stdout(StringIO()):
+                    assert party_command(["account", "open", "--config", str(file)]) == 0
+            serve = ["serve", "--config", str(file), "--json"]
+            with (folder / f"{name}.log").open("a") as log:
+                nodes[name] = warm.start(serve, cwd=folder, environment=dict(os.environ), stderr=log)
+            stack.callback(stop, nodes[name])
         yield {name: json.loads(node.stdout.readline())["address"] for name, node in nodes.items()}
 
 
@@ -130,7 +135,6 @@ def stop(node):
         node.kill()
         node.wait()
     node.stdout.close()
-    node.stderr.close()
 
 
 def connected(text, addresses):
@@ -159,7 +163,7 @@ def run_connected(text, addresses, output, *options):
 
 
 @pytest.fixture(scope="module")
-def addresses(tmp_path_factory):
+def addresses(serving, tmp_path_factory):
     """Parties that serve for all tests here, and can pay for all of them."""
     folder = tmp_path_factory.mktemp("parties")
     write_texts(folder)
@@ -312,11 +316,12 @@ def test_teachers_of_party_processes_give_a_student_with_every_release_in_its_pr
     vectors = [line.split() for line in (student / "vectors.txt").read_text().splitlines()]
     assert vectors[0] == ["60", "8"]
     assert np.isfinite(np.array([line[1:] for line in vectors[1:]], dtype=float)).all()
+    if name == "threshold at the coordinator":
+        check_that_noised_labels_alone_are_kept(home)
 
 
-@pytest.mark.slow
-def test_where_the_coordinator_draws_the_noise_it_keeps_noised_labels_alone(addresses, home):
-    assert run_connected(teaching(["votes", "hidden"], *THRESHOLD), addresses, "out") == 0
+def check_that_noised_labels_alone_are_kept(home):
+    """What the store of a run has whose noise the coordinator drew."""
     (run,) = api.runs()
     store = RunIndex().find(run.id)
     try:
@@ -334,7 +339,7 @@ def test_where_the_coordinator_draws_the_noise_it_keeps_noised_labels_alone(addr
     assert {path.name for path in (home / "out").iterdir()} >= {"run.sqlite", "student"}
 
 
-def test_a_party_that_keeps_its_votes_refuses_a_coordinator_that_wants_them(plan, home, capsys):
+def test_a_party_that_keeps_its_votes_refuses_a_coordinator_that_wants_them(plan, home, capsys, serving):
     tables = api.party_tables(plan)
     tables["party-1"]["policy"]["clear_votes"] = False
     with serving(tables, home) as addresses:
@@ -375,7 +380,7 @@ def test_reproducible_noise_gives_no_guarantee_and_says_so_everywhere(addresses,
     assert json.loads((home / "out/student/privacy.json").read_text())["epsilon"] is None
 
 
-def test_a_party_whose_text_is_private_refuses_reproducible_noise(plan, home, capsys):
+def test_a_party_whose_text_is_private_refuses_reproducible_noise(plan, home, capsys, serving):
     tables = api.party_tables(plan)
     tables["party-2"]["policy"]["simulation"] = False
     provisioning.make(home / "federation", "coordinator.example")
@@ -390,13 +395,14 @@ def test_a_party_whose_text_is_private_refuses_reproducible_noise(plan, home, ca
 
 
 @pytest.mark.slow
-def test_running_a_plan_again_says_that_it_pays_again(plan, home, capsys):
+def test_running_a_plan_again_says_that_it_pays_again_and_draws_other_noise(plan, home, capsys, serving):
     with serving(api.party_tables(plan), home) as addresses:
         Path("connect.toml").write_text(connected(SMALL, addresses))
         assert main(["run", "connect.toml", "--output", "one"]) == 0
         assert "ran before" not in capsys.readouterr().err
         assert main(["run", "connect.toml", "--output", "two"]) == 0
         assert "running it again pays again" in capsys.readouterr().err
+        assert (home / "one/student/vectors.txt").read_bytes() != (home / "two/student/vectors.txt").read_bytes()
         capsys.readouterr()
         # The lifetime cap of twice the plan's epsilon is used up now: the ledger, not the coordinator, says no.
         assert main(["run", "connect.toml", "--output", "three"]) == 1
@@ -404,7 +410,7 @@ def test_running_a_plan_again_says_that_it_pays_again(plan, home, capsys):
     assert re.search(r"party party-\d refused to join: the ledger cannot pay", said)
 
 
-def test_a_party_that_is_not_there_is_named_and_nothing_is_published(plan, home, capsys):
+def test_a_party_that_is_not_there_is_named_and_nothing_is_published(plan, home, capsys, serving):
     tables = api.party_tables(plan)
     with serving({name: tables[name] for name in list(tables)[:1]}, home) as addresses:
         gone = addresses | {"party-2": "127.0.0.1:9"}
@@ -430,32 +436,44 @@ def test_the_python_api_works_inside_a_running_loop_as_in_a_notebook(addresses):
     assert api.report(result.run)["status"] == "finished"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "text",
-    [
-        teaching(["moments"], text=FOUR),
+SAME = {
+    "moments": (teaching(["moments"], text=FOUR), "discrete-gaussian"),
+    "votes, hidden states and counts": (
         teaching(["votes", "hidden", "counts"], 'layers = ["centre", "context"]', text=FOUR),
-        teaching(["votes", "hidden"], *THRESHOLD, text=FOUR),
-        private_training(teaching(["votes", "hidden"], text=FOUR)),
-    ],
-    ids=["moments", "votes, hidden states and counts", "threshold at the coordinator", "private training"],
-)
-def test_actors_and_party_processes_give_the_same_student_byte_for_byte(home, text):
-    text = text.replace("dropouts = 0", INSECURE)
+        "skellam",
+    ),
+    "threshold at the coordinator": (teaching(["votes", "hidden"], *THRESHOLD, text=FOUR), None),
+    "private training": (private_training(teaching(["votes", "hidden"], text=FOUR)), None),
+}
+"""Plans, and the noise under which a secure sum can be made of them."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SAME)
+def test_actors_party_processes_and_a_secure_sum_give_the_same_student_byte_for_byte(home, name, serving):
+    text, noise = SAME[name]
+    text = text.replace("dropouts = 0", INSECURE if noise is None else f'{INSECURE}\nnoise = "{noise}"')
     Path("plan.toml").write_text(text)
     plan = read_plan(Path("plan.toml"))
     assert main(["run", "plan.toml", "--output", "ray"]) == 0
+    by_ray = files_of(home / "ray/student")
+    assert any(file.endswith(".safetensors") for file in by_ray)
     with serving(api.party_tables(plan), home) as addresses:
         assert run_connected(text, addresses, "connect") == 0
-    by_ray, by_hand = files_of(home / "ray/student"), files_of(home / "connect/student")
-    assert set(by_ray) == set(by_hand)
-    assert [name for name in by_ray if by_ray[name] != by_hand[name]] == []
-    assert any(name.endswith(".safetensors") for name in by_ray)
+    assert_same(by_ray, files_of(home / "connect/student"))
+    if noise is not None:
+        Path("secure.toml").write_text(text.replace('"trusted-aggregator"', '"secure-sum"'))
+        assert main(["run", "secure.toml", "--output", "secure"]) == 0
+        assert_same(by_ray, files_of(home / "secure/student"))
+
+
+def assert_same(one, other):
+    assert set(one) == set(other)
+    assert [name for name in one if one[name] != other[name]] == []
 
 
 @pytest.mark.slow
-def test_ten_provisioned_parties_sum_securely(home, capsys):
+def test_ten_provisioned_parties_sum_securely(home, capsys, serving):
     text = SMALL.replace("parties = 2 }", "parties = 10 }").replace('by = "sender"', 'by = "hash"')
     secure = text.replace('"trusted-aggregator"', '"secure-sum"\nnoise = "skellam"')
     secure = secure.replace("dropouts = 0", "dropouts = 2\ncolluders = 1")
@@ -480,21 +498,6 @@ def test_ten_provisioned_parties_sum_securely(home, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("signals", "noise"),
-    [(["moments"], "discrete-gaussian"), (["votes", "hidden", "counts"], "skellam")],
-    ids=lambda value: "-".join(value) if isinstance(value, list) else value,
-)
-def test_actors_sum_securely_to_the_student_of_the_clear_sum(home, signals, noise):
-    clear = teaching(signals, text=FOUR).replace("dropouts = 0", f'{INSECURE}\nnoise = "{noise}"')
-    Path("clear.toml").write_text(clear)
-    Path("secure.toml").write_text(clear.replace('"trusted-aggregator"', '"secure-sum"'))
-    assert main(["run", "clear.toml", "--output", "clear"]) == 0
-    assert main(["run", "secure.toml", "--output", "secure"]) == 0
-    assert files_of(home / "clear/student") == files_of(home / "secure/student")
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(not (DATA / "wikitext2").is_dir(), reason=f"needs wikitext2 in CONCLAVE_DATA or {DATA}")
 def test_the_demo_runs_on_wikitext_by_changing_its_source(home, capsys):
     text = (ROOT / "examples/dped/demo.toml").read_text()
@@ -511,13 +514,6 @@ def test_the_demo_runs_on_wikitext_by_changing_its_source(home, capsys):
     metrics = json.loads(capsys.readouterr().out.splitlines()[-1])["metrics"]
     assert metrics["perplexity"] < 1.1 * metrics["unigram_floor"]
     assert metrics["wordsim"]["pairs_used"] > 5
-
-
-@pytest.mark.slow
-def test_without_reproducible_noise_two_runs_differ(addresses, home):
-    assert run_connected(SMALL, addresses, "one") == 0
-    assert run_connected(SMALL, addresses, "two") == 0
-    assert (home / "one/student/vectors.txt").read_bytes() != (home / "two/student/vectors.txt").read_bytes()
 
 
 @pytest.mark.slow
@@ -576,7 +572,7 @@ def test_the_tables_of_simulated_parties_are_good_party_files(plan):
     ids=["missing column", "empty file", "not UTF-8", "a part with no records"],
 )
 def test_text_that_a_party_cannot_use_ends_the_run_with_a_sentence_that_names_the_party(
-    plan, home, capsys, source, says
+    plan, home, capsys, source, says, serving
 ):
     bad = home / "bad.jsonl"
     bad.write_bytes(source if isinstance(source, bytes) else source.encode())

@@ -361,6 +361,15 @@ def test_an_attestation_of_something_else_fails(federation, tmp_path, changes, s
     assert says in found["parties"]
 
 
+def test_a_party_whose_first_attempt_was_refunded_attests_the_later_one_alone(federation, tmp_path):
+    (release,) = federation.bound.releases
+    later = [{"name": "counts", "attempt": 2, "event": to_json(release.event)}]
+    own = {name: federation.attestation(name, releases=later) for name in ("north", "south")}
+    verdict = verify(federation.publish(tmp_path / "student", attestations=own), federation.trust)
+    assert verdict.ok, verdict.checks
+    assert verdict.checks[2].sentences == ("4 of 4 attestations, none altered",)
+
+
 def test_a_party_that_was_charged_twice_is_priced_for_it(federation, tmp_path):
     often = {"north": federation.attestation("north", times=2)}
     found = wrong(federation.publish(tmp_path / "student", attestations=often), federation.trust)

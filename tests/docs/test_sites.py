@@ -9,7 +9,9 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -166,8 +168,8 @@ def sites(tmp_path_factory):
                 folder = sites.folder / "anyone"
                 shutil.copytree(sites.folder / "coordinator/published/four-sites", folder / "four-sites")
                 shutil.copy(sites.folder / "coordinator/federation/ca.pem", folder)
-            for site in PARTIES if block.at == "party" else (block.at,):
-                sites.do(block, site)
+            with ThreadPoolExecutor(len(PARTIES)) as pool:
+                list(pool.map(partial(sites.do, block), PARTIES if block.at == "party" else (block.at,)))
         yield sites
     finally:
         sites.end()

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -375,15 +376,16 @@ def config(tmp_path: Path) -> Callable[..., PartyConfig]:
 
 
 @pytest.fixture
-def killable(tmp_path: Path, tables: Callable[..., dict[str, Any]]) -> Iterator[Callable[..., Any]]:
-    """`killable(...)`: `party serve` of the tables under mutual TLS, a process that ends with the test; its node."""
-    processes: list[subprocess.Popen[str]] = []
+def killable(tmp_path: Path, tables: Callable[..., dict[str, Any]], warm_parties: Any) -> Iterator[Callable[..., Any]]:
+    """`killable(...)`: `party serve` of the tables under mutual TLS, a process that ends with the test; its node.
+
+    command: of another Python than the one that is forked. dying: where it dies, as `tests/faults/dying.py` is told.
+    """
+    processes: list[Any] = []
 
     def starts(
-        command: tuple[str, ...] = ("-m", "party.command", "serve", "--json", "--config"),
-        log: Any = subprocess.DEVNULL,
-        **changes: Any,
-    ) -> tuple[subprocess.Popen[str], Served]:
+        command: tuple[str, ...] = (), log: Any = subprocess.DEVNULL, dying: tuple[str, ...] = (), **changes: Any
+    ) -> tuple[Any, Served]:
         path = tmp_path / "party.toml"
         lines = []
         for key, value in ({"identity": identified(tmp_path)} | tables(**changes)).items():
@@ -394,9 +396,17 @@ def killable(tmp_path: Path, tables: Callable[..., dict[str, Any]]) -> Iterator[
                 lines.append(f"{key} = {json.dumps(value)}")
         path.write_text("\n".join(lines))
         open_account_of(read_config(path), tmp_path)
-        process = subprocess.Popen([sys.executable, *command, str(path)], stdout=subprocess.PIPE, stderr=log, text=True)
+        if command:
+            process = subprocess.Popen(
+                [sys.executable, *command, str(path)], stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        else:
+            serve = ["serve", "--json", "--config", str(path)]
+            with (tmp_path / "party.log").open("a") as said:
+                process = warm_parties.start(
+                    serve, cwd=Path.cwd(), environment=dict(os.environ), stderr=said, dying=dying
+                )
         processes.append(process)
-        assert process.stdout is not None
         said = json.loads(process.stdout.readline())
         return process, Served(said["address"], said.get("metrics_port", 0))
 

@@ -158,6 +158,23 @@ async def test_a_budget_is_the_filters_and_each_run_has_a_price_of_its_own(home,
     assert "simulation" not in shown
 
 
+async def test_a_refunded_attempt_is_shown_at_no_cost(home, party_file, capsys):
+    ledger = await Ledger.open(home, "north", **CAP)
+    await ledger.join("one", b"p" * 32, [])
+    for attempt in (0, 1):
+        await ledger.reserve("one", "counts", EVENT, attempt=attempt, masked=True)
+    await ledger.disclaim("one", "counts", 0)
+    await ledger.refund("one", "counts", 0)
+    await ledger.close()
+    assert main(["budget", "--config", party_file()]) == 0
+    assert "counts (attempt 1, refunded, costs nothing), counts (attempt 2)" in said(capsys).out
+    found = to_json(statements(home, "north")[0])
+    (run,) = found["runs"]
+    assert run["epsilon"] == price([EVENT], 1e-6).epsilon
+    assert found["left"] == pytest.approx(LifetimeFilter(20.0, 1e-6).left([EVENT]))
+    assert [each["refunded_at"] is None for each in run["releases"]] == [False, True]
+
+
 async def test_a_simulation_says_that_it_is_one(tmp_path, party_file, capsys):
     (tmp_path / "north.party").mkdir()
     await charge(tmp_path / "north.party", "one", [("counts", 0)], simulation=True)

@@ -98,6 +98,66 @@ async def test_nothing_is_revealed_of_an_attempt_that_was_never_charged_or_has_e
     assert (await refused(ledger.reveal("run", "counts", 0, b"l" * 32))).reason == Reason.NOT_JOINED
 
 
+async def test_what_is_disclaimed_is_never_revealed_also_after_a_restart(opened):
+    ledger = await joined(opened)
+    await ledger.reserve("run", "counts", EVENT, masked=True)
+    await ledger.disclaim("run", "counts", 0)
+    await ledger.disclaim("run", "counts", 0)
+    await ledger.disclaim("run", "counts", 1)  # shares come before the charge
+    for _ in range(2):
+        refusal = await refused(ledger.reveal("run", "counts", 0, b"l" * 32))
+        assert (refusal.reason, "never reveal" in refusal.sentence) == (Reason.SECURE_SUM, True)
+        assert (await refused(ledger.reserve("run", "counts", EVENT, attempt=1))).reason == Reason.SECURE_SUM
+        assert [await ledger.used("run", "counts", attempt) for attempt in range(3)] == [True, True, False]
+        await ledger.close()
+        ledger = await opened()
+    assert await ledger.attempted("run", "counts") == (0,), "a disclaimer alone refunds nothing"
+
+
+async def test_what_was_revealed_is_never_disclaimed_or_refunded_also_after_a_restart(opened):
+    ledger = await joined(opened)
+    await ledger.reserve("run", "counts", EVENT, masked=True)
+    await ledger.reveal("run", "counts", 0, b"l" * 32)
+    for _ in range(2):
+        for asked in (ledger.disclaim, ledger.refund):
+            refusal = await refused(asked("run", "counts", 0))
+            assert (refusal.reason, "revealed shares of it" in refusal.sentence) == (Reason.SECURE_SUM, True)
+        await ledger.close()
+        ledger = await opened()
+    assert await ledger.attempted("run", "counts") == (0,)
+
+
+async def test_a_refunded_attempt_costs_nothing_and_is_used_for_ever(opened, tmp_path):
+    ledger = await joined(opened, epsilon=6.0)
+    await ledger.reserve("run", "counts", EVENT, masked=True)
+    assert (await refused(ledger.refund("run", "counts", 0))).reason == Reason.SECURE_SUM  # not disclaimed
+    assert (await refused(ledger.reserve("run", "counts", EVENT, attempt=1))).reason == Reason.BUDGET
+    await ledger.disclaim("run", "counts", 0)
+    assert await ledger.refund("run", "counts", 0)
+    assert not await ledger.refund("run", "counts", 0)
+    await ledger.close()
+    ledger = await opened(epsilon=6.0)
+    assert (await ledger.budget()).spent == 0
+    assert await ledger.attempted("run", "counts") == await ledger.charged("run") == ()
+    assert (await refused(ledger.reserve("run", "counts", EVENT, masked=True))).reason == Reason.SECURE_SUM
+    assert await ledger.used("run", "counts", 0)
+    await ledger.join("run", PLAN, [("counts", EVENT)])
+    await ledger.reserve("run", "counts", EVENT, attempt=1, masked=True)
+    assert [(attempt, event) for _, attempt, event in await ledger.charged("run")] == [(1, EVENT)]
+    kept = read_account(tmp_path / "ledger.sqlite", "north").reservations
+    assert [(each.attempt, each.stands) for each in kept] == [(0, False), (1, True)]
+
+
+async def test_a_charge_for_anything_but_a_masked_vector_is_never_taken_back(opened):
+    ledger = await joined(opened)
+    await ledger.reserve("run", "counts", EVENT)
+    await ledger.reserve("run", "counts", EVENT, masked=True)
+    await ledger.disclaim("run", "counts", 0)
+    refusal = await refused(ledger.refund("run", "counts", 0))
+    assert (refusal.reason, "for a masked vector alone" in refusal.sentence) == (Reason.SECURE_SUM, True)
+    assert await ledger.attempted("run", "counts") == (0,)
+
+
 async def test_past_the_cap_it_refuses_and_says_what_is_left(opened):
     ledger = await opened(epsilon=6.0)
     await ledger.join("one", PLAN, [])

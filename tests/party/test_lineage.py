@@ -275,6 +275,30 @@ async def test_an_old_ledger_is_read_as_it_is_and_brought_up_to_date_when_it_is_
     assert after.budget.spent == before.budget.spent > 0
 
 
+async def test_a_ledger_from_before_refunds_is_read_whole_and_what_it_charged_stays(tmp_path):
+    """Nobody knows of an older charge that it was for a masked vector alone."""
+    archive = Archive(tmp_path)
+    archive.opens("north")
+    await archive.trains("north", ROWS)
+    before = archive.statement("north")
+    with contextlib.closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as sql:
+        sql.executescript(
+            "ALTER TABLE reservations DROP COLUMN masked; ALTER TABLE reservations DROP COLUMN refunded_at; "
+            "DROP TABLE disclaimed; PRAGMA user_version = 3"
+        )
+    assert archive.statement("north") == before
+    assert (before.documents, before.account.uncounted) == (20, False)
+    ledger = await Ledger.open(tmp_path, "north", epsilon=CAP, delta=1e-6, simulation=False)
+    try:
+        (run,) = [each.run.id for each in before.runs]
+        await ledger.disclaim(run, "release-0", 0)
+        with pytest.raises(Refusal, match="stays charged"):
+            await ledger.refund(run, "release-0", 0)
+    finally:
+        await ledger.close()
+    assert archive.statement("north") == before
+
+
 async def test_what_was_charged_before_units_were_counted_may_be_of_any_record(old):
     """Nobody can say which records those were, so no fresh name escapes them."""
     assert "the ledger cannot pay for" in await over(old.trains("south", ROWS))

@@ -3,20 +3,29 @@
 import asyncio
 import json
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import grpc
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from aggregation.errors import ConclaveError
 from aggregation.noise import NoiseStream
 from aggregation.secure_sum.advertise import Advertisement
 from aggregation.secure_sum.consistency import Consent, Survivors
 from aggregation.secure_sum.context import Context
+from aggregation.secure_sum.disclaim import Disclaimer, Disclaimers, disclaim
 from aggregation.secure_sum.mask import MaskedBlock, MemoryBlocks
-from aggregation.secure_sum.share import Parcels
+from aggregation.secure_sum.share import Inbox, Parcels
 from aggregation.secure_sum.summation import Summation
 from aggregation.secure_sum.unmask import Revealed
+from coordinator.attendance import Attendance
+from coordinator.errors import PartyRefused
+from coordinator.federation import Federation
+from coordinator.link import GrpcLink
+from coordinator.progress import Silent
+from coordinator.store import RunStore
 from coordinator.summing import verifier
 from party.accounts import read_account
 from party.answers import noised
@@ -34,12 +43,14 @@ pytestmark = pytest.mark.usefixtures("trains_here")
 
 NAMES = ("east", "north", "south", "west")
 ROWS = 4
-ADVERTISE, SHARE, MASK, CONSENT, REVEAL = (
+ADVERTISE, SHARE, MASK, CONSENT, REVEAL, DISCLAIM, REFUND = (
     party_pb2.SUM_ROUND_ADVERTISE,
     party_pb2.SUM_ROUND_SHARE,
     party_pb2.SUM_ROUND_MASK,
     party_pb2.SUM_ROUND_CONSENT,
     party_pb2.SUM_ROUND_REVEAL,
+    party_pb2.SUM_ROUND_DISCLAIM,
+    party_pb2.SUM_ROUND_REFUND,
 )
 
 
@@ -128,18 +139,27 @@ class Four:
 
     def charged(self, name):
         account = read_account(self.folder / f"{name}.party/ledger.sqlite", name)
-        return [each.attempt for each in account.reservations]
+        return [each.attempt for each in account.reservations if each.stands]
+
+    async def disclaimed(self, names=NAMES, attempt=0):
+        """What parties sign of an attempt, as it is shown to those that were charged."""
+        said = {name: await self.ask(name, DISCLAIM, attempt=attempt) for name in names}
+        return [Disclaimer.decode(message, name) for name, (message,) in said.items()]
+
+    async def refund(self, name, disclaimers, attempt=0):
+        return await self.ask(name, REFUND, Disclaimers(tuple(disclaimers)).encode(), attempt)
 
 
 @pytest.fixture
 def four(opened, terms, tmp_path):
     """Four parties of one plan, joined and trained; each has pinned the others."""
 
-    async def joins(dropouts=0, attempts=1):
+    async def joins(dropouts=0, attempts=1, colluders=0):
         identities = {name: self_made(name, Role.PARTY, tmp_path / f"{name}.party/identity") for name in NAMES}
         plan = terms(
             parties=list(NAMES), minimum_parties=4 - dropouts, trust=plan_pb2.TRUST_SECURE_SUM, dropouts=dropouts,
-            attempts=attempts, insecure_reproducible_noise=True, shares=4 - dropouts,
+            attempts=attempts, colluders=colluders, insecure_reproducible_noise=True,
+            shares=4 - dropouts - colluders,
         )  # fmt: skip
         certificates = {name: each.signing.public_bytes(Encoding.DER) for name, each in identities.items()}
         callers = {}
@@ -187,7 +207,8 @@ async def test_under_the_secure_sum_nothing_is_answered_in_clear(four):
 async def test_a_plan_with_a_trusted_aggregator_has_no_secure_sum(opened):
     caller = await (await opened()).ready()
     parties = Four({"north": caller}, {}, caller.plan.terms, opened, None)
-    assert (await refused(parties.ask("north", ADVERTISE))).reason == Reason.PLAN
+    for kind in (ADVERTISE, DISCLAIM, REFUND):
+        assert (await refused(parties.ask("north", kind))).reason == Reason.PLAN
 
 
 async def test_it_is_charged_before_the_masked_vector_leaves_and_not_sooner(four):
@@ -270,7 +291,10 @@ async def test_attempts_that_the_plan_does_not_pay_for_are_refused(four):
     await parties.to_masks()
     _, inboxes = await parties.to_shares(attempt=1)
     refusal = await refused(parties.ask("north", MASK, inboxes["north"], attempt=1))
-    assert (refusal.reason, "pays for 1 attempts" in refusal.sentence) == (Reason.BUDGET, True)
+    assert (refusal.reason, "pays for 1 attempt at counts, and it is charged" in refusal.sentence) == (
+        Reason.BUDGET,
+        True,
+    )
     assert parties.charged("north") == [0]
 
 
@@ -296,6 +320,225 @@ async def test_a_substituted_peer_is_refused(four):
     roster = Roster((theirs, *total.roster().advertisements[1:]))
     refusal = await refused(parties.ask("north", SHARE, roster.encode()))
     assert "not of the key pinned for it" in refusal.sentence
+
+
+async def test_enough_disclaimers_take_a_lost_attempts_charge_back_and_the_next_one_is_paid(four):
+    parties = await four()
+    await parties.to_masks()
+    again = await restarted(await restarted(parties, "north"), "east")
+    assert [again.charged(name) for name in NAMES] == [[0]] * 4
+    shown = await again.disclaimed(("east", "north", "south"))
+    assert "has not disclaimed it" in (await refused(again.refund("west", shown))).sentence
+    shown += await again.disclaimed(("west",))
+    assert [await again.refund(name, shown) for name in NAMES] == [[b""]] * 4
+    assert await again.refund("north", []) == [b""], "there is nothing left to take back"
+    assert [again.charged(name) for name in NAMES] == [[]] * 4
+    for kind in (ADVERTISE, SHARE, MASK, CONSENT, REVEAL):
+        assert (await refused(again.ask("south", kind))).reason == Reason.SECURE_SUM
+    total = await again.to_the_end(attempt=1)
+    assert np.array_equal(total, sum(again.noisy(name) for name in NAMES))
+    assert [again.charged(name) for name in NAMES] == [[1]] * 4
+    statement = (await again.callers["west"].attest()).statement
+    assert [each["attempt"] for each in json.loads(statement.payload)["releases"]] == [1]
+    assert not list((again.folder / "west.party/runs").glob("*/counts.0.masked"))
+
+
+@pytest.mark.parametrize(("colluders", "needed"), [(0, 2), (1, 3)])
+async def test_disclaimers_that_are_too_few_forged_foreign_or_replayed_take_nothing_back(four, colluders, needed):
+    parties = await four(colluders=colluders)
+    await parties.to_masks()
+    context, impostor = parties.context(), self_made("east", Role.PARTY, None).signing_key
+    earlier = await parties.disclaimed(attempt=7)
+    signed = await parties.disclaimed()
+    by_name = {each.party: each for each in signed}
+    enough = [by_name[name] for name in ("north", "south", "west")][:needed]
+    for shown, said in (
+        (enough[:-1], f"it takes {needed}"),
+        ([enough[0]] * 4, f"it takes {needed}"),
+        ([*enough[:-1], disclaim(context, "east", impostor.sign)], "not the one pinned for it"),
+        ([*enough, disclaim(context, "nobody", impostor.sign)], "without having a part"),
+        (earlier, "another attempt"),
+        ([Disclaimer(context.digest, each.party, each.signature) for each in earlier], "not the one pinned for it"),
+    ):
+        refusal = await refused(parties.refund("north", shown))
+        assert (refusal.reason, said in refusal.sentence) == (Reason.SECURE_SUM, True), refusal.sentence
+        assert parties.charged("north") == [0]
+    assert await parties.refund("north", enough) == [b""]
+    assert parties.charged("north") == []
+
+
+async def test_a_party_that_revealed_signs_nothing_and_stays_charged(four):
+    parties = await four()
+    total = await parties.to_masks()
+    survivors = total.survivors().encode()
+    for name in NAMES:
+        (said,) = await parties.ask(name, CONSENT, survivors)
+        total.consented(Consent.decode(said, name))
+    await parties.ask("north", REVEAL, total.consents().encode())
+    again = parties
+    for _ in range(2):
+        assert "revealed shares of it" in (await refused(again.ask("north", DISCLAIM))).sentence
+        again = await restarted(again, "north")
+    shown = await again.disclaimed(("east", "south", "west"))
+    assert "revealed shares of it" in (await refused(again.refund("north", shown))).sentence
+    assert await again.refund("east", shown) == [b""], "north alone can reveal, and that is too few"
+    assert [again.charged(name) for name in NAMES] == [[], [0], [0], [0]]
+
+
+async def test_a_share_that_is_about_to_leave_when_its_attempt_is_disclaimed_stays(four):
+    parties = await four()
+    total = await parties.to_masks()
+    survivors = total.survivors().encode()
+    for name in NAMES:
+        (said,) = await parties.ask(name, CONSENT, survivors)
+        total.consented(Consent.decode(said, name))
+    sums = parties.callers["north"].node._sums
+    (session,) = sums._sessions.values()
+    await parties.disclaimed(("north",))
+    with pytest.raises(ConclaveError, match="gave up"):
+        sums._block(session, 0)
+    with pytest.raises(Refusal, match="will never reveal"):
+        await asyncio.to_thread(session.participant.reveal, total.consents())
+    for _ in range(2):
+        refusal = await refused(parties.ask("north", REVEAL, total.consents().encode()))
+        assert "not going on here" in refusal.sentence
+        assert "given up before" in (await refused(parties.ask("north", ADVERTISE))).sentence
+        parties = await restarted(parties, "north")
+
+
+async def test_a_party_names_whose_shares_it_could_not_open(four):
+    parties = await four()
+    _, inboxes = await parties.to_shares()
+    inbox = Inbox.decode(inboxes["north"])
+    (dealer, sealed), *rest = inbox.sealed
+    changed = Inbox(inbox.group, "north", ((dealer, bytes(len(sealed))), *rest))
+    refusal = await refused(parties.ask("north", MASK, changed.encode()))
+    assert (refusal.reason, refusal.who, dealer) == (Reason.SECURE_SUM, "east", "east")
+    assert parties.charged("north") == []
+
+
+class Driving(Federation):
+    """A coordinator's end of the four parties; `before` and `hears` are what befalls a round."""
+
+    def __init__(self, parties, store, lines):
+        links = []
+        for name, caller in parties.callers.items():
+            link = GrpcLink(name, caller.node.address, caller.token)
+            link.bind(caller.run.run_id, caller.run.plan_hash)
+            links.append(link)
+        progress = Silent()
+        progress.say = lines.append
+        minimum = parties.terms.minimum_parties
+        super().__init__(links, None, minimum, Attendance(progress, None, 0.0))
+        self._certificates = parties.certificates
+        self.parties, self.store, self.befalls = parties, store, {}
+
+    async def sums(self):
+        release = SimpleNamespace(name="counts", rows=6, columns=6)
+        try:
+            count = await self.sum_securely(release, self.parties.terms, ROWS, self.store)
+        finally:
+            await self.close()
+        total = np.vstack([block for _, _, block in self.store.blocks("counts")])
+        return count, total.reshape(-1).astype(np.uint32)
+
+    async def _sum_round(self, requests, on_message, doing):
+        kind = next(iter(requests.values())).round
+        if kind in self.befalls:
+            on_message = await self.befalls[kind](on_message) or on_message
+        return await super()._sum_round(requests, on_message, doing)
+
+    async def _sum_try(self, requests, on_message):
+        kind = next(iter(requests.values())).round
+        if kind in self.befalls:
+            requests = await self.befalls[kind](requests)
+        return await super()._sum_try(requests, on_message)
+
+    async def restart(self, *names):
+        for name in names:
+            self.parties = await restarted(self.parties, name)
+            caller = self.parties.callers[name]
+            await self._links[name].close()
+            self._links[name] = GrpcLink(name, caller.node.address, caller.token)
+            self._links[name].bind(caller.run.run_id, caller.run.plan_hash)
+
+
+def driving(parties, tmp_path, lines, store=None):
+    run = parties.callers["north"].run
+    store = store or RunStore.create(tmp_path / "coordinator", run.run_id, "sums", run.plan_hash)
+    return Driving(parties, store, lines)
+
+
+class Killed(Exception):
+    """Stands for the death of the coordinator."""
+
+
+@pytest.mark.parametrize("killed", [None, DISCLAIM, REFUND], ids=["", "before disclaimers", "before refunds"])
+async def test_a_run_that_pays_for_one_attempt_outlives_parties_restarted_amid_it(four, tmp_path, killed):
+    """Two of four have forgotten an attempt whose masked vectors all left: too few to open it."""
+    parties, lines = await four(attempts=1), []
+    coordinator = driving(parties, tmp_path, lines)
+
+    async def restarts(on_message):
+        del coordinator.befalls[CONSENT]
+        await coordinator.restart("north", "east")
+
+    async def kills(requests):
+        raise Killed
+
+    coordinator.befalls = {CONSENT: restarts, killed: kills}
+    if killed is not None:
+        with pytest.raises(Killed):
+            await coordinator.sums()
+        coordinator = driving(coordinator.parties, tmp_path, lines, coordinator.store)
+    count, total = await coordinator.sums()
+    parties = coordinator.parties
+    assert (count, [parties.charged(name) for name in NAMES]) == (4, [[1]] * 4)
+    assert np.array_equal(total, sum(parties.noisy(name) for name in NAMES))
+    told = "attempt 1 at the sum of counts: 4 parties signed to reveal nothing of it; 4 are free of its cost"
+    assert [line.strip() for line in lines if "signed to reveal" in line] == [told]
+
+
+async def test_an_attempt_that_too_few_disclaim_stays_charged_and_is_told(four, tmp_path):
+    parties, lines = await four(attempts=1), []
+    coordinator = driving(parties, tmp_path, lines)
+
+    async def restarts(on_message):
+        await coordinator.restart("north", "east")
+
+    async def one_alone(requests):
+        return {name: request for name, request in requests.items() if name == "south"}
+
+    coordinator.befalls = {CONSENT: restarts, DISCLAIM: one_alone}
+    with pytest.raises(PartyRefused, match="the plan pays for 1 attempt at counts, and it is charged"):
+        await coordinator.sums()
+    assert any("1 party signed" in line and "none is free of its cost, which takes 2" in line for line in lines), lines
+    assert all(coordinator.parties.charged(name) == [0] for name in NAMES)
+
+
+async def test_a_dealer_whose_shares_most_peers_cannot_open_is_left_out_of_the_next_attempt(four, tmp_path):
+    parties, lines = await four(dropouts=1), []
+    coordinator = driving(parties, tmp_path, lines)
+
+    async def spoils(on_message):
+        def hears(who, said):
+            if who == "east":
+                parcels = Parcels.decode(said, who)
+                sealed = tuple((name, bytes(len(each))) for name, each in parcels.sealed)
+                said = Parcels(parcels.group, who, sealed).encode()
+            on_message(who, said)
+
+        return hears
+
+    coordinator.befalls = {SHARE: spoils}
+    count, total = await coordinator.sums()
+    assert count == 3
+    assert np.array_equal(total, sum(parties.noisy(name) for name in NAMES if name != "east"))
+    assert [parties.charged(name) for name in NAMES] == [[], [1], [1], [1]]
+    told = [line for line in lines if "left out" in line]
+    assert len(told) == 1
+    assert "east is left out of sum 'counts', attempt 1" in told[0]
+    assert "3 of 3 parties could not open the shares that it dealt" in told[0]
 
 
 async def restarted(parties, name):

@@ -19,31 +19,7 @@ from protos.refusal import Reason, Refusal
 
 pytestmark = pytest.mark.slow
 
-DYING = """
-import os, signal, sys
-from importlib import import_module
-from party.command import main
-module, owner, name, when, calls = sys.argv[1:6]
-place = import_module(module)
-place = getattr(place, owner) if owner else place
-real, seen = getattr(place, name), []
-def dying(*args, **kwargs):
-    seen.append(None)
-    last = len(seen) == int(calls)
-    if last and when == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    result = real(*args, **kwargs)
-    if last:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return result
-setattr(place, name, dying)
-sys.exit(main(["serve", "--config", sys.argv[6], "--json"]))
-"""
 LONG = '{"text": "apple bread cheese door egg fish"}\n' * 3_000
-
-
-def dying(module, owner, name, when, calls=1):
-    return ("-c", DYING, module, owner, name, when, str(calls))
 
 
 @pytest.fixture
@@ -64,10 +40,10 @@ SIMULATED = {"policy": {"simulation": True}}
 @pytest.mark.parametrize(
     "moment",
     [
-        pytest.param(("party.answers", "", "noised", "before"), id="claimed, not on disk"),
-        pytest.param(("os", "", "fsync", "before"), id="being written"),
-        pytest.param(("party.runs", "Run", "keep_block", "after"), id="on disk, not sent"),
-        pytest.param(("party.ledger", "Ledger", "_answered", "before"), id="sent, not noted"),
+        pytest.param(("party.answers:noised", "before", "1"), id="claimed, not on disk"),
+        pytest.param(("os:fsync", "before", "1"), id="being written"),
+        pytest.param(("party.runs:Run.keep_block", "after", "1"), id="on disk, not sent"),
+        pytest.param(("party.ledger:Ledger._answered", "before", "1"), id="sent, not noted"),
     ],
 )
 @pytest.mark.usefixtures("trains_here")
@@ -78,7 +54,7 @@ async def test_a_block_is_the_same_after_a_kill_and_charged_once(opened, terms, 
     # Trained by a node that ends, so that the one that dies does nothing but answer.
     first = await (await opened(plan=plan, **SIMULATED)).ready()
     await first.node.stop()
-    process, node = killable(dying(*moment), **SIMULATED)
+    process, node = killable(dying=moment, **SIMULATED)
     caller = await opened(node=node, plan=plan)
     with pytest.raises((grpc.aio.AioRpcError, AssertionError)):
         await caller.answer(caller.batch(0, 0, 4), caller.batch(1, 4, 6))
@@ -96,7 +72,7 @@ async def test_true_noise_is_drawn_once_over_a_kill(opened, killable, tmp_path):
     """What was on its way out when the node died, and what the next node sends, are the same bytes."""
     first = await (await opened()).ready()
     await first.node.stop()
-    process, node = killable(dying("party.runs", "Run", "keep_block", "after"))
+    process, node = killable(dying=("party.runs:Run.keep_block", "after", "1"))
     caller = await opened(node=node)
     with pytest.raises((grpc.aio.AioRpcError, AssertionError)):
         await caller.answer(caller.batch(0, 0, 6))
@@ -137,15 +113,15 @@ async def test_a_node_killed_while_it_counts_counts_again(opened, killable, char
 @pytest.mark.parametrize(
     "moment",
     [
-        pytest.param(("party.ledger", "Ledger", "_record", "before"), id="trained, records not in the ledger"),
-        pytest.param(("party.ledger", "Ledger", "_record", "after"), id="records in the ledger"),
-        pytest.param(("party.runs", "Run", "keep_operation", "before"), id="afforded, not noted"),
-        pytest.param(("party.runs", "Run", "keep_operation", "after"), id="noted, census not removed"),
+        pytest.param(("party.ledger:Ledger._record", "before", "1"), id="trained, records not in the ledger"),
+        pytest.param(("party.ledger:Ledger._record", "after", "1"), id="records in the ledger"),
+        pytest.param(("party.runs:Run.keep_operation", "before", "1"), id="afforded, not noted"),
+        pytest.param(("party.runs:Run.keep_operation", "after", "1"), id="noted, census not removed"),
     ],
 )
 @pytest.mark.usefixtures("trains_here")
 async def test_nothing_is_answered_before_what_was_read_is_in_the_ledger(opened, killable, charged, tmp_path, moment):
-    process, node = killable(dying(*moment), **SIMULATED)
+    process, node = killable(dying=moment, **SIMULATED)
     caller = await opened(node=node)
     await caller.join()
     await caller.provide()
@@ -182,7 +158,7 @@ async def test_a_node_killed_in_private_training_trains_again_and_is_charged_onc
     untouched = await (await opened(plan=plan, folder="other.party", **changes)).ready_to_teach()
     await untouched.teach()
     (expected,) = await untouched.answer(untouched.batch(0, 0, 4, "answers"), columns=11)
-    process, node = killable(dying("party.training", "Training", "run", "before"), **changes)
+    process, node = killable(dying=("party.training:Training.run", "before", "1"), **changes)
     caller = await opened(node=node, plan=plan)
     await caller.ready_to_teach()
     with pytest.raises(grpc.aio.AioRpcError):

@@ -1,4 +1,4 @@
-"""A refusal crosses the wire with its reason, its sentence and the rule it names."""
+"""A refusal crosses the wire with its reason, its sentence, and the rule and the party it names."""
 
 import grpc
 import pytest
@@ -34,9 +34,10 @@ async def ask(refusal):
 
 @pytest.mark.parametrize("reason", list(Reason))
 async def test_every_reason_arrives_as_it_was_sent(reason):
-    error = await ask(Refusal(reason, "No, because.", "minimum_parties"))
+    error = await ask(Refusal(reason, "No, because.", "minimum_parties", who="north"))
     refusal = refusal_of(error)
     assert (refusal.reason, refusal.sentence, refusal.rule) == (reason, "No, because.", "minimum_parties")
+    assert refusal.who == "north"
     assert error.code() is not grpc.StatusCode.UNKNOWN
 
 

@@ -40,6 +40,10 @@ class _SumRoundEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SumRound.Val
     """The list of survivors; a signature over it."""
     SUM_ROUND_REVEAL: _SumRound.ValueType  # 6
     """Their signatures; one share of every neighbour."""
+    SUM_ROUND_DISCLAIM: _SumRound.ValueType  # 7
+    """Of an attempt that was lost. Nothing comes in; a signature that this party revealed no share of it and never will."""
+    SUM_ROUND_REFUND: _SumRound.ValueType  # 8
+    """Such signatures; an empty message once nothing of that attempt is charged here."""
 
 class SumRound(_SumRound, metaclass=_SumRoundEnumTypeWrapper): ...
 
@@ -56,6 +60,10 @@ SUM_ROUND_CONSENT: SumRound.ValueType  # 5
 """The list of survivors; a signature over it."""
 SUM_ROUND_REVEAL: SumRound.ValueType  # 6
 """Their signatures; one share of every neighbour."""
+SUM_ROUND_DISCLAIM: SumRound.ValueType  # 7
+"""Of an attempt that was lost. Nothing comes in; a signature that this party revealed no share of it and never will."""
+SUM_ROUND_REFUND: SumRound.ValueType  # 8
+"""Such signatures; an empty message once nothing of that attempt is charged here."""
 Global___SumRound: _TypeAlias = SumRound  # noqa: Y015
 
 class _Alignment:

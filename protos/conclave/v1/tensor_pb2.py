@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/conclave/v1/tensor.proto\x12\x0b\x63onclave.v1\"@\n\x0cTensorHeader\x12!\n\x05\x64type\x18\x01 \x01(\x0e\x32\x12.conclave.v1.DType\x12\r\n\x05shape\x18\x02 \x03(\x04\"V\n\x0bTensorChunk\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x19.conclave.v1.TensorHeader\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c*w\n\x05\x44Type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x44TYPE_INT32\x10\x01\x12\x0f\n\x0b\x44TYPE_INT64\x10\x02\x12\x11\n\rDTYPE_FLOAT32\x10\x03\x12\x11\n\rDTYPE_FLOAT64\x10\x04\x12\x0f\n\x0b\x44TYPE_UINT8\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/conclave/v1/tensor.proto\x12\x0b\x63onclave.v1\"^\n\x0cTensorHeader\x12!\n\x05\x64type\x18\x01 \x01(\x0e\x32\x12.conclave.v1.DType\x12\r\n\x05shape\x18\x02 \x03(\x04\x12\x12\n\x05\x63rc32\x18\x03 \x01(\x07H\x00\x88\x01\x01\x42\x08\n\x06_crc32\"V\n\x0bTensorChunk\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x19.conclave.v1.TensorHeader\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c*w\n\x05\x44Type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x44TYPE_INT32\x10\x01\x12\x0f\n\x0b\x44TYPE_INT64\x10\x02\x12\x11\n\rDTYPE_FLOAT32\x10\x03\x12\x11\n\rDTYPE_FLOAT64\x10\x04\x12\x0f\n\x0b\x44TYPE_UINT8\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.conclave.v1.tensor_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DTYPE']._serialized_start=202
-  _globals['_DTYPE']._serialized_end=321
+  _globals['_DTYPE']._serialized_start=232
+  _globals['_DTYPE']._serialized_end=351
   _globals['_TENSORHEADER']._serialized_start=48
-  _globals['_TENSORHEADER']._serialized_end=112
-  _globals['_TENSORCHUNK']._serialized_start=114
-  _globals['_TENSORCHUNK']._serialized_end=200
+  _globals['_TENSORHEADER']._serialized_end=142
+  _globals['_TENSORCHUNK']._serialized_start=144
+  _globals['_TENSORCHUNK']._serialized_end=230
 # @@protoc_insertion_point(module_scope)

@@ -1,0 +1,40 @@
+"""Which dealers are left out of an attempt, and when nobody is. The sums themselves are met in tests/party."""
+
+import pytest
+
+from aggregation.secure_sum.context import Context
+from coordinator.summing import suspected, without
+
+NAMES = tuple(f"p{i}" for i in range(6))
+
+
+@pytest.mark.parametrize(
+    ("named", "spoke", "found"),
+    [
+        ({"p1": "p0", "p2": "p0"}, "p0 p1 p2 p3", {"p0": (2, 3)}),
+        ({"p1": "p0", "p2": "p0"}, "p0 p1 p2 p3 p4", {}),
+        ({"p1": "p0"}, "p0 p1", {}),
+        ({"p0": "p0", "p1": "p0"}, "p0 p1", {}),
+        ({"p1": "p0", "p2": "p0", "p0": "p3"}, "p0 p1 p2", {"p0": (2, 2)}),
+        ({"p1": "p0", "p2": "p0", "p0": "p3", "p4": "p3"}, "p0 p1 p2 p4", {"p0": (2, 3)}),
+        ({}, "p0 p1", {}),
+    ],
+    ids=["most", "half", "one alone", "its own word", "the liar names another", "two each", "nobody"],
+)
+def test_a_dealer_is_suspected_when_two_peers_and_most_that_spoke_name_it(named, spoke, found):
+    assert suspected(named, spoke.split()) == found
+
+
+@pytest.mark.parametrize(
+    ("minimum", "dropouts", "stay"),
+    [(2, 2, "p2 p3 p4 p5"), (5, 2, "p1 p2 p3 p4 p5"), (2, 1, "p1 p2 p3 p4 p5"), (6, 2, "p0 p1 p2 p3 p4 p5")],
+)
+def test_suspects_are_left_out_as_long_as_the_plan_and_the_noise_have_enough_parties(minimum, dropouts, stay):
+    context = Context.of(
+        run="r", plan_hash="ab", sum="counts", attempt=1, parties=NAMES, length=1, dropouts=dropouts, colluders=0
+    )
+    rest, told = without(NAMES, {"p0": "why", "p1": "why", "gone": "why"}, context, minimum)
+    assert rest == tuple(stay.split())
+    assert len(told) == 2
+    assert all(line.endswith("why") for line in told)
+    assert sum("is left out of sum 'counts', attempt 1" in line for line in told) == len(NAMES) - len(rest)
