@@ -355,7 +355,8 @@ class RunStore:
         try:
             return write_whole(self.folder / name, content)
         except RunError as error:
-            raise RunError(f"{error} {_go_on(self)}") from None
+            with self._transaction():  # where another one took over, that is what happened: both write under one name
+                raise RunError(f"{error} {_go_on(self)}") from None
 
     def close(self) -> None:
         """Close the database."""

@@ -27,6 +27,12 @@ def proxies():
     return beside("proxy")
 
 
+@pytest.fixture(scope="session")
+def aparts():
+    """`apart.py`."""
+    return beside("apart")
+
+
 SEED = int(os.environ.get("CONCLAVE_FAULT_SEED", "0"))
 """What is drawn at random in these tests is drawn from it; `make soak` sets it."""
 
@@ -44,9 +50,17 @@ def scenes():
 
 
 @pytest.fixture(scope="session")
-def calm(scenes, tmp_path_factory):
+def warm(scenes, warm_parties, tmp_path_factory):
+    """What forks the processes of a command, by its name."""
+    plan = scenes.Scene(tmp_path_factory.mktemp("warm") / "scene").plan()
+    with beside("warm").Warm("coordinator", plan) as coordinator:
+        yield {"party": warm_parties, "coordinator": coordinator}
+
+
+@pytest.fixture(scope="session")
+def calm(scenes, warm, tmp_path_factory):
     """A scene whose parties are never hurt: for undisturbed runs, and for coordinators that are."""
-    with scenes.Scene(tmp_path_factory.mktemp("calm") / "scene") as scene:
+    with scenes.Scene(tmp_path_factory.mktemp("calm") / "scene", warm=warm) as scene:
         scene.serve_all()
         yield scene
         scene.stop()
@@ -55,18 +69,31 @@ def calm(scenes, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def undisturbed(scenes, calm):
-    """What a run of votes and counts comes to."""
+    """What a run of counts comes to."""
     return calm.undisturbed(calm.plan(), "undisturbed")
+
+
+@pytest.fixture(scope="session")
+def undisturbed_votes(scenes, calm):
+    """What a run of votes and counts comes to."""
+    return calm.undisturbed(calm.plan(name="votes.toml", signals=scenes.VOTES_AND_COUNTS), "undisturbed-votes")
 
 
 @pytest.fixture(scope="session")
 def undisturbed_training(scenes, calm):
     """What a run of private training comes to."""
-    return calm.undisturbed(calm.plan(name="training.toml", signals=scenes.PRIVATE_TRAINING), "undisturbed-training")
+    return calm.undisturbed(calm.plan(name="training.toml", **scenes.PRIVATE_TRAINING), "undisturbed-training")
 
 
 @pytest.fixture
-def scene(scenes, tmp_path):
+def scene(scenes, warm, tmp_path):
     """A scene of a test's own, its parties not yet serving; nothing of it may be left at the end."""
-    with scenes.Scene(tmp_path / "scene") as scene:
+    with scenes.Scene(tmp_path / "scene", warm=warm) as scene:
+        yield scene
+
+
+@pytest.fixture
+def four(scenes, warm, tmp_path):
+    """A scene of four parties."""
+    with scenes.Scene(tmp_path / "scene", scenes.FOUR, warm) as scene:
         yield scene

@@ -4,10 +4,11 @@
 
 The product has no hook for it: the function is wrapped from outside before the command begins. `--given TEXT` counts
 only calls that have TEXT among their arguments; `--signal STOP` makes the process stop there instead, until somebody
-continues it.
+continues it; `--shift SECONDS` puts its clock forward, or back. Several such are put together with `and`.
 """
 
 import argparse
+import datetime
 import functools
 import importlib
 import inspect
@@ -16,8 +17,10 @@ import os
 import signal
 import sys
 import threading
+import time
 
 WHEN = ("before", "after")
+ROOMS = ("protos", "party", "coordinator")
 
 
 def wrap(where, when, count, strike, given=None):
@@ -65,18 +68,54 @@ def wrap(where, when, count, strike, given=None):
     setattr(owner, name, coroutine if inspect.iscoroutinefunction(wrapped) else function)
 
 
-def main():
-    """Wrap what the arguments name and be that command."""
+def shift(seconds):
+    """Put this process' clock forward: what tells the time of day to the product. Not what TLS goes by."""
+    now = time.time
+
+    class Shifted(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.datetime.now(tz) + datetime.timedelta(seconds=seconds)
+
+    time.time = lambda: now() + seconds
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in ROOMS and getattr(module, "datetime", None) is datetime.datetime:
+            module.datetime = Shifted
+
+
+def prepare(arguments):
+    """Have this process die as the arguments name, those before the `--`."""
+    while "and" in arguments:
+        place = arguments.index("and")
+        _prepare(arguments[:place])
+        arguments = arguments[place + 1 :]
+    _prepare(arguments)
+
+
+def _prepare(arguments):
     parser = argparse.ArgumentParser(description="Run a command that dies at a chosen call.")
     parser.add_argument("where", metavar="MODULE:NAME")
     parser.add_argument("when", choices=WHEN)
     parser.add_argument("count", type=int)
     parser.add_argument("--given", metavar="TEXT")
     parser.add_argument("--signal", choices=("KILL", "STOP", "TERM", "INT"), default="KILL")
-    split = sys.argv.index("--")
-    asked = parser.parse_args(sys.argv[1:split])
+    parser.add_argument("--shift", type=float, metavar="SECONDS")
+    asked = parser.parse_args(arguments)
     number = getattr(signal, f"SIG{asked.signal}")
-    wrap(asked.where, asked.when, asked.count, lambda: os.kill(os.getpid(), number), asked.given)
+
+    def strike():
+        if asked.shift is not None:
+            shift(asked.shift)
+        else:
+            os.kill(os.getpid(), number)
+
+    wrap(asked.where, asked.when, asked.count, strike, asked.given)
+
+
+def main():
+    """Wrap what the arguments name and be that command."""
+    split = sys.argv.index("--")
+    prepare(sys.argv[1:split])
     room, *arguments = sys.argv[split + 1 :]
     return importlib.import_module(f"{room}.command").main(arguments)
 

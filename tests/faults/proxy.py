@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that can be told, while it runs, to delay, to cut, to close one half, or to swallow."""
+"""A TCP proxy on loopback that can be told, while it runs, to delay, throttle, corrupt, cut, half close, or swallow."""
 
 import asyncio
 import socket
@@ -16,6 +16,7 @@ class _Fault:
 
     kind: str = "pass"
     seconds: float = 0.0
+    rate: float = 0.0
     after: int = 0
     left: int = 0
     times: int = 0
@@ -34,8 +35,8 @@ class _Connection:
 class Proxy:
     """Listens on a port of its own and passes to another, on a thread of its own; a context manager.
 
-    A switch holds for open connections too. `struck` counts the cuts and half-closes there were, `connections` those
-    that were taken, `bytes` what came from the target.
+    A switch holds for open connections too. `struck` counts the cuts, half-closes and changed bytes there were,
+    `connections` those that were taken, `bytes` what came from the target.
     """
 
     def __init__(self, port, listen=0):
@@ -62,6 +63,14 @@ class Proxy:
     def delay(self, seconds):
         """Hold every piece back for so long, both ways."""
         self._switch(_Fault("delay", seconds=seconds))
+
+    def throttle(self, rate):
+        """Pass so many bytes a second, of each half of each connection."""
+        self._switch(_Fault("throttle", rate=rate))
+
+    def corrupt(self, after=0, times=1):
+        """Change one byte when so many have come from the target; so often, counted anew each time."""
+        self._switch(_Fault("corrupt", after=after, left=after, times=times))
 
     def cut(self, after=0, times=1):
         """Reset all connections once so many more bytes have come from the target; so often, counted anew each time."""
@@ -140,9 +149,9 @@ class Proxy:
         writer = connection.target if towards == "target" else connection.client
         with suppress(OSError):
             while piece := await reader.read(PIECE):
-                await self._held_back()
+                await self._held_back(len(piece))
                 if towards == "client":
-                    self._count(len(piece))
+                    piece = self._count(piece)
                 if towards in connection.closed:
                     continue
                 writer.write(piece)
@@ -151,19 +160,36 @@ class Proxy:
                 connection.closed.add(towards)
                 writer.write_eof()
 
-    async def _held_back(self):
+    async def _held_back(self, size):
         if self._fault.kind == "delay":
             await asyncio.sleep(self._fault.seconds)
+        if self._fault.kind == "throttle":
+            await asyncio.sleep(size / self._fault.rate)
         while self._fault.kind == "black-hole":
             await self._changed.wait()
 
-    def _count(self, size):
+    def _count(self, piece):
+        """Count a piece from the target, and strike where it is time to; the piece to pass on."""
+        size = len(piece)
         self.bytes += size
         fault = self._fault
+        if fault.kind == "corrupt":
+            return self._changed_in(piece, fault)
         if fault.kind in ("cut", "half-close") and fault.times:
             fault.left -= size
             if fault.left <= 0:
                 self._strike(fault)
+        return piece
+
+    def _changed_in(self, piece, fault):
+        changed, place = bytearray(piece), fault.left
+        while fault.times and place < len(piece):
+            changed[place] ^= 1 << (self.struck % 8)
+            place += fault.after + 1
+            fault.times -= 1
+            self.struck += 1
+        fault.left = place - len(piece)
+        return bytes(changed)
 
     def _strike(self, fault):
         fault.times -= 1

@@ -7,26 +7,30 @@ environment: so what was left behind can be told.
 import json
 import os
 import re
+import shutil
 import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import psutil
 
+from coordinator import provisioning
 from party.accounts import read_account
-from protos.certificates import Role
-from protos.identity import self_made
+from protos.certificates import Role, fingerprint, read_bundle
+from protos.identity import self_made, write_private
 
 MARK = "CONCLAVE_FAULTS"
 DYING = Path(__file__).with_name("dying.py")
 PARTIES = ("north", "south")
+FOUR = ("east", "north", "south", "west")
 TELLING = re.compile(r"(privacy|plan|manifest)\.json$|README\.md$|manifest\.sig$|coordinator\.pem$|attestations/")
 """Files of a published folder that name the run or were signed at a time."""
 SECONDS = 120
@@ -42,11 +46,13 @@ seed = 3
 epsilon = 8.0
 delta = 1e-6
 insecure_reproducible_noise = true
+{privacy}
 
 [federation]
 launch = "connect"
 deadline_seconds = {deadline}
 retry_seconds = {retry}
+{identity}
 parties = [{parties}]
 
 [vocabulary]
@@ -64,21 +70,28 @@ block_rows = 4
 publish = "published"
 """
 
-VOTES_AND_COUNTS = 'signals = ["votes", "counts"]'
-"""Forty queries and forty words, in ten blocks each."""
+COUNTS = 'signals = ["counts"]'
+"""Forty words, in ten blocks. Parties count without torch, which takes seconds to import."""
 
-PRIVATE_TRAINING = """signals = ["votes"]
+VOTES_AND_COUNTS = 'signals = ["votes", "counts"]'
+"""Forty queries as well, in ten blocks too."""
+
+PRIVATE_TRAINING = {
+    "signals": """signals = ["votes"]
 
 [dped.private_training]
 units_per_teacher = 40
 batch = 20
-steps = 3"""
+steps = 3""",
+    "privacy": ["noise_multiplier = 4.0"],
+}
+"""Settings of `Scene.plan` for teachers under DP-SGD. Finding its noise would take long, so it is given."""
 BLOCKS = 10
 
 PARTY = """
 name = "{name}"
-listen = "127.0.0.1:{port}"
-plaintext = true
+listen = "{host}:{port}"
+{who}
 
 [shard]
 source = "letters.jsonl"
@@ -94,18 +107,26 @@ simulation = true
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What a run comes to when nothing happens to it, and how long it takes."""
+    """What a run comes to when nothing happens to it."""
 
     student: dict[str, bytes]
     charged: dict[str, list[tuple[str, int, str]]]
     claimed: dict[str, list[tuple[str, int, int, int]]]
-    seconds: float
 
 
 class Scene:
     """Parties and coordinators below one folder. A context manager: whatever still runs at its end is killed."""
 
-    def __init__(self, folder, parties=PARTIES):
+    def __init__(self, folder, parties=PARTIES, warm=None, *, apart=None, hosts=None):
+        """warm: what forks the processes of a command, by its name; each is started anew without it.
+
+        apart: the namespaces of a party, or of "coordinator", by name. hosts: where parties are reached if not on
+        loopback; then all is under mutual TLS.
+        """
+        self.apart = apart or {}
+        self.hosts = dict.fromkeys(parties, "127.0.0.1") | (hosts or {})
+        self.tls = hosts is not None
+        self.warm = warm or {}
         self.folder = folder
         self.parties = parties
         self.ports = {name: free_port() for name in parties}
@@ -115,19 +136,35 @@ class Scene:
         self.temporary.mkdir(parents=True)
         self._started = []
         write_texts(folder)
-        for number, name in enumerate(parties):
-            self._file(name).write_text(
-                PARTY.format(name=name, port=self.ports[name], parties=len(parties), number=number) + self._pins(name)
-            )
+        keys = self._identities()
+        for name in parties:
+            self.write_party(name, keys)
 
-    def _pins(self, name):
-        """The `[peers]` of a party: who the others say they are, made before they first serve."""
-        keys = {
-            other: self_made(other, Role.PARTY, self.folder / f"{other}.party/identity").fingerprint
-            for other in self.parties
-            if other != name
-        }
-        return "\n[peers]\n" + "".join(f'{other} = "{key}"\n' for other, key in keys.items())
+    def write_party(self, name, keys=None):
+        """Write a party's file. keys: the fingerprints of all, as kept where they are not given."""
+        self._keys = keys or self._keys
+        who = "plaintext = true"
+        if self.tls:
+            who = f'identity = {{ certificate = "{name}.pem", key = "{name}.key", authority = "{self._authority}" }}'
+        pins = "".join(f'{other} = "{key}"\n' for other, key in self._keys.items() if other != name)
+        place = {"host": self.hosts[name], "port": self.ports[name]}
+        shares = {"parties": len(self.parties), "number": self.parties.index(name)}
+        self._file(name).write_text(PARTY.format(name=name, who=who, **place, **shares) + f"\n[peers]\n{pins}")
+
+    def _identities(self):
+        """Make who the parties are before they first serve; their fingerprints."""
+        if not self.tls:
+            made = {name: self_made(name, Role.PARTY, self.folder / f"{name}.party/identity") for name in self.parties}
+            return {name: identity.fingerprint for name, identity in made.items()}
+        provisioning.make(self.folder / "federation", "coordinator.example")
+        self._authority = provisioning.authority_fingerprint(self.folder / "federation")
+        keys = {}
+        for name in self.parties:
+            bundle, private = provisioning.vouched(self.folder / "federation", name)
+            (self.folder / f"{name}.pem").write_bytes(bundle)
+            write_private(self.folder / f"{name}.key", private)
+            keys[name] = fingerprint(read_bundle(bundle, name).signing)
+        return keys
 
     def __enter__(self):
         return self
@@ -137,31 +174,52 @@ class Scene:
             if process.poll() is None:
                 process.kill()
             process.wait()
-        for process in marked(self.mark):
+        for process in self._marked():
             process.kill()
 
-    def plan(self, addresses=None, *, name="plan.toml", deadline=5, retry=60, signals=VOTES_AND_COUNTS):
-        """Write the plan of a run, its parties at these addresses or at their own, and return its file."""
-        where = {party: f"127.0.0.1:{port}" for party, port in self.ports.items()} | (addresses or {})
+    def plan(self, addresses=None, *, name="plan.toml", deadline=5, retry=60, signals=COUNTS, privacy=()):
+        """Write the plan of a run, its parties at these addresses or at their own, and return its file.
+
+        privacy: lines of `[privacy]`.
+        """
+        where = {party: self.address(party) for party in self.parties} | (addresses or {})
         entries = ", ".join(f'{{ name = "{party}", address = "{address}" }}' for party, address in where.items())
         path = self.folder / name
-        path.write_text(PLAN.format(parties=entries, deadline=deadline, retry=retry, signals=signals))
+        settings = {"deadline": deadline, "retry": retry, "signals": signals, "privacy": "\n".join(privacy)}
+        settings["identity"] = 'identity = "federation"' if self.tls else ""
+        path.write_text(PLAN.format(parties=entries, **settings))
         return path
+
+    def address(self, name):
+        """Where a party listens."""
+        return f"{self.hosts[name]}:{self.ports[name]}"
 
     def serve(self, name, *dying):
         """Start a party's node and wait until it listens. dying: what `dying.py` is told, for one that shall."""
-        self.await_gone(name)
-        process = self._start("party", name, ["serve", "--config", self._file(name), "--json"], dying)
-        line = process.stdout.readline()
-        assert line, f"party {name} did not start: {self.said(name)}"
-        assert json.loads(line)["address"] == f"127.0.0.1:{self.ports[name]}"
-        self.nodes[name] = process
+        (process,) = self.serve_all({name: dying}, [name])
         return process
 
-    def serve_all(self):
-        """Start every party."""
-        for name in self.parties:
-            self.serve(name)
+    def serve_all(self, dying=None, names=None):
+        """Start every party, or some, and wait until all listen; what `dying.py` is told, by name. The processes."""
+        started = {}
+        for name in names or self.parties:
+            self.await_gone(name)
+            arguments = ["serve", "--config", self._file(name), "--json"]
+            started[name] = self._start("party", name, arguments, tuple((dying or {}).get(name, ())))
+        for name, process in started.items():
+            line = process.stdout.readline()
+            assert line, f"party {name} did not start: {self.said(name)}"
+            assert json.loads(line)["address"] == self.address(name)
+        self.nodes |= started
+        return list(started.values())
+
+    def fails_to_serve(self, name, *dying):
+        """Start a party's node that ends by itself, with 1; what it said."""
+        process = self._start("party", name, ["serve", "--config", self._file(name), "--json"], dying)
+        code = process.wait(SECONDS)
+        said = process.stdout.read() + self.said(name)
+        assert code == 1, said
+        return said
 
     def kill(self, name):
         """End a party's node as a power cut would."""
@@ -177,13 +235,12 @@ class Scene:
             node.wait(SECONDS)
 
     def undisturbed(self, plan, output):
-        """Run a plan to its end."""
-        began = time.monotonic()
-        code, said = self.outcome(self.run(plan, output=output))
-        seconds = time.monotonic() - began
+        """Run a plan to its end, by a coordinator that is started anew."""
+        arguments = ["run", plan, "--output", output, "--json"]
+        code, said = self.outcome(self.coordinator(*arguments, cold=True))
         assert code == 0, said
         run = last_json(said)["run"]
-        return Undisturbed(self.student(output), self.charged(run), self.claimed(run), seconds)
+        return Undisturbed(self.student(output), self.charged(run), self.claimed(run))
 
     def run(self, plan, *dying, output="run"):
         """Start a coordinator on a plan."""
@@ -193,9 +250,9 @@ class Scene:
         """Start a coordinator that goes on with a run."""
         return self.coordinator("resume", run, "--json", dying=dying)
 
-    def coordinator(self, *arguments, dying=()):
-        """Start the `coordinator` command; its output is in a file, see `outcome`."""
-        return self._start("coordinator", f"coordinator-{len(self._started)}", arguments, dying)
+    def coordinator(self, *arguments, dying=(), cold=False):
+        """Start the `coordinator` command; see `outcome`. cold: not forked."""
+        return self._start("coordinator", f"coordinator-{len(self._started)}", arguments, dying, cold)
 
     def outcome(self, process):
         """Wait for a coordinator: its exit code and everything it said."""
@@ -209,17 +266,24 @@ class Scene:
 
     def student(self, output="run"):
         """The published model: every file but those that tell of the run, by name."""
-        folder = self.folder / output / "student"
+        folder = self._seen("coordinator", self.folder / output / "student")
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         found = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
         assert "skipgram.safetensors" in found
         return {name: content for name, content in found.items() if not TELLING.match(name)}
 
+    def in_the_sum(self, output="run"):
+        """The parties whose contributions are in each release of a finished run."""
+        path = self._seen("coordinator", self.folder / output / "student/privacy.json")
+        privacy = json.loads(path.read_text())
+        return [release["parties"] for release in privacy["releases"]]
+
     def charged(self, run):
         """What each party's ledger has of a run: its reservations as `(release, attempt, event)`, in order."""
         found = {}
         for name in self.parties:
-            account = read_account(self._ledger(name), name)
+            with self._ledger(name) as path:
+                account = read_account(path, name)
             assert account is not None
             found[name] = [
                 (each.release, each.attempt, repr(each.event)) for each in account.reservations if each.run == run
@@ -230,7 +294,7 @@ class Scene:
         """What each party's ledger has of a run's blocks: `(release, batch, start, stop)`, sorted."""
         found = {}
         for name in self.parties:
-            with closing(sqlite3.connect(f"{self._ledger(name).as_uri()}?mode=ro", uri=True)) as ledger:
+            with self._ledger(name) as path, closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as ledger:
                 found[name] = ledger.execute(
                     "SELECT release, batch, start, stop FROM blocks JOIN reservations ON reservation = id "
                     "WHERE run = ? ORDER BY release, batch",
@@ -254,9 +318,11 @@ class Scene:
         )
 
     def _asked(self, output, question, otherwise):
-        path = self.folder / output / "run.sqlite"
         try:
-            with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as run:
+            with (
+                self._database("coordinator", self.folder / output / "run.sqlite") as path,
+                closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as run,
+            ):
                 row = run.execute(question).fetchone()
         except sqlite3.Error:
             return otherwise
@@ -287,7 +353,7 @@ class Scene:
     def left(self):
         """Everything that should not be there: processes and ports of what has ended, temporary and hidden files."""
         running = {node.pid for node in self.nodes.values() if node.poll() is None}
-        found = [f"process {' '.join(each.cmdline())}" for each in left_of(self.mark, running)]
+        found = [f"process {' '.join(each.cmdline())}" for each in self._left_of(running)]
         for name, port in self.ports.items():
             if (name not in self.nodes or self.nodes[name].poll() is not None) and listens(port):
                 found.append(f"port of {name}")
@@ -298,14 +364,31 @@ class Scene:
                 found.append(f"file {inside}")
         return found
 
+    def _marked(self):
+        """All processes that were started, at any depth: by the mark, or as forked, with the environment of another."""
+        forked = {process.pid for process in self._started if process.poll() is None}
+        found = []
+        for process in psutil.process_iter():
+            try:
+                ours = process.pid in forked or process.environ().get(MARK) == self.mark
+                if ours and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.AccessDenied, psutil.NoSuchProcess):
+                continue
+        return found
+
+    def _left_of(self, running, seconds=10):
+        """Those that are still there after some time to end, but for the ids that are to run."""
+        deadline = time.monotonic() + seconds
+        while (left := [each for each in self._marked() if each.pid not in running]) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return left
+
     def await_gone(self, name):
         """Wait until nothing listens on a party's port."""
         until(lambda: not listens(self.ports[name]), f"the port of {name} is free")
 
-    def _start(self, room, called, arguments, dying):
-        command = [Path(sys.executable).with_name(room)]
-        if dying:
-            command = [sys.executable, "-P", DYING, *dying, "--", room]
+    def _start(self, room, called, arguments, dying, cold=False):
         environment = os.environ | {
             MARK: self.mark,
             "CONCLAVE_HOME": str(self.folder / "home"),
@@ -313,15 +396,24 @@ class Scene:
             "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "torch"),
             "PYTHONUNBUFFERED": "1",
         }
+        arguments = [str(each) for each in arguments]
+        apart = self.apart.get("coordinator" if room == "coordinator" else called)
         with (self.folder / f"{called}.log").open("a") as log:
-            process = subprocess.Popen(
-                [str(each) for each in (*command, *arguments)],
-                cwd=self.folder,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
+            if room in self.warm and not cold:
+                where = {"cwd": self.folder, "namespaces": () if apart is None else (apart.file,)}
+                process = self.warm[room].start(arguments, environment=environment, stderr=log, dying=dying, **where)
+            else:
+                command = [Path(sys.executable).with_name(room)]
+                if dying:
+                    command = [sys.executable, "-P", DYING, *dying, "--", room]
+                process = subprocess.Popen(
+                    [*map(str, command), *arguments],
+                    cwd=self.folder,
+                    env=environment,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                )
         process.called = called
         self._started.append(process)
         return process
@@ -330,7 +422,22 @@ class Scene:
         return self.folder / f"{name}.toml"
 
     def _ledger(self, name):
-        return self.folder / f"{name}.party/ledger.sqlite"
+        return self._database(name, self.folder / f"{name}.party/ledger.sqlite")
+
+    @contextmanager
+    def _database(self, who, path):
+        """A database to read from. SQLite takes no path into another mount namespace, so it is copied out of one."""
+        if (seen := self._seen(who, path)) == path:
+            yield path
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            for each in seen.parent.glob(f"{path.name}*"):
+                shutil.copy(each, folder)
+            yield Path(folder) / path.name
+
+    def _seen(self, who, path):
+        """A path as a party or the coordinator has it, to be reached from here."""
+        return self.apart[who].seen(path) if who in self.apart else path
 
 
 def write_texts(folder):
@@ -368,26 +475,6 @@ def until(true, what, seconds=SECONDS):
     while not true():
         assert time.monotonic() < deadline, f"{what}: not in {seconds} s"
         time.sleep(0.01)
-
-
-def marked(mark):
-    """All processes that were started, at any depth, in a scene."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (psutil.AccessDenied, psutil.NoSuchProcess):
-            continue
-    return found
-
-
-def left_of(mark, running=(), seconds=10):
-    """Those that are still there after some time to end, but for the ids that are to run."""
-    deadline = time.monotonic() + seconds
-    while (left := [each for each in marked(mark) if each.pid not in running]) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return left
 
 
 def last_json(said):

@@ -166,3 +166,21 @@ def test_where_nobody_listens_the_client_is_sent_away(proxies):
         client.settimeout(5)
         with suppress(ConnectionResetError):
             assert client.recv(1) == b""
+
+
+def test_it_changes_a_byte_now_and_then(proxy, client):
+    proxy.corrupt(after=4, times=2)
+    found = asked(client, b"0123456789abcdef")
+    assert len(found) == 16
+    assert [
+        place for place, (one, other) in enumerate(zip(found, b"0123456789abcdef", strict=True)) if one != other
+    ] == [4, 9]
+    assert proxy.struck == 2
+    assert asked(client) == b"hello"
+
+
+def test_what_it_throttles_takes_its_time(proxy, client):
+    proxy.throttle(10_000)
+    began = time.monotonic()
+    assert asked(client, b"x" * 2_000) == b"x" * 2_000
+    assert time.monotonic() - began >= 0.4

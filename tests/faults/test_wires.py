@@ -90,3 +90,54 @@ def test_a_wire_that_stays_cut_ends_the_run_with_the_partys_name_and_the_command
     run = scenes.next_command(said)
     proxy.passing()
     finished(scenes, scene, scene.resume(run), undisturbed)
+
+
+@pytest.fixture
+def sealed(scenes, warm, tmp_path):
+    """A scene under mutual TLS."""
+    with scenes.Scene(tmp_path / "sealed", warm=warm, hosts={}) as scene:
+        yield scene
+
+
+@pytest.mark.parametrize("wire", ["scene", "sealed"])
+def test_a_wire_that_changes_bytes_makes_no_other_student(scenes, proxies, undisturbed, seed, wire, request):
+    scene = request.getfixturevalue(wire)
+    scene.serve_all()
+    with proxies.Proxy(scene.ports["north"]) as proxy:
+        proxy.corrupt(after=1000 + 37 * (seed % 40), times=12)
+        code, said = scene.outcome(scene.run(scene.plan({"north": proxy.address}, deadline=2)))
+        assert proxy.struck >= 1
+        assert "Traceback" not in said
+        proxy.passing()
+        if code != 0:
+            assert code == 1, said
+            assert "party north" in said
+            code, said = scene.outcome(scene.resume(scene.started()))
+        assert code == 0, said
+        assert scene.differs(undisturbed, scenes.last_json(said)["run"]) == []
+        scene.stop()
+        assert scene.left() == []
+
+
+def test_a_wire_of_few_bytes_a_second_makes_a_slow_run(scenes, scene, proxy, undisturbed):
+    proxy.throttle(20_000)
+    said = finished(scenes, scene, scene.run(scene.plan({"north": proxy.address})), undisturbed)
+    assert "lost" not in said
+
+
+def test_a_party_that_is_back_on_another_port_is_found_there_when_the_plan_says_so(scenes, scene, undisturbed):
+    dying, _ = scene.serve_all({"north": ("party.runs:Run.keep_block", "before", "4")})
+    coordinator = scene.run(scene.plan(retry=1))
+    assert dying.wait(scenes.SECONDS) == -9
+    old = scene.address("north")
+    scene.ports["north"] = scenes.free_port()
+    scene.write_party("north")
+    scene.serve("north")
+    code, said = scene.outcome(coordinator)
+    assert code == 1, said
+    assert "party north was lost" in said
+    assert old in said
+    assert "[federation] parties" in said
+    run = scenes.next_command(said)
+    scene.plan()
+    finished(scenes, scene, scene.resume(run), undisturbed)

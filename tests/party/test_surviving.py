@@ -130,7 +130,7 @@ async def test_nothing_is_answered_before_what_was_read_is_in_the_ledger(opened,
     assert process.wait(20) == -signal.SIGKILL
     again = await opened(**SIMULATED)
     assert leftovers(tmp_path / "north.party" / "runs") == []
-    if moment[1:] != ("Run", "keep_operation", "after"):
+    if moment[:2] != ("party.runs:Run.keep_operation", "after"):
         with pytest.raises(Refusal, match="not trained yet"):
             await again.answer(again.batch(0, 0, 6))
     await again.train()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from protos.codec import CHUNK_BYTES, MalformedTensor, TensorReader
+from protos.codec import CHUNK_BYTES, MalformedTensor, TensorReader, header_and_bytes
 from protos.conclave.v1 import party_pb2, tensor_pb2
 from protos.framing import framed
 
@@ -87,3 +87,15 @@ def test_a_wrong_shape_is_refused_before_memory_is_taken_for_it():
     with pytest.raises(MalformedTensor):
         feed(reader, tensor_pb2.TensorChunk(header=header(shape=(2**31, 2**31)), data=b""))
     assert reader._array is None
+
+
+@pytest.mark.parametrize("place", [0, CHUNK_BYTES, 4 * 300_000 - 1])
+def test_bytes_that_were_changed_on_the_way_are_noticed_when_the_tensor_is_whole(place):
+    array = np.arange(300_000, dtype=np.int32)
+    head, raw = header_and_bytes(array)
+    changed = bytearray(raw)
+    changed[place] ^= 1
+    reader = TensorReader(np.int32, array.shape)
+    assert reader.put(head, 0, bytes(changed[:CHUNK_BYTES])) is None
+    with pytest.raises(MalformedTensor, match="changed on the way"):
+        reader.put(None, CHUNK_BYTES, bytes(changed[CHUNK_BYTES:]))

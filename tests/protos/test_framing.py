@@ -1,5 +1,7 @@
 """Framing makes protobuf's own bytes and reads whatever protobuf may make."""
 
+import zlib
+
 import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
@@ -15,8 +17,9 @@ def chunks(array):
     """The tensor's chunks as messages, made by protobuf alone."""
     content = array.tobytes()
     for offset in range(0, max(len(content), 1), CHUNK_BYTES):
-        header = tensor_pb2.TensorHeader(dtype=tensor_pb2.DTYPE_INT32, shape=array.shape) if offset == 0 else None
-        yield tensor_pb2.TensorChunk(header=header, offset=offset, data=content[offset : offset + CHUNK_BYTES])
+        header = tensor_pb2.TensorHeader(dtype=tensor_pb2.DTYPE_INT32, shape=array.shape, crc32=zlib.crc32(content))
+        first = header if offset == 0 else None
+        yield tensor_pb2.TensorChunk(header=first, offset=offset, data=content[offset : offset + CHUNK_BYTES])
 
 
 SHAPES = [(), (0,), (0, 5), (1,), (3, 4), (CHUNK_BYTES // 4,), (CHUNK_BYTES // 4 + 1,), (700, 1024)]
