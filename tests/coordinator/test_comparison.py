@@ -138,6 +138,7 @@ def test_the_table_and_the_picture_are_there(whole):
     assert (whole.folder / "comparison.svg").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_the_row_without_privacy_is_made_once_a_seed_and_stands_at_every_epsilon(plan):
     found = compared(plan, "unigram", "non-private", epsilons=(1.0, 4.0), seeds=2)
     assert len(found.cells) == 2 * 2 + 2

@@ -163,7 +163,7 @@ def bound(tmp_path_factory):
         .replace("dropouts = 0", "dropouts = 1")
         .replace("minimum_parties = 2", "minimum_parties = 1")
     )
-    path.write_text(text.replace("[federation]", "[federation]\ndeadline_seconds = 3.0\nretry_seconds = 0"))
+    path.write_text(text.replace("[federation]", "[federation]\ndeadline_seconds = 2.0\nretry_seconds = 0"))
     return bind(read_plan(path))
 
 
@@ -413,7 +413,7 @@ async def test_a_party_lost_midway_is_left_out_of_the_whole_sum(bound, store):
         assert await aggregate(parties, store) == 1
         await parties.close()
     assert np.array_equal(stored(store), one)
-    assert parties.lost["south"].startswith("no answer for 3 s")
+    assert parties.lost["south"].startswith("no answer for 2 s")
     assert len(set(north.asked)) == 3, "the same numbers stand for the same rows when a sum starts again"
 
 

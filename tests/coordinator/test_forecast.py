@@ -134,6 +134,7 @@ def measured_accuracy(plan, tmp_path, draws=20):
     return right / answered, answered / draws / len(votes)
 
 
+@pytest.mark.slow
 def test_nothing_of_the_parties_is_read():
     there, missing = api.forecast(plan()), api.forecast(plan(source="nowhere.jsonl"))
     assert there.rows == missing.rows
@@ -146,6 +147,7 @@ def test_epsilon_is_the_runs_own():
     assert api.forecast(plan()).epsilon is None
 
 
+@pytest.mark.slow
 def test_more_queries_and_a_smaller_epsilon_leave_less_signal():
     few, many = (api.forecast(plan(signals=["votes", "hidden"], queries=number)) for number in (4, SIZE))
     assert few.row("votes").accuracy > many.row("votes").accuracy

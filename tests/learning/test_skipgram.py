@@ -151,6 +151,7 @@ def _digests() -> list[str]:
     return [hashlib.sha256(part).hexdigest() for part in parts]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_in_another_process_too() -> None:
     program = "import sys; sys.path.insert(0, sys.argv[1]); import test_skipgram; print(*test_skipgram._digests())"
     command = [sys.executable, "-c", program, str(Path(__file__).parent)]

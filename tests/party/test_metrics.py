@@ -128,6 +128,7 @@ def test_every_figure_has_a_name_of_its_own_and_is_described():
         assert not {"record", "word", "user", "unit", "document"} & set(family.name.split("_"))
 
 
+@pytest.mark.slow
 async def test_the_json_log_tells_events_and_never_the_text(opened, killable, tmp_path):
     log = tmp_path / "log"
     serve = ("-m", "party.command", "serve", "--json", "--log-json", "--config")
