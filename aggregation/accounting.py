@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
+from threading import Lock
 from typing import cast
 
 import numpy as np
@@ -75,7 +76,8 @@ def price(events: Sequence[DpEvent], delta: float) -> Guarantee:
     plain = all(_has_pld(part) for part, _ in parts)
     if not plain or rdp_epsilon > LARGEST_PLD_EPSILON or delta < SMALLEST_PLD_DELTA:
         return Guarantee(rdp_epsilon, delta, "RDP", rdp_epsilon)
-    epsilon = _pld_epsilon(tuple(parts), delta)
+    with _PRICING:  # threads that price the same plan wait for the first
+        epsilon = _pld_epsilon(tuple(parts), delta)
     if not epsilon <= rdp_epsilon * 1.01:
         raise ConclaveError(
             f"The accountants disagree: PLD says epsilon {epsilon:.6g}, RDP at most {rdp_epsilon:.6g}, at delta "
@@ -282,6 +284,9 @@ def _grouped(events: Sequence[DpEvent]) -> list[tuple[DpEvent, int]]:
             except TypeError:  # holds a list
                 others.append((part, count))
     return [*cast(dict[DpEvent, int], counts).items(), *others]
+
+
+_PRICING = Lock()
 
 
 @lru_cache(maxsize=256)

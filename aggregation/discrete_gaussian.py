@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import mpmath  # type: ignore[import-untyped]
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from aggregation.errors import ConclaveError
 from aggregation.noise import NoiseStream
-from aggregation.tables import FRACTION, Table, of_weights
+from aggregation.tables import FRACTION, Table, made_once, of_weights
 
 SMALLEST_SIGMA = 2.0
 LARGEST_SIGMA = 16384.0
@@ -59,7 +58,7 @@ class DiscreteGaussian:
         return out.reshape(shape)
 
 
-@lru_cache(maxsize=32)
+@made_once
 def _table(sigma: float) -> Table:
     return of_weights(_weights(sigma))
 

@@ -7,7 +7,6 @@ types differ so that they cannot be swapped by mistake.
 import math
 import os
 from dataclasses import dataclass
-from functools import lru_cache
 
 import mpmath  # type: ignore[import-untyped]
 import numpy as np
@@ -17,7 +16,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from aggregation.errors import ConclaveError
-from aggregation.tables import FRACTION, Table, of_masses
+from aggregation.tables import FRACTION, Table, made_once, of_masses
 
 KEY_BYTES = 32
 SMALLEST_SIGMA = 4.0
@@ -179,7 +178,7 @@ _TAIL = 13.5  # standard deviations: a normal strays further with probability be
 _NEGLIGIBLE = -200.0  # log2 of the terms left out of a series
 
 
-@lru_cache(maxsize=32)
+@made_once
 def _table(sigma: float) -> Table:
     tail, masses = _masses(sigma, math.ceil(_TAIL * sigma))
     return of_masses(tail, masses)

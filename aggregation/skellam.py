@@ -3,14 +3,13 @@
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggregation.errors import ConclaveError
 from aggregation.noise import NoiseStream
-from aggregation.tables import CHUNK, FRACTION, Table, of_weights
+from aggregation.tables import CHUNK, FRACTION, Table, made_once, of_weights
 
 SMALLEST_VARIANCE = 2.0**-4
 LARGEST_TABLE = 2.0**28  # variance; its table has some 450,000 thresholds
@@ -82,7 +81,7 @@ def _part(variance: float, parts: int) -> float:
     return part
 
 
-@lru_cache(maxsize=32)
+@made_once
 def _table(variance: float) -> Table:
     return of_weights(_weights(variance))
 

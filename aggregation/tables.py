@@ -6,8 +6,10 @@ not let an attacker time single draws.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, wraps
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,6 +59,18 @@ class Table:
                 second_words = self.lower[first : below[tied]]
                 out[unclear[tied]] = first + int(np.searchsorted(second_words, stream.uint64(1)[0], side="right"))
         out -= self.reach
+
+
+def made_once(make: Callable[[float], Table]) -> Callable[[float], Table]:
+    """`make`, its last 32 tables kept. Threads that want one wait for whoever makes it, rather than make it as well."""
+    kept, lock = lru_cache(maxsize=32)(make), Lock()
+
+    @wraps(make)
+    def table(parameter: float) -> Table:
+        with lock:
+            return kept(parameter)
+
+    return table
 
 
 def of_masses(tail: int, masses: Sequence[int]) -> Table:

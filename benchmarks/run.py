@@ -25,6 +25,7 @@ BENCHMARKS = {
     "forecast": ["forecast.py", "--out", "{results}/forecast.json"],
     "resuming": ["resuming.py", "--out", "{results}/resuming.json"],
     "fitting": ["fitting.py", "--out", "{results}"],
+    "load": ["load.py", "--minutes", "10", "--out", "{results}/load.json"],
     "secure_utility": ["secure_utility.py", "--out", "{results}/secure-utility.json"],
     "secure_run": ["secure_run.py", "--out", "{results}/secure-run.json"],
     "beside_flower": ["beside_flower.py", "--out", "{results}"],
