@@ -320,7 +320,8 @@ def _parquet(path: Path, name: str) -> _Table:
 
     try:
         file = pq.ParquetFile(path)
-    except pa.ArrowException as error:
+        names = tuple(file.schema_arrow.names)
+    except (pa.ArrowException, UnicodeDecodeError) as error:  # the second for a column's name
         raise DataError(f"{path} is not a Parquet file: {_first_line(error)}.") from error
 
     def rows() -> Iterator[Row | str]:
@@ -335,7 +336,7 @@ def _parquet(path: Path, name: str) -> _Table:
             except (OSError, pa.ArrowException) as error:
                 raise DataError(f"{path} cannot be read to its end: {_first_line(error)}.") from error
 
-    return _Table(str(path), tuple(file.schema_arrow.names), rows())
+    return _Table(str(path), names, rows())
 
 
 def _hub(source: Source, cache: Path) -> Iterator[_Table]:

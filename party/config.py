@@ -1,6 +1,7 @@
 """The party's own file: where it listens, what its shard is, and the policy that binds every plan."""
 
 import glob
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Literal
@@ -230,7 +231,7 @@ def located(shard: ShardTable, base: Path) -> ShardTable:
     pattern = any(sign in source for sign in "*?[")
     local = pattern or source.startswith(("/", "./", "../", "~")) or source.lower().endswith(_LOCAL_ENDINGS)
     path = _at_home(source) if source.startswith("~") else base / source
-    there = bool(glob.glob(str(path), recursive=True)) if pattern else path.exists()
+    there = bool(glob.glob(str(path), recursive=True)) if pattern else os.path.exists(path)  # for too long a name too
     if local and not there:
         what = "no file matches it" if pattern else "there is no such file or folder"
         raise SettingsError(printable(f'[shard] source = "{source}": {what} ({path.absolute()}).'))

@@ -112,6 +112,13 @@ def test_a_source_in_the_home_of_nobody_is_not_there(tmp_path):
         located(ShardTable(source="~nobody-here/notes.jsonl"), tmp_path)
 
 
+def test_a_source_that_no_file_can_be_called_is_not_there(tmp_path):
+    shard = ShardTable(source="x" * 300)
+    assert located(shard, tmp_path) == shard  # perhaps the name of a hub's dataset
+    with pytest.raises(SettingsError, match="there is no such file"):
+        located(ShardTable(source="x" * 300 + ".jsonl"), tmp_path)
+
+
 def test_the_line_of_a_mistake_is_looked_for_in_little_time(tmp_path):
     (tmp_path / "party.toml").write_text('name = "north"\nlistem = """\n[' + " " * 50_000 + '"""\n')
     begun = time.process_time()

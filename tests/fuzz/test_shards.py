@@ -79,6 +79,16 @@ def test_a_damaged_parquet_file_gives_units_or_a_sentence(fuzz, hostile, tmp_pat
         all_units(hostile, path, tmp_path / "cache")
 
 
+def test_a_parquet_file_whose_columns_have_no_readable_name_is_none(hostile, tmp_path):
+    path = tmp_path / "notes.parquet"
+    damaged = parquet().replace(b"who", b"w\xffo")
+    assert damaged != parquet()
+    path.write_bytes(damaged)
+    with pytest.raises(DataError, match="is not a Parquet file") as error:
+        list(units(TABLE.model_copy(update={"source": str(path)}), "document", by_user=False, cache=tmp_path / "cache"))
+    hostile.check_sentence(error.value)
+
+
 def test_a_damaged_vocabulary_is_one_in_its_only_spelling_or_refused(fuzz, hostile):
     valid = Vocabulary(("apple", "bread", "cheese")).to_bytes()
 
