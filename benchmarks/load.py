@@ -207,7 +207,8 @@ def serving(folder: Path, count: int, rate: float | None, profile: Path | None) 
         provisioning.make(federation, "coordinator.example")
     told = provisioning.authority_fingerprint(federation)
     names = [f"party-{number:02}" for number in range(1, count + 1)]
-    tables = {}
+    tables: dict[str, dict[str, Any]] = {}
+    keys = {}
     for number, name in enumerate(names):
         bundle, private = provisioning.vouched(federation, name)
         (folder / f"{name}.pem").write_bytes(bundle)
@@ -221,7 +222,9 @@ def serving(folder: Path, count: int, rate: float | None, profile: Path | None) 
             "identity": {"certificate": f"{name}.pem", "key": f"{name}.key", "authority": told},
             "limits": {} if rate is None else {"queries_per_second": rate},
         }
-        assert fingerprint(read_bundle(bundle, name).signing)
+        keys[name] = fingerprint(read_bundle(bundle, name).signing)
+    for name, table in tables.items():
+        table["peers"] = {other: key for other, key in keys.items() if other != name}
     addresses = {}
     with ExitStack() as stack:
         for first in range(0, count, NODES_A_PROCESS):
