@@ -2,7 +2,7 @@
 
     python benchmarks/load.py [--parties N ...] [--queries N] [--minutes M] [--trust KIND] [--profile FOLDER] [--out F]
 
-Nodes are the real ones behind mutual TLS, eight in a process so that 32 fit this machine. The coordinator's half of a
+Nodes are the real ones behind mutual TLS, eight in a process so that 32 fit one machine. The coordinator's half of a
 run, joining, providing, training and aggregating into a run store, is in a process of its own that reads its time and
 memory. What is left out is learning: a training here takes the census of its shard, as every training does, and then
 makes its result up, votes of two teachers among 50 classes and hidden states of 16 numbers a query. No student.
