@@ -37,6 +37,7 @@ from benchmarks.secure_run import environment  # noqa: E402
 
 if TYPE_CHECKING:
     from coordinator.plan import Plan
+    from coordinator.public import Public
     from party.job import Job
 
 NODES_A_PROCESS = 8
@@ -99,36 +100,13 @@ async def coordinate(asked: dict[str, Any]) -> dict[str, Any]:
     from coordinator.launchers import PartyAddress
     from coordinator.observing import Unobserved
     from coordinator.progress import Silent
-    from coordinator.public import Public
     from coordinator.recipes import dped
     from coordinator.store import RunStore
     from coordinator.terms import bind
-    from learning.skipgram import SkipGram
-    from learning.words import Vocabulary
     from protos.digest import plan_hash
 
     plan = plan_of(asked)
-    rng, words = np.random.default_rng(0), plan.vocabulary.size
-    reference = SkipGram(
-        *(rng.normal(0, 0.3, shape).astype(np.float32) for shape in ((words, WIDTH),) * 2 + ((words,),))
-    )
-    every = np.arange(words)
-    public = Public(
-        Vocabulary(
-            tuple(
-                f"w{chr(97 + n // 17576 % 26)}{chr(97 + n // 676 % 26)}{chr(97 + n // 26 % 26)}{chr(97 + n % 26)}"
-                for n in every
-            )
-        ),
-        sparse.csr_array((words, words)),
-        [],
-        every[: asked["queries"]],
-        np.ones(asked["queries"], dtype=np.int64),
-        every[:CLASSES],
-        reference,
-        None,
-        None,
-    )
+    public = made_up_public(plan.vocabulary.size, asked["queries"])
     bound = bind(plan, public)
     run_id = f"load-{time.monotonic_ns()}"
     store = RunStore.create(Path(run_id), run_id, "load", plan_hash(bound.binding))
@@ -170,6 +148,27 @@ async def coordinate(asked: dict[str, Any]) -> dict[str, Any]:
         "coordinator_seconds": round(processor, 2),
         "memory_mib": {"first": memory[0], "largest": max(memory), "tenths": memory[:: max(1, len(memory) // 10)]},
     }
+
+
+def made_up_public(words: int, queries: int) -> "Public":
+    """A public side of so many words with any numbers in its reference."""
+    from coordinator.public import Public
+    from learning.skipgram import SkipGram
+    from learning.words import Vocabulary
+
+    rng, every, letters = np.random.default_rng(0), np.arange(words), "abcdefghijklmnopqrstuvwxyz"
+    inputs, outputs = (rng.normal(0, 0.3, (words, WIDTH)).astype(np.float32) for _ in range(2))
+    return Public(
+        Vocabulary(tuple("w" + "".join(letters[n // 26**place % 26] for place in (3, 2, 1, 0)) for n in every)),
+        sparse.csr_array((words, words)),
+        [],
+        every[:queries],
+        np.ones(queries, dtype=np.int64),
+        every[:CLASSES],
+        SkipGram(inputs, outputs, rng.normal(0, 0.3, words).astype(np.float32)),
+        None,
+        None,
+    )
 
 
 def plan_of(asked: dict[str, Any]) -> "Plan":

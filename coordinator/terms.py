@@ -10,6 +10,7 @@ from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
 from google.protobuf.message import Message
 
 from aggregation.accounting import Guarantee, calibrate, price
+from aggregation.calibration import honest_shares
 from aggregation.counts import CountsMechanism
 from aggregation.errors import ConclaveError
 from aggregation.free import FreeAnswers
@@ -182,7 +183,7 @@ def rounded_up(epsilon: float, decimals: int = 3) -> str:
 
 def shares(plan: Plan) -> int:
     """How many parties' noise the guarantee counts on: not of those that may be lost, nor that know their own."""
-    return len(plan.federation.names) - plan.privacy.dropouts - plan.privacy.colluders
+    return honest_shares(len(plan.federation.names), plan.privacy.dropouts, plan.privacy.colluders)
 
 
 def parts(plan: Plan) -> dict[str, float]:
