@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanism import FloatArray, IntArray, Released
 from aggregation.noise import LARGEST_SIGMA, NoiseStream, RoundedGaussian
-from aggregation.shares import MOST_LEVELS, check_levels, delta_of, distance_of, gaussian_share, released
+from aggregation.shares import MOST_LEVELS, check_levels, check_shares, delta_of, distance_of, gaussian_share, released
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -26,26 +26,33 @@ MARGIN = 2.0**-20
 Adding a unit may change the last bits of the others' gradients and of the sum. With B units in a batch that moves the
 sum by about 1e-13 B clip; the margin holds it up to some million units a batch.
 """
+SINGLE_MARGIN = 2.0**-7
+"""The same where gradients are computed and added in single precision, from single-precision activations.
+
+There the other units' gradients change by about 1e-6 of their size with their places in a batch, at worst all in one
+direction: 1e-6 B clip. The margin holds it up to some 4,000 units a batch at worst, and many more as errors fall out.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class GradientMechanism:
-    """Noisy sums of clipped gradients over random batches, one party training alone.
+    """Noisy sums of clipped gradients over random batches: one party's own, or the sum over all parties at every step.
 
-    Each step takes every unit with `sampling_probability`, independently and secretly (`batch`), clips each taken
-    unit's gradient to L2 norm `clip` (`scales`), rounds the sum to a grid of step clip/levels (`contribute`), and adds
-    integer noise to every parameter (`noise_share`), also when the batch is empty.
+    At each party, each step takes every unit with `sampling_probability`, independently and secretly (`batch`), clips
+    each taken unit's gradient to L2 norm `clip` (`scales`), rounds the sum to a grid of step clip/levels
+    (`contribute`), and adds integer noise to every parameter (`noise_share`), also when the batch is empty.
 
     Adding or removing one unit changes a batch's sum by at most `levels` grid units before rounding, and rounding moves
     either sum by at most half a unit a parameter: L2 sensitivity levels + sqrt(parameters), the root rounded up, under
-    add-or-remove of one unit. The noise is round(N(0, s^2)) with s >= noise_multiplier * sensitivity, drawn as a sum of
-    `draws` such integers where s exceeds what one table holds; on an integer sum it is post-processing of a Gaussian's,
-    but for what `slack` charges. The price of all steps is `event()`.
+    add-or-remove of one unit, also where the rounded sums of several parties are added, for the unit is one party's.
+    The noise of `shares` parties together is that of `shares * draws` rounded normals with a standard deviation of at
+    least noise_multiplier * sensitivity; several a party where one exceeds what a table holds. On an integer sum it is
+    post-processing of a Gaussian's, but for what `slack` charges. The price of all steps is `event()`.
 
     It holds only if
       - stream and batches stay secret, and the stream is secure (`NoiseStream.secure`): a batch that is known, or that
         follows from a plan's seed, is not amplified by sampling;
-      - gradients are added in double precision (see `MARGIN`), each scaled by `scales` of its own norm;
+      - gradients are each scaled by `scales` of their own norm, with the margin for the precision they are added in;
       - the divisor of the sum is a public number, never the size of the batch;
       - noisy sums are all that the model, the stopping time and the settings depend on.
 
@@ -53,6 +60,7 @@ class GradientMechanism:
     levels: grid steps in `clip`, at most 2^20; `fine_levels` has enough for rounding to matter little.
     noise_multiplier: standard deviation charged over sensitivity.
     sampling_probability: in (0, 1]. steps: how many sums are taken; fewer may be. parameters: length of a gradient.
+    shares: parties whose noise is counted on, each sampling its own units; 1 where a party trains alone.
 
     Raises `ConclaveError` for a setting that is no number in its range.
     """
@@ -63,9 +71,11 @@ class GradientMechanism:
     sampling_probability: float
     steps: int
     parameters: int
+    shares: int = 1
 
     def __post_init__(self) -> None:
         check_levels(self.levels)
+        check_shares(self.shares)
         for name in ("steps", "parameters"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
@@ -78,7 +88,7 @@ class GradientMechanism:
             raise ConclaveError(f"sampling_probability is {self.sampling_probability}; it must be above 0, at most 1.")
         if not (math.isfinite(self.levels / self.clip) and self.granularity > 0):
             raise ConclaveError(f"clip is {self.clip}, out of all proportion to gradients.")
-        if not self.noise_multiplier * self.sensitivity < LARGEST_SIGMA * math.sqrt(MOST_DRAWS):
+        if not self.noise_multiplier * self.sensitivity < LARGEST_SIGMA * math.sqrt(MOST_DRAWS * self.shares):
             raise ConclaveError(
                 f"noise_multiplier is {self.noise_multiplier:g}; such noise cannot be drawn on a grid of "
                 f"{self.levels:,} levels. Use fewer."
@@ -96,14 +106,10 @@ class GradientMechanism:
         return float(self.levels + math.isqrt(self.parameters - 1) + 1)
 
     @property
-    def shares(self) -> int:
-        """One: the party that trains adds all of the noise."""
-        return 1
-
-    @property
     def draws(self) -> int:
-        """How many rounded Gaussians make the noise on one parameter."""
-        return max(1, math.ceil((self.noise_multiplier * self.sensitivity / (LARGEST_SIGMA * (1 - 1e-12))) ** 2))
+        """How many rounded Gaussians make one party's noise on one parameter."""
+        charged = (self.noise_multiplier * self.sensitivity) ** 2 / self.shares
+        return max(1, math.ceil(charged / (LARGEST_SIGMA * (1 - 1e-12)) ** 2))
 
     def batch(self, units: int, stream: NoiseStream) -> IntArray:
         """Poisson sampling: the indices of the units taken in one step, each independently.
@@ -116,15 +122,15 @@ class GradientMechanism:
             return np.arange(units, dtype=np.int64)
         return np.flatnonzero(words < np.uint64(threshold)).astype(np.int64)
 
-    def scales(self, norms: FloatArray) -> FloatArray:
+    def scales(self, norms: FloatArray, margin: float = MARGIN) -> FloatArray:
         """What each unit's gradient is multiplied by, [units] in 0..1, given L2 norms or upper bounds of them.
 
-        A gradient of norm up to clip (1 - MARGIN) stays as it is. Raises `IntegrityError` for a norm that is negative,
-        infinite or NaN.
+        A gradient of norm up to clip (1 - margin) stays as it is. margin: `MARGIN`, or `SINGLE_MARGIN`. Raises
+        `IntegrityError` for a norm that is negative, infinite or NaN.
         """
         if not (np.isfinite(norms) & (norms >= 0)).all():
             raise IntegrityError("A unit's gradient has a norm that is no finite number. Use a smaller learning rate.")
-        bound = self.clip * (1 - MARGIN)
+        bound = self.clip * (1 - margin)
         return np.asarray(np.minimum(1.0, bound / np.maximum(norms, bound)), dtype=np.float64)
 
     def contribute(self, signal: FloatArray) -> IntArray:
@@ -132,7 +138,15 @@ class GradientMechanism:
 
         Raises `IntegrityError` for another shape or type, for NaN or infinity, and for a sum out of the grid's range.
         """
-        if signal.shape != (self.parameters,) or signal.dtype != np.float64:
+        if signal.shape != (self.parameters,):
+            raise IntegrityError(
+                f"A sum of gradients is float64 [{self.parameters}]; this is {signal.dtype} {list(signal.shape)}."
+            )
+        return self.contribute_part(signal)
+
+    def contribute_part(self, signal: FloatArray) -> IntArray:
+        """As `contribute`, of a stretch of the parameters: stretch by stretch, it needs no array of all of them."""
+        if signal.dtype != np.float64 or signal.ndim != 1:
             raise IntegrityError(
                 f"A sum of gradients is float64 [{self.parameters}]; this is {signal.dtype} {list(signal.shape)}."
             )
@@ -142,7 +156,10 @@ class GradientMechanism:
         return np.rint(scaled).astype(np.int64)
 
     def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
-        """The noise of one step, grid units. A stream that is not `secure` carries no guarantee: the caller says so."""
+        """One party's part of the noise of one step, grid units.
+
+        A stream that is not `secure` carries no guarantee: the caller says so.
+        """
         draw = self._draw()
         noise = draw.sample(shape, stream)
         for _ in range(self.draws - 1):
@@ -151,7 +168,7 @@ class GradientMechanism:
 
     def release(self, total: IntArray, present: int = 1) -> Released:
         """A step's noisy sum in the gradient's units. Raises `IntegrityError` unless it is integers with its noise."""
-        return released(total, present * self.draws, self._draw(), self.draws, self.granularity)
+        return released(total, present * self.draws, self._draw(), self.shares * self.draws, self.granularity)
 
     def event(self) -> "DpEvent":
         """All steps: Gaussian releases on Poisson samples, composed."""
@@ -163,11 +180,11 @@ class GradientMechanism:
 
     def slack(self, values: int, epsilon: float) -> float:
         """Delta to add for `values` noised values (steps times parameters) at the epsilon that is claimed."""
-        return delta_of(values * distance_of(self._draw(), self.draws), epsilon)
+        return delta_of(values * distance_of(self._draw(), self.shares * self.draws), epsilon)
 
     def _draw(self) -> RoundedGaussian:
         """One of the `draws` that make the noise."""
-        return gaussian_share(self.noise_multiplier, int(self.sensitivity) ** 2, self.draws)
+        return gaussian_share(self.noise_multiplier, int(self.sensitivity) ** 2, self.shares * self.draws)
 
 
 def fine_levels(noise_multiplier: float, parameters: int) -> int:

@@ -137,10 +137,11 @@ def cost(samples: int, teachers: int) -> None:
 
     from aggregation.joint import TeacherSignal
     from aggregation.noise import NoiseStream
+    from coordinator.binding import bind
+    from coordinator.dped_terms import ANSWERS
     from coordinator.methods import changed
     from coordinator.plan import read_plan
     from coordinator.public import prepare
-    from coordinator.terms import ANSWERS, bind
     from learning.cooccurrence import counts_of
     from learning.distilling import distil
     from learning.lesson import Lesson

@@ -33,10 +33,11 @@ from scipy import sparse
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.secure_run import environment  # noqa: E402
+from secure_run import environment  # noqa: E402
 
 if TYPE_CHECKING:
-    from coordinator.plan import Plan
+    from coordinator.common_plan import Plan
+    from coordinator.plan import plan_of
     from coordinator.public import Public
     from party.job import Job
 
@@ -95,6 +96,7 @@ def measured(
 
 async def coordinate(asked: dict[str, Any]) -> dict[str, Any]:
     """The parties' half of a run, from joining to the last block stored."""
+    from coordinator.binding import bind
     from coordinator.federation import Federation
     from coordinator.identity import own_identity
     from coordinator.launchers import PartyAddress
@@ -102,7 +104,6 @@ async def coordinate(asked: dict[str, Any]) -> dict[str, Any]:
     from coordinator.progress import Silent
     from coordinator.recipes import dped
     from coordinator.store import RunStore
-    from coordinator.terms import bind
     from protos.digest import plan_hash
 
     plan = plan_of(asked)
@@ -173,10 +174,10 @@ def made_up_public(words: int, queries: int) -> "Public":
 
 def plan_of(asked: dict[str, Any]) -> "Plan":
     """The plan of a run over so many parties."""
-    from coordinator.plan import Plan
+    from coordinator.plan import plan_of
 
     parties = [{"name": name, "address": address} for name, address in asked["addresses"].items()]
-    return Plan.model_validate(
+    return plan_of(
         {
             "run": {"name": "load", "recipe": "dped", "seed": 3},
             "privacy": {"epsilon": 8.0, "delta": 1e-6, "trust": asked["trust"]},

@@ -69,7 +69,7 @@ def journal(folder: Path) -> dict[str, float]:
     """Seconds of a run, and of its journals at both sides."""
     from coordinator import api
     from coordinator.driving import party_tables
-    from coordinator.plan import Plan, read_plan
+    from coordinator.plan import plan_of, read_plan
     from coordinator.store import RunStore
 
     plan = read_plan(ROOT / "examples/dped/plan.toml")
@@ -77,7 +77,7 @@ def journal(folder: Path) -> dict[str, float]:
     document["dped"]["signals"] = ["votes", "hidden", "counts"]
     document["federation"]["shards"]["split"]["parties"] = 2
     document["privacy"]["declared_size"] = None
-    plan = Plan.model_validate(document)
+    plan = plan_of(document)
     spent = [0.0]
     for name in ("put_block", "note", "_begin", "_finish", "begin_sum", "renew"):
         timed(RunStore, name, spent)
@@ -97,7 +97,7 @@ def journal(folder: Path) -> dict[str, float]:
             entries.append({"name": name, "address": json.loads(node.stdout.readline())["address"]})
         document["federation"] |= {"launch": "connect", "parties": entries, "shards": None}
         begun = time.monotonic()
-        api.run(Plan.model_validate(document), output=folder / "run")
+        api.run(plan_of(document), output=folder / "run")
         whole = time.monotonic() - begun
     parties = [float(file.read_text()) for file in files]
     return {

@@ -26,6 +26,18 @@ BENCHMARKS = {
     "resuming": ["resuming.py", "--out", "{results}/resuming.json"],
     "fitting": ["fitting.py", "--out", "{results}"],
     "load": ["load.py", "--minutes", "10", "--out", "{results}/load.json"],
+    "training_profile": [
+        *("training_profile.py", "--size", "10000", "--steps", "12"),
+        *("--out", "{results}/training-profile.json"),
+    ],
+    "private_training": ["private_training.py", "--out", "{results}/private_training.json"],
+    "private_training_batch": [
+        *("private_training.py", "--batch", "4096"),
+        *("--out", "{results}/private_training-batch.json"),
+    ],
+    "federated_step": ["federated_step.py", "--out", "{results}/federated_step.json"],
+    "sst2": ["sst2.py"],
+    "hostile": ["hostile.py", "--out", "{results}/hostile.json"],
     "secure_utility": ["secure_utility.py", "--out", "{results}/secure-utility.json"],
     "secure_run": ["secure_run.py", "--out", "{results}/secure-run.json"],
     "beside_flower": ["beside_flower.py", "--out", "{results}"],

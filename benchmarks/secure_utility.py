@@ -28,7 +28,7 @@ KINDS = {
 
 def main() -> None:
     from coordinator import api
-    from coordinator.plan import Plan, read_plan
+    from coordinator.plan import plan_of, read_plan
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=3)
@@ -42,7 +42,7 @@ def main() -> None:
         tables["dped"] |= {"teachers_per_party": 1, "signals": ["counts"]}
         with tempfile.TemporaryDirectory(prefix="secure-utility-") as folder:
             compared = api.compare(
-                Plan.model_validate(tables),
+                plan_of(tables),
                 recipes=METHODS,
                 epsilons=[EPSILON],
                 seeds=options.seeds,

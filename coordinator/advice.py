@@ -13,11 +13,14 @@ from aggregation.counts import CountsMechanism
 from aggregation.gradients import GradientMechanism
 from aggregation.mechanism import IntArray
 from aggregation.vectors import VectorMechanism
+from coordinator.binding import bind
 from coordinator.directions import ExpectedSum, edge
+from coordinator.dped_plan import DpedPlan
+from coordinator.dped_terms import COUNTS, TRAINING, parts
 from coordinator.errors import PlanError
 from coordinator.expected import Voting, ranked_votes
 from coordinator.methods import changed
-from coordinator.terms import COUNTS, SAMPLER_SHARE, TRAINING, Bound, bind, parts
+from coordinator.terms import SAMPLER_SHARE, Bound
 
 MOST_TEACHERS = 5000
 LARGEST_EPSILON = 100.0
@@ -38,7 +41,7 @@ class Outlook:
     says, [queries]; hidden_noise on a number.
     """
 
-    bound: Bound
+    bound: Bound[DpedPlan]
     counts: ExpectedSum
     counts_noise: float = math.nan
     moments: ExpectedSum | None = None
@@ -67,7 +70,7 @@ class Outlook:
         return signal / (self.hidden_noise * math.sqrt(queries / self.bound.plan.queries))
 
 
-def clipping(bound: Bound) -> CountsMechanism:
+def clipping(bound: Bound[DpedPlan]) -> CountsMechanism:
     """How counts are clipped under the plan, or would be if it released any."""
     release = bound.release(COUNTS)
     if release is not None and isinstance(release.mechanism, CountsMechanism):
@@ -193,7 +196,7 @@ def _company(name: str, company: ExpectedSum, noise: float, outlook: Outlook, gu
     return _said(said, ways)
 
 
-def _training(bound: Bound) -> str:
+def _training(bound: Bound[DpedPlan]) -> str:
     """DP-SGD whose noise is larger than all gradients together: fewer parameters have less of it."""
     plan = bound.plan
     release, privately = bound.release(TRAINING), plan.dped.private_training

@@ -14,14 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator import chart, comparison, verifying
+from coordinator import chart, comparison, in_clear, verifying
+from coordinator.binding import bind
+from coordinator.classifier_family import ClassifierFamily
+from coordinator.classifier_plan import ClassifierPlan
+from coordinator.common_plan import Plan
 from coordinator.comparison import Comparison
+from coordinator.dped_family import DpedFamily
+from coordinator.dped_plan import DpedPlan
 from coordinator.driving import Drive, cancelled, party_tables
 from coordinator.errors import PlanError, RunError
+from coordinator.family import Family
 from coordinator.findings import Trust
 from coordinator.forecast import Forecast
-from coordinator.forecast import forecast as foreseen
 from coordinator.identity import own_identity
+from coordinator.in_clear import TrainedInClear
 from coordinator.launchers import (
     Launcher,
     LaunchRequest,
@@ -30,17 +37,16 @@ from coordinator.launchers import (
     SimulationRequest,
     find_launcher,
 )
-from coordinator.methods import METHODS
 from coordinator.observing import Observer, Unobserved
-from coordinator.plan import Plan, read_plan
+from coordinator.plan import plan_of, read_plan
 from coordinator.progress import Progress, Silent
 from coordinator.provisioning import CA
-from coordinator.public import prepare
 from coordinator.publish import check_free
 from coordinator.published import shown
+from coordinator.recipe import recipe_of
 from coordinator.report import Statement, statement_of
 from coordinator.store import CANCELLED, FINISHED, RunEntry, RunIndex, RunStore, holds_run, home, sound, write_whole
-from coordinator.terms import Bound, bind
+from coordinator.terms import Bound
 from coordinator.verifying import Verdict
 from protos.digest import plan_hash
 
@@ -76,11 +82,12 @@ def run(
     replace: bool = False,
     progress: Progress | None = None,
     observer: Observer | None = None,
-) -> Result:
+) -> Result | TrainedInClear:
     """Run a plan from the first word to the published student, and wait for it.
 
     output: a folder for everything of the run, the student in `student` inside it; by default the run's files go
     below `$CONCLAVE_HOME` and the student where the plan says. replace: remove the run that `output` holds first.
+    A plan of recipe "fine_tune" is no run: it trains in clear and leaves its student alone.
     Raises `PlanError` before anything is contacted, `PartyRefused`, `PartyLost`, `RunError`, `DataError`, and
     `RunStopped` where it was interrupted; what can go on, `resume` goes on with.
     """
@@ -89,8 +96,11 @@ def run(
     plan = plan if isinstance(plan, Plan) else read_plan(Path(plan))
     progress = progress or Silent()
     launcher = _launcher(plan)
+    if isinstance(plan, ClassifierPlan) and plan.run.recipe == in_clear.RECIPE:
+        place = base / plan.student.publish if output is None else Path(output).absolute() / "student"
+        return in_clear.run(plan, launcher, party_tables(plan), base, home() / "cache", place, progress)
     own = own_identity(plan, base)
-    public = prepare(plan, base, home() / "cache")
+    public = recipe_of(plan).prepare(plan, base, home() / "cache")
     bound = bind(plan, public)
     index = RunIndex()
     folder = None if output is None else Path(output).absolute()
@@ -134,7 +144,7 @@ def resume(
         _check_open(store)
         wanted, base = _plan_again(store, None if plan is None else Path(plan))
         own = own_identity(wanted, base)
-        public = prepare(wanted, base, home() / "cache")
+        public = recipe_of(wanted).prepare(wanted, base, home() / "cache")
         bound = bind(wanted, public)
         _check_same(store, bound)
         progress.say(f"run {store.id}, resumed")
@@ -160,7 +170,7 @@ def forecast(plan: Plan | Path | str) -> Forecast:
     """
     base = Path.cwd() if isinstance(plan, Plan) else Path(plan).absolute().parent
     plan = plan if isinstance(plan, Plan) else read_plan(Path(plan))
-    return foreseen(plan, base, home() / "cache")
+    return recipe_of(plan).forecast(plan, base, home() / "cache")
 
 
 def compare(
@@ -174,24 +184,16 @@ def compare(
 ) -> Comparison:
     """Compare methods on a plan's simulated data; the table and the picture are in `output` when this returns.
 
-    recipes: names of `coordinator.methods.METHODS`, all by default. Cells that `output` holds are not made again.
+    recipes: names of `coordinator.methods.METHODS`, or of `coordinator.classifier_methods.METHODS` for a plan of a text
+    classifier; all that go with the plan by default. Cells that `output` holds are not made again.
     Raises `PlanError` for a plan whose parties have text of their own, an unknown method or an odd epsilon.
     """
     base = Path.cwd() if isinstance(plan, Plan) else Path(plan).absolute().parent
     plan = plan if isinstance(plan, Plan) else read_plan(Path(plan))
-    launcher = _Connect(plan) if plan.federation.shards is None else find_launcher(plan.federation.launch)
+    progress = progress or Silent()
     folder = Path(output).absolute()
     found = comparison.compare(
-        plan,
-        launcher,
-        party_tables(plan),
-        base,
-        home() / "cache",
-        folder,
-        methods=list(recipes) or list(METHODS),
-        epsilons=epsilons,
-        seeds=seeds,
-        progress=progress or Silent(),
+        _family(plan, base, progress), folder, methods=recipes, epsilons=epsilons, seeds=seeds, progress=progress
     )
     write_whole(folder / "table.md", chart.markdown(found).encode())
     chart.draw(found, folder)
@@ -239,6 +241,14 @@ def _driven(drive: Drive) -> Result:
     )
 
 
+def _family(plan: Plan, base: Path, progress: Progress) -> Family:
+    launcher, parties, cache = _launcher(plan), party_tables(plan), home() / "cache"
+    if isinstance(plan, ClassifierPlan):
+        return ClassifierFamily(plan, launcher, parties, base, cache, progress)
+    assert isinstance(plan, DpedPlan)
+    return DpedFamily(plan, launcher, parties, base, cache)
+
+
 def _launcher(plan: Plan) -> Launcher:
     return _Connect(plan) if plan.federation.shards is None else find_launcher(plan.federation.launch)
 
@@ -270,10 +280,10 @@ def _plan_again(store: RunStore, given: Path | None) -> tuple[Plan, Path]:
 def _plan_kept(store: RunStore) -> tuple[Plan, Path]:
     """The run's plan as it was kept, and where its paths start. Raises `RunError` where that is damaged."""
     with sound(store.folder):
-        return Plan.model_validate(store.fact("plan")), Path(store.fact("base"))
+        return plan_of(store.fact("plan")), Path(store.fact("base"))
 
 
-def _check_same(store: RunStore, bound: Bound) -> None:
+def _check_same(store: RunStore, bound: Bound[Plan]) -> None:
     """Raises `PlanError`, naming what differs, when a run would go on under another plan hash."""
     if plan_hash(bound.binding).hex() == store.fact("plan_hash"):
         return

@@ -44,7 +44,7 @@ def check_parties(
     silent = summed - set(manifest.parties) - set(manifest.not_attested)
     wrong += [f"{name} attests nothing, and nothing says why." for name in sorted(silent)]
     for name, why in sorted(manifest.not_attested.items()):
-        if privacy is not None and all(name in release.parties for release in privacy.releases):
+        if privacy is not None and all(name in release.throughout for release in privacy.releases):
             wrong.append(
                 f"{name} took part to the end and attests nothing ({shown(why)}): what the run cost there is the "
                 "coordinator's word alone."

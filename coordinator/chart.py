@@ -5,30 +5,25 @@ from pathlib import Path
 from coordinator.comparison import Comparison
 from coordinator.terms import rounded_up
 
-OFF_THE_SCALE = 1e4
-"""Perplexity from which a student is worse than useless: five times worse than guessing among 2,000 words."""
-
-_COLUMNS = (("wordsim", "WordSim"), ("analogies", "analogies"))
-
 
 def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Headings, and a row a method: perplexity at each epsilon, its spread, its ratio to the best without privacy; the
-    other metrics at the largest epsilon; what the paper's formula would claim there.
+    """Headings, and a row a method: the view's metric at each epsilon and its spread; the other metrics at the largest
+    epsilon; what the paper's formula would claim there.
     """
-    largest = comparison.epsilons[-1]
-    extra = [(name, name) for name in _probes(comparison)]
-    shown = [*_COLUMNS, *extra]
+    view, largest = comparison.view, comparison.epsilons[-1]
+    shown = [*view.columns, *((name, name) for name in _others(comparison))]
     heads = ["method", *(f"epsilon {epsilon:g}" for epsilon in comparison.epsilons)]
-    heads += [f"{label} at {largest:g}" for _, label in shown] + ["paper's claim"]
+    heads += [f"{label} at {largest:g}" for _, label in shown] + (["paper's claim"] if view.claims else [])
     table = []
     for method in comparison.methods:
         cells = [method.label]
-        cells += [_perplexity(comparison, method.name, epsilon) for epsilon in comparison.epsilons]
+        cells += [_cell(comparison, method.name, epsilon) for epsilon in comparison.epsilons]
         for metric, _ in shown:
             spread = comparison.spread(method.name, largest, metric)
             cells.append("-" if spread is None else f"{spread[0]:.3f}")
-        claims = [cell.claimed for cell in comparison.of(method.name, largest) if cell.claimed is not None]
-        cells.append(f"{claims[0]:.2f}" if claims else "-")
+        if view.claims:
+            claims = [cell.claimed for cell in comparison.of(method.name, largest) if cell.claimed is not None]
+            cells.append(f"{claims[0]:.2f}" if claims else "-")
         table.append(cells)
     return heads, table
 
@@ -43,12 +38,9 @@ def markdown(comparison: Comparison) -> str:
 
 def summary(comparison: Comparison) -> list[str]:
     """What is below the table."""
-    plan, seeds = comparison.plan, len(comparison.seeds)
-    unit = "user" if plan.privacy.unit == "user" else plan.privacy.record
+    plan = comparison.plan
     lines = [
-        f"Context perplexity on public held-out text, mean and spread over {seeds} seed{'s' if seeds > 1 else ''}, and "
-        f"its ratio to the best row without privacy; unit: one {unit}; delta {plan.privacy.delta:g}; "
-        f"{plan.vocabulary.size:,} words.",
+        comparison.view.about(plan, len(comparison.seeds)),
         f"All private cells together cost epsilon {rounded_up(comparison.total.epsilon)} at delta "
         f"{plan.privacy.delta:g}.",
     ]
@@ -60,23 +52,23 @@ def summary(comparison: Comparison) -> list[str]:
 
 
 def draw(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
-    """Perplexity over epsilon, a line a method, as PNG and SVG in `folder`; returns both paths."""
+    """The view's metric over epsilon, a line a method, as PNG and SVG in `folder`; returns both paths."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8.5, 5.2), layout="constrained")
-    epsilons = comparison.epsilons
+    epsilons, view = comparison.epsilons, comparison.view
     for number, method in enumerate(comparison.methods):
-        spreads = [comparison.spread(method.name, epsilon, "perplexity") for epsilon in epsilons]
+        spreads = [comparison.spread(method.name, epsilon, view.metric) for epsilon in epsilons]
         found = [(e, s) for e, s in zip(epsilons, spreads, strict=True) if s is not None]
-        points = [(epsilon, each) for epsilon, each in found if each[0] < OFF_THE_SCALE]
+        points = [(epsilon, each) for epsilon, each in found if view.worst is None or each[0] < view.worst]
         if not points:
             axes.plot([], [], color=f"C{number % 10}", label=f"{method.label} (off the scale)")
             continue
         places, means, errors = [e for e, _ in points], [s[0] for _, s in points], [s[1] for _, s in points]
-        plain = not method.private or method.name == "unigram"
+        plain = not method.private or method.plain
         axes.errorbar(
             places,
             means,
@@ -88,14 +80,15 @@ def draw(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
             marker="" if plain else "o",
         )
     axes.set_xscale("log")
-    axes.set_yscale("log")
     axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
+    if view.logarithmic:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(base=10, subs=(1, 1.5, 2, 2.5, 3, 4, 5, 7)))
+        axes.yaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%.0f"))
     axes.minorticks_off()
-    axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(base=10, subs=(1, 1.5, 2, 2.5, 3, 4, 5, 7)))
-    axes.yaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%.0f"))
     unit = "user" if comparison.plan.privacy.unit == "user" else comparison.plan.privacy.record
     axes.set_xlabel(f"epsilon (delta {comparison.plan.privacy.delta:g}, unit: one {unit})")
-    axes.set_ylabel("context perplexity, lower is better")
+    axes.set_ylabel(view.axis)
     axes.grid(alpha=0.3)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize="small")
     paths = folder / "comparison.png", folder / "comparison.svg"
@@ -105,19 +98,18 @@ def draw(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
     return paths
 
 
-def _perplexity(comparison: Comparison, method: str, epsilon: float) -> str:
-    spread = comparison.spread(method, epsilon, "perplexity")
+def _cell(comparison: Comparison, method: str, epsilon: float) -> str:
+    view = comparison.view
+    spread = comparison.spread(method, epsilon, view.metric)
     if spread is None:
         return "-"
-    mean, deviation = spread
-    if mean >= OFF_THE_SCALE:
-        return f"{mean:.0e}"
-    said = f"{mean:.1f} ± {deviation:.1f}" if len(comparison.seeds) > 1 else f"{mean:.1f}"
-    bases = [comparison.spread(each.name, epsilon, "perplexity") for each in comparison.methods if not each.private]
-    best = min((base[0] for base in bases if base is not None), default=None)
-    return said if best is None else f"{said} ({mean / best:.2f})"
+    bases = [comparison.spread(each.name, epsilon, view.metric) for each in comparison.methods if not each.private]
+    means = [base[0] for base in bases if base is not None]
+    deviation = spread[1] if len(comparison.seeds) > 1 else None
+    return view.shown(spread[0], deviation, view.best(means) if means else None)
 
 
-def _probes(comparison: Comparison) -> list[str]:
-    found = {name for cell in comparison.cells for name in cell.metrics} - {"perplexity", "wordsim", "analogies"}
-    return sorted(found)
+def _others(comparison: Comparison) -> list[str]:
+    """Metrics that the view does not name."""
+    named = {comparison.view.metric, *(name for name, _ in comparison.view.columns)}
+    return sorted({name for cell in comparison.cells for name in cell.metrics} - named)

@@ -7,7 +7,6 @@ import asyncio
 import os
 import sys
 import tempfile
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -15,44 +14,24 @@ from pathlib import Path
 from typing import Final
 
 from aggregation.errors import ConclaveError
-from coordinator import advice, cost
-from coordinator.directions import expected_counts
+from coordinator.binding import bind
+from coordinator.common_plan import Plan
 from coordinator.errors import PlanError, RunError
-from coordinator.expected import StandIn
 from coordinator.identity import Own, own_identity
 from coordinator.launchers import find_launcher
-from coordinator.plan import Plan, read_plan
-from coordinator.public import Public, prepare
+from coordinator.plan import read_plan
 from coordinator.publish import check_free
+from coordinator.recipe import recipe_of
 from coordinator.roll_call import ask_all
+from coordinator.room import Room
 from coordinator.store import RunIndex, home
-from coordinator.terms import Bound, bind, rounded_up
+from coordinator.terms import Bound, rounded_up
 from protos import PROTOCOL_VERSION
 from protos.certificates import fingerprint
 from protos.checklist import Line, free_disk, free_memory, ok, size, to_do, warning
-from protos.conclave.v1 import party_pb2
 from protos.digest import plan_hash
 
 EXPIRING: Final = timedelta(days=30)
-
-LEAST_DISK: Final = 64 * 2**20
-STORED_BYTES, KEPT_BYTES = 8, 20
-"""Of a released number: at the coordinator, which stores sums of 64 bits; at a party, its bounded sum and its block."""
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What a run needs, in bytes: at the coordinator, and at each party."""
-
-    memory: int
-    disk: int
-    party_memory: int
-    party_disk: int
-
-    @property
-    def party(self) -> party_pb2.Needs:
-        """A party's part as it travels."""
-        return party_pb2.Needs(memory_bytes=self.party_memory, disk_bytes=self.party_disk)
 
 
 def check(path: Path) -> list[Line]:
@@ -64,9 +43,10 @@ def check(path: Path) -> list[Line]:
     base = path.absolute().parent
     bound = room = own = None
     try:
-        public = prepare(plan, base, home() / "cache")
+        recipe, cache = recipe_of(plan), home() / "cache"
+        public = recipe.prepare(plan, base, cache)
         bound = bind(plan, public)
-        room = room_of(bound, public, base)
+        room = recipe.room(bound, public, base, cache)
         lines = [_plan(bound)]
     except ConclaveError as error:
         lines = [to_do("plan", str(error))]
@@ -88,23 +68,7 @@ def check(path: Path) -> list[Line]:
     return [*lines, _versions()]
 
 
-def room_of(bound: Bound, public: Public, base: Path) -> Room:
-    """What the run is expected to need, by `coordinator.cost`, supposing that parties' text is like the public."""
-    plan = bound.plan
-    stand_in = StandIn.of(plan, public, base, home() / "cache")
-    counts = expected_counts(stand_in, public, advice.clipping(bound), plan.dped.window)
-    memory = cost.memory(bound, counts.units, counts.pairs)
-    cells = sum(release.rows * release.columns for release in bound.releases)
-    artefacts = cost.traffic(bound, public) // len(plan.federation.names) - cells * cost.VALUE_BYTES
-    return Room(
-        memory=memory["coordinator"],
-        disk=LEAST_DISK + artefacts + cells * STORED_BYTES,
-        party_memory=memory["party node"] + memory["party training"],
-        party_disk=LEAST_DISK + artefacts + cells * KEPT_BYTES,
-    )
-
-
-def _plan(bound: Bound) -> Line:
+def _plan(bound: Bound[Plan]) -> Line:
     names = bound.plan.federation.names
     price = (
         f"epsilon {rounded_up(bound.guarantee.epsilon)} of {bound.plan.privacy.epsilon:g}"

@@ -23,6 +23,7 @@ from coordinator.provision_command import provision
 from protos.command_line import FAILURE, INTERRUPTED, USAGE, run_command
 
 if TYPE_CHECKING:
+    from coordinator.in_clear import TrainedInClear
     from coordinator.observing import Observer
     from coordinator.progress import Progress
 
@@ -74,12 +75,13 @@ def init(
     launch: Annotated[
         str, typer.Option(help='"ray": try it on this machine; "connect": parties run elsewhere.')
     ] = "ray",
+    recipe: Annotated[str, typer.Option(help='"dped": word embeddings; "dp_sgd": a text classifier.')] = "dped",
     as_json: AsJson = False,
 ) -> None:
     """Write a commented plan to start from."""
     from coordinator.template import template
 
-    text = template(launch)
+    text = template(launch, recipe)
     try:
         with plan.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -236,6 +238,7 @@ def compare(
     for line in chart.summary(found):
         _prose(line)
     out.print(f"table and picture: {found.folder}", markup=False)
+    metric = found.view.metric
     if as_json:
         _json(
             {
@@ -245,10 +248,9 @@ def compare(
                 "seeds": list(found.seeds),
                 "total_epsilon": found.total.epsilon,
                 "delta": found.plan.privacy.delta,
-                "perplexity": {
-                    method.name: [
-                        (found.spread(method.name, each, "perplexity") or (None,))[0] for each in found.epsilons
-                    ]
+                "metric": metric,
+                metric: {
+                    method.name: [(found.spread(method.name, each, metric) or (None,))[0] for each in found.epsilons]
                     for method in found.methods
                 },
             }
@@ -351,6 +353,11 @@ def _seen(metrics: str | None, traces: str | None, log_json: bool) -> Iterator[t
 
 
 def _finished(result: Any, as_json: bool) -> None:
+    from coordinator.in_clear import TrainedInClear
+
+    if isinstance(result, TrainedInClear):
+        _in_clear(result, as_json)
+        return
     _summary(result)
     if as_json:
         _json(
@@ -365,6 +372,18 @@ def _finished(result: Any, as_json: bool) -> None:
                 "verified": result.verdict.ok,
             }
         )
+
+
+def _in_clear(result: "TrainedInClear", as_json: bool) -> None:
+    from coordinator.in_clear import NO_GUARANTEE
+    from coordinator.report import measurements
+
+    _prose(NO_GUARANTEE)
+    out.print(f"written  {result.student}", markup=False)
+    for label, value in measurements(result.metrics):
+        out.print(f"  {label}: {value}", markup=False)
+    if as_json:
+        _json({"student": str(result.student), "epsilon": None, "delta": None, "metrics": result.metrics})
 
 
 def _summary(result: Any) -> None:

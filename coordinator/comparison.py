@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -15,26 +15,24 @@ from typing import Any
 
 from aggregation.accounting import Guarantee, price
 from aggregation.events import from_json, to_json
+from coordinator.common_plan import Plan
 from coordinator.errors import PlanError, RunError
-from coordinator.launchers import Launcher, SimulationRequest
-from coordinator.measure import Probes, metrics_of
-from coordinator.methods import METHODS, Bench, Method, Outcome, changed
-from coordinator.plan import Plan
-from coordinator.progress import Progress, Silent
-from coordinator.public import prepare
+from coordinator.family import Bench, Family, Method, Outcome, Spread, View, changed
+from coordinator.progress import Progress
 from coordinator.store import write_whole
 from coordinator.terms import SAMPLER_SHARE, rounded_up
 
 FORMAT = 1
 HUGE = 1e300
-"""What a perplexity beyond all numbers counts as."""
+"""What a metric beyond all numbers counts as."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One student. epsilon: what was asked for, None without privacy; paid: what the accountant says it cost.
 
-    claimed: what DPED's own formula gives for the same noise, where it speaks of it. event: as the ledger writes it.
+    claimed: what the paper's own formula gives for the same noise, where it speaks of it. event: as the ledger writes
+    it.
     """
 
     method: str
@@ -57,6 +55,7 @@ class Comparison:
     """
 
     plan: Plan
+    view: View
     methods: tuple[Method, ...]
     epsilons: tuple[float, ...]
     seeds: tuple[int, ...]
@@ -69,7 +68,7 @@ class Comparison:
         """All seeds of one row at one epsilon; a row without privacy is the same at each."""
         return [cell for cell in self.cells if cell.method == method and cell.epsilon in (None, epsilon)]
 
-    def spread(self, method: str, epsilon: float, metric: str) -> tuple[float, float] | None:
+    def spread(self, method: str, epsilon: float, metric: str) -> Spread | None:
         """Mean and standard deviation over the seeds, None where it was not measured."""
         found = [cell.metrics.get(metric) for cell in self.of(method, epsilon)]
         values = [min(value, HUGE) for value in found if value is not None]
@@ -77,11 +76,7 @@ class Comparison:
 
 
 def compare(
-    plan: Plan,
-    launcher: Launcher,
-    parties: dict[str, dict[str, Any]],
-    base: Path,
-    cache: Path,
+    family: Family,
     folder: Path,
     *,
     methods: Sequence[str],
@@ -91,11 +86,12 @@ def compare(
 ) -> Comparison:
     """Fill the table; cells that `folder` holds already are taken as they are.
 
-    Memory: every unit's pair counts in clear, about 12 bytes a distinct pair of a unit, and what a method needs.
+    methods: names of the family's, all without any. Memory: what the family's bench and methods need.
     Raises `PlanError` for a method or an epsilon that cannot be, or parties that are not simulated; `RunError` for a
     folder of another comparison.
     """
-    chosen = _methods(methods)
+    plan = family.plan
+    chosen = _methods(family.methods, methods)
     if not epsilons or min(epsilons) <= 0 or max(epsilons) > 100:
         raise PlanError("--epsilons wants one number or more above 0 and up to 100, for example --epsilons 1,2,4.")
     if plan.evaluation is None:
@@ -115,33 +111,31 @@ def compare(
     if done:
         progress.say(f"  {len(done)} of {len(wanted)} cells were there already")
     bench: Bench | None = None
-    probes: Probes | None = None
     for method, epsilon, seed in wanted:
         if (method.name, epsilon, seed) in done:
             continue
         if bench is None or bench.seed != seed:
-            bench = _bench(plan, seed, launcher, parties, base, cache, folder)
-            probes = probes or Probes.read(plan, bench.public.vocabulary, base, cache)
-        assert probes is not None
-        cell = _filled(method, epsilon, bench, probes)
+            bench = family.bench(seed, folder / "work")
+        cell = _filled(method, epsilon, bench, family)
         write_whole(_path(folder, method, epsilon, seed), json.dumps(asdict(cell)).encode())
         done[method.name, epsilon, seed] = cell
         shown = "" if epsilon is None else f", epsilon {epsilon:g}"
-        progress.say(f"  {method.label}{shown}, seed {seed}: {_perplexity(cell)}  ({cell.seconds:.0f} s)")
+        how_good = family.view.said(cell.metrics[family.view.metric])
+        progress.say(f"  {method.label}{shown}, seed {seed}: {how_good}  ({cell.seconds:.0f} s)")
         progress.bar("cells", len(done), len(wanted))
     cells = tuple(done.values())
     events = [from_json(cell.event) for cell in cells if cell.event is not None]
     total = price(events, plan.privacy.delta * (1 - SAMPLER_SHARE))
     numbers = tuple(sorted(set(epsilons)))
     numbered = tuple(range(plan.run.seed, plan.run.seed + seeds))
-    return Comparison(plan, chosen, numbers, numbered, cells, total, len(events) < len(cells), folder)
+    return Comparison(plan, family.view, chosen, numbers, numbered, cells, total, len(events) < len(cells), folder)
 
 
-def _methods(names: Sequence[str]) -> tuple[Method, ...]:
-    unknown = [name for name in names if name not in METHODS]
+def _methods(known: Mapping[str, Method], names: Sequence[str]) -> tuple[Method, ...]:
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise PlanError(f'--recipes: there is no "{unknown[0]}". There is {", ".join(METHODS)}.')
-    return tuple(METHODS[name] for name in dict.fromkeys(names))
+        raise PlanError(f'--recipes: there is no "{unknown[0]}". There is {", ".join(known)}.')
+    return tuple(known[name] for name in dict.fromkeys(names or known))
 
 
 def _claim(folder: Path, plan: Plan) -> None:
@@ -172,31 +166,7 @@ def _kept(folder: Path, method: Method, epsilon: float | None, seed: int) -> Cel
         return None
 
 
-def _bench(
-    plan: Plan,
-    seed: int,
-    launcher: Launcher,
-    parties: dict[str, dict[str, Any]],
-    base: Path,
-    cache: Path,
-    folder: Path,
-) -> Bench:
-    # Every method may need the reference, whatever the plan's own signals are.
-    seeded = changed(plan, seed=seed, signals=["votes", "hidden", "moments"], private_training=None)
-    public = prepare(seeded, base, cache)
-    request = SimulationRequest(
-        parties=parties,
-        folder=folder / "work",
-        base=base,
-        vocabulary=public.vocabulary.to_bytes(),
-        window=plan.dped.window,
-        record=plan.privacy.record,
-        by_user=plan.privacy.unit == "user",
-    )
-    return Bench(changed(plan, seed=seed), public, launcher.simulate(request), Silent())
-
-
-def _filled(method: Method, epsilon: float | None, bench: Bench, probes: Probes) -> Cell:
+def _filled(method: Method, epsilon: float | None, bench: Bench, family: Family) -> Cell:
     started = time.monotonic()
     outcome: Outcome = method.make(bench, math.inf if epsilon is None else epsilon)
     seconds = time.monotonic() - started
@@ -208,17 +178,6 @@ def _filled(method: Method, epsilon: float | None, bench: Bench, probes: Probes)
             raise RunError(
                 f"{method.label} cost epsilon {rounded_up(paid)} and was to cost {epsilon:g}: its row would be unfair."
             )
-    metrics = metrics_of(outcome.model, bench.plan, bench.public)
-    metrics = {
-        "perplexity": min(metrics["perplexity"], HUGE),
-        "wordsim": metrics["wordsim"]["spearman"],
-        "analogies": metrics["analogies"]["accuracy"],
-        **probes.accuracies(outcome.model.inputs),
-    }
+    metrics = family.metrics(bench, outcome.model)
     event = None if outcome.event is None else to_json(outcome.event)
     return Cell(method.name, epsilon, bench.seed, paid, outcome.claimed, event, metrics, outcome.notes, seconds)
-
-
-def _perplexity(cell: Cell) -> str:
-    perplexity = cell.metrics["perplexity"]
-    return f"perplexity {perplexity:.1f}" if perplexity < 1e5 else f"perplexity {perplexity:.0e}"

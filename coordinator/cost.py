@@ -17,9 +17,10 @@ from aggregation.gradients import GradientMechanism
 from aggregation.joint import JointMechanism
 from aggregation.noise import NoiseStream
 from aggregation.thresholded import ThresholdedVotes
-from coordinator.plan import Plan
+from coordinator.dped_plan import DpedPlan
+from coordinator.dped_terms import COUNTS, MOMENTS
 from coordinator.public import Public
-from coordinator.terms import COUNTS, MOMENTS, Bound, Release
+from coordinator.terms import Bound, Release
 from learning import documentation
 
 VALUE_BYTES = 4
@@ -62,7 +63,7 @@ class Pace:
     start: float
 
 
-def traffic(bound: Bound, public: Public) -> int:
+def traffic(bound: Bound[DpedPlan], public: Public) -> int:
     """Bytes of artefacts to, and of releases from, all parties: what a run without losses stores as its traffic."""
     from learning.weights import to_bytes
 
@@ -96,7 +97,7 @@ def start_seconds() -> float:
     return time.monotonic() - begun
 
 
-def seconds(bound: Bound, pace: Pace, units: int) -> float:
+def seconds(bound: Bound[DpedPlan], pace: Pace, units: int) -> float:
     """How long the run takes from its command to its end; `units` are all parties' together.
 
     Parties that are launched share this machine's cores; parties elsewhere are taken to have a core each, as fast.
@@ -125,7 +126,7 @@ def seconds(bound: Bound, pace: Pace, units: int) -> float:
     return total
 
 
-def _teaching_seconds(plan: Plan, pace: Pace) -> tuple[float, float]:
+def _teaching_seconds(plan: DpedPlan, pace: Pace) -> tuple[float, float]:
     """A party's teachers, one after the other: on a machine of its own, and on one core that it shares.
 
     A step of DP-SGD is taken for two of a fit.
@@ -149,7 +150,7 @@ def _noise_seconds(release: Release) -> float:
     return (time.monotonic() - begun) * release.rows / rows
 
 
-def memory(bound: Bound, units: int, pairs: float) -> dict[str, int]:
+def memory(bound: Bound[DpedPlan], units: int, pairs: float) -> dict[str, int]:
     """Upper estimates of each kind of process' memory at its fullest, in bytes.
 
     units: all parties' together; pairs: distinct (word, context) pairs of a unit. The coordinator holds what was

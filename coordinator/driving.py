@@ -9,39 +9,35 @@ import base64
 import shutil
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from aggregation.accounting import LifetimeFilter
 from aggregation.errors import ConclaveError
-from aggregation.thresholded import ThresholdedVotes
 from coordinator import lease
+from coordinator.common_plan import Plan
 from coordinator.errors import PartyLost, PartyRefused, RunError, RunStopped
 from coordinator.federation import Federation
 from coordinator.identity import Own
 from coordinator.launchers import Launcher, LaunchRequest, PartyAddress
 from coordinator.link import Answered, GrpcLink
 from coordinator.manifest import SIGNATURE, Seal
-from coordinator.measure import Student, measured
 from coordinator.observing import Observer
-from coordinator.plan import Plan
+from coordinator.plan import plan_of
 from coordinator.progress import Progress
-from coordinator.public import Public
 from coordinator.publish import check_free, publish
-from coordinator.recipes import dped
+from coordinator.recipe import Recipe, Student, recipe_of
 from coordinator.report import Statement, state
-from coordinator.store import CANCELLED, FAILED, FINISHED, RESUMABLE, RUNNING, RunStore
-from coordinator.terms import Bound
+from coordinator.store import CANCELLED, FAILED, FINISHED, RESUMABLE, RUNNING, RunStore, sound
+from coordinator.terms import Bound, Release
 from coordinator.watching import Recorded
 from protos import tracing
 from protos.certificates import fingerprint, read_bundle
 from protos.signing import Signed
-
-if TYPE_CHECKING:
-    from learning.skipgram import SkipGram
 
 Value = TypeVar("Value")
 
@@ -49,6 +45,7 @@ LEAVE_SECONDS: Final = 5.0
 """How long parties are given to take note that a run is over."""
 CANCEL_SECONDS: Final = 60.0
 """How long a driver that is asked to cancel is waited for."""
+_MOST_EPSILON: Final = 1000.0
 STUDENT: Final = "artefacts/student.safetensors"
 
 
@@ -56,8 +53,8 @@ STUDENT: Final = "artefacts/student.safetensors"
 class Drive:
     """What driving a run needs."""
 
-    bound: Bound
-    public: Public
+    bound: Bound[Any]
+    public: Any
     own: Own
     launcher: Launcher
     base: Path
@@ -66,9 +63,14 @@ class Drive:
     observer: Observer
 
     @property
+    def _recipe(self) -> Recipe[Any, Any]:
+        return recipe_of(self.bound.plan)
+
+    @property
     def student_folder(self) -> Path:
-        """Where the student is published."""
-        return Path(self.store.fact("student"))
+        """Where the student is published. Raises `RunError` where what is kept is no place."""
+        with sound(self.store.folder):
+            return Path(self.store.fact("student"))
 
     def to_the_end(self) -> tuple[Statement, dict[str, list[str]]]:
         """Drive the run from its last stored block or stage; the statement and the nearest words of a few common ones.
@@ -77,40 +79,54 @@ class Drive:
         drives the run.
         """
         store, plan = self.store, self.bound.plan
-        resumed = store.fact("resumed") or 0
+        with sound(store.folder):
+            resumed = int(store.fact("resumed") or 0)
         with lease.held(store), Recorded(self.progress, store) as progress, tracing.run(store.id, resumed):
             store.note(status=RUNNING, error=None, **{lease.CANCEL: None})
             epsilon = self.bound.guarantee.epsilon if self.bound.private else None
             self.observer.opened(store.id, epsilon, plan.privacy.epsilon)
             try:
-                return replace(self, progress=progress)._stages()
-            except KeyboardInterrupt:
+                return replace(self, progress=progress)._told()
+            except KeyboardInterrupt:  # also one that comes while it is noted how the run ends
                 raise self._stopped() from None
-            except RunStopped:
-                raise self._stopped() from None
-            except PartyLost as error:
-                self._note(RESUMABLE, str(error))
-                moved = "\n  If it is at another address by then, say so in [federation] parties of the plan first."
-                raise PartyLost(f"{error}{moved if plan.federation.shards is None else ''}") from None
-            except RunError as error:
-                self._note(RESUMABLE, str(error))
-                raise
-            except ConclaveError as error:
-                self._note(FAILED, str(error))
-                raise
+
+    def _told(self) -> tuple[Statement, dict[str, list[str]]]:
+        """All stages; where one fails, the run's status and a sentence are in the store."""
+        plan = self.bound.plan
+        try:
+            return self._stages()
+        except RunStopped:
+            raise self._stopped() from None
+        except PartyLost as error:
+            self._note(RESUMABLE, str(error))
+            moved = "\n  If it is at another address by then, say so in [federation] parties of the plan first."
+            raise PartyLost(f"{error}{moved if plan.federation.shards is None else ''}") from None
+        except RunError as error:
+            self._note(RESUMABLE, str(error))
+            raise
+        except ConclaveError as error:
+            self._note(FAILED, str(error))
+            raise
 
     def _stages(self) -> tuple[Statement, dict[str, list[str]]]:
         store = self.store
         present, sizes = self._collected()
-        signals = dped.signals_of(self.bound, self.public, sizes, store)
-        model = self._learned(signals)
+        content = self._learned(sizes)
         with self._stage("evaluate") as result:
-            student = measured(model, self.bound.plan, self.public, signals)
+            student = self._recipe.student(content, self.bound, self.public, sizes, store)
             result |= {"metrics": student.metrics, "neighbours": student.neighbours}
         sums = self._sums()
-        # In a secure sum one that is there to the end may have been out of the attempt that counts.
-        whole = tuple(name for name in present if all(name in parties for parties in sums.values()))
-        statement = state(self.bound, whole, store.fact("plan_hash"), student.metrics, run=store.id, sums=sums)
+        steps = {
+            release.name: [store.summed(release.step(number).name) for number in range(release.steps)]
+            for release in self.bound.releases
+            if release.stepped
+        }
+        # In a secure sum one that is there to the end may have been out of the attempt that counts, or of a step.
+        every = [*sums.values(), *(parties for each in steps.values() for parties in each)]
+        whole = tuple(name for name in present if all(name in parties for parties in every))
+        statement = state(
+            self.bound, whole, plan_hash_of(store).hex(), student.metrics, run=store.id, sums=sums, steps=steps
+        )
         if not store.finished("publish"):
             self._publish(student, statement)
         store.note(status=FINISHED, epsilon=statement.epsilon, privacy=statement.privacy, metrics=statement.metrics)
@@ -125,7 +141,7 @@ class Drive:
             return self._kept()
         for name in plan.federation.names:
             self.progress.party(name, "starting" if plan.federation.shards is not None else "connecting")
-        tables = party_tables(plan)
+        tables = party_tables(plan, self.bound.releases)
         issued = {name: self.own.vouched(name) for name in tables}
         keys = {name: fingerprint(read_bundle(bundle, name).signing) for name, (bundle, _) in issued.items()}
         for name, table in tables.items():
@@ -136,8 +152,15 @@ class Drive:
         return self._kept()
 
     def _kept(self) -> tuple[tuple[str, ...], dict[str, int]]:
-        kept = self.store.stages()["aggregate"][2]
-        return tuple(kept["parties"]), kept["present"]
+        """What the last sum's stage left. Raises `RunError` where that is damaged."""
+        asked = [release.name for release in self.bound.releases if release.rows]
+        with sound(self.store.folder):
+            kept = self.store.stages()["aggregate"][2]
+            names = tuple(kept["parties"])
+            sizes = {name: int(kept["present"][name]) for name in asked}
+            if not set(names) <= set(self.bound.plan.federation.names) or min(sizes.values(), default=1) < 1:
+                raise ValueError("the parties of its sums are not the plan's")
+        return names, sizes
 
     async def _ask(self, addresses: tuple[PartyAddress, ...], stops: Callable[[Callable[[], None]], None]) -> None:
         federation = Federation.at(addresses, self.bound, self.own, self.progress, self.observer)
@@ -146,7 +169,7 @@ class Drive:
             with self._stage("join"):
                 await federation.open(self.store.id, self.bound, spent=self._spent)
             if not self.store.finished("aggregate"):
-                await dped.collect(self.bound, self.public, federation, self.store, self._stage)
+                await self._recipe.collect(self.bound, self.public, federation, self.store, self._stage)
             await self._attest(federation)
             await self._leave(federation)
         except PartyRefused:
@@ -162,66 +185,72 @@ class Drive:
         Where one is lost before it could, nobody would vouch for its part: the sums start again without it, free.
         """
         with self._stage("attest") as result:
+            gone = dict(federation.lost)  # of steps before the last, whose sums stand without them
             while True:
                 sums = self._sums()
                 took_part = sorted({name for parties in sums.values() for name in parties})
-                costs = {
-                    name: [release for release in self.bound.releases if name in sums[release.name]]
-                    for name in took_part
-                }
+                costs = {name: self._charged_to(name, sums) for name in took_part}
                 try:
-                    signed = await federation.attest(self.store.fact("plan_hash"), costs)
+                    signed = await federation.attest(plan_hash_of(self.store).hex(), costs)
                 except PartyRefused as refused:
                     raise PartyRefused(
                         f"{refused}\n  What was answered is stored, and nothing was paid twice. When that is mended:  "
                         f"coordinator resume {self.store.id}"
                     ) from None
-                unsigned = [name for name in took_part if name not in signed]
+                unsigned = [name for name in took_part if name not in signed and name not in gone]
                 if not unsigned:
                     break
                 await self._without(federation, unsigned)
             missing = {name: why for name, why in federation.lost.items() if name not in signed}
             result |= {"signed": {name: _packed(each) for name, each in signed.items()}, "missing": missing}
 
+    def _charged_to(self, party: str, sums: dict[str, tuple[str, ...]]) -> list[Release]:
+        """What a party's ledger has to have been charged: the releases in whose sums it is, step by step."""
+        found = []
+        for release in self.bound.releases:
+            if release.stepped:
+                steps = (release.step(number) for number in range(release.steps))
+                found += [step for step in steps if party in self.store.summed(step.name)]
+            elif party in sums[release.name]:
+                found.append(release)
+        return found
+
     async def _without(self, federation: Federation, unsigned: list[str]) -> None:
         """Make the sums again of the parties that are left."""
         gone = " and ".join(unsigned)
-        once = any(isinstance(release.mechanism, ThresholdedVotes) for release in self.bound.releases)
-        if once or self.bound.plan.privacy.trust == "secure-sum":
+        if self._recipe.made_once(self.bound.plan) or self.bound.plan.privacy.trust == "secure-sum":
             raise PartyLost(
                 f"party {gone} was lost before it signed what the run cost it ({federation.lost.get(unsigned[0])}), "
                 "and its part is in a sum that is made once.\n  The run is stored, nothing was paid twice. When "
                 f"it is back (`party serve`):  coordinator resume {self.store.id}"
             )
         self.progress.say(f"  {gone} did not sign what the run cost it: the sums start again without it, at no cost")
-        await dped.collect(self.bound, self.public, federation, self.store, self._stage)
+        await self._recipe.collect(self.bound, self.public, federation, self.store, self._stage)
 
     def _sums(self) -> dict[str, tuple[str, ...]]:
         """Whose contributions are in each release; a training that is charged is its answers' parties'."""
-        return dped.parties_of(self.bound, self.store)
+        return self._recipe.parties_of(self.bound, self.store)
 
     @property
     def _spent(self) -> bool:
         """Whether a ledger may hold a charge of this run."""
         stages = self.store.stages()
-        return "aggregate" in stages or (self.bound.plan.dped.private_training is not None and "train" in stages)
+        return "aggregate" in stages or (self._recipe.charged_by_training(self.bound.plan) and "train" in stages)
 
     async def _leave(self, federation: Federation) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(federation.leave(), LEAVE_SECONDS)
         self.store.note(left=True)
 
-    def _learned(self, signals: dped.Signals) -> "SkipGram":
-        """The student, from the store where it was learned before."""
-        from learning.weights import from_bytes, to_bytes
-
+    def _learned(self, sizes: dict[str, int]) -> bytes:
+        """The student's parameters, from the store where it was learned before."""
         path = self.store.folder / STUDENT
         if self.store.finished("distil") and path.exists():
-            return from_bytes(path.read_bytes())
+            return path.read_bytes()
         with self._stage("distil"):
-            model = dped.learn(self.bound.plan, self.public, signals, self.progress)
-            self.store.write(STUDENT, to_bytes(model))
-        return model
+            content = self._recipe.learn(self.bound, self.public, sizes, self.store, self.progress)
+            self.store.write(STUDENT, content)
+        return content
 
     def _publish(self, student: Student, statement: Statement) -> None:
         folder = self.student_folder
@@ -233,14 +262,17 @@ class Drive:
                 publish(student, statement, folder, self._seal())
 
     def _seal(self) -> Seal:
-        kept = self.store.stages()["attest"][2]
+        with sound(self.store.folder):
+            kept = self.store.stages()["attest"][2]
+            signed = {name: _unpacked(each) for name, each in kept["signed"].items()}
+            missing = {name: str(why) for name, why in kept["missing"].items()}
         return Seal(
             run=self.store.id,
-            plan_hash=self.store.fact("plan_hash"),
+            plan_hash=plan_hash_of(self.store).hex(),
             binding=self.bound.binding,
             identity=self.own.identity,
-            attestations={name: _unpacked(each) for name, each in kept["signed"].items()},
-            not_attested=kept["missing"],
+            attestations=signed,
+            not_attested=missing,
             signed_at=time.time(),
         )
 
@@ -271,6 +303,12 @@ class Drive:
         self.progress.say("  stopping when the block in hand is stored; once more to stop at once")
 
 
+def plan_hash_of(store: RunStore) -> bytes:
+    """The plan hash under which a run began. Raises `RunError` where what is kept is none."""
+    with sound(store.folder):
+        return bytes.fromhex(store.fact("plan_hash"))
+
+
 def cancelled(store: RunStore, launcher: Launcher, own: Own) -> str:
     """End a run for good; whoever drives it is asked to stop first. Returns one sentence on what was done."""
     driver = store.driver()
@@ -282,8 +320,10 @@ def cancelled(store: RunStore, launcher: Launcher, own: Own) -> str:
         if store.driver() is not None:
             return f"run {store.id} was asked to stop; {driver} still drives it. Cancel again when it let go."
     store.note(**{lease.CANCEL: None})
+    with sound(store.folder):
+        base = Path(store.fact("base"))
     with lease.held(store):
-        silent = leave(store, launcher, Path(store.fact("base")), own)
+        silent = leave(store, launcher, base, own)
         store.note(status=CANCELLED, error=None)
     charged = "What it was charged for stays charged."
     if not silent:
@@ -299,12 +339,13 @@ def leave(store: RunStore, launcher: Launcher, base: Path, own: Own) -> list[str
 
     Parties that a launcher starts are gone by then: what they kept is removed.
     """
-    plan = Plan.model_validate(store.fact("plan"))
+    with sound(store.folder):
+        plan = plan_of(store.fact("plan"))
     if plan.federation.shards is not None:
         shutil.rmtree(store.folder / "parties", ignore_errors=True)
         store.note(left=True)
         return []
-    plan_hash = bytes.fromhex(store.fact("plan_hash"))
+    plan_hash = plan_hash_of(store)
     with launcher.launch(LaunchRequest({}, store.folder / "parties", base, {})) as addresses:
         silent = waited(lambda stops: _left(addresses, store.id, plan_hash, own), lambda: None)
     store.note(left=True)
@@ -334,29 +375,40 @@ def _unpacked(kept: dict[str, str]) -> Signed:
     return Signed(**{name: base64.b64decode(part) for name, part in kept.items()})
 
 
-def party_tables(plan: Plan) -> dict[str, dict[str, Any]]:
+def party_tables(plan: Plan, releases: Sequence[Release] = ()) -> dict[str, dict[str, Any]]:
     """The party files of a plan that divides one source itself: each party's part, and a policy just wide enough.
 
-    Empty for a plan whose parties run elsewhere: they have files of their own.
+    releases: what the plan comes to. Empty for a plan whose parties run elsewhere: they have files of their own.
     """
     shards = plan.federation.shards
     if shards is None:
         return {}
     split = shards.split.model_dump(exclude_none=True)
-    parts = {"parts": split.pop("parties"), "seed": plan.run.seed} | split
+    parties = split.pop("parties")
+    parts = {"parts": split.pop("of", parties), "seed": plan.run.seed} | split
     source = shards.model_dump(exclude_none=True, exclude={"split"})
     policy = {
-        # Room for one run under a lifetime cap, which counts a release for more than the run's own accountant does.
-        "epsilon": 2 * plan.privacy.epsilon,
+        "epsilon": _cap(plan, releases),
         "delta": plan.privacy.delta,
         "recipes": [plan.run.recipe],
         "simulation": True,
         "clear_votes": True,
+        "weights": True,
     }
     return {
         name: {"name": name, "shard": source | {"part": parts | {"part": number}}, "policy": dict(policy)}
         for number, name in enumerate(plan.federation.names)
     }
+
+
+def _cap(plan: Plan, releases: Sequence[Release]) -> float:
+    """Room for one run under a lifetime cap, which counts a release for more than the run's own accountant does: little
+    more for Gaussian releases, much more for few steps on random batches.
+    """
+    cap, events = 2 * plan.privacy.epsilon, [release.at_most for release in releases]
+    while events and cap < _MOST_EPSILON and not LifetimeFilter(cap, plan.privacy.delta).admits(events[1:], events[0]):
+        cap *= 2
+    return cap
 
 
 def waited(

@@ -1,12 +1,13 @@
 """Whether what a published folder states follows from its plan, and from what each party signed about its cost."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Final
 
-from dp_accounting import DpEvent, GaussianDpEvent
+from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
 from google.protobuf.json_format import Parse, ParseError
 from google.protobuf.message import Message
 
@@ -23,8 +24,8 @@ from aggregation.vectors import VectorMechanism
 from aggregation.votes import VotesMechanism
 from coordinator.manifest import PLAN
 from coordinator.published import shown, strict_json
-from coordinator.stated import Attestation, Privacy, StatedRelease
-from coordinator.terms import SAMPLER_SHARE, Chosen, Release
+from coordinator.stated import Attestation, Privacy, StatedRelease, StatedSteps
+from coordinator.terms import SAMPLER_SHARE, STEP, Chosen, Release
 from protos.conclave.v1 import plan_pb2
 from protos.digest import canonical, plan_hash
 from protos.signing import RELATION
@@ -35,6 +36,7 @@ MOST_PARTS: Final = 256
 MOST_KINDS: Final = 16
 MOST_OFTEN: Final = 10**9
 MOST_ATTEMPTS: Final = 10
+_MOST_DIGITS: Final = 9
 """Parties; parts of all events together, different ones that are not Gaussian, and repetitions of one; attempts at
 one sum: more than any run has, and little enough to be priced soon."""
 
@@ -92,8 +94,9 @@ def against_plan(privacy: Privacy, plan: plan_pb2.Plan) -> list[str]:
         return [*found, "privacy.json lists other releases than the plan."]
     for stated_release, message in zip(privacy.releases, terms.releases, strict=True):
         found += _release_against(stated_release, message, terms)
-    whole = [set(each.parties) for each in privacy.releases]
-    if not len(set.intersection(*whole)) <= privacy.parties.in_the_sum <= len(set.union(*whole)):
+    fewest = frozenset.intersection(*(each.throughout for each in privacy.releases))
+    most = {name for each in privacy.releases for name in each.parties}
+    if not len(fewest) <= privacy.parties.in_the_sum <= len(most):
         found.append(f"privacy.json counts {privacy.parties.in_the_sum} parties in the sum, and names others.")
     return found
 
@@ -102,41 +105,52 @@ def charged(attestation: Attestation, privacy: Privacy) -> tuple[Charged, list[s
     """What a party was charged, and in sentences where that departs from `privacy.json`.
 
     More than is stated there (another attempt, a release that was begun without coming to an end) is no departure: it
-    is priced.
+    is priced. A step of a release is charged as a release of its own.
     """
     party = attestation.party
-    stated = {each.name: each for each in privacy.releases}
     found, more = [], []
-    events: dict[tuple[str, int], DpEvent] = {}
+    whole: dict[str, tuple[StatedRelease, str | None, DpEvent | None]] = {}  # by name: the price of one, as JSON
+    for each in privacy.releases:
+        event, wrong = _stated_event(each)
+        whole[each.name] = each, None if event is None else _as_text(event), event
+        found += [f"{party}: {wrong}"] if wrong else []
+    seen: set[tuple[str, int]] = set()
+    times: Counter[str] = Counter()
+    attested: dict[str, set[str]] = {name: set() for name in whole}
     for cost in attestation.releases:
-        key = (cost.name, cost.attempt)
-        if cost.name not in stated:
+        name = _release_of(cost.name, whole)
+        if name is None:
             found.append(f"{party} attests a charge for {shown(cost.name)}, which privacy.json does not know.")
             continue
-        if key in events:
+        if (cost.name, cost.attempt) in seen:
             found.append(f"{party} attests attempt {cost.attempt} of {shown(cost.name)} twice.")
             continue
+        seen.add((cost.name, cost.attempt))
+        attested[name].add(cost.name)
         try:
-            event = from_json(cost.event)
-            same = to_json(event) == to_json(from_json(stated[cost.name].event))
+            same = _as_text(from_json(cost.event)) == whole[name][1]
         except IntegrityError as error:
             found.append(f"{party} attests an event of {shown(cost.name)} that cannot be read: {shown(error, 300)}")
             continue
         if same:
-            events[key] = event
+            times[name] += 1
         else:
             found.append(
                 f"{party} attests another event for {shown(cost.name)} than privacy.json has: what is stated there is "
                 "not what the party was charged."
             )
-    for release in privacy.releases:
-        times = sum(name == release.name for name, _ in events)
-        if party in release.parties and release.name not in {cost.name for cost in attestation.releases}:
-            found.append(f"{party} is in the sum of {shown(release.name)} and does not attest its cost.")
-        extra = times - (party in release.parties)
+    events = []
+    for name, (release, _, event) in whole.items():
+        expected = _sums_with(party, release)
+        if len(attested[name]) < expected:
+            of = "" if release.steps is None else f" {expected:,} steps of"
+            found.append(f"{party} is in the sum of{of} {shown(name)} and does not attest its cost.")
+        extra = times[name] - expected
         if extra > 0:
-            more.append(f"{party} was charged {shown(release.name)} {extra} more time{'s' * (extra > 1)}")
-    return Charged(party, tuple(events.values()), tuple(more)), found
+            more.append(f"{party} was charged {shown(name)} {extra} more time{'s' * (extra > 1)}")
+        if event is not None and times[name]:
+            events.append(event if times[name] == 1 else SelfComposedDpEvent(event, times[name]))
+    return Charged(party, tuple(events), tuple(more)), found
 
 
 def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]) -> tuple[float, list[str]]:
@@ -174,6 +188,36 @@ def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]
     return max(costs.values()), found
 
 
+def _stated_event(release: StatedRelease) -> tuple[DpEvent | None, str]:
+    """What a party is charged for a release once, or for one of its steps; None, and why, where that cannot be."""
+    try:
+        if release.steps is None:
+            return from_json(release.event), ""
+        return GradientMechanism(**release.mechanism | {"steps": 1}).event(), ""
+    except (ConclaveError, TypeError, ValueError, ArithmeticError) as error:
+        return None, f"privacy.json has an event of {shown(release.name)} that cannot be read: {shown(error, 300)}"
+
+
+def _release_of(name: str, known: Mapping[str, tuple[StatedRelease, Any, Any]]) -> str | None:
+    """The stated release that a charge is of: of that name, or whose step has that name."""
+    if name in known:
+        return name if known[name][0].steps is None else None
+    base, _, number = name.rpartition(STEP)
+    if base not in known or known[base][0].steps is None or not number.isdecimal() or len(number) > _MOST_DIGITS:
+        return None
+    steps = known[base][0].mechanism.get("steps")
+    return base if str(int(number)) == number and isinstance(steps, int) and int(number) < steps else None
+
+
+def _sums_with(party: str, release: StatedRelease) -> int:
+    """How many of a release's sums a party is in."""
+    return int(party in release.parties) if release.steps is None else release.steps.parties.get(party, 0)
+
+
+def _as_text(event: DpEvent) -> str:
+    return json.dumps(to_json(event), sort_keys=True)
+
+
 def _word(kind: Any, value: int) -> str:
     """An enum's value as `privacy.json` says it: UNIT_RECORD is "record"."""
     if value not in kind.values():
@@ -196,11 +240,31 @@ def _release_against(stated: StatedRelease, message: plan_pb2.Release, terms: pl
         found.append(f"Release {name} of the plan cannot be: {shown(error, 300)}")
     if sorted(set(stated.parties)) != stated.parties or not set(stated.parties) <= set(terms.parties):
         found.append(f"privacy.json names parties in the sum of {name} that the plan does not have, or one twice.")
+    if message.stepped != (stated.steps is not None):
+        found.append(f"privacy.json says otherwise than the plan whether {name} is taken in steps.")
+    elif stated.steps is not None:
+        found += _steps_against(stated, stated.steps, message, terms)
     if len(stated.parties) < terms.minimum_parties:
         found.append(
             f"{len(stated.parties)} parties are in the sum of {name} and the plan needs {terms.minimum_parties}: a "
             "part of the noise that the guarantee counts on is missing."
         )
+    return found
+
+
+def _steps_against(
+    stated: StatedRelease, steps: StatedSteps, message: plan_pb2.Release, terms: plan_pb2.Terms
+) -> list[str]:
+    found, name = [], shown(stated.name)
+    if sorted(steps.parties) != stated.parties or max(steps.parties.values(), default=0) > message.gradients.steps:
+        found.append(f"privacy.json counts steps of {name} that its parties cannot have been in.")
+    if steps.fewest < terms.minimum_parties:
+        found.append(
+            f"{steps.fewest} parties are in the smallest sum of {name} and the plan needs {terms.minimum_parties}: a "
+            "part of the noise that the guarantee counts on is missing."
+        )
+    if sum(steps.parties.values()) < steps.fewest * message.gradients.steps:
+        found.append(f"privacy.json counts fewer parties in the sums of {name} than it says are in the smallest.")
     return found
 
 
@@ -211,9 +275,9 @@ def _release(message: plan_pb2.Release, values: int, terms: plan_pb2.Terms) -> R
     if shares > parties or parties > MOST_PARTIES:
         raise IntegrityError(f"it counts on the noise of {shares} of {parties} parties.")
     rows = values * parties // mechanism.teachers if isinstance(mechanism, ThresholdedVotes) else values
-    once = isinstance(mechanism, GradientMechanism | FreeAnswers)
+    once = isinstance(mechanism, FreeAnswers) or (isinstance(mechanism, GradientMechanism) and not message.stepped)
     attempts = 1 if once else min(max(1, terms.privacy.attempts), MOST_ATTEMPTS)
-    return Release(message.name, mechanism, rows, 1, message.charges, attempts)
+    return Release(message.name, mechanism, rows, 1, message.charges, attempts, stepped=message.stepped)
 
 
 def _mechanism(release: plan_pb2.Release) -> Chosen:
@@ -232,7 +296,8 @@ def _mechanism(release: plan_pb2.Release) -> Chosen:
             numbers = _numbers(release.thresholded)
             return ThresholdedVotes(**numbers | {"larger_noise": numbers["larger_noise"] or None})
         case "gradients":
-            return GradientMechanism(**_numbers(release.gradients))
+            numbers = _numbers(release.gradients)
+            return GradientMechanism(**numbers | {"shares": numbers["shares"] or 1})
         case "free":
             return FreeAnswers(**_numbers(release.free))
     raise IntegrityError("it names no mechanism that is known here.")

@@ -22,8 +22,9 @@ from aggregation.joint import TeacherSignal
 from aggregation.mechanism import FloatArray, IntArray
 from aggregation.thresholded import ThresholdedVotes
 from aggregation.votes import tally
-from coordinator.plan import Plan
-from coordinator.public import Public, source_of
+from coordinator.dped_plan import DpedPlan
+from coordinator.public import Public
+from coordinator.source_table import source_of
 from learning.cooccurrence import Passage, counts_of, pair_counts, unit_counts
 from learning.text import read
 from learning.words import sentences, tokenize
@@ -57,7 +58,7 @@ class StandIn:
     pairs: bool
 
     @classmethod
-    def of(cls, plan: Plan, public: Public, base: Path, cache: Path) -> "StandIn":
+    def of(cls, plan: DpedPlan, public: Public, base: Path, cache: Path) -> "StandIn":
         """The stand-in for a plan's parties, their declared size with it. Raises `DataError` like `read`."""
         if plan.evaluation is not None:
             source, documents = plan.evaluation.source, (each.text for each in public.heldout)
@@ -82,7 +83,7 @@ class StandIn:
                 yield unit_counts([[each] for each in passages], size, window)
 
 
-def teach(plan: Plan, public: Public, stand_in: StandIn, units: int) -> TeacherSignal:
+def teach(plan: DpedPlan, public: Public, stand_in: StandIn, units: int) -> TeacherSignal:
     """Train stand-in teachers on disjoint parts of the public text and ask them what parties' teachers are asked.
 
     units: of the stand-in. votes int64 [teachers, queries]; states float32 [teachers, queries, layers, width]. Each

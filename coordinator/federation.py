@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from aggregation.errors import AttemptLost, Cheated
 from coordinator import rounds
 from coordinator.attendance import Attendance
+from coordinator.common_plan import Plan
 from coordinator.disclaiming import LostAttempts
 from coordinator.errors import PartyLost, PartyRefused, RunStopped
 from coordinator.identity import Own, attested, new_nonce, proven
@@ -23,7 +24,7 @@ from coordinator.progress import Progress
 from coordinator.retry import PatientLink, Retry
 from coordinator.store import RunStore
 from coordinator.summing import OnMessage, SumRun, Wanted, context_of, forget_vectors, verifier, without
-from coordinator.terms import Bound, Release
+from coordinator.terms import Bound, Release, is_step
 from coordinator.traced import traced
 from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2, plan_pb2
@@ -78,7 +79,7 @@ class Federation:
     def at(
         cls,
         addresses: Sequence[PartyAddress],
-        bound: Bound,
+        bound: Bound[Plan],
         own: Own,
         progress: Progress,
         observer: Observer | None = None,
@@ -126,7 +127,7 @@ class Federation:
         """
         self._attendance.stop()
 
-    async def open(self, run_id: str, bound: Bound, *, spent: bool = False) -> None:
+    async def open(self, run_id: str, bound: Bound[Plan], *, spent: bool = False) -> None:
         """Find every party, check that it speaks our protocol and is who the plan says, and have it join.
 
         spent: whether a ledger may hold a charge of this run, which is resumed. If not, nothing has been spent when
@@ -169,10 +170,14 @@ class Federation:
         """Send a public artefact to every party."""
         await self._ask(f"take the {kind}", lambda link: link.provide(kind, content))
 
-    async def train(self, request: party_pb2.TrainRequest, doing: str) -> None:
-        """Have every party train the same thing; `doing` is the word a person sees, for example `counting`."""
-        # Teachers under DP-SGD are charged when they are trained; what anything else says is, when it is answered.
-        self._spent = self._spent or request.teachers.expected_batch > 0
+    async def train(
+        self, request: party_pb2.TrainRequest, doing: str, *, then: str = "trained", charged: bool = False
+    ) -> None:
+        """Have every party train the same thing; `doing` is the word a person sees, for example `counting`.
+
+        then: the word when it has. charged: whether the training itself costs, and not what is answered of it.
+        """
+        self._spent = self._spent or charged
         for name in self.present:
             self._attendance.state(name, doing)
 
@@ -187,7 +192,11 @@ class Federation:
 
         await self._ask("train", ask)
         for name in self.present:
-            self._attendance.state(name, "trained")
+            self._attendance.state(name, then)
+
+    def stepped(self, release: str, done: int, total: int, note: str = "") -> None:
+        """Show how many steps of a release are stored."""
+        self._attendance.stored(release, done, total, note)
 
     async def aggregate(
         self, release: str, rows: int, columns: int, block_rows: int, store: RunStore, note: str = ""
@@ -208,17 +217,26 @@ class Federation:
                 total = await asyncio.to_thread(modular_sum, blocks)
                 await asyncio.to_thread(store.put_block, release, batch.number, batch.start, batch.stop, total)
                 done += 1
-                self._attendance.stored(release, done, len(batches), note)
+                self._shown(release, done, len(batches), note)
 
             if done:
-                self._attendance.stored(release, done, len(batches), note)
+                self._shown(release, done, len(batches), note)
             left = [batch for batch in batches if batch.number not in kept]
             if await self._blocks(release, left, len(batches), columns, keep, finish=True):
                 return len(self._links)
             self._attendance.say("  the sum starts again with the parties that are left; nothing is paid twice")
 
-    async def sum_securely(self, release: Release, terms: plan_pb2.Terms, block_rows: int, store: RunStore) -> int:
+    async def sum_securely(
+        self,
+        release: Release,
+        terms: plan_pb2.Terms,
+        block_rows: int,
+        store: RunStore,
+        before: Callable[[int], Awaitable[None]] | None = None,
+    ) -> int:
         """Sum a released matrix so that nobody sees one party's part; returns how many parties are in it.
+
+        before: what every attempt needs, by its number, for example a sample of its own.
 
         An attempt that a killed coordinator left goes on where it was. One in which too many parties were lost is made
         anew, where the plan pays for that; what was lost before any masked vector was sent costs nothing, nor what
@@ -240,6 +258,8 @@ class Federation:
             attempt = store.fact(f"attempt {release.name}") or 0
             out: dict[str, str] = store.fact(f"left out {release.name}") or {}
             context = contexts(attempt)
+            if before is not None:
+                await before(attempt)
             run = SumRun(context, wanted, verify, store, self._sum_round)
             asked, told = without(self.present, out, context, self._minimum)
             for line in told:
@@ -275,7 +295,12 @@ class Federation:
         store.note(**{f"summed {wanted.release}": True})
 
     def _arrived(self, release: str, done: int, total: int) -> None:
-        self._attendance.stored(release, done, total, "masked")
+        self._shown(release, done, total, "masked")
+
+    def _shown(self, release: str, done: int, total: int, note: str) -> None:
+        """Show how much of a sum is there; steps are counted, not shown one by one."""
+        if not is_step(release):
+            self._attendance.stored(release, done, total, note)
 
     async def _sum_round(
         self, requests: Mapping[str, party_pb2.SecureSumRequest], on_message: OnMessage, doing: str
@@ -323,7 +348,7 @@ class Federation:
 
         async def keep(batch: Batch, blocks: list[NDArray[np.int32]]) -> None:
             found.append(blocks)
-            self._attendance.stored(release, len(found), len(batches), note)
+            self._shown(release, len(found), len(batches), note)
 
         while not await self._blocks(release, batches, len(batches), columns, keep, finish=False):
             found.clear()

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
 
 from aggregation.events import to_json
 from coordinator import provisioning
+from coordinator.common_plan import Plan
 from coordinator.errors import PartyRefused, PlanError
-from coordinator.plan import Plan
 from coordinator.store import home
 from coordinator.terms import Release
 from protos.certificates import IdentityError, Role, check_dates
@@ -115,11 +114,6 @@ def attested(
 def new_nonce() -> bytes:
     """Fresh randomness for `Describe`."""
     return secrets.token_bytes(NONCE_BYTES)
-
-
-def certificate_der(identity: Identity) -> bytes:
-    """The signing certificate as it travels."""
-    return identity.signing.public_bytes(Encoding.DER)
 
 
 def _checked(signed: Signed, kind: str, name: str, own: Own) -> Mapping[str, Any]:

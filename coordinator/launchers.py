@@ -9,12 +9,22 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from aggregation.joint import TeacherSignal
+from aggregation.mechanism import IntArray
 from coordinator.errors import PlanError
+from protos.conclave.v1 import plan_pb2
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from learning.batching import Tokens
+    from learning.classifying import Fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +55,8 @@ class LaunchRequest:
 class SimulationRequest:
     """Whose text a simulation reads, and how it is counted: parties and base as in `LaunchRequest`.
 
-    vocabulary: the bytes of the public vocabulary. folder: for working files.
+    vocabulary: the bytes of the public vocabulary, empty where no words are counted; window: of counting. folder: for
+    working files.
     """
 
     parties: Mapping[str, Mapping[str, Any]]
@@ -70,6 +81,54 @@ class TeachersWanted:
     seed: int
 
 
+@dataclass(frozen=True, slots=True)
+class TextWanted:
+    """Labelled text as a text model takes it.
+
+    text: what is read of rows, as parties join it. tokenizer: the public model's. longest: tokens of an example.
+    """
+
+    text: plan_pb2.LabelledText
+    tokenizer: "PreTrainedTokenizerBase"
+    longest: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnsemblesWanted:
+    """Classifiers that a simulation trains at every party: `party_pb2.EnsembleTask` in words.
+
+    files: the public model's, by name. queries: public texts that they vote on, JSON as parties are sent them.
+    training: how they are trained. seed: of their starts.
+    """
+
+    reading: TextWanted
+    files: Mapping[str, Path]
+    adapt: Literal["head", "lora", "full"]
+    rank: int
+    alpha: int
+    teachers: int
+    queries: bytes
+    training: "Fit"
+    seed: int
+
+
+class LabelledPart(Protocol):
+    """One party's units in clear, as learning takes them: `learning.text_units.TextUnits` says what each is."""
+
+    @property
+    def rows(self) -> Sequence["Tokens"]: ...
+
+    @property
+    def labels(self) -> NDArray[np.int64] | NDArray[np.float32]:
+        """Classes' places, or standard scores, [examples]."""
+        ...
+
+    @property
+    def members(self) -> Sequence[Sequence[int]] | None:
+        """For every unit where its examples are; None where every example is a unit."""
+        ...
+
+
 class Simulation(Protocol):
     """Simulated parties' text in clear: for comparing methods on data that is nobody's secret."""
 
@@ -79,6 +138,14 @@ class Simulation(Protocol):
 
     def answers(self, reference: bytes, wanted: TeachersWanted) -> tuple[TeacherSignal, ...]:
         """Each party's teachers' votes and hidden states, before anything bounds them."""
+        ...
+
+    def labelled(self, wanted: TextWanted) -> tuple[LabelledPart, ...]:
+        """Each party's labelled text, tokenised."""
+        ...
+
+    def votes(self, wanted: EnsemblesWanted) -> tuple[IntArray, ...]:
+        """Each party's classifiers' votes [teachers, queries], before anything bounds them."""
         ...
 
 

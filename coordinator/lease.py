@@ -26,22 +26,25 @@ CANCEL: Final = "cancel"
 def held(store: RunStore) -> Iterator[None]:
     """Drive the run meanwhile. Raises `RunError` when somebody else does.
 
-    A thread renews the lease; asked to cancel, or overtaken, it interrupts the main thread as Ctrl-C would.
+    A thread renews the lease; asked to cancel, or overtaken, it interrupts the main thread as Ctrl-C would, but not
+    once the run ends by itself: what it ends with is to be said.
     """
     store.take(secrets.token_hex(16), LEASE_SECONDS)
-    ended = threading.Event()
-    beating = threading.Thread(target=_beat, args=(store, ended), name="lease", daemon=True)
+    ended, ending = threading.Event(), threading.Lock()
+    beating = threading.Thread(target=_beat, args=(store, ended, ending), name="lease", daemon=True)
     beating.start()
     try:
         yield
     finally:
+        with suppress(KeyboardInterrupt), ending:  # one that came at the very end
+            ended.set()
         ended.set()
         beating.join()
         with suppress(RunError):
             store.let_go()
 
 
-def _beat(store: RunStore, ended: threading.Event) -> None:
+def _beat(store: RunStore, ended: threading.Event, ending: threading.Lock) -> None:
     renewed = time.monotonic()
     while not ended.wait(BEAT_SECONDS):
         try:
@@ -50,5 +53,7 @@ def _beat(store: RunStore, ended: threading.Event) -> None:
         except RunError:  # a full disk: whatever the run writes next says so; until then the lease may run out
             mine = time.monotonic() - renewed < LEASE_SECONDS
         if not mine or store.fact(CANCEL):
-            _thread.interrupt_main()
+            with ending:
+                if not ended.is_set():
+                    _thread.interrupt_main()
             return

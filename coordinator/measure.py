@@ -8,9 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-from coordinator.plan import Plan, ProbeTable
-from coordinator.public import Public, source_of
+from coordinator.common_plan import ProbeTable
+from coordinator.dped_plan import DpedPlan
+from coordinator.embeddings_folder import EmbeddingStudent
+from coordinator.public import Public
 from coordinator.recipes.dped import Signals
+from coordinator.source_table import source_of
 from learning.text import Document, read
 from learning.words import Vocabulary, tokenize
 
@@ -24,20 +27,6 @@ FREQUENT = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Student:
-    """What a recipe learned, ready to be published.
-
-    vectors: float32 [words, dimension]. parameters: every array of the model by name.
-    """
-
-    vocabulary: Vocabulary
-    vectors: NDArray[np.float32]
-    parameters: dict[str, NDArray[np.float32]]
-    metrics: dict[str, Any]
-    neighbours: dict[str, list[str]]
-
-
-@dataclass(frozen=True, slots=True)
 class Probes:
     """Public labelled tasks, read once: how well a linear classifier does on mean embeddings of each text.
 
@@ -47,7 +36,7 @@ class Probes:
     tasks: dict[str, tuple["Labelled", "Labelled"]]
 
     @classmethod
-    def read(cls, plan: Plan, vocabulary: Vocabulary, base: Path, cache: Path) -> "Probes":
+    def read(cls, plan: DpedPlan, vocabulary: Vocabulary, base: Path, cache: Path) -> "Probes":
         """The plan's `[[evaluation.probes]]`. Raises `DataError` naming a source that cannot be read."""
         tasks = {}
         for table in [] if plan.evaluation is None else plan.evaluation.probes:
@@ -65,7 +54,7 @@ class Probes:
         return {name: probe_accuracy(vectors, train, test) for name, (train, test) in self.tasks.items()}
 
 
-def measured(model: "SkipGram", plan: Plan, public: Public, signals: Signals) -> Student:
+def measured(model: "SkipGram", plan: DpedPlan, public: Public, signals: Signals) -> EmbeddingStudent:
     """The student with its metrics, and the floor that the same released counts or moments give."""
     vocabulary = public.vocabulary
     metrics = metrics_of(model, plan, public)
@@ -75,10 +64,10 @@ def measured(model: "SkipGram", plan: Plan, public: Public, signals: Signals) ->
     if released is not None:
         metrics["noise_sigma"] = released.sigma
     parameters = {"inputs": model.inputs, "outputs": model.outputs, "bias": model.bias}
-    return Student(vocabulary, model.inputs, parameters, metrics, neighbours(model.inputs, vocabulary))
+    return EmbeddingStudent(vocabulary, model.inputs, parameters, metrics, neighbours(model.inputs, vocabulary))
 
 
-def metrics_of(model: "SkipGram", plan: Plan, public: Public) -> dict[str, Any]:
+def metrics_of(model: "SkipGram", plan: DpedPlan, public: Public) -> dict[str, Any]:
     """Perplexity where there is held-out text, WordSim-353, analogies, and a sentiment probe where it has labels."""
     from learning import evaluation
 
@@ -92,13 +81,13 @@ def metrics_of(model: "SkipGram", plan: Plan, public: Public) -> dict[str, Any]:
     return metrics
 
 
-def floors(plan: Plan, public: Public, signals: Signals) -> dict[str, float]:
+def floors(plan: DpedPlan, public: Public, signals: Signals) -> dict[str, float]:
     """Perplexities of models that know nothing but how frequent words are: of what was released, of public text."""
     from learning import evaluation, skipgram
     from learning.prior import frequencies_of
 
     heldout = public.heldout_counts(plan.dped.window)
-    known = {"public_unigram": skipgram.unigram(public.counts.toarray(), 0)}
+    known = {"public_unigram": skipgram.unigram(public.counts, 0)}
     if signals.counts is not None:
         known["unigram_floor"] = skipgram.unigram(signals.counts.values, signals.counts.sigma)
     if signals.moments is not None and public.moments is not None:

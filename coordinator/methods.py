@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
-from dp_accounting import DpEvent, SelfComposedDpEvent
+from dp_accounting import SelfComposedDpEvent
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -25,13 +25,18 @@ from aggregation.mechanism import Contribution, IntArray
 from aggregation.noise import NoiseStream
 from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
+from coordinator import family
+from coordinator.binding import bind
+from coordinator.dped_plan import DpedPlan
+from coordinator.dped_table import PrivateTrainingTable
+from coordinator.dped_terms import vectors_mechanism
+from coordinator.family import Method, Outcome, composed
 from coordinator.launchers import Simulation, TeachersWanted
-from coordinator.plan import Plan, PrivateTrainingTable
 from coordinator.progress import Progress
 from coordinator.public import Public
 from coordinator.recipes import dped
 from coordinator.report import paper_claim
-from coordinator.terms import SAMPLER_SHARE, Bound, bind, gaussian_multiplier, shares, vectors_mechanism
+from coordinator.terms import SAMPLER_SHARE, Bound, gaussian_multiplier, shares
 
 if TYPE_CHECKING:
     from learning.skipgram import SkipGram
@@ -51,7 +56,7 @@ RADII = 1.0
 class Bench:
     """The data of one seed: its public side, the parties' units in clear, and teachers' answers once they are asked."""
 
-    plan: Plan
+    plan: DpedPlan
     public: Public
     shards: Simulation
     progress: Progress
@@ -116,46 +121,14 @@ class Bench:
             return NoiseStream.insecure(self.seed, *labels)
         return NoiseStream.from_system()
 
-    def bound(self, epsilon: float, **settings: Any) -> Bound:
+    def bound(self, epsilon: float, **settings: Any) -> Bound[DpedPlan]:
         """The plan at another epsilon and with other `[dped]` settings, calibrated."""
         return bind(changed(self.plan, epsilon=epsilon, **settings), self.public)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A student, what it cost, and what is worth saying of how it came about.
-
-    event: None where there is no privacy. claimed: the epsilon that DPED's own formula gives for the same noise.
-    """
-
-    model: "SkipGram"
-    event: DpEvent | None
-    claimed: float | None = None
-    notes: dict[str, float] = field(default_factory=dict)
-
-
-Make: TypeAlias = Callable[[Bench, float], Outcome]
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """A row of the table: `name` for the command line, `label` for people."""
-
-    name: str
-    label: str
-    make: Make
-    private: bool = True
-
-
-def changed(plan: Plan, *, epsilon: float | None = None, seed: int | None = None, **settings: Any) -> Plan:
-    """The plan with another epsilon or seed, and other `[dped]` settings; checked again. Raises ValueError."""
-    tables = plan.model_dump()
-    tables["dped"] |= settings
-    if epsilon is not None:
-        tables["privacy"] |= {"epsilon": epsilon, "noise_multiplier": None}
-    if seed is not None:
-        tables["run"]["seed"] = seed
-    return Plan.model_validate(tables)
+def changed(plan: DpedPlan, *, epsilon: float | None = None, seed: int | None = None, **settings: Any) -> DpedPlan:
+    """The plan with another epsilon or seed, and other `[dped]` settings; checked again. Raises `PlanError`."""
+    return family.changed(plan, {"dped": settings}, epsilon=epsilon, seed=seed)
 
 
 def summed(
@@ -169,6 +142,9 @@ def summed(
         total = noisy if total is None else total + noisy
     assert total is not None
     return total
+
+
+Make: TypeAlias = Callable[[Bench, float], Outcome]
 
 
 def _dped(*signals: str, **settings: Any) -> Make:
@@ -209,7 +185,7 @@ def _dped(*signals: str, **settings: Any) -> Make:
                         notes |= {"label_accuracy": _accuracy(released.votes.values.argmax(axis=1), clear)}
                     found = dped.with_answers(found, released, plan, public, present)
         events = [release.event for release in bound.releases]
-        return Outcome(dped.learn(plan, public, found, bench.progress), _composed(events), paper_claim(bound), notes)
+        return Outcome(dped.learned(plan, public, found, bench.progress), composed(events), paper_claim(bound), notes)
 
     return make
 
@@ -284,7 +260,7 @@ def _private_skipgram(bench: Bench, epsilon: float) -> Outcome:
     return Outcome(model, chosen.event(), notes={"noise_multiplier": multiplier})
 
 
-def declared_units(plan: Plan, counted: int) -> int:
+def declared_units(plan: DpedPlan, counted: int) -> int:
     """How many units there are, in public: as the plan declares, else counted, to two digits, as a simulation may."""
     privately = plan.dped.private_training
     if plan.privacy.declared_size is not None:
@@ -342,7 +318,7 @@ def _neighbours(bench: Bench, epsilon: float) -> Outcome:
         hidden=from_local(mean, home, near), hidden_noise=released.sigma / teachers * float(np.sqrt(np.mean(near**2)))
     )
     quiet = changed(plan, epsilon=epsilon, signals=["hidden"], private_training=None, threshold=None)
-    return Outcome(dped.learn(quiet, public, found, bench.progress), SelfComposedDpEvent(joint.event(), queries))
+    return Outcome(dped.learned(quiet, public, found, bench.progress), SelfComposedDpEvent(joint.event(), queries))
 
 
 def _open(bench: Bench, epsilon: float) -> Outcome:
@@ -363,12 +339,6 @@ def _open_from_public(bench: Bench, epsilon: float) -> Outcome:
     return Outcome(model, None)
 
 
-def _composed(events: Sequence[DpEvent]) -> DpEvent:
-    from dp_accounting import ComposedDpEvent
-
-    return events[0] if len(events) == 1 else ComposedDpEvent(list(events))
-
-
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
@@ -381,7 +351,7 @@ METHODS: dict[str, Method] = {
         Method("dp-sgd", "DP-SGD skip-gram", _private_skipgram),
         Method("dp-merf", "DP-MERF style", _sketch),
         Method("neighbour", "neighbour style", _neighbours),
-        Method("unigram", "noised unigram (the floor)", _unigram),
+        Method("unigram", "noised unigram (the floor)", _unigram, plain=True),
         Method("non-private", "no privacy", _open, private=False),
         Method("non-private-public", "no privacy, from the public start", _open_from_public, private=False),
     )

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from aggregation.errors import IntegrityError
+from coordinator.dped_plan import DpedPlan
 from coordinator.errors import PlanError
-from coordinator.plan import Plan, SourceTable
+from coordinator.source_table import source_of
 from learning.cooccurrence import counts_of, pair_counts, unit_counts
-from learning.text import DataError, Document, Source, read
+from learning.text import DataError, Document, read
 from learning.words import Vocabulary, sentences, tokenize
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Public:
         return counts_of(encoded, len(self.vocabulary), window)
 
 
-def prepare(plan: Plan, base: Path, cache: Path) -> Public:
+def prepare(plan: DpedPlan, base: Path, cache: Path) -> Public:
     """Read the public text.
 
     Raises `DataError` naming the source, `PlanError` for words that the vocabulary lacks and for a reference that does
@@ -89,7 +90,7 @@ def prepare(plan: Plan, base: Path, cache: Path) -> Public:
     return Public(vocabulary, counts, heldout, queries, weights, classes, reference, moments, frequencies)
 
 
-def _public_units(plan: Plan, vocabulary: Vocabulary, texts: Iterable[str]) -> sparse.csr_array:
+def _public_units(plan: DpedPlan, vocabulary: Vocabulary, texts: Iterable[str]) -> sparse.csr_array:
     """At most `SAMPLE` public units of the plan's kind, from the beginning: pair counts [units, words * words]."""
     size, window = len(vocabulary), plan.dped.window
     whole = _whole_documents(plan)
@@ -101,13 +102,13 @@ def _public_units(plan: Plan, vocabulary: Vocabulary, texts: Iterable[str]) -> s
     return unit_counts([[passage] for passage in encoded], size, window)
 
 
-def _whole_documents(plan: Plan) -> bool:
+def _whole_documents(plan: DpedPlan) -> bool:
     """Whether a unit is a document or more."""
     return plan.privacy.record == "document" or plan.privacy.unit == "user"
 
 
 def _directions(
-    plan: Plan,
+    plan: DpedPlan,
     reference: "SkipGram",
     units: sparse.csr_array,
     usual: sparse.csr_array,
@@ -122,19 +123,6 @@ def _directions(
     except IntegrityError as error:
         raise DataError(f"[vocabulary] {plan.vocabulary.source} gives no public directions: {error}") from None
     return directions, clip or suggested
-
-
-def source_of(table: SourceTable, base: Path) -> Source:
-    """A plan's table as a source; paths are relative to the plan."""
-    local = (base / table.source).exists() or any(sign in table.source for sign in "*?[")
-    return Source(
-        source=str(base / table.source) if local else table.source,
-        text=table.text,
-        id=table.id,
-        label=table.label,
-        split=table.split,
-        stream=table.stream,
-    )
 
 
 def _counted(passages: Iterable[NDArray[np.int32]], size: int, window: int) -> sparse.csr_array:
@@ -168,7 +156,7 @@ def _words(
     return np.array(list(times), dtype=np.int64), np.array(list(times.values()), dtype=np.int64)
 
 
-def _reference(plan: Plan, base: Path, counts: sparse.csr_array) -> "SkipGram":
+def _reference(plan: DpedPlan, base: Path, counts: sparse.csr_array) -> "SkipGram":
     """The plan's public skip-gram: read from its file, or fitted to the vocabulary's text."""
     from learning.skipgram import fit
     from learning.weights import from_bytes

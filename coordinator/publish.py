@@ -6,19 +6,15 @@ The folder is made beside its place and renamed into it, so that nobody ever see
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from coordinator import manifest
 from coordinator.errors import RunError
 from coordinator.manifest import Seal
-from coordinator.measure import Student
-from coordinator.report import Statement, markdown
-
-UNKNOWN = "[UNK]"
+from coordinator.recipe import Student
+from coordinator.report import Statement
 
 
 def check_free(folder: Path) -> None:
@@ -28,22 +24,25 @@ def check_free(folder: Path) -> None:
 
 
 def publish(student: Student, statement: Statement, folder: Path, seal: Seal) -> None:
-    """Write the student's folder whole and signed, or not at all. Raises `RunError` when it cannot be written.
+    """Write the student's folder whole and signed, or not at all. Raises `RunError` when it cannot be written."""
 
-    It loads in `SentenceTransformer(folder)` as mean word embeddings, and `vectors.txt` in
-    `KeyedVectors.load_word2vec_format`; `skipgram.safetensors` holds every parameter for who wants the whole model.
-    """
+    def fill(beside: Path) -> None:
+        student.write(beside)
+        (beside / manifest.PRIVACY).write_text(_json(statement.privacy), encoding="utf-8")
+        (beside / manifest.CARD).write_text(student.card(statement), encoding="utf-8")
+        manifest.write(beside, seal)
+
+    placed(folder, fill)
+
+
+def placed(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Have a folder that `fill` writes stand whole in its place, or not at all. Raises `RunError`."""
     check_free(folder)
     beside = folder.with_name(f".{folder.name}.part")
     try:
         shutil.rmtree(beside, ignore_errors=True)
-        beside.parent.mkdir(parents=True, exist_ok=True)
-        _sentence_transformer(student, beside)
-        (beside / "vectors.txt").write_text(word2vec(student.vocabulary.words, student.vectors), encoding="utf-8")
-        _parameters(student, beside / "skipgram.safetensors")
-        (beside / manifest.PRIVACY).write_text(_json(statement.privacy), encoding="utf-8")
-        (beside / manifest.CARD).write_text(card(student, statement), encoding="utf-8")
-        manifest.write(beside, seal)
+        beside.mkdir(parents=True, exist_ok=True)
+        fill(beside)
         _settle(beside)
         if folder.exists():
             folder.rmdir()
@@ -68,79 +67,6 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def word2vec(words: tuple[str, ...], vectors: NDArray[np.float32]) -> str:
-    """The word2vec text form: a line of counts, then a line a word. Nine digits give back every float32 exactly."""
-    lines = [f"{len(words)} {vectors.shape[1]}"]
-    lines += [f"{word} {' '.join(f'{value:.9g}' for value in row)}" for word, row in zip(words, vectors, strict=True)]
-    return "\n".join(lines) + "\n"
-
-
-def card(student: Student, statement: Statement) -> str:
-    """The model card: what it is, licence, language, how it was measured, and the promise in full."""
-    head = {
-        "language": statement.plan.student.language,
-        "license": statement.plan.student.licence,
-        "library_name": "sentence-transformers",
-        "pipeline_tag": "feature-extraction",
-    }
-    front = "\n".join(f"{key}: {value}" for key, value in head.items())
-    rows = "\n".join(f"- {word}: {', '.join(near)}" for word, near in student.neighbours.items())
-    words, dimension = student.vectors.shape
-    return f"""---
-{front}
-tags: [differential-privacy, word-embeddings]
----
-
-# {statement.plan.run.name}
-
-Embeddings of {words:,} words in {dimension} dimensions, learned from the text of {len(statement.parties)} parties
-that did not show it to each other. Made by Conclave, recipe `{statement.plan.run.recipe}`.
-
-```python
-from sentence_transformers import SentenceTransformer
-from gensim.models import KeyedVectors
-
-SentenceTransformer("this-folder").encode(["a sentence of words that the vocabulary knows"])
-KeyedVectors.load_word2vec_format("this-folder/vectors.txt").most_similar("{student.vocabulary.words[0]}")
-```
-
-{markdown(statement)}
-## Checking it
-
-`coordinator verify this-folder --trust ca.pem`, with the `ca.pem` of the federation's authority, compares every file
-with the coordinator's signature, and this promise with what each party signed about its cost.
-
-## Nearest words
-
-{rows}
-"""
-
-
-def _sentence_transformer(student: Student, folder: Path) -> None:
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-    from tokenizers import Regex, Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.normalizers import Lowercase, Replace, Sequence
-    from tokenizers.pre_tokenizers import Split
-
-    from learning.words import WORD
-
-    index = {word: position for position, word in enumerate(student.vocabulary.words)}
-    tokenizer = Tokenizer(WordLevel(index | {UNKNOWN: len(index)}, unk_token=UNKNOWN))
-    tokenizer.normalizer = Sequence([Lowercase(), Replace("’", "'")])
-    tokenizer.pre_tokenizer = Split(Regex(WORD), behavior="removed", invert=True)
-    nothing = np.zeros((1, student.vectors.shape[1]), np.float32)
-    embedding = StaticEmbedding(tokenizer, embedding_weights=np.vstack([student.vectors, nothing]))
-    SentenceTransformer(modules=[embedding], device="cpu").save(str(folder), create_model_card=False)
-
-
-def _parameters(student: Student, path: Path) -> None:
-    from safetensors.numpy import save_file
-
-    save_file({name: np.ascontiguousarray(value) for name, value in student.parameters.items()}, path)
 
 
 def _json(value: Any) -> str:

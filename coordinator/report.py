@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 from aggregation.claims import paper_epsilon
@@ -16,7 +17,8 @@ from aggregation.shares import DISCRETE_GAUSSIAN, GAUSSIAN, SKELLAM
 from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
 from aggregation.votes import VotesMechanism
-from coordinator.plan import Plan
+from coordinator.common_plan import Plan
+from coordinator.dped_plan import DpedPlan
 from coordinator.store import RunStore
 from coordinator.terms import Bound, Release, rounded_up, shares
 from protos.signing import RELATION
@@ -44,13 +46,28 @@ SECURED_TRANSPORT = (
 )
 NOT_PROTECTED = (
     "the number of parties, and the plan: its words, its settings and its noise",
-    "how long each party took, which tells roughly how much text it has",
+    "how long each party took, which tells roughly how much text it has, or how much of it a step has taken",
     "coarse facts that a party's policy lets it tell",
     "that a party's ledger refused to pay, which may be because its text shares records with text charged before",
     "the person whose records lie at several parties: they have the composition of those parties' guarantees",
     "the result against a party that lies: nobody checks that a party clipped",
     "choices made by looking at earlier runs on the same data: only each party's own ledger adds those up",
 )
+
+
+_CLASSIFIER = {
+    "accuracy": ("accuracy on public test text", ".3f"),
+    "macro_f1": ("macro F1", ".3f"),
+    "calibration_error": ("expected calibration error", ".3f"),
+    "pearson": ("Pearson correlation on public test text", ".3f"),
+    "spearman": ("Spearman correlation", ".3f"),
+    "error": ("root mean square error", ".3f"),
+    "examples": ("test examples", ",d"),
+}
+"""Measures of classifiers and regressions by their key: in words, and how the number is written."""
+
+
+_UNMEASURED = "Nothing was measured: the plan names no public test text."
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +85,19 @@ class Statement:
 
 
 def state(
-    bound: Bound,
+    bound: Bound[Plan],
     parties: tuple[str, ...],
     plan_hash: str,
     metrics: dict[str, Any],
     *,
     run: str,
     sums: Mapping[str, Sequence[str]],
+    steps: Mapping[str, Sequence[Sequence[str]]] = MappingProxyType({}),
 ) -> Statement:
     """Put together what can be said of a run whose sum over `parties` is complete.
 
     sums: the parties in the sum of each release, by its name; one that is not there (a training) has all of `parties`.
+    steps: of a stepped release, the parties in the sum of each step.
     """
     plan = bound.plan
     epsilon = bound.guarantee.epsilon if bound.private else None
@@ -121,11 +140,19 @@ def state(
                 "mechanism": asdict(release.mechanism),
                 "event": to_json(release.event),
             }
+            | ({"steps": _in_steps(steps[release.name])} if release.name in steps else {})
             for release in bound.releases
         ],
         "not_protected": list(NOT_PROTECTED),
     }
     return Statement(plan, parties, epsilon, privacy, metrics)
+
+
+def _in_steps(steps: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """How many parties are in the smallest of a release's sums, and in how many of them each party is."""
+    names = sorted({name for parties in steps for name in parties})
+    counts = {name: sum(name in parties for parties in steps) for name in names}
+    return {"fewest": min(map(len, steps)), "parties": counts}
 
 
 def secure_sum(plan: Plan) -> str:
@@ -140,12 +167,14 @@ def secure_sum(plan: Plan) -> str:
     )
 
 
-def paper_claim(bound: Bound) -> float | None:
+def paper_claim(bound: Bound[Plan]) -> float | None:
     """What DPED's own formula would have said of the same noise, or None where it speaks of none of the releases.
 
     It takes counts, which it does not know, for votes; so it is given only for plans of votes and hidden states.
     """
     plan = bound.plan
+    if not isinstance(plan, DpedPlan):
+        return None
     votes = hidden = None
     for release in bound.releases:
         match release.mechanism:
@@ -197,6 +226,19 @@ def described(release: Release) -> str:
                 f"{votes.threshold_noise:.4g} against {votes.threshold:g}, labels under noise "
                 f"{votes.noise:.4g}{larger}; the cap of a filter is charged, whatever was answered"
             )
+        case GradientMechanism() as training if release.stepped:
+            return (
+                f"steps of DP-SGD by all parties: each unit's gradient clipped to L2 norm {training.clip:g}, sampling "
+                f"{training.sampling_probability:.4g}, Gaussian noise of standard deviation "
+                f"{training.noise_multiplier:g} times the clip on each of {training.parameters:,} sums, "
+                f"{training.steps:,} steps"
+            )
+        case GradientMechanism() as training if release.weights:
+            return (
+                f"a model that each party trained alone by DP-SGD: gradients of a unit clipped to {training.clip:g}, "
+                f"noise multiplier {training.noise_multiplier:g}, sampling {training.sampling_probability:.4g}, "
+                f"{training.steps:,} steps; {training.parameters:,} parameters"
+            )
         case GradientMechanism() as training:
             return (
                 f"teachers trained by DP-SGD: gradients of a unit clipped to {training.clip:g}, noise multiplier "
@@ -239,6 +281,7 @@ def markdown(statement: Statement) -> str:
         *([f"- {_claim(claimed)}"] if claimed else []),
         f"- Parties in the sum: {privacy['parties']['in_the_sum']} of {privacy['parties']['planned']}; the guarantee "
         f"counts on the noise of {privacy['parties']['shares_needed']}.",
+        *(f"- Release `{release['name']}`: {away}." for release in privacy["releases"] if (away := _away(release))),
         *(f"- {line}" for line in privacy["trust_means"]),
         "",
         "Not protected:",
@@ -247,10 +290,18 @@ def markdown(statement: Statement) -> str:
         "",
         "## Evaluation",
         "",
-        *(f"- {label}: {value}" for label, value in measurements(statement.metrics)),
+        *([f"- {label}: {value}" for label, value in measurements(statement.metrics)] or [_UNMEASURED]),
         "",
     ]
     return "\n".join(lines)
+
+
+def _away(release: Mapping[str, Any]) -> str:
+    """Of a release in steps, which parties are not in all of its sums, in words; empty where all are."""
+    if "steps" not in release:
+        return ""
+    every, counts = release["mechanism"]["steps"], release["steps"]["parties"]
+    return ", ".join(f"{name} in {count:,} of {every:,} sums" for name, count in counts.items() if count < every)
 
 
 def _claim(epsilon: float) -> str:
@@ -274,6 +325,17 @@ def measurements(metrics: dict[str, Any]) -> list[tuple[str, str]]:
             shown.append((f"of the {label}", f"{metrics[key]:.1f}"))
     if "sentiment" in metrics:
         shown.append(("sentiment probe, accuracy", f"{metrics['sentiment']:.3f}"))
+    if "wordsim" in metrics:
+        shown += _word_lists(metrics)
+    for key, (label, form) in _CLASSIFIER.items():
+        if key in metrics:
+            value = metrics[key]
+            shown.append((label, "not defined" if value is None else format(value, form)))
+    return shown
+
+
+def _word_lists(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    shown = []
     wordsim, analogies = metrics["wordsim"], metrics["analogies"]
     pairs = f"{wordsim['pairs_used']} of {wordsim['pairs_total']} pairs are in the vocabulary"
     shown.append(("WordSim-353, Spearman", f"{_or_none(wordsim['spearman'])} ({pairs})"))
@@ -315,6 +377,9 @@ def render(report: dict[str, Any]) -> str:
         lines += ["", f"guarantee  {guarantee}, {privacy['relation']}", f"accountant {privacy['accountant']}"]
         lines += [f"parties    {parties['in_the_sum']} of {parties['planned']} in the sum"]
         lines += [f"release    {release['name']}: {release['says']}" for release in privacy["releases"]]
+        lines += [
+            f"lost       {release['name']}: {away}" for release in privacy["releases"] if (away := _away(release))
+        ]
         if privacy["epsilon_by_the_papers_formula"]:
             lines += [f"claim      {_claim(privacy['epsilon_by_the_papers_formula'])}"]
         lines += [f"trust      {line}" for line in privacy["trust_means"]]

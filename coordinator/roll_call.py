@@ -12,10 +12,10 @@ from typing import Final
 
 from cryptography import x509
 
+from coordinator.common_plan import Plan
 from coordinator.errors import PartyRefused
 from coordinator.identity import Own, new_nonce, proven
 from coordinator.link import Answered, GrpcLink, Lost, Refused
-from coordinator.plan import Plan
 from coordinator.terms import Bound
 from protos import PROTOCOL_VERSION
 from protos.certificates import fingerprint, moment
@@ -44,7 +44,7 @@ class Seen:
     ahead: float | None = None
 
 
-async def ask_all(plan: Plan, own: Own, bound: Bound | None, needs: party_pb2.Needs | None) -> list[Line]:
+async def ask_all(plan: Plan, own: Own, bound: Bound[Plan] | None, needs: party_pb2.Needs | None) -> list[Line]:
     """Ask every party who it is and, given what it is to be bound by and needs, whether it would join; lines by party.
 
     Nobody is waited for longer than the plan's deadline.
@@ -148,7 +148,7 @@ def _version(name: str, answer: party_pb2.DescribeResponse) -> Line:
     return ok(f"{name} versions", f"Conclave {answer.software_version}, protocol {answer.protocol_version}")
 
 
-async def _joining(seen: Seen, everyone: Sequence[Seen], bound: Bound, needs: party_pb2.Needs) -> None:
+async def _joining(seen: Seen, everyone: Sequence[Seen], bound: Bound[Plan], needs: party_pb2.Needs) -> None:
     """Whether a party would join: its policy, its budget, and room for the run."""
     if seen.certificate is None:
         return

@@ -1,6 +1,6 @@
 """What a published folder states, as far as it is looked at: `privacy.json`, and what a party attests."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -14,8 +14,19 @@ class Stated(Settings):
     model_config = ConfigDict(extra="ignore")
 
 
+MOST_COSTS: Final = 100_000
+"""Charges that one party attests: of every step of a run, attempt by attempt."""
+
+
+class StatedSteps(Stated):
+    """Of a release in steps: parties in the smallest sum, and in how many of the sums each party is."""
+
+    fewest: int = Field(ge=0)
+    parties: dict[PartyName, Annotated[int, Field(ge=1)]]
+
+
 class StatedRelease(Stated):
-    """A release in `privacy.json`. values: rows times columns. parties: those in its sum."""
+    """A release in `privacy.json`. values: rows times columns. parties: those in its sum, or in that of any step."""
 
     name: str
     parties: list[PartyName]
@@ -23,6 +34,15 @@ class StatedRelease(Stated):
     values: int = Field(ge=0)
     mechanism: dict[str, Any]
     event: dict[str, Any]
+    steps: StatedSteps | None = None
+
+    @property
+    def throughout(self) -> frozenset[str]:
+        """The parties in all of its sums: of a release in steps, in every step's."""
+        if self.steps is None:
+            return frozenset(self.parties)
+        every = self.mechanism.get("steps")
+        return frozenset(name for name, count in self.steps.parties.items() if count == every)
 
 
 class StatedParties(Stated):
@@ -71,5 +91,5 @@ class Attestation(Stated):
     relation: str
     insecure_reproducible_noise: bool
     simulation: bool
-    releases: list[Cost] = Field(max_length=1000)
+    releases: list[Cost] = Field(max_length=MOST_COSTS)
     signed_at: Seconds

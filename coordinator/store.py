@@ -210,7 +210,10 @@ class RunStore:
             return f"process {row[1]} on {shown(row[0].split(' ')[0])}"
 
     def take(self, owner: str, seconds: float) -> None:
-        """Become the one driver of the run. Raises `RunError` naming who drives it already."""
+        """Become the one driver of the run; what the last one was writing when it was killed goes.
+
+        Raises `RunError` naming who drives it already.
+        """
         with self._transaction(driving=False) as transaction:
             driver = self.driver()
             if driver is not None:
@@ -223,6 +226,9 @@ class RunStore:
                 (owner, this_host(), os.getpid(), time.time() + seconds),
             )
         self.owner = owner
+        for left in (*(self.folder / "artefacts").rglob(".*.part"), *(self.folder / "blocks").rglob(".*.part")):
+            with suppress(OSError):
+                left.unlink()
 
     def renew(self, seconds: float) -> bool:
         """Hold the lease for so long from now; False when another driver has it."""
@@ -318,6 +324,15 @@ class RunStore:
             kept = transaction.execute("SELECT batch FROM blocks WHERE release = ?", (release,)).fetchall()
         return frozenset(batch for (batch,) in kept)
 
+    def drop_blocks(self, release: str) -> None:
+        """Drop a sum that nothing asks for again; whose sum it was stays known."""
+        with self._transaction() as transaction:
+            files = transaction.execute("SELECT file FROM blocks WHERE release = ?", (release,)).fetchall()
+            transaction.execute("DELETE FROM blocks WHERE release = ?", (release,))
+        for (name,) in files:
+            with suppress(OSError, ValueError):
+                (self.folder / name).unlink()
+
     def summed(self, release: str) -> tuple[str, ...]:
         """The parties whose sum a release is, as `begin_sum` was told; none before."""
         with self._lock, sound(self.folder):
@@ -364,8 +379,11 @@ class RunStore:
 
 
 def write_whole(path: Path, content: bytes) -> Path:
-    """Write a file whole or not at all, on disk when this returns. Raises `RunError` when the disk does not take it."""
-    beside = path.with_name(f".{path.name}.part")
+    """Write a file whole or not at all, on disk when this returns. Raises `RunError` when the disk does not take it.
+
+    What is written beside it has a name of its own each time: two that write one file never write into each other's.
+    """
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with beside.open("wb") as file:

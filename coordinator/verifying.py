@@ -28,6 +28,12 @@ ONLY_ACCIDENTS: Final = (
     "no authority was named (--trust ca.pem), so this can only find accidental damage: whoever changed the folder "
     "could have signed it anew"
 )
+NO_PROMISE: Final = (
+    "this folder holds no promise: neither privacy.json nor a signed manifest. A model that was trained in clear "
+    "(recipe fine_tune) looks so, and one from which its promise was taken. Nothing says that anybody's text is "
+    "protected."
+)
+_PROMISING: Final = (names.MANIFEST, names.SIGNATURE, names.PRIVACY, names.PLAN)
 _UNSIGNED: Final = (names.MANIFEST, names.SIGNATURE)
 _LATER: Final = timedelta(days=1)
 
@@ -53,6 +59,8 @@ def verify(folder: Path, trust: Trust | None = None) -> Verdict:
     Raises `IntegrityError` where there is no folder.
     """
     found = Published.at(folder)
+    if not any(name in found.sizes for name in _PROMISING):
+        return Verdict(folder, None, None, (told("promise", [NO_PROMISE], ""),))
     manifest, unread = tried(lambda: found.model(names.MANIFEST, Manifest))
     privacy, no_privacy = tried(lambda: found.model(names.PRIVACY, Privacy))
     plan, no_plan = tried(lambda: plan_of(found.read(names.PLAN)))

@@ -4,19 +4,25 @@ It runs the parties' own code on each part of the one source that a plan divides
 noise. Nobody's secret may be in that source.
 """
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scipy import sparse
 
 from aggregation.joint import TeacherSignal
-from coordinator.launchers import SimulationRequest, TeachersWanted
+from aggregation.mechanism import IntArray
+from coordinator.launchers import EnsemblesWanted, SimulationRequest, TeachersWanted, TextWanted
 from party.config import PartyConfig, check_config, located
 from party.counting import counted_units, vocabulary_of
-from party.job import Job, Teaching
-from party.tasks import insecure_key
+from party.job import Descent, Job, Teaching, TextWork
+from party.keys import insecure_key
+from party.labelling import columns_of, targets_of
 from party.teaching import Wanted, answers
+
+if TYPE_CHECKING:
+    from party.reading import LabelledUnits
 
 
 class ClearShards:
@@ -39,6 +45,79 @@ class ClearShards:
         path = self._folder / "reference.safetensors"
         path.write_bytes(reference)
         return tuple(self._answers(config, path, wanted) for config in self._parties.values())
+
+    def labelled(self, wanted: TextWanted) -> tuple["LabelledUnits", ...]:
+        """Each party's labelled text, tokenised. Raises `ConclaveError` like the party's work.
+
+        Memory: all parties' tokens, see `party.reading.TokenRows`.
+        """
+        from party.reading import labelled_units
+
+        shards = [config.shard for config in self._parties.values()]
+        return tuple(
+            labelled_units(
+                shard,
+                columns_of(wanted.text, shard),
+                targets_of(wanted.text, shard),
+                wanted.tokenizer,
+                longest=wanted.longest,
+                by_user=self._request.by_user,
+                cache=self._folder / "cache",
+            )
+            for shard in shards
+        )
+
+    def votes(self, wanted: EnsemblesWanted) -> tuple[IntArray, ...]:
+        """Each party's classifiers' votes, before anything bounds them. Raises `ConclaveError` like that work."""
+        texts = self._folder / "texts.json"
+        texts.write_bytes(wanted.queries)
+        folder = self._model(wanted.files)
+        return tuple(self._votes(config, folder, texts, wanted) for config in self._parties.values())
+
+    def _votes(self, config: PartyConfig, folder: str, texts: Path, wanted: EnsemblesWanted) -> IntArray:
+        from party import ensembles
+
+        reading, training = wanted.reading, wanted.training
+        text = TextWork(
+            kind="ensemble",
+            files={},
+            folder=folder,
+            adapt=wanted.adapt,
+            rank=wanted.rank,
+            alpha=wanted.alpha,
+            longest=reading.longest,
+            seed=wanted.seed,
+            labelled=reading.text.SerializeToString().hex(),
+            key=insecure_key(wanted.seed, config.name, "slots").hex(),
+            texts=str(texts),
+            teachers=wanted.teachers,
+            descent=Descent(
+                learning_rate=training.learning_rate,
+                optimiser=training.optimiser,
+                schedule=training.schedule.kind,
+                warm_up=training.schedule.warm_up,
+                momentum=training.momentum,
+                decay=training.decay,
+                expected_batch=0.0,
+                epochs=training.epochs,
+                batch=training.batch,
+            ),
+        )
+        columns = columns_of(reading.text, config.shard)
+        targets = ensembles.classes_of(targets_of(reading.text, config.shard))
+        return ensembles.answers(self._job(config, text=text), text, columns, targets, lambda _: None)
+
+    def _model(self, files: Mapping[str, Path]) -> str:
+        """A folder in which a public model's files lie together."""
+        named = "\n".join(f"{name} {path}" for name, path in sorted(files.items()))
+        folder = self._folder / "models" / hashlib.sha256(named.encode()).hexdigest()[:16]
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name, path in files.items():
+            place = folder / name
+            place.parent.mkdir(exist_ok=True)
+            if not place.exists():
+                place.symlink_to(path.absolute())
+        return str(folder)
 
     def _counts(self, config: PartyConfig) -> sparse.csr_array:
         job = self._job(config)
@@ -63,7 +142,7 @@ class ClearShards:
         )
         return answers(self._job(config, teaching), teaching, Wanted(votes=True, hidden=True), lambda _: None)
 
-    def _job(self, config: PartyConfig, teaching: Teaching | None = None) -> Job:
+    def _job(self, config: PartyConfig, teaching: Teaching | None = None, text: TextWork | None = None) -> Job:
         return Job(
             parent=0,
             shard=config.shard.model_dump(),
@@ -76,6 +155,7 @@ class ClearShards:
             cache=str(self._folder / "cache"),
             result="",
             teaching=teaching,
+            text=text,
         )
 
 

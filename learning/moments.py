@@ -151,12 +151,9 @@ def public_directions(
     frequencies = np.bincount(units.indices // size, weights=units.data, minlength=size).astype(np.float64)
     frequencies = (1 - _SMOOTHING) * frequencies / frequencies.sum() + _SMOOTHING / size
     root = np.sqrt(frequencies)
-    interaction = prior.inputs.astype(np.float64) @ prior.outputs.T
-    interaction = root[:, None] * (interaction + interaction.T) / 2 * root
-    values, vectors = np.linalg.eigh(interaction)
-    leading = np.argsort(-np.abs(values), kind="stable")[:rank]
-    found = vectors[:, leading] / root[:, None]
-    plain = Directions(found.astype(np.float32), values[leading].astype(np.float32), (1 / root).astype(np.float32))
+    values, vectors = _leading(root[:, None] * prior.inputs, root[:, None] * prior.outputs, rank)
+    found = vectors / root[:, None]
+    plain = Directions(found.astype(np.float32), values.astype(np.float32), (1 / root).astype(np.float32))
     filled = usual[np.flatnonzero(np.diff(usual.indptr))]
     squares = np.concatenate([
         np.stack([(part[:, :size] ** 2).sum(axis=1), (part[:, size:] ** 2).sum(axis=1)], axis=1)
@@ -211,6 +208,29 @@ def contribute(units: sparse.csr_array, directions: Directions, mechanism: Vecto
         for part in _slices(rows.shape[0], directions.columns):
             total += times * mechanism.contribute(embed(rows[part], directions))
     return total
+
+
+def _leading(left: FloatArray, right: FloatArray, rank: int) -> tuple[FloatArray, FloatArray]:
+    """Eigenvalues [rank], the largest by size first, and eigenvectors [V, rank] of (left right' + right left') / 2.
+
+    left, right: [V, d]. The matrix has rank 2 d at most: with Q an orthonormal basis of both their columns, its
+    eigenvectors are Q times those of Q' (...) Q, [2 d, 2 d]. Beyond 2 d any others do, so there it is made whole.
+    """
+    width = 2 * left.shape[1]
+    if rank == 0:
+        return np.empty(0), np.empty((len(left), 0))
+    if rank > width or width >= len(left):
+        values, vectors = np.linalg.eigh((left @ right.T + right @ left.T) / 2)
+    else:
+        basis, _ = np.linalg.qr(np.hstack([left, right]))
+        within = (basis.T @ left) @ (right.T @ basis)
+        values, small = np.linalg.eigh((within + within.T) / 2)
+        vectors = basis @ small
+    leading = np.argsort(-np.abs(values), kind="stable")[:rank]
+    values, vectors = values[leading], vectors[:, leading]
+    # An eigenvector may point either way. Its largest coordinate is above 0, whichever algorithm found it.
+    largest = vectors[np.abs(vectors).argmax(axis=0), np.arange(rank)]
+    return values, vectors * np.where(largest < 0, -1.0, 1.0)
 
 
 def _slices(count: int, columns: int) -> list[slice]:

@@ -44,6 +44,7 @@ def minimise(
     def unpack() -> tuple[Tensor, Tensor]:
         return point[:size].float() / scale[0], point[size:].float().view(shape) / scale[1]
 
+    @torch.no_grad()  # the optimiser turns gradients on, and with them every block of a sum would be kept for a second
     def closure() -> Tensor:
         nonlocal done
         loss, by_bias, by_vectors = objective(*unpack())

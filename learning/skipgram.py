@@ -66,15 +66,17 @@ def fit_noisy(
     return SkipGram(factors.vectors, factors.vectors * factors.signs, factors.bias)
 
 
-def unigram(counts: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
+def unigram(counts: NDArray[np.float64] | sparse.csr_array, sigma: float) -> NDArray[np.float64]:
     """Estimate how frequent words are, [V], summing to 1, from the same noisy counts: the floor a student must beat.
 
-    It is the student without vectors, a better use of the counts than their noisy row sums. For exact counts (sigma 0):
-    the row sums, with half a count added.
+    It is the student without vectors, a better use of the counts than their noisy row sums. For exact counts (sigma 0),
+    which may be sparse: the row sums, with half a count added.
     """
     if sigma == 0:
-        smoothed = np.maximum(counts, 0).sum(axis=1) + 0.5
+        smoothed = np.asarray(sparse.csr_array(counts).maximum(0).sum(axis=1), dtype=np.float64) + 0.5
         return np.asarray(smoothed / smoothed.sum(), dtype=np.float64)
+    if isinstance(counts, sparse.csr_array):
+        raise IntegrityError("Noisy counts are dense: noise leaves no cell at 0.")
     bias = denoise(counts, sigma, dimension=0, seed=0).bias.astype(np.float64)
     weights = np.exp(bias - bias.max())
     return np.asarray(weights / weights.sum(), dtype=np.float64)
@@ -94,7 +96,8 @@ def fit(
 
     counts: [V, V] >= 0, sparse or dense. start: a model to go on from, of the same shape; otherwise small random
     vectors from the seed, which then determines the bytes on the same machine. on_step: told the fraction done.
-    There is no privacy in this: for public text, and for simulation. Memory: the counts, and blocks of 16 MiB.
+    There is no privacy in this: for public text, and for simulation. Memory: the counts twice, three blocks of 16 MiB,
+    and some 30 times the parameters in double precision, most of it what L-BFGS remembers: no array is [V, V].
     Raises `IntegrityError` for counts that are negative, not finite or not square.
     """
     matrix = sparse.csr_array(counts, dtype=np.float32)
@@ -137,14 +140,18 @@ def _fit(
         for first in range(0, size, rows)
     ]
 
+    buffers = [torch.empty(min(rows, size), size) for _ in range(3)]  # new ones every time would leave holes in memory
+
     def objective(bias: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         inputs, outputs = vectors[:size], vectors[size:]
         by_bias, by_vectors = torch.zeros(size), ridge * vectors
         loss = ridge / 2 * vectors.double().square().sum()
         for rows, block in blocks:
-            seen = torch.from_numpy(block.toarray())
-            logarithms = torch.log_softmax(torch.addmm(bias, inputs[rows], outputs.T), dim=1)
-            loss -= (seen * logarithms).sum(dtype=torch.float64)
+            seen, products, logarithms = (each[: block.shape[0]] for each in buffers)
+            block.toarray(out=seen.numpy())
+            torch.addmm(bias, inputs[rows], outputs.T, out=products)
+            torch.log_softmax(products, dim=1, out=logarithms)
+            loss -= torch.mul(seen, logarithms, out=products).sum(dtype=torch.float64)
             slope = logarithms.exp_().mul_(seen.sum(1, keepdim=True)).sub_(seen)
             by_bias += slope.sum(0)
             by_vectors[rows] += slope @ outputs

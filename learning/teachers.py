@@ -38,7 +38,7 @@ def train_teacher(
     alignment: "initialisation" goes on from the reference and minimises the counts' negative log-likelihood plus
     `RIDGE` / 2 |vectors - reference|^2, without which 40 steps forget the reference's space; `seed` plays no part.
     "procrustes" starts from random vectors of the seed and is rotated onto the reference. A teacher without any pair
-    is still a teacher. Changing one unit may change the teacher in any way.
+    is still a teacher. Changing one unit may change the teacher in any way. Memory: as of `fit`.
     Raises `IntegrityError` like `fit`, `ConclaveError` for an alignment that is neither.
     """
     if alignment == "initialisation":
@@ -63,15 +63,19 @@ def _adapt(counts: sparse.csr_array, reference: SkipGram, steps: int) -> SkipGra
         torch.from_numpy(np.concatenate([reference.inputs, reference.outputs])),
     )
 
+    buffers = [torch.empty(min(rows, size), size) for _ in range(3)]  # new ones every time would leave holes in memory
+
     def objective(bias: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         by_bias, by_vectors = BIAS_RIDGE * (bias - centre_bias), RIDGE * (vectors - centre)
         loss = ((bias - centre_bias) * by_bias).sum(dtype=torch.float64) / 2
         loss += ((vectors - centre) * by_vectors).sum(dtype=torch.float64) / 2
         for place, block in blocks:
-            seen = torch.from_numpy(block.toarray())
+            seen, products, logarithms = (each[: block.shape[0]] for each in buffers)
+            block.toarray(out=seen.numpy())
             inputs = vectors[:size][place]
-            logarithms = torch.log_softmax(torch.addmm(bias, inputs, vectors[size:].T), dim=1)
-            loss -= (seen * logarithms).sum(dtype=torch.float64)
+            torch.addmm(bias, inputs, vectors[size:].T, out=products)
+            torch.log_softmax(products, dim=1, out=logarithms)
+            loss -= torch.mul(seen, logarithms, out=products).sum(dtype=torch.float64)
             slope = logarithms.exp_().mul_(seen.sum(1, keepdim=True)).sub_(seen)
             by_bias += slope.sum(0)
             by_vectors[:size][place] += slope @ vectors[size:]

@@ -354,11 +354,11 @@ def _hub(source: Source, cache: Path) -> Iterator[_Table]:
         datasets.exceptions.DatasetsError,
         *HfHubHTTPError.__bases__,
     )
-    reason = _silent(constants.ENDPOINT) if not constants.HF_HUB_OFFLINE else "HF_HUB_OFFLINE is set"
+    reason = silence_of(constants.ENDPOINT) if not constants.HF_HUB_OFFLINE else "HF_HUB_OFFLINE is set"
     with (
-        _set(constants, "HF_HUB_CACHE", str(folder / "hub")),
-        _set(constants, "HF_HUB_OFFLINE", reason is not None),
-        _set(datasets.config, "HF_HUB_OFFLINE", reason is not None),
+        held(constants, "HF_HUB_CACHE", str(folder / "hub")),
+        held(constants, "HF_HUB_OFFLINE", reason is not None),
+        held(datasets.config, "HF_HUB_OFFLINE", reason is not None),
         _quiet(datasets),
     ):
         try:
@@ -383,7 +383,7 @@ def _wrapped(rows: Iterable[Row], name: str, problems: tuple[type[Exception], ..
         raise DataError(f"{name} broke off while it was read: {_first_line(error)}.") from error
 
 
-def _silent(endpoint: str) -> str | None:
+def silence_of(endpoint: str) -> str | None:
     """Why the hub gives no answer, or None if it gives any. Asked once: `load_dataset` retries for half a minute."""
     try:
         with urlopen(Request(endpoint, method="HEAD"), timeout=HUB_TIMEOUT):
@@ -395,7 +395,7 @@ def _silent(endpoint: str) -> str | None:
 
 
 @contextmanager
-def _set(module: Any, name: str, value: object) -> Iterator[None]:
+def held(module: Any, name: str, value: object) -> Iterator[None]:
     """A setting that the libraries know only as a module's variable, for as long as this lasts. Not for threads."""
     before = getattr(module, name)
     setattr(module, name, value)

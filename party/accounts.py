@@ -1,4 +1,7 @@
-"""Accounts of a party's ledger: opened once, on purpose and on record, with a cap for the life of their data."""
+"""Accounts of a party's ledger: opened once, on purpose and on record, with a cap for the life of their data.
+
+What prices is imported where something is priced: it takes a second, and most commands of a party price nothing.
+"""
 
 import contextlib
 import getpass
@@ -10,13 +13,15 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dp_accounting import DpEvent
-
-from aggregation import events
-from aggregation.accounting import LifetimeFilter
 from party.database import COUNTING_UNITS, FILE, REFUNDING, connect, held, reading, transaction, version_of
 from party.errors import PartyError
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+    from aggregation.accounting import LifetimeFilter
 
 _COLUMNS = "id, number, lineage, epsilon, delta, simulation, opened_at, uncounted"
 
@@ -39,8 +44,10 @@ class Opened:
     uncounted: bool
 
     @property
-    def filter(self) -> LifetimeFilter:
+    def filter(self) -> "LifetimeFilter":
         """What enforces the cap: the order follows from epsilon and delta, which never change."""
+        from aggregation.accounting import LifetimeFilter
+
         return LifetimeFilter(self.epsilon, self.delta)
 
 
@@ -54,7 +61,7 @@ class Reservation:
     run: str
     release: str
     attempt: int
-    event: DpEvent
+    event: "DpEvent"
     reserved_at: float
     answered_at: float | None
     refunded_at: float | None = None
@@ -111,6 +118,8 @@ def open_account(home: Path, lineage: str, *, epsilon: float, delta: float, simu
 
 def ensure(sql: sqlite3.Connection, lineage: str, epsilon: float, delta: float, simulation: bool, path: Path) -> Opened:
     """The lineage's account, opened when it is not there. Raises `PartyError` like `open_account`."""
+    from aggregation.accounting import LifetimeFilter
+
     LifetimeFilter(epsilon, delta)
     with transaction(sql):
         found = find(sql, lineage)
@@ -170,6 +179,8 @@ def every(sql: sqlite3.Connection) -> tuple[Opened, ...]:
 
 def reservations(sql: sqlite3.Connection, account: str) -> tuple[Reservation, ...]:
     """All that an account was ever charged, in order; what was taken back says so."""
+    from aggregation import events
+
     refunded = "NULL" if version_of(sql) < REFUNDING else "refunded_at"
     rows = sql.execute(
         f"SELECT run, release, attempt, event, reserved_at, answered_at, {refunded} FROM reservations "
@@ -177,6 +188,21 @@ def reservations(sql: sqlite3.Connection, account: str) -> tuple[Reservation, ..
         (account,),
     )
     return tuple(Reservation(r[0], r[1], r[2], events.from_json(json.loads(r[3])), r[4], r[5], r[6]) for r in rows)
+
+
+def charges(sql: sqlite3.Connection, account: str) -> "list[DpEvent]":
+    """What an account was charged and stands, each event once with how often: hundreds of steps cost the same."""
+    from dp_accounting import SelfComposedDpEvent
+
+    from aggregation import events
+
+    standing = "" if version_of(sql) < REFUNDING else "AND refunded_at IS NULL"
+    rows = sql.execute(
+        f"SELECT event, COUNT(*) FROM reservations WHERE account = ? {standing} GROUP BY event ORDER BY MIN(id)",
+        (account,),
+    )
+    found = [(events.from_json(json.loads(text)), count) for text, count in rows]
+    return [event if count == 1 else SelfComposedDpEvent(event, count) for event, count in found]
 
 
 def joined_runs(sql: sqlite3.Connection) -> tuple[JoinedRun, ...]:

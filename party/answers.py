@@ -2,28 +2,31 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from aggregation.noise import NoiseStream
 from aggregation.thresholded import ThresholdedVotes
 from party.ledger import Claim, Ledger
 from party.limits import Limits
-from party.mechanisms import Answering, answering
+from party.mechanisms import Answering, answering, is_weights
 from party.policy import event_of
 from party.runs import Run
-from party.work import load_counts
+from party.steps import is_step
+from party.work import Sum, load_counts, wrapped
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import batch_digest
 from protos.refusal import Reason, Refusal
 
 DRAWING: Final = 2
 """Blocks that are made at the same time; about four times its bytes are held while a block is made."""
+
+_AT_ONCE: Final = 1 << 20
+"""Cells of a dense sum that get their noise at a time: some 32 MiB of arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +47,14 @@ class Answers:
         self._party = party
         self._ledger = ledger
         self.limits = limits
-        self._counts: dict[tuple[str, str], sparse.csr_array] = {}
+        self._counts: dict[tuple[str, str, int], Sum] = {}
         self._making: dict[tuple[str, str, int], tuple[asyncio.Lock, int]] = {}
         self._drawing = asyncio.Semaphore(DRAWING)
 
-    def forget(self, run_id: str) -> None:
-        """Drop from memory what belongs to a run that ended."""
-        self._counts = {key: counts for key, counts in self._counts.items() if key[0] != run_id}
+    def forget(self, run_id: str, releases: Callable[[str], bool] = lambda name: True) -> None:
+        """Drop from memory what belongs to a run that ended, or to those of its releases that are over."""
+        kept = {key: each for key, each in self._counts.items() if key[0] != run_id or not releases(key[1])}
+        self._counts = kept
 
     async def block(self, run: Run, request: party_pb2.AnswerRequest) -> Block:
         """Rows of a released sum, noised once.
@@ -83,15 +87,19 @@ class Answers:
             async with self._drawing:
                 return await asyncio.to_thread(self._made, run, release, request.batch, counts, (start, stop), claim)
 
-    async def clean(self, run: Run, release: plan_pb2.Release) -> sparse.csr_array:
-        """The bounded, noise-free sum of a release. Raises `Refusal` (REQUEST) where it is not trained yet."""
-        if run.operation(release.name) is None:
-            raise Refusal(Reason.REQUEST, f"release {release.name} is not trained yet; call Train first.")
-        key = (run.id, release.name)
+    async def clean(self, run: Run, release: plan_pb2.Release, attempt: int = 0) -> Sum:
+        """The bounded, noise-free sum of a release; of a step that of an attempt, which has a sample of its own.
+
+        Raises `Refusal` (REQUEST) where it is not trained yet, or was trained for another attempt.
+        """
+        check_trained(run, release, attempt)
+        attempt = attempt if is_step(release) else 0
+        key = (run.id, release.name, attempt)
         if key not in self._counts:
-            held = sum(_size(counts) for (run_id, _), counts in self._counts.items() if run_id == run.id)
-            self.limits.check_memory(held + run.counts(release.name).stat().st_size)
-            self._counts[key] = await asyncio.to_thread(load_counts, run.counts(release.name))
+            held = sum(_size(counts) for (run_id, *_), counts in self._counts.items() if run_id == run.id)
+            path = run.counts(release.name, attempt)
+            self.limits.check_memory(held + path.stat().st_size)
+            self._counts[key] = await asyncio.to_thread(load_counts, path)
         return self._counts[key]
 
     @contextlib.asynccontextmanager
@@ -112,7 +120,7 @@ class Answers:
         run: Run,
         release: plan_pb2.Release,
         batch: int,
-        counts: sparse.csr_array,
+        counts: Sum,
         rows: tuple[int, int],
         claim: Claim,
     ) -> Block:
@@ -127,26 +135,58 @@ class Answers:
             stream = NoiseStream.insecure(run.terms.seed, self._party, release.name, str(batch))
         else:
             stream = NoiseStream.from_key(claim.noise_key).child(batch)
-        block = noised(counts[start:stop], answering(release), stream)
+        if is_weights(release):
+            assert isinstance(counts, np.ndarray)
+            block = counts[start:stop]  # the noise is in them, and was paid for
+        else:
+            block = noised(counts[start:stop], answering(release), stream)
         run.keep_block(release.name, batch, block)
         return Block(block, made=True)
 
 
-def _size(counts: sparse.csr_array) -> int:
+def check_trained(run: Run, release: plan_pb2.Release, attempt: int) -> None:
+    """Raises `Refusal` (REQUEST) where a release is not trained yet, or a step is trained for another attempt."""
+    operation = run.operation(release.name)
+    if operation is None:
+        raise Refusal(Reason.REQUEST, f"release {release.name} is not trained yet; call Train first.")
+    if is_step(release) and operation.attempt != attempt:
+        raise Refusal(
+            Reason.REQUEST,
+            f"step {release.name} is trained for attempt {operation.attempt}, not {attempt}: every attempt has a "
+            "sample of its own. Call Train for that attempt first.",
+        )
+
+
+def _size(counts: Sum) -> int:
+    if isinstance(counts, np.ndarray):
+        return counts.nbytes
     return int(counts.data.nbytes + counts.indices.nbytes + counts.indptr.nbytes)
 
 
-def noised(clean: sparse.csr_array, mechanism: Answering, stream: NoiseStream) -> NDArray[np.int32]:
+def noised(clean: Sum, mechanism: Answering, stream: NoiseStream) -> NDArray[np.int32]:
     """Bounded sums plus this party's share of the noise, int32 `[rows, columns]` modulo 2**32.
 
     Every cell gets noise, zeros included, unless the mechanism leaves it to the coordinator or needs none. Wrapping is
     post-processing of the noisy integers: it can cost utility, never privacy, and the sum over parties is right modulo
     2**32 whatever wrapped on the way.
     """
+    if isinstance(clean, np.ndarray):
+        return _noised_dense(clean, mechanism, stream)
     if isinstance(mechanism, ThresholdedVotes):
         noisy = np.zeros(clean.shape, dtype=np.int64)
     else:
         noisy = mechanism.noise_share(clean.shape, stream)
     cells = clean.tocoo()
     np.add.at(noisy, (cells.row, cells.col), cells.data)
-    return (noisy & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
+    return wrapped(noisy)
+
+
+def _noised_dense(clean: NDArray[np.int32], mechanism: Answering, stream: NoiseStream) -> NDArray[np.int32]:
+    """The same, stretch by stretch: no array of all cells but what comes and what goes."""
+    made, flat = np.empty(clean.size, np.int32), clean.reshape(-1)
+    for start in range(0, clean.size, _AT_ONCE):
+        part = flat[start : start + _AT_ONCE].astype(np.int64)
+        if not isinstance(mechanism, ThresholdedVotes):
+            part += mechanism.noise_share(part.shape, stream)
+        made[start : start + len(part)] = wrapped(part)
+    return made.reshape(clean.shape)

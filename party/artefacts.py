@@ -1,4 +1,8 @@
-"""Public artefacts that a coordinator provided, each under its own SHA-256, whole or not there."""
+"""Public artefacts that a coordinator provided, each under its own SHA-256, whole or not there.
+
+Every run may share them, but for the parameters that a training starts from: those come anew at every step, and lie in
+the folder of their run for as long as none have come after them.
+"""
 
 import asyncio
 import hashlib
@@ -12,15 +16,19 @@ from party.runs import private_folder, remove_parts
 from protos.conclave.v1 import party_pb2
 from protos.refusal import Reason, Refusal
 
-KINDS: Final = ("vocabulary", "reference", "directions")
-MAXIMUM_BYTES: Final = 64 * 1024 * 1024
+PARAMETERS: Final = "parameters"
+KINDS: Final = ("vocabulary", "reference", "directions", "model", PARAMETERS, "texts")
+
+_ENDING: Final = ".parameters"
 
 
 class Artefacts:
     """One folder, a file an artefact. They are public and named by what they hold, so every run may share them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, most_mib: int) -> None:
+        """most_mib: of one artefact, MiB ([limits] artefact_mib)."""
         self._folder = folder
+        self._most = most_mib
         private_folder(folder)
         remove_parts(folder)
 
@@ -28,10 +36,13 @@ class Artefacts:
         """Where the artefact of this digest is, or would be."""
         return self._folder / sha256.hex()
 
-    async def take(self, header: party_pb2.ArtefactHeader, parts: AsyncIterator[party_pb2.ProvideRequest]) -> bool:
+    async def take(
+        self, header: party_pb2.ArtefactHeader, parts: AsyncIterator[party_pb2.ProvideRequest], run: Path
+    ) -> bool:
         """Store what follows a header; True when it was there already and nothing was read.
 
-        Raises `Refusal` (ARTEFACT) for an unknown kind, one over the limit, or bytes that are not what the header says.
+        run: the folder of the run that it is for. Raises `Refusal` (ARTEFACT) for an unknown kind, one over the limit,
+        or bytes that are not what the header says.
         """
         if header.kind not in KINDS:
             raise Refusal(
@@ -40,13 +51,16 @@ class Artefacts:
             )
         if len(header.sha256) != hashlib.sha256().digest_size:
             raise Refusal(Reason.ARTEFACT, "an artefact is named by its SHA-256, 32 bytes.")
-        if header.size > MAXIMUM_BYTES:
+        if header.size > self._most * 2**20:
             raise Refusal(
-                Reason.ARTEFACT, f"an artefact of {header.size} bytes is over the limit of {MAXIMUM_BYTES} bytes."
+                Reason.ARTEFACT,
+                f"an artefact of {header.size:,} bytes is over the limit of {self._most:,} MiB ([limits] artefact_mib "
+                "in the party file).",
             )
-        if self.path(header.sha256).exists():
+        path = parameters(run, header.sha256) if header.kind == PARAMETERS else self.path(header.sha256)
+        if path.exists():
             return True
-        await self._store(self.path(header.sha256), header, parts)
+        await self._store(path, header, parts)
         return False
 
     async def _store(
@@ -77,3 +91,15 @@ class Artefacts:
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
+
+
+def parameters(run: Path, sha256: bytes) -> Path:
+    """Where the parameters of this digest are in a run's folder, or would be."""
+    return run / f"{sha256.hex()}{_ENDING}"
+
+
+def drop_parameters(run: Path, sha256: bytes) -> None:
+    """Remove all parameters from a run's folder but these."""
+    for path in run.glob(f"*{_ENDING}"):
+        if path.name != f"{sha256.hex()}{_ENDING}":
+            path.unlink(missing_ok=True)

@@ -23,14 +23,15 @@ from party.accounts import find, missing
 from party.config import PartyConfig, ShardTable, located, read_config, split_address
 from party.database import FILE, reading
 from party.errors import PartyError
-from party.lineages import budget_of, group_of
 from party.serving import check_free, own_identity
 from party.shard import source_of
+from party.traces import check_traces
 from protos import PROTOCOL_VERSION
 from protos.certificates import UNREADABLE
 from protos.checklist import Line, free_disk, free_memory, ok, size, to_do, warning
 from protos.conclave.v1 import party_pb2
 from protos.settings import SettingsError
+from protos.tracing import is_url
 
 WORDS: Final = 1000
 """Words of the vocabulary that a plan is taken to have while none is known: as many as a plan has by default."""
@@ -62,6 +63,7 @@ def check(path: Path) -> list[Line]:
         *_identity(config, base, home),
         _peers(config),
         *_ports(config),
+        *_traces(config, base),
         _folder(home),
         _account(config, home),
         _shard(shard, home),
@@ -192,6 +194,18 @@ def _ports(config: PartyConfig) -> Iterator[Line]:
             yield ok(what, f"{listen} is free")
 
 
+def _traces(config: PartyConfig, base: Path) -> Iterator[Line]:
+    if config.traces is None:
+        return
+    try:
+        check_traces(config, base)
+    except PartyError as error:
+        yield to_do("traces", str(error))
+    else:
+        how = "sent to the collector at" if is_url(config.traces.to) else "written to the file"
+        yield ok("traces", f"this party's spans are {how} {config.traces.to}")
+
+
 def _folder(home: Path) -> Line:
     if not home.exists():
         above = next(each for each in home.parents if each.exists())
@@ -219,6 +233,8 @@ def _account(config: PartyConfig, home: Path) -> Line:
             if own is None:
                 raise missing(sql, config.lineage, home)
             check_cap(own, policy.epsilon, policy.delta, policy.simulation, path)
+            from party.lineages import budget_of, group_of  # what prices takes a second to import
+
             budget = budget_of(sql, group_of(sql, own))
     except ConclaveError as error:
         return to_do("account", str(error))

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -19,8 +19,6 @@ from rich.table import Table
 
 from aggregation.errors import ConclaveError
 from party.config import PartyConfig, ShardTable, located, read_config
-from party.purging import kept, shown
-from party.purging import purge as remove
 from protos.command_line import FAILURE, USAGE, run_command
 from protos.logs import json_lines
 from protos.refusal import Refusal
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from party.node import Node
 
 COMMON_WORDS = 1000
+MOST_LABELS = 20
 
 app = typer.Typer(
     name="party",
@@ -204,6 +203,9 @@ def purge(
     as_json: JsonOption = False,
 ) -> None:
     """Remove everything kept of a run: its folder and its noise keys. What it was charged stays charged."""
+    from party.purging import kept, shown
+    from party.purging import purge as remove
+
     settings = read_config(config)
     home = settings.home(config.absolute().parent)
     if run is not None:
@@ -242,7 +244,10 @@ def preview(
 
 
 def look(shard: ShardTable, cache: Path, vocabulary: bytes | None, words: int) -> dict[str, object]:
-    """What a shard holds: columns, records, users, words, skipped rows by reason, share of words covered. Private."""
+    """What a shard holds: columns, records, users, words, labels, skipped rows by reason, share of words covered.
+
+    Private, all of it.
+    """
     from learning.text import Skipped, columns
     from learning.words import Vocabulary, tokenize
     from party.shard import source_of, units
@@ -268,6 +273,7 @@ def look(shard: ShardTable, cache: Path, vocabulary: bytes | None, words: int) -
         "users": users,
         "words": total,
         "distinct_words": len(frequencies),
+        "labels": labels_in(shard, cache),
         "skipped": dict(skipped.reasons),
         "vocabulary": len(known),
         "vocabulary_is_public": vocabulary is not None,
@@ -275,8 +281,43 @@ def look(shard: ShardTable, cache: Path, vocabulary: bytes | None, words: int) -
     }
 
 
+def labels_in(shard: ShardTable, cache: Path) -> dict[str, object] | None:
+    """How many rows have each label, the most frequent first, and how many none or one outside the file's own map."""
+    from learning.labelled import TextColumns
+    from learning.text import Skipped
+    from party.shard import units
+
+    if shard.label is None:
+        return None
+    kind: Literal["pair", "single"] = "single" if shard.second is None else "pair"
+    left_out, found = Skipped(), Counter[str]()
+    columns = TextColumns(kind, shard.text, shard.second, shard.label)
+    for unit in units(shard, "document", by_user=False, cache=cache, skipped=left_out, columns=columns):
+        for row in unit.rows:
+            if shard.second is not None and not row.fields.get(shard.second, "").strip():
+                left_out.reasons["no second text"] += 1
+            else:
+                found[row.fields.get(shard.label, "").strip()] += 1
+    known = None if shard.labels is None else set(shard.values or shard.labels)
+    return {
+        "rows": dict(found.most_common(MOST_LABELS)),
+        "different": len(found),
+        "outside_the_map": 0 if known is None else sum(count for label, count in found.items() if label not in known),
+        "left_out": dict(left_out.reasons),
+    }
+
+
+def _labels(found: dict[str, Any]) -> str:
+    shown = ", ".join(f"{label[:40]!r} {count:,}" for label, count in found["rows"].items())
+    more = found["different"] - len(found["rows"])
+    said = shown + (f" and {more:,} more" if more > 0 else "")
+    if found["outside_the_map"]:
+        said += f"; {found['outside_the_map']:,} outside the map of this file"
+    return said
+
+
 def _show(name: str, shard: ShardTable, found: dict[str, object]) -> None:
-    mapped = {shard.text: "text", shard.id: "id", shard.user: "user", shard.label: "label"}
+    mapped = {shard.text: "text", shard.second: "second", shard.id: "id", shard.user: "user", shard.label: "label"}
     named = found["columns"]
     skipped = found["skipped"]
     assert isinstance(named, list)
@@ -289,6 +330,9 @@ def _show(name: str, shard: ShardTable, found: dict[str, object]) -> None:
     if found["users"] is not None:
         table.add_row("users", f"{found['users']:,}")
     table.add_row("words", f"{found['words']:,} ({found['distinct_words']:,} different)")
+    if found["labels"] is not None:
+        assert isinstance(found["labels"], dict)
+        table.add_row("labels", _labels(found["labels"]))
     table.add_row("skipped rows", ", ".join(f"{reason}: {count:,}" for reason, count in skipped.items()) or "none")
     against = "the vocabulary given" if found["vocabulary_is_public"] else "this text's own most frequent words"
     table.add_row("coverage", f"{found['coverage']:.1%} of words are in {against} ({found['vocabulary']:,})")

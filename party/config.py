@@ -3,11 +3,13 @@
 import glob
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from learning.labelled import LabelMap, LabelMapError
 from protos.certificates import FINGERPRINT
 from protos.settings import Settings, SettingsError, check_settings, is_loopback, printable, read_settings
 
@@ -17,6 +19,10 @@ LINEAGE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _LOCAL_ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")
 
 SIZE_FACT = "size-to-nearest-1000"
+
+MOST_CLASSES = 1000
+LONGEST_CLASS = 200
+"""Classes of a label map, and characters of a class or value, whoever states the map."""
 
 
 def _fingerprint(text: str) -> str:
@@ -50,17 +56,63 @@ class PartTable(Settings):
         return self
 
 
+def label_map(names: Sequence[str], values: Sequence[str] = ()) -> LabelMap:
+    """The map that somebody states, a plan or a party file. Raises `LabelMapError` for one that cannot be a map here:
+    also for more than `MOST_CLASSES`, and for a name or value that is too long or that a terminal cannot show.
+    """
+    if len(names) > MOST_CLASSES:
+        raise LabelMapError(f"The label map has {len(names):,} classes. Name {MOST_CLASSES:,} at most.")
+    for each in (*names, *values):
+        if len(each) > LONGEST_CLASS:
+            raise LabelMapError(
+                f"The label map has a class or value of {len(each):,} characters. Use {LONGEST_CLASS} at most."
+            )
+        if not each.isprintable():
+            raise LabelMapError(f"The label map has {each[:40]!r}, which has characters that cannot be shown.")
+    return LabelMap(tuple(names), tuple(values))
+
+
 class ShardTable(Settings):
-    """`[shard]`: where this party's text is and which columns matter."""
+    """`[shard]`: where this party's text is and which columns matter.
+
+    second: the second text of a pair. labels, values: the classes that the label column means, in order, and what it
+    holds for each, their names if there are no values; a plan with other classes is refused. Without `labels` the plan
+    says what the column holds.
+    """
 
     source: Annotated[str, Field(min_length=1)]
     text: str = "text"
+    second: str | None = None
     id: str | None = None
     user: str | None = None
     label: str | None = None
+    labels: list[str] | None = None
+    values: list[str] | None = None
     split: str = "train"
     stream: bool = False
     part: PartTable | None = None
+
+    @model_validator(mode="after")
+    def _one_role_each(self) -> "ShardTable":
+        if self.second is not None and self.second in (self.text, self.label):
+            raise ValueError(
+                f'[shard] second = "{self.second}" is the text or the label already. Name the column of second texts.'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _map_of_a_column(self) -> "ShardTable":
+        if self.labels is None:
+            if self.values is not None:
+                raise ValueError("[shard] values says what a column holds for each of labels. Add labels.")
+            return self
+        if self.label is None:
+            raise ValueError("[shard] labels says what a label column means. Name that column: label.")
+        try:
+            label_map(self.labels, self.values or ())
+        except LabelMapError as error:
+            raise ValueError(f"[shard] labels: {error}") from None
+        return self
 
 
 class PolicyTable(Settings):
@@ -143,6 +195,7 @@ class LimitsTable(Settings):
     runs: joined and not ended, at a time. calls: at a time; calls_per_second: a second, and as many at once; beyond
     either a call is refused and asked again. queries_per_second: rows or queries answered, of all runs; more wait.
     block_mib: of one answered block. memory_mib: what one training may hold, and the bounded sums of one run.
+    artefact_mib: of one file that is provided, the weights of a model for example.
     """
 
     runs: Annotated[int, Field(ge=1)] = 16
@@ -151,6 +204,7 @@ class LimitsTable(Settings):
     queries_per_second: Annotated[float, Field(gt=0)] | None = None
     block_mib: Annotated[int, Field(ge=1, le=1024)] = 64
     memory_mib: Annotated[int, Field(ge=256)] = 8192
+    artefact_mib: Annotated[int, Field(ge=1)] = 2048
 
 
 class PartyConfig(Settings):

@@ -7,19 +7,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 import grpc
-from grpc_health.v1 import health, health_pb2
+from grpc_health.v1 import health
 
 from party.limits import Limits, Quieter
 from party.serving import Malformed
 from party.storage import full, is_full
 from protos import tracing
+from protos.conclave.v1 import party_pb2
 from protos.refusal import Reason, Refusal, abort
 
 log = logging.getLogger("conclave.party")
 
 Said = TypeVar("Said")
 Context = Any
+Messages = AsyncIterator[Any]
 
+_SERVICE: Final = party_pb2.DESCRIPTOR.services_by_name["Party"]
 _UNQUOTED: Final = frozenset({Reason.SHARD, Reason.TRAINING})
 """Refusals whose sentence may come from an error about the shard; the log for machines does not repeat it."""
 
@@ -47,12 +50,16 @@ class Guarded(Protocol):
 def guarded(verb: Callable[..., Awaitable[Said]]) -> Callable[..., Awaitable[Said]]:
     """Asks who calls, and whether that is too much; refusals become statuses, other failures say that they happened."""
 
+    asked = _asked(verb.__name__)
+
     @functools.wraps(verb)
-    async def guarding(node: Guarded, request: Any, context: Context) -> Said:
+    async def guarding(node: Guarded, requests: Messages, context: Context) -> Said:
         try:
             node.authenticate(context)
-            with node.limits.call(), _traced(node, verb.__name__, request, context):
-                return await verb(node, _whole(request), context)
+            with node.limits.call():
+                request = await asked(requests)
+                with _traced(node, verb.__name__, request, context):
+                    return await verb(node, request, context)
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - what it says is decided in one place
@@ -64,13 +71,17 @@ def guarded(verb: Callable[..., Awaitable[Said]]) -> Callable[..., Awaitable[Sai
 def guarded_stream(verb: Callable[..., AsyncIterator[Said]]) -> Callable[..., AsyncIterator[Said]]:
     """The same for a verb that answers with a stream."""
 
+    asked = _asked(verb.__name__)
+
     @functools.wraps(verb)
-    async def guarding(node: Guarded, request: Any, context: Context) -> AsyncIterator[Said]:
+    async def guarding(node: Guarded, requests: Messages, context: Context) -> AsyncIterator[Said]:
         try:
             node.authenticate(context)
-            with node.limits.call(), _traced(node, verb.__name__, request, context):
-                async for message in verb(node, _whole(request), context):
-                    yield message
+            with node.limits.call():
+                request = await asked(requests)
+                with _traced(node, verb.__name__, request, context):
+                    async for message in verb(node, request, context):
+                        yield message
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - as above
@@ -91,16 +102,32 @@ def _traced(node: Guarded, verb: str, request: Any, context: Context) -> Iterato
     call.end("answered")
 
 
-def _whole(request: Any) -> Any:
-    """A request, or a stream of them, as it came. Raises `Refusal` (REQUEST) where the bytes were none."""
-    if isinstance(request, Malformed):
-        raise Refusal(Reason.REQUEST, "what came is no request of this protocol; its bytes cannot be read.")
-    return _each(request) if isinstance(request, AsyncIterator) else request
+def _asked(verb: str) -> Callable[[Messages], Awaitable[Any]]:
+    """How a verb gets what it is asked: the one message, read when its caller is known, or the stream of them."""
+    return _stream if _SERVICE.methods_by_name[verb].client_streaming else _only
 
 
-async def _each(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+async def _only(requests: Messages) -> Any:
+    """The one message of a call. Raises `Refusal` (REQUEST) where its bytes were none, or none came."""
+    async for request in requests:
+        return _whole(request)
+    raise Refusal(Reason.REQUEST, "the call ended before its request came.")
+
+
+async def _stream(requests: Messages) -> Messages:
+    return _each(requests)
+
+
+async def _each(requests: Messages) -> Messages:
     async for request in requests:
         yield _whole(request)
+
+
+def _whole(request: Any) -> Any:
+    """A request as it came. Raises `Refusal` (REQUEST) where the bytes were none."""
+    if isinstance(request, Malformed):
+        raise Refusal(Reason.REQUEST, "what came is no request of this protocol; its bytes cannot be read.")
+    return request
 
 
 class GuardedHealth(health.aio.HealthServicer):
@@ -110,19 +137,24 @@ class GuardedHealth(health.aio.HealthServicer):
         super().__init__()
         self._node = node
 
-    async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> Any:  # noqa: N802
+    async def Check(self, requests: Messages, context: Context) -> Any:  # type: ignore[override]  # noqa: N802
         """Whether a service serves; refused to strangers."""
-        await self._admit(context)
-        return await super().Check(request, context)
+        return await super().Check(await self._asked(requests, context), context)
 
-    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:  # noqa: N802
+    async def Watch(self, requests: Messages, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """The same, from now on."""
-        await self._admit(context)
-        await super().Watch(request, context)
+        await super().Watch(await self._asked(requests, context), context)
 
-    async def _admit(self, context: Context) -> None:
+    async def List(self, requests: Messages, context: Context) -> NoReturn:  # noqa: N802
+        """Not answered; gRPC's own would log a trace of it for each call."""
+        await self._asked(requests, context)
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "ask for the health of one service.")
+        raise AssertionError("unreachable")
+
+    async def _asked(self, requests: Messages, context: Context) -> Any:
         try:
             self._node.authenticate(context)
+            return await _only(requests)
         except Refusal as refusal:
             self._node.refused(refusal.reason)
             await abort(context, refusal)

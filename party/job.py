@@ -1,8 +1,8 @@
 """What a node asks of its training subprocess: one line of JSON, every path absolute."""
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, Self
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from party.config import SIZE_FACT, PolicyTable, ShardTable
 from protos.conclave.v1 import plan_pb2
@@ -16,6 +16,17 @@ STORAGE: Final = "StorageError"
 
 MEMORY: Final = "MemoryError"
 """The kind of failure that is more memory than the job may hold."""
+
+
+class Failure(NamedTuple):
+    """Why there is no result: the kind, a sentence for the party's own log, and one for everybody else if there is one.
+
+    public: says no more than the plan does.
+    """
+
+    kind: str
+    sentence: str
+    public: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,48 @@ class Teaching:
 
 
 @dataclass(frozen=True, slots=True)
+class Descent:
+    """`party_pb2.Descent`, checked. expected_batch: of private training; epochs, batch: of training without noise."""
+
+    learning_rate: float
+    optimiser: Literal["adamw", "sgd"]
+    schedule: Literal["constant", "linear", "cosine"]
+    warm_up: float
+    momentum: float
+    decay: float
+    expected_batch: float
+    epochs: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextWork:
+    """What is to be learned of a text model: `party_pb2.StepTask`, `TextModelTask` or `EnsembleTask`, checked.
+
+    kind: which of them. files: the model's, by name, where each was provided; folder: where they lie together under
+    their names when the model is loaded. labelled: the plan's message in hexadecimal, empty where text alone is read.
+    parameters: where the start lies, float32, empty for the model's own. key: 32 secret bytes in hexadecimal, of a
+    step's sample, of a private training's samples and noise, or of who is in which teacher. texts: public ones.
+    """
+
+    kind: Literal["step", "text_model", "ensemble"]
+    files: dict[str, str]
+    folder: str
+    adapt: Literal["head", "lora", "full"]
+    rank: int
+    alpha: int
+    longest: int
+    seed: int
+    labelled: str = ""
+    parameters: str = ""
+    key: str = ""
+    objective: Literal["labels", "domain", "language"] = "labels"
+    texts: str = ""
+    teachers: int = 0
+    descent: Descent | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """What to do with the shard. `release` is the plan's message in hexadecimal; `result` is written whole or not.
 
@@ -53,12 +106,13 @@ class Job:
     policy: dict[str, Any]
     record: Literal["document", "sentence", "pair"]
     by_user: bool
-    vocabulary: str
-    window: int
     release: str
     cache: str
     result: str
+    vocabulary: str = ""
+    window: int = 0
     teaching: Teaching | None = None
+    text: TextWork | None = None
     directions: str = ""
     census: str = ""
     census_key: str = ""
@@ -71,9 +125,25 @@ class Job:
         return ShardTable.model_validate(self.shard)
 
     @property
+    def stays(self) -> bool:
+        """Whether the process stays for the next job of its like: a step, which would read the shard again."""
+        return self.text is not None and self.text.kind == "step"
+
+    @property
+    def reads(self) -> str:
+        """What has to be read for the job, in one word for all steps of one training: all of it but what differs."""
+        bare = None if self.text is None else replace(self.text, parameters="", key="")
+        return replace(self, release="", result="", census="", text=bare).to_json()
+
+    @property
     def pairs(self) -> bool:
         """Whether every pair is a unit of its own."""
         return self.record == "pair" and not self.by_user
+
+    @property
+    def declared_size(self) -> int | None:
+        """Records that the shard may be said to have, public; None where the party's file says nothing."""
+        return PolicyTable.model_validate(self.policy).declared_size
 
     def percent(self, done: int) -> int:
         """Whole percent of the declared size, told only as finely as the policy tells the size itself."""
@@ -90,8 +160,14 @@ class Job:
     def from_json(cls, line: bytes) -> Self:
         """The job that `to_json` wrote."""
         fields = json.loads(line)
-        teaching = fields.pop("teaching")
-        return cls(**fields, teaching=None if teaching is None else Teaching(**teaching))
+        teaching, text = fields.pop("teaching"), fields.pop("text")
+        if text is not None and text["descent"] is not None:
+            text["descent"] = Descent(**text["descent"])
+        return cls(
+            **fields,
+            teaching=None if teaching is None else Teaching(**teaching),
+            text=None if text is None else TextWork(**text),
+        )
 
 
 def release_of(text: str) -> plan_pb2.Release:

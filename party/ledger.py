@@ -16,10 +16,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
-from dp_accounting import DpEvent
+from dp_accounting import DpEvent, SelfComposedDpEvent
 
 from aggregation import events
 from party import attempts
@@ -133,6 +134,10 @@ class Ledger:
     async def reserved(self, run: str, release: str) -> bool:
         """Whether a release of a run was charged already."""
         return await self._write(lambda: attempts.reservation(self._connection, run, release, 0) is not None)
+
+    async def claimed(self, run: str, release: str) -> bool:
+        """Whether any row of a release was taken for a block, so that something of it may have left."""
+        return await self._write(lambda: self._claimed(run, release))
 
     async def attempted(self, run: str, release: str) -> tuple[int, ...]:
         """The attempts at a secure sum of a release that are charged, in order, without those that were refunded."""
@@ -264,12 +269,17 @@ class Ledger:
     def _check_affordable(self, group: Group, run: str, wanted: Sequence[tuple[str, DpEvent]]) -> None:
         spent = events_of(self._connection, group)
         paid = Counter({release: len(attempts.attempted(self._connection, run, release)) for release, _ in wanted})
+        left: list[tuple[str, DpEvent]] = []
         for release, event in wanted:
             if paid[release]:
                 paid[release] -= 1
             else:
-                group.admit(spent, event, release)
-                spent.append(event)
+                left.append((release, event))
+        for event, alike in groupby(left, key=lambda each: each[1]):  # hundreds of steps cost the same
+            (first, *more) = [release for release, _ in alike]
+            together = SelfComposedDpEvent(event, 1 + len(more)) if more else event
+            group.admit(spent, together, first)
+            spent.append(together)
 
     def _leave(self, run: str) -> None:
         end_run(self._connection, run)
@@ -340,6 +350,14 @@ class Ledger:
                 )
             sql.execute("INSERT INTO blocks VALUES (?, ?, ?, ?, ?)", (reservation, batch, digest, start, stop))
             return Claim(key, fresh=True)
+
+    def _claimed(self, run: str, release: str) -> bool:
+        row = self._connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM blocks JOIN reservations ON reservations.id = reservation "
+            "WHERE run = ? AND release = ?)",
+            (run, release),
+        ).fetchone()
+        return bool(row[0])
 
     def _answered(self, run: str, release: str) -> None:
         with transaction(self._connection) as sql:

@@ -81,8 +81,11 @@ class Limits:
             )
 
     def check_block(self, rows: int, columns: int) -> None:
-        """Raises `Refusal` (REQUEST) for more rows at once than a block may have, and for none."""
-        most = self._table.block_mib * 2**20 // (4 * columns)
+        """Raises `Refusal` (REQUEST) for more rows at once than a block may have, and for none.
+
+        One row may always be asked for: what a run's rows take in memory, `check_memory` bounds.
+        """
+        most = max(1, self._table.block_mib * 2**20 // (4 * columns))
         if not 1 <= rows <= most:
             raise Refusal(
                 Reason.REQUEST,

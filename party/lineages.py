@@ -15,7 +15,7 @@ from dp_accounting import DpEvent, get_epsilon_gaussian
 
 from aggregation.accounting import LifetimeFilter
 from party import census
-from party.accounts import Opened, every, joined_runs, note, reservations
+from party.accounts import Opened, charges, every, joined_runs, note
 from party.database import COUNTING_UNITS, version_of
 from party.errors import PartyError
 from protos.refusal import Reason, Refusal
@@ -122,9 +122,7 @@ def _charged(sql: sqlite3.Connection, account: Opened) -> bool:
 
 def events_of(sql: sqlite3.Connection, group: Group) -> list[DpEvent]:
     """All that the accounts of a group were charged, without what was taken back."""
-    return [
-        each.event for account in (group.own, *group.others) for each in reservations(sql, account.id) if each.stands
-    ]
+    return [event for account in (group.own, *group.others) for event in charges(sql, account.id)]
 
 
 def budget_of(sql: sqlite3.Connection, group: Group) -> Budget:

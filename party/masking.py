@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from aggregation.noise import NoiseStream
 from aggregation.secure_sum.context import Context
@@ -14,6 +13,7 @@ from aggregation.secure_sum.mask import block_count, block_length, block_start
 from party.answers import noised
 from party.mechanisms import Answering, answering
 from party.runs import Run
+from party.work import Sum
 from protos.conclave.v1 import plan_pb2
 
 
@@ -37,7 +37,7 @@ def kept_masked(path: Path, context: Context, index: int) -> NDArray[np.uint32]:
 def vector(
     run: Run,
     release: plan_pb2.Release,
-    clean: sparse.csr_array,
+    clean: Sum,
     party: str,
     key: bytes,
     rows_at_once: int,

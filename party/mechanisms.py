@@ -13,12 +13,15 @@ from aggregation.joint import JointMechanism
 from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
 from aggregation.votes import VotesMechanism
+from party.steps import is_step
 from protos.conclave.v1 import plan_pb2
 from protos.refusal import Reason, Refusal
 
-Answering: TypeAlias = CountsMechanism | VectorMechanism | JointMechanism | ThresholdedVotes | FreeAnswers
-"""Mechanisms under which rows are answered."""
-Named: TypeAlias = Answering | GradientMechanism
+Answering: TypeAlias = (
+    CountsMechanism | VectorMechanism | JointMechanism | ThresholdedVotes | FreeAnswers | GradientMechanism
+)
+"""Mechanisms under which rows are answered; under gradients one row a step, or the one row of a model's parameters."""
+Named: TypeAlias = Answering
 
 
 def mechanism_of(release: plan_pb2.Release) -> Named:
@@ -32,14 +35,24 @@ def mechanism_of(release: plan_pb2.Release) -> Named:
 def answering(release: plan_pb2.Release) -> Answering:
     """The same, of a release that has rows. Raises `Refusal` (REQUEST) for one that has none."""
     mechanism = mechanism_of(release)
-    if isinstance(mechanism, GradientMechanism):
+    if isinstance(mechanism, GradientMechanism) and not is_step(release) and not is_weights(release):
         raise Refusal(Reason.REQUEST, f"release {release.name} is a training; nothing is answered under it.")
     return mechanism
 
 
+def is_weights(release: plan_pb2.Release) -> bool:
+    """Whether what a release gives are the parameters of a model that one party trained alone."""
+    return release.weights and release.HasField("gradients") and not release.stepped
+
+
 def shares_of(mechanism: Named) -> int:
-    """How many parties' noise the mechanism counts on; 0 where parties add none."""
-    return mechanism.shares if isinstance(mechanism, CountsMechanism | VectorMechanism | JointMechanism) else 0
+    """How many parties' noise the mechanism counts on; 0 where parties add none, or each trains for itself."""
+    match mechanism:
+        case CountsMechanism() | VectorMechanism() | JointMechanism():
+            return mechanism.shares
+        case GradientMechanism() if mechanism.shares > 1:
+            return mechanism.shares
+    return 0
 
 
 def broken(what: str) -> Refusal:
@@ -62,7 +75,8 @@ def _mechanism_of(release: plan_pb2.Release) -> Named:
             numbers = _numbers(release.thresholded)
             return ThresholdedVotes(**numbers | {"larger_noise": numbers["larger_noise"] or None})
         case "gradients":
-            return GradientMechanism(**_numbers(release.gradients))
+            numbers = _numbers(release.gradients)
+            return GradientMechanism(**numbers | {"shares": numbers["shares"] or 1})
         case "free":
             return FreeAnswers(**_numbers(release.free))
     raise broken(

@@ -19,28 +19,32 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from party.answers import Answers
-from party.artefacts import Artefacts
+from party.artefacts import PARAMETERS, Artefacts, drop_parameters
 from party.attesting import attestation, described
 from party.checking import fits
 from party.config import SIZE_FACT, PartyConfig, located, split_address
 from party.draining import SENDING, Drain
 from party.errors import PartyError
 from party.guarding import Context, GuardedHealth, guarded, guarded_stream
-from party.job import Job, Teaching, release_of
+from party.job import Job
+from party.keys import insecure_key
 from party.ledger import Ledger
 from party.limits import Limits, Quieter
 from party.metrics import Metrics, MetricsServer
-from party.policy import admit, admit_peers, event_of, times
+from party.operations import check_step, is_claimed, paid_before
+from party.policy import admit, admit_peers, affordable, event_of
 from party.runs import NAME, Operation, Run, Runs, check_run_id, private_folder, remove_parts
-from party.serving import MORE_CALLS, SERVER_OPTIONS, AnswersInBytes, check_free, listen, no_port, own_identity
+from party.serving import MORE_CALLS, SERVER_OPTIONS, AsTheyCome, check_free, listen, no_port, own_identity
+from party.steps import is_step, number_of, whole_of
 from party.storage import is_full
 from party.summing import Sums
-from party.tasks import TRAINS, Asks, check_fit, insecure_key, job_of
+from party.tasks import TRAINS, Asks, check_fit, job_of
 from party.traces import located_traces, tracer_of
 from party.training import Training
+from party.worker import Workers
 from protos import PROTOCOL_VERSION, tracing
 from protos.certificates import IdentityError, Role, Use, check_certificate
-from protos.conclave.v1 import party_pb2, party_pb2_grpc
+from protos.conclave.v1 import party_pb2, party_pb2_grpc, plan_pb2
 from protos.credentials import shows
 from protos.digest import operation_digest, plan_hash
 from protos.framing import framed
@@ -52,6 +56,8 @@ log = logging.getLogger("conclave.party")
 
 HEARTBEAT: Final = 1.0
 GRACE: Final = 2.0
+SOFTWARE_VERSION: Final = version("conclave-distill")
+"""Looked up once: that reads and parses a file, which takes a millisecond."""
 
 
 class Node(party_pb2_grpc.PartyServicer):
@@ -73,12 +79,12 @@ class Node(party_pb2_grpc.PartyServicer):
         self._ledger = ledger
         self._token = token
         self._runs = Runs(home / "runs")
-        self._artefacts = Artefacts(home / "artefacts")
+        self._artefacts = Artefacts(home / "artefacts", config.limits.artefact_mib)
         self.limits = Limits(config.name, config.limits)
         self.quieter = Quieter()
         self._answers = Answers(config.name, ledger, self.limits)
         self._sums = Sums(identity, ledger, self._answers)
-        self._training_log = training_log
+        self._workers = Workers(training_log)
         self._drain = Drain(config.name)
         self._metrics = Metrics()
         self._metrics_server: MetricsServer | None = None
@@ -150,7 +156,7 @@ class Node(party_pb2_grpc.PartyServicer):
         return party_pb2.DescribeResponse(
             name=self.config.name,
             protocol_version=PROTOCOL_VERSION,
-            software_version=version("conclave-distill"),
+            software_version=SOFTWARE_VERSION,
             trains=TRAINS,
             facts=facts,
             clock=time.time(),
@@ -183,7 +189,7 @@ class Node(party_pb2_grpc.PartyServicer):
         await asyncio.to_thread(admit, terms, self.config)
         admit_peers(request.peers, terms, self.config)
         run_id = request.run.run_id
-        wanted = [(release.name, event_of(release)) for release in terms.releases for _ in range(times(release, terms))]
+        wanted = affordable(terms)
         if request.check_only:
             await self._ledger.can_pay(wanted)
             if (lacking := await asyncio.to_thread(fits, request.needs, self.home)) is not None:
@@ -211,6 +217,7 @@ class Node(party_pb2_grpc.PartyServicer):
         await self._ledger.leave(run_id)
         self._open.pop(run_id, None)
         await self._cancel([key for key in self._trainings if key[0] == run_id])
+        await self._workers.end(run_id)
         self._answers.forget(run_id)
         self._sums.forget(run_id)
         await asyncio.to_thread(self._runs.drop, run_id)
@@ -238,8 +245,11 @@ class Node(party_pb2_grpc.PartyServicer):
         if first is None or first.WhichOneof("part") != "header":
             raise Refusal(Reason.ARTEFACT, "an artefact starts with its header.")
         header = first.header
-        await self._run(header.run)
-        return party_pb2.ProvideResponse(known=await self._artefacts.take(header, parts))
+        run = await self._run(header.run)
+        known = await self._artefacts.take(header, parts, run.folder)
+        if header.kind == PARAMETERS and not any(run_id == run.id for run_id, _ in self._trainings):
+            await asyncio.to_thread(drop_parameters, run.folder, header.sha256)
+        return party_pb2.ProvideResponse(known=known)
 
     @guarded_stream
     async def Train(  # noqa: N802
@@ -348,12 +358,15 @@ class Node(party_pb2_grpc.PartyServicer):
         nothing: all that leaves of a training leaves through those answers, so nobody has seen anything of the one
         that was lost, and what will be seen is a single run of the charged mechanism under a single draw of its noise.
         Once something was claimed the result must be the very one that was answered from, so there is no other.
+
+        Of a step every attempt has a result of its own, which takes the place of the last attempt's, until that very
+        attempt is charged; and the steps before the last one that was trained are over.
         """
         if not NAME.fullmatch(request.operation_id):
             raise Refusal(Reason.REQUEST, "an operation id has 1 to 64 small letters, digits and hyphens.")
         asks = Asks.of(request)
         release = run.release(asks.release)
-        claimed = await self._ledger.reserved(run.id, release.name)
+        claimed = await is_claimed(self._ledger, run, release, asks.attempt)
         self._drain.check()
         # nothing is awaited from here on, so that two callers cannot begin the same thing
         digest = operation_digest(request)
@@ -369,14 +382,19 @@ class Node(party_pb2_grpc.PartyServicer):
         if done is not None and (done.id, done.digest) == (request.operation_id, digest):
             return None
         rivals = [
-            other for other, each in self._trainings.items() if other[0] == run.id and each.release == release.name
+            other
+            for other, each in self._trainings.items()
+            if other[0] == run.id and whole_of(each.release) == whole_of(release.name)
         ]
-        if done is not None or rivals:
+        replaced = done is not None and is_step(release) and asks.attempt > done.attempt
+        if (done is not None and not replaced) or rivals:
             raise Refusal(
                 Reason.CONFLICT,
-                f"release {release.name} is trained by operation {done.id if done else rivals[0][1]} in this run; one "
-                "release is one result.",
+                f"release {release.name} is trained by operation {rivals[0][1] if rivals or not done else done.id} in "
+                "this run; one release is one result.",
             )
+        if is_step(release):
+            check_step(run, release, asks.attempt)
         if claimed:
             raise Refusal(
                 Reason.CONFLICT,
@@ -384,26 +402,32 @@ class Node(party_pb2_grpc.PartyServicer):
                 "new run.",
             )
         job = job_of(request, run, self.config, self._artefacts, self.home, self._ledger.census_key)
-        training = Training(digest, release.name, self._training_log)
+        training = Training(digest, release.name, self._workers, run.id)
         self._trainings[key] = training
-        training.task = asyncio.create_task(self._train(run, request.operation_id, training, job))
+        kept = Operation(request.operation_id, digest, release.name, asks.attempt)
+        training.task = asyncio.create_task(self._train(run, kept, training, job))
         training.task.add_done_callback(lambda task: task.cancelled() or task.exception())
         return training
 
-    async def _train(self, run: Run, operation: str, training: Training, job: Job) -> None:
-        what: dict[str, Any] = {"run": run.id, "release": training.release, "operation": operation}
+    async def _train(self, run: Run, operation: Operation, training: Training, job: Job) -> None:
+        what: dict[str, Any] = {"run": run.id, "release": training.release, "operation": operation.id}
         try:
             with self._metrics.training(), tracing.span("training", run=run.id, release=training.release):
                 await asyncio.to_thread(check_fit, job)
-                if job.teaching is not None and job.teaching.training:
+                if (paid := paid_before(job)) is not None:
                     if not await self._ledger.alone():
                         await self._trained(run, training, replace(job, only_census=True))
-                    job = await self._paid(run, job, job.teaching)
+                    job = await self._paid(run, job, paid)
                     await self._count()
                 await self._trained(run, training, job)
-                kept = Operation(operation, training.digest, training.release)
-                await asyncio.to_thread(run.keep_operation, kept)
-        except Exception as error:
+                await asyncio.to_thread(run.keep_operation, operation)
+                if number_of(operation.release) is not None:
+                    await self._over(run, operation)
+        except BaseException as error:
+            if job.stays:  # what it read may not be in the ledger: the next step reads it again
+                await self._workers.end(run.id)
+            if not isinstance(error, Exception):
+                raise
             what |= {"reason": str(error.reason)} if isinstance(error, Refusal) else {}
             log.warning(
                 "%s in run %s was not trained", training.release, run.id, extra={"event": "training-failed", **what}
@@ -414,32 +438,51 @@ class Node(party_pb2_grpc.PartyServicer):
             log.info("trained %s in run %s", training.release, run.id, extra=what)
         finally:
             Path(job.census).unlink(missing_ok=True)
-            self._trainings.pop((run.id, operation), None)
+            self._trainings.pop((run.id, operation.id), None)
+
+    async def _over(self, run: Run, operation: Operation) -> None:
+        """Drop what is kept of the steps before one that was trained, and of its own earlier attempts' sums."""
+        await asyncio.to_thread(run.drop_before, operation)
+        whole, step = whole_of(operation.release), number_of(operation.release) or 0
+
+        def earlier(name: str) -> bool:
+            number = number_of(name)
+            return number is not None and number < step and whole_of(name) == whole
+
+        self._answers.forget(run.id, lambda name: earlier(name) or name == operation.release)
+        self._sums.forget(run.id, earlier)
 
     async def _trained(self, run: Run, training: Training, job: Job) -> None:
         """Have the job done, and what it read in the ledger, before anything of it counts.
+
+        A step whose process read the shard for an earlier one reads nothing, and leaves no census: that of the earlier
+        one was taken, or else its process is no more.
 
         Raises `Refusal` like `Training.run`, and BUDGET or POLICY where the account shares records with others and
         their charges leave too little for this run.
         """
         await training.run(job, self._turn, party=self.name, frank=self.config.policy.simulation)
+        if job.stays and not Path(job.census).exists():
+            return
         shared = await self._ledger.record(Path(job.census))
         if shared:
             known = ", ".join(shared)
             log.warning("%s shares records with accounts that were charged here: %s", self.config.lineage, known)
             await self._count()
-        await self._ledger.afford(run.id, [(each.name, event_of(each)) for each in run.terms.releases])
+        await self._ledger.afford(run.id, list(dict(affordable(run.terms)).items()))
 
-    async def _paid(self, run: Run, job: Job, teaching: Teaching) -> Job:
+    async def _paid(self, run: Run, job: Job, release: plan_pb2.Release) -> Job:
         """The job with the noise key of a private training, whose event is in the ledger when this returns.
 
         A training begun again has the key of its first time and is not charged again; `_training` says when.
         """
-        release = release_of(teaching.training)
         key = await self._ledger.reserve(run.id, release.name, event_of(release))
         if run.terms.privacy.insecure_reproducible_noise:
             key = insecure_key(run.terms.seed, self.config.name, release.name)
-        return replace(job, teaching=replace(teaching, training_key=key.hex()))
+        if job.text is not None:
+            return replace(job, text=replace(job.text, key=key.hex()))
+        assert job.teaching is not None
+        return replace(job, teaching=replace(job.teaching, training_key=key.hex()))
 
     async def _cancel(self, keys: list[tuple[str, str]]) -> None:
         tasks = [training.task for key in keys if (training := self._trainings.get(key)) and training.task]
@@ -457,8 +500,8 @@ class Node(party_pb2_grpc.PartyServicer):
         self.tracer = await asyncio.to_thread(tracer_of, self.config)
         server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=MORE_CALLS * self.config.limits.calls)
         service = party_pb2.DESCRIPTOR.services_by_name["Party"].full_name
-        party_pb2_grpc.add_PartyServicer_to_server(self, AnswersInBytes(server))  # type: ignore[arg-type]
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        party_pb2_grpc.add_PartyServicer_to_server(self, AsTheyCome(server))  # type: ignore[arg-type]
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, AsTheyCome(server))  # type: ignore[arg-type]
         try:
             self.port = listen(server, host, port, self.identity if self.tls else None)
         except RuntimeError:
@@ -499,6 +542,7 @@ class Node(party_pb2_grpc.PartyServicer):
         self._drain.begin()
         await self._health.enter_graceful_shutdown()
         await self._cancel(list(self._trainings))
+        await self._workers.end_all()
         if self._server is not None:
             await self._server.stop(grace)
         if self._metrics_server is not None:

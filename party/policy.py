@@ -17,7 +17,9 @@ from aggregation.gradients import GradientMechanism
 from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
 from party.config import PartyConfig
-from party.mechanisms import broken, mechanism_of, shares_of
+from party.labelling import admit_labelled
+from party.mechanisms import Named, broken, is_weights, mechanism_of, shares_of
+from party.steps import MOST_STEPS, charged
 from protos.certificates import PARTY_NAME, IdentityError, fingerprint, read_certificate
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.refusal import Reason, Refusal
@@ -30,6 +32,8 @@ MOST_RELEASES: Final = 64
 MOST_PARTIES: Final = 1000
 MOST_CHARGES: Final = 10**6
 MOST_ATTEMPTS: Final = 10
+WITHOUT_LABELS: Final = frozenset({"dped"})
+"""Recipes that read text alone."""
 
 
 def admit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
@@ -41,6 +45,9 @@ def admit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
         raise broken(f"it has more than {MOST_RELEASES} releases or {MOST_PARTIES} parties")
     _admit_company(terms, config)
     _admit_promise(terms, config)
+    if terms.recipe in WITHOUT_LABELS and terms.HasField("labelled"):
+        raise broken(f"{terms.recipe} reads text alone, and it declares labelled text")
+    admit_labelled(terms, config.shard)
     events = [_admit_release(release, terms, config) for release in terms.releases]
     events = [
         event for release, event in zip(terms.releases, events, strict=True) for _ in range(times(release, terms))
@@ -129,16 +136,30 @@ def noise_of(event: DpEvent) -> float:
 
 
 def times(release: plan_pb2.Release, terms: plan_pb2.Terms) -> int:
-    """How often a release of these terms may be charged: once, but for secure sums that may be tried again.
+    """How often a release of these terms, or each of its steps, may be charged: once, but for secure sums that may be
+    tried again.
 
-    A training is one; its answers cost nothing, so their sum may be tried as often as any plan's.
+    A training that a party does for itself is one; its answers cost nothing, so their sum may be tried as often as any
+    plan's.
     """
     match release.WhichOneof("mechanism"):
-        case "gradients":
+        case "gradients" if not release.stepped:
             return 1
         case "free":
             return MOST_ATTEMPTS
     return max(1, terms.privacy.attempts)
+
+
+def affordable(terms: plan_pb2.Terms) -> list[tuple[str, DpEvent]]:
+    """All that these terms may charge, one by one: by what name, and its event. Raises `Refusal` (PLAN)."""
+    wanted: list[tuple[str, DpEvent]] = []
+    for release in terms.releases:
+        often = times(release, terms)
+        event = None
+        for one in charged(release):
+            event = event_of(one) if event is None else event  # all steps cost the same
+            wanted += [(one.name, event)] * often
+    return wanted
 
 
 def event_of(release: plan_pb2.Release) -> DpEvent:
@@ -232,6 +253,7 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
     if not 1 <= release.charges <= MOST_CHARGES:
         raise broken(f"release {release.name} is charged {release.charges} times; use 1 to {MOST_CHARGES}")
     mechanism = mechanism_of(release)
+    _admit_steps(release, mechanism)
     shares = shares_of(mechanism)
     honest = len(terms.parties) - terms.privacy.dropouts - terms.privacy.colluders
     if shares > honest:
@@ -255,6 +277,11 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
             )
         case FreeAnswers():
             _admit_free(release, mechanism, terms)
+    if is_weights(release) and terms.privacy.trust != plan_pb2.TRUST_TRUSTED_AGGREGATOR:
+        raise broken(
+            f"release {release.name} sends the parameters of one party's model, under a secure sum that shows the "
+            "coordinator nothing but sums"
+        )
     if release.weights and not config.policy.weights:
         raise _against("weights", f"weights = false; release {release.name} sends the parameters of a model")
     event = event_of(release)
@@ -265,6 +292,20 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
             f"minimum_noise = {least:g}; release {release.name} has a noise multiplier of {noise:.4g}",
         )
     return event
+
+
+def _admit_steps(release: plan_pb2.Release, mechanism: Named) -> None:
+    """Steps are of gradients, and only in steps is the noise of several parties theirs together."""
+    if not isinstance(mechanism, GradientMechanism):
+        if release.stepped:
+            raise broken(f"release {release.name} is taken in steps and has no gradients")
+        return
+    if mechanism.shares > 1 and not release.stepped:
+        raise broken(f"release {release.name} counts on {mechanism.shares} noise shares, and each party trains alone")
+    if release.stepped and mechanism.steps > MOST_STEPS:
+        raise broken(f"release {release.name} has {mechanism.steps:,} steps; use {MOST_STEPS:,} at most")
+    if release.stepped and release.charges != 1:
+        raise broken(f"release {release.name} is charged {release.charges} times; each of its steps is charged once")
 
 
 def _admit_queries(terms: plan_pb2.Terms, config: PartyConfig) -> None:

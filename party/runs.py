@@ -16,6 +16,7 @@ from cryptography import x509
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from party.steps import SEPARATOR, number_of, step_of, whole_of
 from protos.certificates import IdentityError, read_certificate
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.refusal import Reason, Refusal
@@ -26,11 +27,15 @@ _PART: Final = re.compile(r"\..+\.([0-9a-f]{8}|part)")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Something that was trained: the digest of its request and the release it was trained for."""
+    """Something that was trained: the digest of its request and the release it was trained for.
+
+    attempt: of the secure sum that it was trained for, of a step; other results serve every attempt, and have 0.
+    """
 
     id: str
     digest: bytes
     release: str
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +48,11 @@ class Run:
     folder: Path
 
     def release(self, name: str) -> plan_pb2.Release:
-        """The release of the plan's terms. Raises `Refusal` (REQUEST) for one that is not in them."""
+        """The release of the plan's terms, or a step of it. Raises `Refusal` (REQUEST) for one that is not in them."""
         for release in self.terms.releases:
-            if release.name == name:
-                return release
+            found = release if release.name == name else step_of(release, name)
+            if found is not None:
+                return found
         known = ", ".join(release.name for release in self.terms.releases) or "none"
         raise Refusal(Reason.REQUEST, f'the plan has no release "{name[:64]}"; it has {known}.')
 
@@ -62,9 +68,12 @@ class Run:
                 found[each.name] = read_certificate(each.certificate)
         return found
 
-    def counts(self, release: str) -> Path:
-        """Where the bounded, noise-free sum of a release is kept until the run ends."""
-        return self.folder / f"{release}.counts.npz"
+    def counts(self, release: str, attempt: int = 0) -> Path:
+        """Where the bounded, noise-free sum of a release is kept until the run ends, or of a step until the next one.
+
+        attempt: as of `Operation`, so that the sample of one attempt never passes for that of another.
+        """
+        return self.folder / (f"{release}.{attempt}.counts.npz" if attempt else f"{release}.counts.npz")
 
     def census(self, release: str) -> Path:
         """Where a training leaves hashes of what it read, on their way into the ledger."""
@@ -77,12 +86,31 @@ class Run:
             kept = json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
             return None
-        return Operation(kept["id"], bytes.fromhex(kept["digest"]), release)
+        return Operation(kept["id"], bytes.fromhex(kept["digest"]), release, kept.get("attempt", 0))
 
     def keep_operation(self, operation: Operation) -> None:
         """Note that a release was trained; from now on nothing else trains it in this run."""
-        kept = json.dumps({"id": operation.id, "digest": operation.digest.hex()})
+        kept = json.dumps({"id": operation.id, "digest": operation.digest.hex(), "attempt": operation.attempt})
         write_whole(self.folder / f"{operation.release}.operation.json", kept.encode())
+
+    def last_step(self, release: str) -> int | None:
+        """The last step of a training in steps that was trained, given the name of any; None where none was."""
+        found = self.folder.glob(f"{whole_of(release)}{SEPARATOR}*.operation.json")
+        return max((number_of(each.name.removesuffix(".operation.json")) or 0 for each in found), default=None)
+
+    def drop_before(self, operation: Operation) -> None:
+        """Remove what is left of the steps before one that was trained, and the sums of its own other attempts.
+
+        The note of the step itself stays, and tells that those before it are over.
+        """
+        begins = f"{whole_of(operation.release)}{SEPARATOR}"
+        step, own = number_of(operation.release) or 0, self.counts(operation.release, operation.attempt)
+        for path in self.folder.glob(f"{begins}*"):
+            number = path.name.removeprefix(begins).partition(SEPARATOR)[0]
+            earlier = number.isdecimal() and int(number) < step
+            other = path.name.startswith(f"{operation.release}{SEPARATOR}") and path.name.endswith(".counts.npz")
+            if earlier or (other and path != own):
+                path.unlink(missing_ok=True)
 
     def block(self, release: str, batch: int) -> bytes | None:
         """The bytes of a block that was made already."""

@@ -1,4 +1,4 @@
-"""The server that a node is behind: its options, its port, and how answers get on the wire."""
+"""The server that a node is behind: its options, its port, and how messages get off the wire and on it."""
 
 import socket
 from collections.abc import Callable
@@ -17,10 +17,14 @@ from protos.tls import server_credentials
 MORE_CALLS: Final = 4
 """Times as many calls as the limits admit are heard at all: health checks, and calls that are refused with a reason."""
 
+HANDSHAKE_MS: Final = 20_000
+"""How long whoever connects may take until it has shown its certificate and speaks HTTP/2; gRPC's own is 2 minutes."""
+
 SERVER_OPTIONS: Final = (
     ("grpc.max_receive_message_length", 4 * 2**20),
     ("grpc.max_metadata_size", 64 * 2**10),
     ("grpc.so_reuseport", 0),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -32,11 +36,13 @@ class Malformed:
     """What came in place of a request, and is no message of its type. The guards refuse it."""
 
 
-class AnswersInBytes:
+class AsTheyCome:
     """Stands for the server when the stubs register their methods.
 
+    Every verb is handed its messages as they come, also one that takes a single message: gRPC would wait for that
+    before anybody is asked who calls, and whoever sends none would hold one of the calls that are heard.
     `Answer` alone is not serialised once more. Bytes that are no request become `Malformed`: gRPC would log a trace for
-    each of them, before anybody is asked who calls.
+    each of them.
     """
 
     def __init__(self, server: grpc.aio.Server) -> None:
@@ -48,10 +54,18 @@ class AnswersInBytes:
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
         """Pass the methods on by both ways that servers know them."""
         own = {
-            verb: each._replace(request_deserializer=_or_malformed(each.request_deserializer))
+            verb: each._replace(
+                request_streaming=True,
+                request_deserializer=_or_malformed(each.request_deserializer),
+                stream_unary=each.unary_unary or each.stream_unary,
+                stream_stream=each.unary_stream or each.stream_stream,
+                unary_unary=None,
+                unary_stream=None,
+            )
             for verb, each in handlers.items()
         }
-        own["Answer"] = own["Answer"]._replace(response_serializer=None)
+        if "Answer" in own:
+            own["Answer"] = own["Answer"]._replace(response_serializer=None)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, own),))
         self._server.add_registered_method_handlers(service, own)
 

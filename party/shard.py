@@ -18,6 +18,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from learning import labelled
+from learning.labelled import TextColumns
 from learning.text import Document, Skipped, Source, read
 from learning.words import sentences
 from party.config import PartTable, ShardTable
@@ -31,10 +33,14 @@ _NO_USER: Final = "no user"
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What the guarantee is about: its id and its passages; no word pair reaches across passages."""
+    """What the guarantee is about: its id and its passages; no word pair reaches across passages.
+
+    rows: where columns were asked for, the documents of the passages, one each in their order; else none.
+    """
 
     id: str
     passages: tuple[str, ...]
+    rows: tuple[Document, ...] = ()
 
 
 def units(
@@ -45,13 +51,15 @@ def units(
     cache: Path,
     skipped: Skipped | None = None,
     noted: Callable[[Document], None] | None = None,
+    columns: TextColumns | None = None,
 ) -> Iterator[Unit]:
     """The units of this party's part of its source, streamed.
 
     record: a document is one unit; so is each sentence; for "pair" the documents come, and whoever counts takes each of
     their pairs for a unit. by_user: all records of a user are one unit; they are gathered through files below `cache`
     (mode 0700), so memory holds about a 64th of the shard at a time. noted: is given every document of which anything
-    is in this part, once, before its units come.
+    is in this part, once, before its units come. columns: read these too, leave out rows without a label, and let units
+    carry their rows; for documents alone.
 
     Raises `ShardError` when there is none, or when the settings cannot give such units; `learning.text.DataError` when
     the source cannot be read.
@@ -67,7 +75,15 @@ def units(
             f'[shard] part: by = "{shard.part.by}" may divide one user among parties, and the plan protects users. '
             f'Use by = "hash" or by = "{shard.user}".'
         )
-    found = _by_user(shard, cache, skipped, noted) if by_user else _by_record(shard, record, cache, skipped, noted)
+    if columns is not None and record != "document":
+        raise ShardError(f'a label belongs to a document, and a record is a {record}. Plan with record = "document".')
+    source = source_of(shard) if columns is None else labelled.source_of(source_of(shard), columns)
+    documents = read(source, cache, skipped)
+    rows = columns is not None
+    if by_user:
+        found = _by_user(shard, documents, cache, skipped, noted, rows=rows)
+    else:
+        found = _by_record(shard, documents, record, noted, rows=rows)
     empty = True
     for unit in found:
         empty = False
@@ -134,10 +150,10 @@ def _here(shard: ShardTable, unit: str, document: Document) -> bool:
 
 
 def _by_record(
-    shard: ShardTable, record: Kind, cache: Path, skipped: Skipped, noted: Callable[[Document], None]
+    shard: ShardTable, documents: Iterator[Document], record: Kind, noted: Callable[[Document], None], *, rows: bool
 ) -> Iterator[Unit]:
     together = shard.user is not None and shard.part is not None and shard.part.by == "hash"
-    for document in read(source_of(shard), cache, skipped):
+    for document in documents:
         if record == "sentence":
             new = True
             for sentence in sentences(document.text):
@@ -149,34 +165,46 @@ def _by_record(
                     yield Unit(name, (sentence,))
         elif _here(shard, _user(shard, document) if together else document.id, document):
             noted(document)
-            yield Unit(document.id, (document.text,))
+            yield Unit(document.id, (document.text,), (document,) if rows else ())
 
 
 def _user(shard: ShardTable, document: Document) -> str:
     return document.fields.get(shard.user, "") if shard.user is not None else ""
 
 
-def _by_user(shard: ShardTable, cache: Path, skipped: Skipped, noted: Callable[[Document], None]) -> Iterator[Unit]:
+def _by_user(
+    shard: ShardTable,
+    documents: Iterator[Document],
+    cache: Path,
+    skipped: Skipped,
+    noted: Callable[[Document], None],
+    *,
+    rows: bool,
+) -> Iterator[Unit]:
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="users-", dir=cache) as folder:
         spills = [Path(folder) / f"{number}.jsonl" for number in range(_SPILLS)]
         with ExitStack() as stack:
             files = [stack.enter_context(path.open("w", encoding="utf-8")) for path in spills]
-            for document in read(source_of(shard), cache, skipped):
+            for document in documents:
                 user = _user(shard, document)
                 if not user:
                     skipped.reasons[_NO_USER] += 1
                 elif _here(shard, user, document):
                     noted(document)
                     spill = int(_fraction(0, "spill", user) * _SPILLS)
-                    files[spill].write(json.dumps([user, document.text]) + "\n")
+                    spilled = [user, document.text, document.id, document.fields] if rows else [user, document.text]
+                    files[spill].write(json.dumps(spilled) + "\n")
         for path in spills:
             gathered: dict[str, list[str]] = defaultdict(list)
+            carried: dict[str, list[Document]] = defaultdict(list)
             with path.open(encoding="utf-8") as lines:
-                for user, text in map(json.loads, lines):
+                for user, text, *rest in map(json.loads, lines):
                     gathered[user].append(text)
+                    if rest:
+                        carried[user].append(Document(rest[0], text, rest[1]))
             path.unlink()
-            yield from (Unit(user, tuple(texts)) for user, texts in gathered.items())
+            yield from (Unit(user, tuple(texts), tuple(carried.get(user, ()))) for user, texts in gathered.items())
 
 
 def _nothing(document: Document) -> None:

@@ -7,10 +7,10 @@ nothing of that attempt, and take its charge back when enough others have (`aggr
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature
@@ -28,11 +28,12 @@ from aggregation.secure_sum.mask import MaskedBlock, block_count
 from aggregation.secure_sum.opening import Openings
 from aggregation.secure_sum.participant import Attempts, Participant
 from aggregation.secure_sum.share import Inbox
-from party.answers import Answers
+from party.answers import Answers, check_trained
 from party.ledger import Ledger
 from party.masking import keep_masked, kept_masked, masked_file, pieces, vector
 from party.policy import event_of, times
 from party.runs import Run
+from party.steps import is_step
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.identity import Identity
 from protos.refusal import Reason, Refusal
@@ -72,11 +73,15 @@ class Sums:
         self._begun: dict[tuple[str, str], Attempts] = {}
         self._holders: dict[tuple[str, str, int], frozenset[str]] = {}
 
-    def forget(self, run_id: str) -> None:
-        """Drop the secrets of a run that ended."""
-        self._sessions = {key: each for key, each in self._sessions.items() if key[0] != run_id}
-        self._begun = {key: each for key, each in self._begun.items() if key[0] != run_id}
-        self._holders = {key: each for key, each in self._holders.items() if key[0] != run_id}
+    def forget(self, run_id: str, releases: Callable[[str], bool] = lambda name: True) -> None:
+        """Drop the secrets of a run that ended, or of those of its releases that are over."""
+
+        def stays(key: tuple[Any, ...]) -> bool:
+            return key[0] != run_id or not releases(key[1])
+
+        self._sessions = {key: each for key, each in self._sessions.items() if stays(key)}
+        self._begun = {key: each for key, each in self._begun.items() if stays(key)}
+        self._holders = {key: each for key, each in self._holders.items() if stays(key)}
 
     async def round(self, run: Run, request: party_pb2.SecureSumRequest) -> AsyncGenerator[bytes, None]:
         """What this party says in one round; of the mask round, block by block.
@@ -114,6 +119,7 @@ class Sums:
         if going is not None and going.context.attempt == attempt:
             return going.participant.advertise().encode()
         context = await self._context(run, release, attempt)
+        check_trained(run, release, attempt)
         if await self._ledger.used(run.id, release.name, attempt):
             raise Refusal(
                 Reason.SECURE_SUM,
@@ -168,7 +174,7 @@ class Sums:
             raise Refusal(Reason.PLAN, "this plan trusts an aggregator; it has no secure sum.")
         if attempt >= MOST_ATTEMPTS:
             raise Refusal(Reason.REQUEST, f"{attempt} attempts at {release.name} are more than any run makes.")
-        counts = await self._answers.clean(run, release)
+        rows, columns = await self._shape(run, release)
         privacy = run.terms.privacy
         return Context.of(
             run=run.id,
@@ -176,10 +182,17 @@ class Sums:
             sum=release.name,
             attempt=attempt,
             parties=run.terms.parties,
-            length=counts.shape[0] * counts.shape[1],
+            length=rows * columns,
             dropouts=privacy.dropouts,
             colluders=privacy.colluders,
         )
+
+    async def _shape(self, run: Run, release: plan_pb2.Release) -> tuple[int, int]:
+        """Of the matrix that is summed; of a step from the plan, whatever attempt it is trained for."""
+        if is_step(release):
+            return 1, release.gradients.parameters
+        rows, columns = (await self._answers.clean(run, release)).shape
+        return rows, columns
 
     def _verifier(self, run: Run) -> Verify:
         """Checks signatures by the keys of this run's parties. On a thread."""
@@ -254,7 +267,7 @@ class Sums:
         participant, context = session.participant, session.context
         await asyncio.to_thread(participant.receive, Inbox.decode(request.message))
         if session.cells is None:
-            counts = await self._answers.clean(run, release)
+            counts = await self._answers.clean(run, release, context.attempt)
             self._answers.limits.check_block(request.rows_at_once, counts.shape[1])
             await self._answers.limits.pace(counts.shape[0])
             charged, paid = await self._ledger.attempted(run.id, release.name), times(release, run.terms)

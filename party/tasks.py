@@ -1,11 +1,9 @@
 """What `Train` may ask for: each kind of task checked against the plan's terms and turned into a job."""
 
-import hashlib
 import hmac
 import math
 import os
-import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, Self
 
@@ -22,14 +20,15 @@ from learning.words import Vocabulary
 from party.artefacts import Artefacts
 from party.config import PartyConfig
 from party.job import Job, Teaching, release_of
+from party.keys import insecure_key, slot_key
 from party.mechanisms import Answering, answering, mechanism_of
-from party.runs import Run, write_whole
+from party.runs import Run
+from party.text_tasks import TEXT_TASKS, check_text, provided, text_work
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.refusal import Reason, Refusal
 
-TRAINS: Final = ("cooccurrence", "moments", "teachers")
+TRAINS: Final = ("cooccurrence", "moments", "teachers", *TEXT_TASKS)
 MOST_TEACHERS: Final = 1000
-KEY_BYTES: Final = 32
 
 _GIVES: Final[dict[str, type | tuple[type, ...]]] = {
     "cooccurrence": CountsMechanism,
@@ -57,10 +56,11 @@ _VOTES: Final[dict[int, Literal["probable", "lift"]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """What a request is about: the kind of task and the release it trains for."""
+    """What a request is about: the kind of task and the release it trains for; of a step, for which attempt."""
 
     kind: str
     release: str
+    attempt: int = 0
 
     @classmethod
     def of(cls, request: party_pb2.TrainRequest) -> Self:
@@ -68,7 +68,7 @@ class Asks:
         kind = request.WhichOneof("task")
         if kind not in TRAINS:
             raise _wrong(f"this party trains {', '.join(TRAINS)}; the request names no such task.")
-        return cls(kind, getattr(request, kind).release)
+        return cls(kind, getattr(request, kind).release, request.step.attempt if kind == "step" else 0)
 
 
 def job_of(
@@ -77,39 +77,46 @@ def job_of(
     """The job that does what a request asks. Raises `Refusal` (ARTEFACT, REQUEST) for one that cannot be done."""
     asks = Asks.of(request)
     release = run.release(asks.release)
-    mechanism = answering(release)
-    if not isinstance(mechanism, _GIVES[asks.kind]):
-        raise _wrong(f"release {release.name} is not one that {asks.kind} can give.")
-    task = getattr(request, asks.kind)
-    vocabulary = _provided(artefacts, "vocabulary", task.vocabulary_sha256)
-    if not 1 <= task.window <= 1000:
-        raise _wrong(f"window = {task.window} makes no sense; use 1 to 1000 words.")
     privacy = run.terms.privacy
-    return Job(
+    job = Job(
         parent=os.getpid(),
         shard=config.shard.model_dump(),
         policy=config.policy.model_dump(),
         record=_RECORDS[privacy.record],
         by_user=privacy.unit == plan_pb2.UNIT_USER,
-        vocabulary=str(vocabulary),
-        window=task.window,
         release=release.SerializeToString().hex(),
         cache=str(home / "cache"),
-        result=str(run.counts(release.name)),
-        teaching=_teaching(task, release, run, config.name, artefacts, home) if asks.kind == "teachers" else None,
-        directions=str(_provided(artefacts, "directions", task.directions_sha256)) if asks.kind == "moments" else "",
+        result=str(run.counts(release.name, asks.attempt)),
         census=str(run.census(release.name)),
         census_key=census_key.hex(),
         memory=config.limits.memory_mib,
+    )
+    if asks.kind in TEXT_TASKS:
+        return replace(job, text=text_work(request, run, config, artefacts, home))
+    mechanism = answering(release)
+    if not isinstance(mechanism, _GIVES[asks.kind]):
+        raise _wrong(f"release {release.name} is not one that {asks.kind} can give.")
+    task = getattr(request, asks.kind)
+    vocabulary = provided(artefacts, "vocabulary", task.vocabulary_sha256)
+    if not 1 <= task.window <= 1000:
+        raise _wrong(f"window = {task.window} makes no sense; use 1 to 1000 words.")
+    return replace(
+        job,
+        vocabulary=str(vocabulary),
+        window=task.window,
+        teaching=_teaching(task, release, run, config.name, artefacts, home) if asks.kind == "teachers" else None,
+        directions=str(provided(artefacts, "directions", task.directions_sha256)) if asks.kind == "moments" else "",
     )
 
 
 def check_fit(job: Job) -> None:
     """What teachers are asked against what was provided, before any training is charged. Blocks: it reads files.
 
-    Raises `Refusal`: ARTEFACT for a vocabulary or a reference that is none, and for a reference of other words or
-    another width than the terms say; REQUEST for a word that the vocabulary lacks.
+    Raises `Refusal` as `check_text` does of a text model; else ARTEFACT for a vocabulary or a reference that is none,
+    and for a reference of other words or another width than the terms say; REQUEST for a word not in the vocabulary.
     """
+    if job.text is not None:
+        check_text(job, job.text)
     teaching = job.teaching
     if teaching is None:
         return
@@ -143,23 +150,10 @@ def check_fit(job: Job) -> None:
         )
 
 
-def slot_key(home: Path) -> bytes:
-    """This party's secret for assigning units to teachers, 32 bytes: drawn once, kept in `home` with mode 0600."""
-    path = home / "slots.key"
-    if not path.exists():
-        write_whole(path, secrets.token_bytes(KEY_BYTES))
-    return path.read_bytes()
-
-
-def insecure_key(seed: int, party: str, role: str) -> bytes:
-    """A key that anyone who knows the plan can make, for `insecure_reproducible_noise`: no guarantee."""
-    return hashlib.sha256(f"conclave insecure {seed} {party} {role}".encode()).digest()
-
-
 def _teaching(
     task: party_pb2.TeachersTask, release: plan_pb2.Release, run: Run, party: str, artefacts: Artefacts, home: Path
 ) -> Teaching:
-    reference = _provided(artefacts, "reference", task.reference_sha256)
+    reference = provided(artefacts, "reference", task.reference_sha256)
     if not 1 <= task.teachers <= MOST_TEACHERS:
         raise _wrong(f"{task.teachers} teachers make no sense; use 1 to {MOST_TEACHERS}.")
     _check_words(task, release)
@@ -239,15 +233,6 @@ def _width(mechanism: Answering) -> int | None:
         case FreeAnswers():
             return mechanism.width if mechanism.layers else None
     return None
-
-
-def _provided(artefacts: Artefacts, kind: str, sha256: bytes) -> Path:
-    """Where an artefact is. Raises `Refusal` (ARTEFACT) when it never came."""
-    path = artefacts.path(sha256)
-    if len(sha256) != hashlib.sha256().digest_size or not path.exists():
-        were, them = ("were", "them") if kind.endswith("s") else ("was", "it")
-        raise Refusal(Reason.ARTEFACT, f"the {kind} {were} never provided; send {them} first.")
-    return path
 
 
 def _wrong(what: str) -> Refusal:

@@ -119,9 +119,10 @@ def _teachers(job: Job, teaching: Teaching, reference: SkipGram, size: int) -> I
             own = counted[np.flatnonzero(places == number)]
             if not own.shape[0]:
                 continue
-            shards[number].append(own if private else _merged([*shards[number], own]))
-            if not private:
-                del shards[number][:-1]
+            if private:
+                shards[number].append(own)
+            else:
+                shards[number] = [sum(shards[number], _summed(own))]
     for number, shard in enumerate(shards):
         if private:
             yield _trained_privately(teaching, number, shard, reference, size)
@@ -133,10 +134,12 @@ def _teachers(job: Job, teaching: Teaching, reference: SkipGram, size: int) -> I
             )
 
 
-def _merged(parts: list[sparse.csr_array]) -> sparse.csr_array:
-    """The sum of all rows of all parts, [1, cells]."""
-    ones = [sparse.csr_array(np.ones((1, part.shape[0]))) @ part for part in parts]
-    return sparse.csr_array(sum(ones[1:], ones[0]))
+def _summed(units: sparse.csr_array) -> sparse.csr_array:
+    """The sum of all rows, [1, cells]. Memory: their non-zeros. A product with ones would take a number for every cell,
+    as would the sum of two rows whose cells are not in order; these are.
+    """
+    place = units.indices
+    return sparse.coo_array((units.data, (np.zeros_like(place), place)), shape=(1, units.shape[1])).tocsr()
 
 
 def _trained_privately(

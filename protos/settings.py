@@ -37,6 +37,12 @@ class Settings(BaseModel):
 
 def read_settings(path: Path, model: type[Model]) -> Model:
     """Read `path` as TOML and check it against `model`. Raises `SettingsError`."""
+    tables, text = read_tables(path)
+    return check_settings(tables, model, path.name, text)
+
+
+def read_tables(path: Path) -> tuple[dict[str, Any], str]:
+    """Read `path` as TOML: its tables, for `check_settings`, and its text. Raises `SettingsError`."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
@@ -58,7 +64,7 @@ def read_settings(path: Path, model: type[Model]) -> Model:
         raise SettingsError(f"{path} is not TOML: {why}.") from None
     if (odd := _odd(tables)) is not None:
         raise SettingsError(f"{path} is not TOML that can be used: {odd}.")
-    return check_settings(tables, model, path.name, text)
+    return tables, text
 
 
 def check_settings(tables: dict[str, Any], model: type[Model], name: str, text: str = "") -> Model:

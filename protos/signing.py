@@ -35,6 +35,8 @@ DESCRIBED: Final = "conclave describe 1"
 ATTESTATION: Final = "conclave attestation 1"
 """What a party's ledger says that a run has cost it."""
 RELATION: Final = "add or remove one unit at one party"
+LONGEST: Final = 1 << 20
+"""Bytes of a statement: read as JSON, one takes up to thirty times as much memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,11 @@ def check(
     """
     certificate = signed.signer
     whose = _whose(certificate)
+    if len(signed.payload) > LONGEST:
+        raise IdentityError(
+            f"{whose} has {len(signed.payload):,} bytes, and a statement has at most {LONGEST:,}. Ask for it again; if "
+            "that is what its signer meant to say, ask them what it is."
+        )
     key = certificate.public_key()
     if not isinstance(key, Ed25519PublicKey):
         raise IdentityError(f"{whose} came with a certificate that is not for signing. Ask for it again.")

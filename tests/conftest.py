@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+WORDS = "the a film was is good bad great awful dull bright plot actor and not very slow fast end start story we saw it"
+"""What the small models' tokenizers know as whole words."""
+
 # A shell that starts the suite in the background makes it ignore Ctrl-C, and so every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -23,3 +26,67 @@ def warm_parties():
     """What forks `party` processes, which saves two seconds of imports each."""
     with beside("warm").Warm("party") as warm:
         yield warm
+
+
+def _tokenizer(folder: Path, special: dict[str, str], around: str | None) -> int:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    unknown = special.get("unk_token")
+    kind = models.WordPiece(unk_token=unknown) if around else models.BPE()
+    trainer = trainers.WordPieceTrainer if around else trainers.BpeTrainer
+    letters = sorted({chr(code) for code in range(ord("a"), ord("z") + 1)})
+    found = Tokenizer(kind)
+    found.pre_tokenizer = pre_tokenizers.Whitespace() if around else pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if around:
+        found.normalizer = normalizers.Lowercase()
+    alphabet = letters if around else pre_tokenizers.ByteLevel.alphabet()
+    found.train_from_iterator(
+        [WORDS] * 5,
+        trainer(vocab_size=300, special_tokens=list(special.values()), initial_alphabet=alphabet, show_progress=False),
+    )
+    if around:
+        found.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[("[CLS]", found.token_to_id("[CLS]")), ("[SEP]", found.token_to_id("[SEP]"))],
+        )
+    else:
+        found.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=found, **special).save_pretrained(folder)
+    return int(found.get_vocab_size())
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory):
+    """The folder of a BERT without a head, its dropout on: 2 layers of width 32, 32 tokens at most."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("tiny") / "bert"
+    special = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    size = _tokenizer(folder, special, "bert")
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+        max_position_embeddings=32, initializer_range=0.2,
+    )  # fmt: skip
+    BertModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_gpt2(tmp_path_factory):
+    """The folder of a GPT-2 with its language head and no padding token: 2 layers of width 32, 32 tokens at most."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    folder = tmp_path_factory.mktemp("tiny") / "gpt2"
+    size = _tokenizer(folder, {"bos_token": "<|end|>", "eos_token": "<|end|>"}, None)
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=size, n_positions=32, n_embd=32, n_layer=2, n_head=4, initializer_range=0.2, bos_token_id=0,
+        eos_token_id=0,
+    )  # fmt: skip
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    return folder

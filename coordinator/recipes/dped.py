@@ -5,15 +5,14 @@ what is summed under noise teaches a student. Beside it, or instead: every unit'
 under noise once, to which a student is fitted.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+from dp_accounting import DpEvent
 from numpy.typing import NDArray
 
-from aggregation.accounting import Guarantee
 from aggregation.counts import CountsMechanism
 from aggregation.free import FreeAnswers
 from aggregation.joint import JointMechanism, JointReleased
@@ -21,13 +20,18 @@ from aggregation.mechanism import Released
 from aggregation.noise import NoiseStream
 from aggregation.thresholded import ThresholdedVotes, thresholded_labels
 from aggregation.vectors import VectorMechanism
-from coordinator import terms
+from coordinator import dped_terms as terms
+from coordinator.dped_plan import DpedPlan
+from coordinator.dped_terms import COUNTS, MOMENTS
+from coordinator.embeddings_folder import EmbeddingStudent
 from coordinator.federation import Federation
-from coordinator.plan import Plan
+from coordinator.forecast import Forecast
 from coordinator.progress import Progress
-from coordinator.public import Public
+from coordinator.public import Public, prepare
+from coordinator.recipe import Stage
+from coordinator.room import Room
 from coordinator.store import RunStore
-from coordinator.terms import COUNTS, MOMENTS, Bound, Release, rounded_up
+from coordinator.terms import Bound, Release, budget
 from protos.conclave.v1 import party_pb2
 from protos.digest import artefact_digest
 
@@ -63,12 +67,66 @@ class Signals:
     hidden_noise: float = 0.0
 
 
-Stage = Callable[[str], AbstractContextManager[dict[str, Any]]]
-"""Opens a stage of a run by its name; what is put into the dictionary is kept as its result."""
+class Dped:
+    """The recipe. Public is `coordinator.public.Public`; the student's parameters are a skip-gram's."""
+
+    fewer_cells = "Use a larger delta, more [dped] levels, or fewer words."
+    finer_grid = "Use more [dped] levels, or leave noise out."
+
+    def prepare(self, plan: DpedPlan, base: Path, cache: Path) -> Public:
+        return prepare(plan, base, cache)
+
+    def room(self, bound: Bound[DpedPlan], public: Public, base: Path, cache: Path) -> Room:
+        from coordinator.dped_forecast import room_of
+
+        return room_of(bound, public, base, cache)
+
+    def forecast(self, plan: DpedPlan, base: Path, cache: Path) -> Forecast:
+        from coordinator.dped_forecast import forecast
+
+        return forecast(plan, base, cache)
+
+    def whole(self, plan: DpedPlan, multiplier: float, public: Public | None) -> DpEvent:
+        return terms.whole(plan, multiplier)
+
+    def releases(self, plan: DpedPlan, multiplier: float, public: Public | None) -> tuple[Release, ...]:
+        return terms.releases(plan, multiplier, public)
+
+    def labelled(self, plan: DpedPlan) -> None:
+        return None
+
+    async def collect(
+        self, bound: Bound[DpedPlan], public: Public, federation: Federation, store: RunStore, stage: Stage
+    ) -> dict[str, int]:
+        return await collect(bound, public, federation, store, stage)
+
+    def parties_of(self, bound: Bound[DpedPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
+        return parties_of(bound, store)
+
+    def made_once(self, plan: DpedPlan) -> bool:
+        return "votes" in plan.dped.signals and plan.dped.noise_at == "coordinator"
+
+    def charged_by_training(self, plan: DpedPlan) -> bool:
+        return plan.dped.private_training is not None
+
+    def learn(
+        self, bound: Bound[DpedPlan], public: Public, present: dict[str, int], store: RunStore, progress: Progress
+    ) -> bytes:
+        from learning.weights import to_bytes
+
+        return to_bytes(learned(bound.plan, public, signals_of(bound, public, present, store), progress))
+
+    def student(
+        self, content: bytes, bound: Bound[DpedPlan], public: Public, present: dict[str, int], store: RunStore
+    ) -> EmbeddingStudent:
+        from coordinator.measure import measured
+        from learning.weights import from_bytes
+
+        return measured(from_bytes(content), bound.plan, public, signals_of(bound, public, present, store))
 
 
 async def collect(
-    bound: Bound, public: Public, federation: Federation, store: RunStore, stage: Stage
+    bound: Bound[DpedPlan], public: Public, federation: Federation, store: RunStore, stage: Stage
 ) -> dict[str, int]:
     """The private half: parties learn, bound and noise; returns how many parties are in the sum of each release.
 
@@ -94,7 +152,8 @@ async def collect(
     with stage("train"):
         for release in asked:
             request = _request(release, plan, public)
-            await federation.train(request, doing="counting" if release.name in (COUNTS, MOMENTS) else "teaching")
+            doing = "counting" if release.name in (COUNTS, MOMENTS) else "teaching"
+            await federation.train(request, doing, charged=plan.dped.private_training is not None)
     present: dict[str, int] = {}
     with stage("aggregate") as result:
         for release in asked:
@@ -118,7 +177,7 @@ async def collect(
     return present
 
 
-def parties_of(bound: Bound, store: RunStore) -> dict[str, tuple[str, ...]]:
+def parties_of(bound: Bound[DpedPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
     """Whose contributions are in each release; a training's parties are those that answered after it."""
     free = {each.mechanism.after: each.name for each in bound.releases if isinstance(each.mechanism, FreeAnswers)}
     kept: dict[str, tuple[str, ...]] = {}
@@ -128,14 +187,14 @@ def parties_of(bound: Bound, store: RunStore) -> dict[str, tuple[str, ...]]:
     return kept
 
 
-def stream_of(plan: Plan, release: str) -> NoiseStream:
+def stream_of(plan: DpedPlan, release: str) -> NoiseStream:
     """The coordinator's own noise, where it is trusted to draw it."""
     if plan.privacy.insecure_reproducible_noise:
         return NoiseStream.insecure(plan.run.seed, "coordinator", release)
     return NoiseStream.from_system()
 
 
-def signals_of(bound: Bound, public: Public, present: dict[str, int], store: RunStore) -> Signals:
+def signals_of(bound: Bound[DpedPlan], public: Public, present: dict[str, int], store: RunStore) -> Signals:
     """What the store keeps of a run's releases, in the signals' own units."""
     found = Signals()
     for release in bound.releases:
@@ -155,7 +214,7 @@ def signals_of(bound: Bound, public: Public, present: dict[str, int], store: Run
     return found
 
 
-def with_answers(signals: Signals, answered: JointReleased, plan: Plan, public: Public, present: int) -> Signals:
+def with_answers(signals: Signals, answered: JointReleased, plan: DpedPlan, public: Public, present: int) -> Signals:
     """The signals with what teachers of `present` parties released: means over them, and labels of the histogram.
 
     Labels are free post-processing: every query was charged, whether it passes the threshold or not.
@@ -173,7 +232,7 @@ def with_answers(signals: Signals, answered: JointReleased, plan: Plan, public: 
     return signals
 
 
-def labels_of(votes: Released, plan: Plan, public: Public) -> NDArray[np.int64]:
+def labels_of(votes: Released, plan: DpedPlan, public: Public) -> NDArray[np.int64]:
     """The word that the noisy histogram of each query names, or -1 under the plan's threshold."""
     threshold = plan.dped.threshold
     classes = votes.values.argmax(axis=1) if threshold is None else thresholded_labels(votes, threshold)
@@ -185,7 +244,7 @@ def named(classes: NDArray[np.int64], public: Public) -> NDArray[np.int64]:
     return np.where(classes >= 0, public.classes[np.maximum(classes, 0)], -1)
 
 
-def learn(plan: Plan, public: Public, signals: Signals, progress: Progress) -> "SkipGram":
+def learned(plan: DpedPlan, public: Public, signals: Signals, progress: Progress) -> "SkipGram":
     """The student. Post-processing throughout.
 
     Counts come first: the student that fits them. Votes and hidden states then move it, or the public reference, by the
@@ -226,14 +285,7 @@ def learn(plan: Plan, public: Public, signals: Signals, progress: Progress) -> "
     return distil(start, lesson, weighting=plan.dped.loss, on_step=shown)
 
 
-def budget(guarantee: Guarantee, plan: Plan) -> str:
-    """What stands beside a progress bar."""
-    if plan.privacy.insecure_reproducible_noise:
-        return "no guarantee: reproducible noise"
-    return f"epsilon {rounded_up(guarantee.epsilon, 2)} / {plan.privacy.epsilon:g}"
-
-
-def _request(release: Release, plan: Plan, public: Public) -> party_pb2.TrainRequest:
+def _request(release: Release, plan: DpedPlan, public: Public) -> party_pb2.TrainRequest:
     """What parties are asked to train for a release."""
     from learning.weights import to_bytes
 

@@ -164,6 +164,40 @@ def test_calibration_knows_any_event_and_number_of_decimals():
     assert price([steps(multiplier)], 1e-6).epsilon <= 0.5 < price([steps(multiplier - 0.01)], 1e-6).epsilon
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("off", [0.7, 1.5])
+def test_estimates_lead_calibration_and_never_decide_it(monkeypatch, off):
+    def make(multiplier):
+        return SelfComposedDpEvent(PoissonSampledDpEvent(0.01, GaussianDpEvent(multiplier)), 200)
+
+    true, estimate, priced = accounting.price, accounting._estimate, []
+
+    def counted(events, delta):
+        priced.append(events)
+        return true(events, delta)
+
+    monkeypatch.setattr(accounting, "price", counted)
+    multiplier = calibrate(make, 0.3, 1e-6, decimals=2)
+    assert len(priced) <= 3
+    monkeypatch.setattr(accounting, "_estimate", lambda event, delta: estimate(event, delta) ** off)
+    assert calibrate(make, 0.3, 1e-6, decimals=2) == multiplier
+    assert true([make(multiplier)], 1e-6).epsilon <= 0.3 < true([make(multiplier - 0.01)], 1e-6).epsilon
+
+
+@settings(deadline=None)
+@given(st.integers(1, 60), st.integers(1, 61), st.integers(1, 20), st.integers(1, 50))
+def test_the_turn_is_found_from_any_place(most, turn, step, start):
+    asked = []
+
+    def cost(number):
+        assert 1 <= number <= most
+        asked.append(number)
+        return 0.0 if number >= turn else 2.0
+
+    assert accounting._turn(cost, 1.0, min(start, most), step, most) == min(turn, most + 1)
+    assert len(asked) == len(set(asked))
+
+
 def test_calibration_of_what_no_noise_can_bring_within_the_budget_ends_with_a_refusal():
     with pytest.raises(BudgetExhausted, match="No noise multiplier"):
         calibrate(lambda _: GaussianDpEvent(0.1), 1.0, 1e-6)

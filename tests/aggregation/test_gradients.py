@@ -200,3 +200,31 @@ def test_a_sum_without_noise_or_of_floats_is_not_released():
         mechanism().release(np.zeros(3, np.int64), 0)
     with pytest.raises(IntegrityError, match="integers"):
         mechanism().release(np.zeros(3))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 12), st.integers(200, 2**15), st.floats(0.3, 50))
+def test_the_shares_of_all_parties_together_are_the_noise_that_is_charged(shares, levels, multiplier):
+    asked = mechanism(shares=shares, levels=levels, noise_multiplier=multiplier)
+    draw = asked._draw()
+    assert shares * asked.draws * draw.sigma**2 >= (multiplier * asked.sensitivity) ** 2 * (1 - 1e-12)
+    assert asked.event() == mechanism(levels=64, noise_multiplier=multiplier).event()
+
+
+def test_a_step_of_several_parties_has_their_noise_and_is_not_released_without_enough():
+    asked = mechanism(shares=4, noise_multiplier=2.0)
+    stream = NoiseStream.insecure(5, "shares")
+    shares = [asked.noise_share((20_000,), stream.child(number)) for number in range(5)]
+    total = sum(shares[:4])
+    assert total.std() == pytest.approx(2.0 * asked.sensitivity, rel=0.03)
+    assert asked.release(total, 4).sigma == pytest.approx(2.0 * asked.sensitivity * asked.granularity, rel=1e-3)
+    assert 0 < asked.slack(1000, 1.0) < 1e-9
+    assert asked.release(total + shares[4], 5).sigma > asked.release(total, 4).sigma
+    with pytest.raises(IntegrityError, match="the guarantee needs 4"):
+        asked.release(sum(shares[:3]), 3)
+
+
+@pytest.mark.parametrize("shares", [0, -1, 1.5, True])
+def test_shares_are_a_number_of_parties(shares):
+    with pytest.raises(ConclaveError, match="shares is"):
+        mechanism(shares=shares)

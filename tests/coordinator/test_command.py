@@ -10,6 +10,7 @@ import pytest
 
 from coordinator import api
 from coordinator.command import main
+from coordinator.plan import read_plan
 from coordinator.template import template
 
 RAY = template("ray").replace('signals   = ["moments"]', 'signals   = ["counts"]\nclip      = 10.0')
@@ -53,6 +54,19 @@ def test_init_writes_a_plan_and_leaves_one_that_is_there_alone(capsys):
         "mine.toml exists already and was left alone. Name another file.",
     )
     assert Path("mine.toml").read_text() == "mine"
+
+
+@pytest.mark.parametrize("launch", ["ray", "connect"])
+@pytest.mark.parametrize("recipe", ["dped", "dp_sgd"])
+def test_every_plan_that_init_writes_is_one(launch, recipe):
+    assert main(["init", "mine.toml", "--launch", launch, "--recipe", recipe]) == 0
+    assert read_plan(Path("mine.toml")).run.recipe == recipe
+
+
+def test_init_knows_no_other_recipe(capsys):
+    code, said = failing(capsys, "init", "mine.toml", "--recipe", "swing")
+    assert (code, said) == (2, '--recipe swing: there is a plan to start from for "dped" and for "dp_sgd".')
+    assert not Path("mine.toml").exists()
 
 
 def test_init_tells_programs_where_the_plan_is(capsys, home):

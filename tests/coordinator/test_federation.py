@@ -18,6 +18,7 @@ from dp_accounting import GaussianDpEvent
 
 from aggregation.events import to_json
 from coordinator.attendance import Attendance
+from coordinator.binding import bind
 from coordinator.errors import PartyLost, PartyRefused, RunStopped
 from coordinator.federation import Federation, modular_sum
 from coordinator.identity import Own
@@ -27,7 +28,6 @@ from coordinator.plan import read_plan
 from coordinator.progress import Silent
 from coordinator.store import RunIndex
 from coordinator.template import template
-from coordinator.terms import bind
 from protos import PROTOCOL_VERSION
 from protos.certificates import Role
 from protos.conclave.v1 import party_pb2, tensor_pb2

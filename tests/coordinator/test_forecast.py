@@ -16,15 +16,15 @@ from aggregation.joint import JointMechanism, TeacherSignal
 from aggregation.noise import NoiseStream
 from aggregation.thresholded import ThresholdedVotes
 from aggregation.votes import tally
-from coordinator import advice, api, cost, directions, expected, terms
+from coordinator import advice, api, binding, cost, directions, expected, terms
+from coordinator.binding import bind
 from coordinator.command import main
 from coordinator.launchers import SimulationRequest, find_launcher
 from coordinator.methods import Bench, changed, summed
-from coordinator.plan import Plan
+from coordinator.plan import plan_of
 from coordinator.progress import Silent
 from coordinator.public import prepare
 from coordinator.store import RunIndex
-from coordinator.terms import bind
 from learning.moments import contribute
 from learning.weights import to_bytes
 
@@ -63,14 +63,17 @@ def home(folder, tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def priced_once(monkeypatch):
     """Pricing, and starting a process to time it, take seconds and say the same each time."""
-    calibrate, price, start = terms.calibrate, terms.price, cost.start_seconds
+    calibrate, price, start = terms.calibrate, binding.price, cost.start_seconds
 
     def calibrated(make, epsilon, delta):
         return once((repr(make(1.0)), epsilon, delta), lambda: calibrate(make, epsilon, delta))
 
     monkeypatch.setattr(cost, "start_seconds", lambda: once("start", start))
     monkeypatch.setattr(terms, "calibrate", calibrated)
-    monkeypatch.setattr(terms, "price", lambda events, delta: once((repr(events), delta), lambda: price(events, delta)))
+    monkeypatch.setattr(binding, "calibrate", calibrated)
+    monkeypatch.setattr(
+        binding, "price", lambda events, delta: once((repr(events), delta), lambda: price(events, delta))
+    )
 
 
 def once(key, make):
@@ -93,7 +96,7 @@ def plan(epsilon=8.0, source="letters.jsonl", parties=4, privacy=None, evaluatio
     }
     if evaluation:
         tables["evaluation"] = {"source": evaluation}
-    return Plan.model_validate(tables)
+    return plan_of(tables)
 
 
 def simulated(plan, tmp_path):
@@ -402,7 +405,7 @@ def test_bytes_are_those_that_a_run_exchanges(tmp_path):
             entries.append({"name": name, "address": json.loads(node.stdout.readline())["address"]})
         document = wanted.model_dump()
         document["federation"] |= {"launch": "connect", "parties": entries, "shards": None}
-        connected = Plan.model_validate(document)
+        connected = plan_of(document)
         result = api.run(connected, output=tmp_path / "run")
     store = RunIndex().find(result.run)
     exchanged = store.stages()["aggregate"][2]["bytes"]

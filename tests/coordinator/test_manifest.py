@@ -11,12 +11,12 @@ import pytest
 from cryptography import x509
 
 from coordinator import manifest
+from coordinator.binding import bind
+from coordinator.embeddings_folder import EmbeddingStudent
 from coordinator.manifest import Manifest, Seal
-from coordinator.measure import Student
-from coordinator.plan import Plan
+from coordinator.plan import plan_of
 from coordinator.publish import publish
 from coordinator.report import state
-from coordinator.terms import bind
 from coordinator.verifying import verify
 from learning.words import Vocabulary
 from protos.certificates import Role, fingerprint
@@ -30,7 +30,7 @@ PARTIES = ("north", "south")
 @pytest.fixture(scope="module")
 def bound():
     return bind(
-        Plan.model_validate(
+        plan_of(
             {
                 "run": {"name": "demo", "recipe": "dped", "seed": 7},
                 "privacy": {"epsilon": 6.0, "delta": 1e-6},
@@ -137,7 +137,7 @@ def test_a_student_is_published_sealed(tmp_path, bound, seal):
         "analogies": {"accuracy": None, "used": 0, "total": 0},
     }
     statement = state(bound, PARTIES, seal.plan_hash, metrics, run=seal.run, sums={"counts": PARTIES})
-    student = Student(Vocabulary(words), vectors, {"inputs": vectors}, metrics, {"apple": ["bread"]})
+    student = EmbeddingStudent(Vocabulary(words), vectors, {"inputs": vectors}, metrics, {"apple": ["bread"]})
     publish(student, statement, tmp_path / "student", seal)
     checks = {each.name: each for each in verify(tmp_path / "student").checks}
     assert {name for name, each in checks.items() if each.ok} >= {"files", "signer", "plan", "privacy", "card", "trust"}

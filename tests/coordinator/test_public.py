@@ -8,7 +8,7 @@ from safetensors.numpy import save
 
 from aggregation.errors import ConclaveError
 from coordinator.errors import PlanError
-from coordinator.plan import Plan
+from coordinator.plan import plan_of
 from coordinator.public import prepare
 from learning.skipgram import SkipGram
 from learning.weights import to_bytes
@@ -24,7 +24,7 @@ def make(tmp_path):
     (tmp_path / "public.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
     def makes(*, size=SIZE, signals=("votes", "hidden"), **dped):
-        plan = Plan.model_validate(
+        plan = plan_of(
             {
                 "run": {"name": "demo", "recipe": "dped"},
                 "privacy": {"epsilon": 6.0, "delta": 1e-6},

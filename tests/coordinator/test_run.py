@@ -24,12 +24,12 @@ import pytest
 
 from aggregation.events import to_json
 from coordinator import api, lease, provisioning
+from coordinator.binding import bind
 from coordinator.command import main
 from coordinator.link import GrpcLink
 from coordinator.plan import read_plan
 from coordinator.store import RunIndex, RunStore
 from coordinator.template import template
-from coordinator.terms import bind
 from party.command import main as party_command
 from protos.certificates import fingerprint, read_bundle
 from protos.identity import write_private
@@ -130,7 +130,7 @@ def identified(name, folder, federation):
 def stop(node):
     node.terminate()
     try:
-        node.wait(10)
+        node.wait(60)
     except subprocess.TimeoutExpired:
         node.kill()
         node.wait()
@@ -280,7 +280,7 @@ RUNS = {
     ),
     "private training": (private_training(teaching(["votes", "hidden"])), {"training": "gradients", "answers": "free"}),
 }
-QUICK = ("votes and hidden states", "moments")
+QUICK = ("moments",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in RUNS])

@@ -219,6 +219,29 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(store):
     assert [path.name for path in store.folder.iterdir() if "part" in path.name] == []
 
 
+def test_two_that_write_one_file_at_once_never_write_into_each_others(store, monkeypatch):
+    inner = os.fsync
+
+    def meanwhile(descriptor):
+        monkeypatch.setattr(os, "fsync", inner)
+        assert store.write("blocks/both", b"of the other, and longer").read_bytes() == b"of the other, and longer"
+        inner(descriptor)
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    path = store.write("blocks/both", b"of the one")
+    assert path.read_bytes() == b"of the one"
+    assert [each.name for each in path.parent.iterdir()] == ["both"]
+
+
+def test_what_a_killed_driver_was_writing_goes_when_the_run_is_driven_again(store):
+    store.put_block("answers", 0, 0, 1, np.zeros((1, 2), np.int64))
+    beside = store.folder / "blocks/answers/.000001.npy.0123456789abcdef.part"
+    beside.write_bytes(b"half a blo")
+    with lease.held(store):
+        assert not beside.exists()
+        assert len(list(store.blocks("answers"))) == 1
+
+
 def test_the_database_survives_a_writer_that_was_killed_in_a_transaction(store):
     child = os.fork()
     if child == 0:
@@ -246,3 +269,26 @@ def test_a_disk_that_is_read_only_is_said_in_a_sentence(store, tmp_path):
     finally:
         subprocess.run(["umount", "--lazy", place], check=True)
     assert RunStore(store.folder).fact("before") == "kept"
+
+
+def test_a_sum_that_is_dropped_is_gone_and_whose_it_was_stays_known(store):
+    for release in ("steps.0", "steps.1"):
+        store.begin_sum(release, ["north", "south"])
+        store.put_block(release, 0, 0, 1, np.full((1, 3), 7, np.int64))
+    store.drop_blocks("steps.0")
+    store.drop_blocks("steps.0")
+    assert list(store.blocks("steps.0")) == []
+    assert store.block_counts() == {"steps.1": 1}
+    assert store.summed("steps.0") == ("north", "south")
+    assert [path.parent.name for path in store.folder.rglob("*.npy")] == ["steps.1"]
+    assert store.begin_sum("steps.0", ["north", "south"]) == frozenset()
+    store.drop_blocks("unknown")
+
+
+def test_a_dropped_sum_whose_file_is_gone_already_is_no_matter(store):
+    store.begin_sum("steps.0", ["north"])
+    store.put_block("steps.0", 0, 0, 1, np.zeros((1, 3), np.int64))
+    (path,) = store.folder.rglob("*.npy")
+    path.unlink()
+    store.drop_blocks("steps.0")
+    assert store.block_counts() == {}

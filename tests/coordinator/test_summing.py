@@ -1,9 +1,12 @@
 """Which dealers are left out of an attempt, and when nobody is. The sums themselves are met in tests/party."""
 
+from contextlib import closing
+
 import pytest
 
 from aggregation.secure_sum.context import Context
-from coordinator.summing import suspected, without
+from coordinator.store import RunStore
+from coordinator.summing import SumRun, Wanted, suspected, without
 
 NAMES = tuple(f"p{i}" for i in range(6))
 
@@ -38,3 +41,19 @@ def test_suspects_are_left_out_as_long_as_the_plan_and_the_noise_have_enough_par
     assert len(told) == 2
     assert all(line.endswith("why") for line in told)
     assert sum("is left out of sum 'counts', attempt 1" in line for line in told) == len(NAMES) - len(rest)
+
+
+def test_an_attempt_whose_vectors_a_killed_coordinator_may_have_asked_for_counts_as_charged(tmp_path):
+    context = Context.of(
+        run="r", plan_hash="ab", sum="steps.3", attempt=1, parties=NAMES, length=1, dropouts=1, colluders=0
+    )
+
+    def begun():
+        return SumRun(context, Wanted("steps.3", 1, 1, 1), lambda *given: True, store, None)
+
+    with closing(RunStore.create(tmp_path / "run", "r", "demo", b"h" * 32)) as store:
+        assert not begun().charged
+        store.note(**{"sum steps.3 0 share": {"p0": ""}, "sum steps.3 1 advertise": {"p0": ""}})
+        assert not begun().charged
+        store.note(**{"sum steps.3 1 share": {"p0": ""}})
+        assert begun().charged

@@ -11,9 +11,11 @@ from aggregation.free import FreeAnswers
 from aggregation.gradients import GradientMechanism
 from aggregation.joint import JointMechanism
 from aggregation.thresholded import ThresholdedVotes
+from coordinator.binding import bind
+from coordinator.dped_terms import parts
 from coordinator.errors import PlanError
-from coordinator.plan import Plan
-from coordinator.terms import SAMPLER_SHARE, bind, parts
+from coordinator.plan import plan_of
+from coordinator.terms import SAMPLER_SHARE
 from party.mechanisms import mechanism_of
 from party.policy import event_of
 
@@ -25,7 +27,7 @@ PRIVATE = {"units_per_teacher": 200, "batch": 100, "steps": 4}
 def plan(signals, *, privacy=None, parties=4, **dped):
     """A plan of 50 words in 4 dimensions, 4 parties of 3 teachers."""
     names = [{"name": f"party-{number}", "address": f"127.0.0.1:{7000 + number}"} for number in range(parties)]
-    return Plan.model_validate(
+    return plan_of(
         {
             "run": {"name": "demo", "recipe": "dped", "seed": 7},
             "privacy": {"epsilon": 6.0, "delta": DELTA} | (privacy or {}),

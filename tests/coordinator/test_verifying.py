@@ -13,13 +13,13 @@ from dp_accounting import GaussianDpEvent
 from aggregation.accounting import price
 from aggregation.events import to_json
 from coordinator import manifest
+from coordinator.binding import bind
 from coordinator.command import main
 from coordinator.findings import Trust
 from coordinator.manifest import Seal
-from coordinator.plan import Plan
+from coordinator.plan import plan_of
 from coordinator.published import LARGEST_TEXT
 from coordinator.report import promised, state
-from coordinator.terms import bind
 from coordinator.verifying import verify
 from protos.certificates import Request, Role, key_pem, new_authority, new_keys, pem_of
 from protos.conclave.v1 import plan_pb2
@@ -43,7 +43,7 @@ FILES = (
 
 
 def plan(seed=7, epsilon=6.0, signals=("counts",), **privacy):
-    return Plan.model_validate(
+    return plan_of(
         {
             "run": {"name": "demo", "recipe": "dped", "seed": seed},
             "privacy": {"epsilon": epsilon, "delta": 1e-6, "dropouts": 1} | privacy,

@@ -18,7 +18,7 @@ from learning.weights import to_bytes
 from learning.words import Vocabulary
 from party.config import check_config, located
 from party.job import Job, Teaching
-from party.tasks import insecure_key
+from party.keys import insecure_key
 from party.work import load_counts, work
 from protos.conclave.v1 import plan_pb2
 

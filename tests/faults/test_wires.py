@@ -47,7 +47,7 @@ def test_a_wire_that_is_cut_often(scenes, scene, proxy, undisturbed, seed):
     proxy.cut(after=1500 + 37 * (seed % 40), times=8)
     coordinator = scene.run(scene.plan({"north": proxy.address}))
     finished(scenes, scene, coordinator, undisturbed)
-    assert proxy.struck >= 5
+    assert proxy.struck >= 3  # how often depends on how much is said again each time
 
 
 @pytest.mark.parametrize("towards", ["client", "target"])

@@ -155,8 +155,8 @@ def main():
     for module in modules:
         importlib.import_module(module)
     if plan:
-        terms, plans = (importlib.import_module(f"coordinator.{name}") for name in ("terms", "plan"))
-        terms.bind(plans.read_plan(Path(plan)))
+        binding, plans = (importlib.import_module(f"coordinator.{name}") for name in ("binding", "plan"))
+        binding.bind(plans.read_plan(Path(plan)))
     path = Path(__file__).with_name("dying.py")
     spec = importlib.util.spec_from_file_location("dying", path)
     dying = importlib.util.module_from_spec(spec)

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from aggregation.secure_sum.advertise import Advertisement, Roster, advertise
 from aggregation.secure_sum.context import Context as SumContext
 from aggregation.secure_sum.keys import Secrets
+from party.job import Failure
 from party.node import start
 from party.training import Training
 from protos import PROTOCOL_VERSION
@@ -114,7 +115,7 @@ def scene(tests, tmp_path_factory):
 
     async def here(training, job):
         if UNTRAINED in job.result:  # so that every request for it is looked at to its end
-            return "TrainingError", "nothing is trained in this run"
+            return Failure("TrainingError", "nothing is trained in this run")
         return await asyncio.to_thread(made.work.attempt, job, lambda percent: None)
 
     Training._work = here

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.dped_plan import DpedPlan
 from coordinator.errors import PlanError
 from coordinator.plan import read_plan
 from coordinator.template import template
@@ -48,7 +49,7 @@ south = "SHA256:0000000000000000000000000000000000000000000000000000000000000000
 @pytest.fixture(scope="module")
 def plans():
     found = [path.read_text() for path in EXAMPLES.glob("*/*.toml") if "[federation]" in path.read_text()]
-    return [template("ray"), template("connect"), *found]
+    return [template(launch, recipe) for launch in ("ray", "connect") for recipe in ("dped", "dp_sgd")] + found
 
 
 def test_a_plan_is_read_or_refused_in_a_sentence(fuzz, hostile, tmp_path, plans):
@@ -64,7 +65,7 @@ def test_a_plan_is_read_or_refused_in_a_sentence(fuzz, hostile, tmp_path, plans)
         else:
             assert plan.document()
             assert plan.minimum_parties
-            assert plan.block_rows
+            assert plan.block_rows if isinstance(plan, DpedPlan) else plan.text.targets
 
 
 def test_a_party_file_is_read_or_refused_in_a_sentence(fuzz, hostile, tmp_path):

@@ -13,7 +13,7 @@ import pytest
 
 from coordinator import api
 from coordinator.errors import PlanError, RunError
-from coordinator.plan import Plan
+from coordinator.plan import plan_of
 from coordinator.store import RunIndex, RunStore, holds_run
 from coordinator.watching import look, render
 
@@ -32,7 +32,7 @@ def original(tmp_path_factory):
     folder = tmp_path_factory.mktemp("store") / "run"
     index = RunIndex(folder.parent / "home")
     with closing(index.add("demo", b"h" * 32, folder)) as store:
-        store.note(plan=Plan.model_validate(PLAN).model_dump(mode="json"), document="{}", base=str(folder), path=None)
+        store.note(plan=plan_of(PLAN).model_dump(mode="json"), document="{}", base=str(folder), path=None)
         store.note(parties={"north": "trained"}, bars={"counts": [1, 2, "rows"]}, seen=1.0, epsilon=3.5, error="none")
         with store.stage("train") as result:
             result["parties"] = ["north"]
@@ -95,7 +95,7 @@ def alone(monkeypatch, tmp_path):
     def nothing(*given, **named):
         raise RunError("this is as far as the tests go.")
 
-    for name in ("own_identity", "prepare", "cancelled"):
+    for name in ("own_identity", "recipe_of", "cancelled"):
         monkeypatch.setattr(api, name, nothing)
 
 

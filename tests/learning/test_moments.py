@@ -1,6 +1,7 @@
 """Moments along public directions: a unit's vector is what it claims, and the sum is bounded unit by unit."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -111,6 +112,43 @@ def test_public_directions_have_variance_one_and_the_priors_order(prior: SkipGra
     np.testing.assert_allclose(second, np.eye(RANK), atol=1e-4)
     norms = np.linalg.norm(embed(units, directions), axis=1)
     assert (norms[norms > 0] <= clip).mean() == pytest.approx(moments.QUANTILE, abs=0.02)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1000), size=st.integers(4, 30), width=st.integers(1, 6))
+def test_the_leading_directions_are_those_of_the_whole_matrix(seed: int, size: int, width: int) -> None:
+    left, right = np.random.default_rng(seed).normal(size=(2, size, width))
+    whole = (left @ right.T + right @ left.T) / 2
+    rank = min(size, 2 * width)
+    values, vectors = moments._leading(left, right, rank)
+    np.testing.assert_allclose((vectors * values) @ vectors.T, whole, atol=1e-9)
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(rank), atol=1e-9)
+    known = np.linalg.eigvalsh(whole)
+    np.testing.assert_allclose(values, known[np.argsort(-np.abs(known), kind="stable")][:rank], atol=1e-9)
+    assert (vectors.max(axis=0) >= -vectors.min(axis=0)).all(), "an eigenvector's largest coordinate is above 0"
+    fewer, first = moments._leading(left, right, 1)
+    np.testing.assert_array_equal(first, vectors[:, :1])
+    assert fewer == values[:1]
+
+
+def test_more_directions_than_the_prior_has_are_still_orthonormal() -> None:
+    left, right = np.random.default_rng(0).normal(size=(2, 12, 2))
+    values, vectors = moments._leading(left, right, 9)
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(9), atol=1e-9)
+    np.testing.assert_allclose(values[4:], 0, atol=1e-9)
+
+
+def test_directions_of_many_words_take_no_matrix_of_words_times_words() -> None:
+    size, width = 1500, 4
+    rng = np.random.default_rng(0)
+    inputs, outputs = rng.normal(size=(2, size, width)).astype(np.float32)
+    passages = [rng.integers(0, size, 20).astype(np.int32) for _ in range(5)]
+    units = unit_counts([[passage] for passage in passages], size)
+    tracemalloc.start()
+    public_directions(SkipGram(inputs, outputs, np.zeros(size, np.float32)), units, rank=width)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < size * size * 8 / 4
 
 
 def test_no_public_pair_is_clipped_where_pairs_are_units(prior: SkipGram) -> None:

@@ -124,6 +124,13 @@ def test_the_unigram_of_exact_counts_is_their_row_sums() -> None:
     np.testing.assert_allclose(unigram(_expected(), 0), _expected().sum(axis=1) / _expected().sum(), rtol=1e-3)
 
 
+def test_exact_counts_have_one_unigram_sparse_or_dense_and_noisy_ones_are_dense() -> None:
+    counts = np.random.default_rng(0).poisson(0.3, (SIZE, SIZE)).astype(np.float64)
+    np.testing.assert_array_equal(unigram(sparse.csr_array(counts), 0), unigram(counts, 0))
+    with pytest.raises(IntegrityError, match="dense"):
+        unigram(sparse.csr_array(counts), 1.0)
+
+
 def test_the_gradient_is_that_of_the_objective() -> None:
     rng = np.random.default_rng(5)
     problem = denoising._Problem(_noisy(20.0), 20.0, 3, 0)

@@ -262,7 +262,7 @@ class TestHub:
             return original("json", data_files={"validation": str(tmp_path / "notes.jsonl")}, **options)
 
         monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-        monkeypatch.setattr(text, "_silent", lambda endpoint: None)
+        monkeypatch.setattr(text, "silence_of", lambda endpoint: None)
         cache = tmp_path / "cache"
         source = Source("org/notes", text="note", user="who", split="validation", stream=stream, config="small")
         assert [d.fields["who"] for d in _read(source, cache)] == ["ann", "bob", "ann"]

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -21,6 +22,7 @@ from learning.words import Vocabulary
 from party import work
 from party.accounts import open_account, read_account
 from party.config import PartyConfig, check_config, read_config
+from party.job import Failure
 from party.node import Node, start
 from party.runs import private_folder
 from party.training import Training
@@ -244,6 +246,38 @@ class Caller:
         await self.train()
         return self
 
+    async def provide_model(self, folder: Path) -> list[Any]:
+        """The files of a model's folder, and how a task names them."""
+        files = []
+        for path in sorted(folder.rglob("*.*")):
+            await self.provide(path.read_bytes(), kind="model")
+            name = str(path.relative_to(folder))
+            files.append(party_pb2.ModelFile(name=name, sha256=artefact_digest(path.read_bytes())))
+        return files
+
+    async def step(self, number: int, model: Any, vector: np.ndarray, attempt: int = 0, **changes: Any) -> list[Any]:
+        """Send the parameters that a step starts from, and have it trained."""
+        content = vector.astype("<f4").tobytes()
+        await self.provide(content, kind="parameters")
+        settings = {"release": f"steps.{number}", "attempt": attempt, "model": model}
+        settings |= {"parameters_sha256": artefact_digest(content)}
+        operation = changes.pop("operation", f"steps-{number}-{attempt}")
+        task = party_pb2.StepTask(**settings | changes)
+        return await self.trained(party_pb2.TrainRequest(run=self.run, operation_id=operation, step=task))
+
+    async def train_alone(self, model: Any, vector: np.ndarray, operation: str = "weights-0", **changes: Any) -> Any:
+        """Send the parameters that a training of this party alone starts from, and have it trained."""
+        content = vector.astype("<f4").tobytes()
+        await self.provide(content, kind="parameters")
+        descent = party_pb2.Descent(
+            learning_rate=0.1, optimiser=party_pb2.OPTIMISER_SGD, schedule=party_pb2.FALLING_CONSTANT, momentum=0.9,
+            expected_batch=4.0,
+        )  # fmt: skip
+        settings = {"release": "weights", "model": model, "descent": descent, "objective": party_pb2.OBJECTIVE_LABELS}
+        settings |= {"parameters_sha256": artefact_digest(content)}
+        task = party_pb2.TextModelTask(**settings | changes)
+        return await self.trained(party_pb2.TrainRequest(run=self.run, operation_id=operation, text_model=task))
+
     async def ready_to_teach(self) -> "Caller":
         """Join, provide what teachers need."""
         await self.join()
@@ -334,10 +368,99 @@ async def opened(tmp_path: Path) -> AsyncIterator[Opener]:
 def trains_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training in a thread of this process: the same work without two seconds of imports for each test."""
 
-    async def here(training: Training, job: work.Job) -> tuple[str, str] | None:
-        return await asyncio.to_thread(work.attempt, job, lambda percent: setattr(training, "percent", percent))
+    kept: dict[Path, Any] = {}
+
+    async def here(training: Training, job: work.Job) -> Failure | None:
+        def told(percent: int) -> None:
+            training.percent = percent
+
+        if job.stays:
+            from party.stepping import Kept
+
+            kept.setdefault(Path(job.result).parent, Kept())
+        return await asyncio.to_thread(work.attempt, job, told, kept.get(Path(job.result).parent))
 
     monkeypatch.setattr(Training, "_work", here)
+
+
+FILMS = (
+    ("the film was good", "yes"), ("a great film and a bright plot", "yes"), ("awful slow film", "no"),
+    ("we saw a dull story", "no"), ("good actor", "yes"), ("the end was not good", "no"),
+    ("bad start bad end", "no"), ("a very fast bright film", "yes"),
+)  # fmt: skip
+LABELLED = plan_pb2.LabelledText(kind=plan_pb2.TEXT_KIND_SINGLE, labels=["no", "yes"])
+HEAD = 2 * 32 + 2
+
+
+@pytest.fixture(scope="session")
+def pooled(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sentence encoder: a BERT that says it was trained for the mean of its tokens."""
+    folder = tmp_path_factory.mktemp("pooled") / "bert"
+    shutil.copytree(tiny_bert, folder)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    return folder
+
+
+@pytest.fixture
+def films(tmp_path: Path) -> Callable[..., list[tuple[str, str]]]:
+    """`films()`: a labelled shard of three people in `tmp_path`; what is in it."""
+
+    def writes(rows: Any = FILMS) -> list[tuple[str, str]]:
+        lines = [{"text": text, "stars": label, "who": f"p{n % 3}"} for n, (text, label) in enumerate(rows)]
+        (tmp_path / "notes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return list(rows)
+
+    return writes
+
+
+@pytest.fixture
+def descent() -> Callable[..., plan_pb2.Release]:
+    """Makes a release of gradients of the small models' heads: in steps, or the weights of one party's training."""
+
+    def makes(name: str = "steps", parameters: int = HEAD, *, weights: bool = False, **more: Any) -> plan_pb2.Release:
+        settings = {"clip": 1.0, "levels": 400, "noise_multiplier": 1.0, "sampling_probability": 0.5, "steps": 4}
+        gradients = plan_pb2.GradientMechanism(**settings | more, parameters=parameters)
+        return plan_pb2.Release(name=name, charges=1, gradients=gradients, stepped=not weights, weights=weights)
+
+    return makes
+
+
+@pytest.fixture
+def learner(
+    opened: Opener, descent: Callable[..., plan_pb2.Release], pooled: Path, films: Callable[..., Any], tmp_path: Path
+) -> Opener:
+    """`await learner(...)`: a caller of a party of labelled text that joined and has the model, `caller.model`."""
+
+    async def joins(
+        *releases: plan_pb2.Release,
+        node: Any = None,
+        folder: Path | None = None,
+        model: dict[str, Any] | None = None,
+        shard: dict[str, Any] | None = None,
+        policy: dict[str, Any] | None = None,
+        limits: dict[str, Any] | None = None,
+        **plan: Any,
+    ) -> Caller:
+        if not (tmp_path / "notes.jsonl").exists():
+            films()
+        settings = {"recipe": "dp_sgd", "releases": releases or [descent()], "epsilon": 100.0, "labelled": LABELLED}
+        rules = {"simulation": True, "epsilon": 200.0, "recipes": ["dp_sgd"], "weights": True}
+        caller = await opened(
+            node=node,
+            plan=make_terms(**settings | {"insecure_reproducible_noise": True} | plan),
+            shard={"label": "stars", "user": "who"} | (shard or {}),
+            policy=rules | (policy or {}),
+            limits=limits or {},
+        )
+        await caller.join()
+        files = await caller.provide_model(folder or pooled)
+        caller.model = party_pb2.TextModel(  # type: ignore[attr-defined]
+            **{"files": files, "adapt": party_pb2.ADAPT_HEAD, "longest": 16, "rank": 2, "alpha": 4} | (model or {})
+        )
+        return caller
+
+    return joins
 
 
 @pytest.fixture

@@ -244,6 +244,32 @@ def test_plain_text_in_a_simulation_needs_no_certificates(tmp_path):
     assert "key" not in lines
 
 
+@pytest.mark.parametrize(
+    ("to", "wrong"),
+    [
+        ("spans.jsonl", ""),
+        ("notes.jsonl", ""),
+        ("http://127.0.0.1:1", ""),
+        ("nowhere/spans.jsonl", "Name another file in [traces] to."),
+        ("north.party", "Is a directory"),
+        ("ftp://collector", "is no address of a collector"),
+    ],
+)
+def test_traces_can_go_where_the_file_says_or_the_line_says_why_not(site, tmp_path, to, wrong):
+    pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")
+    path = site()
+    path.write_text(f'{path.read_text()}[traces]\nto = "{to}"\n')
+    shard = (tmp_path / "notes.jsonl").read_bytes()
+    lines = found(path)
+    if wrong:
+        assert wrong in only_wrong(lines, "traces")
+    else:
+        assert lines["traces"].state is State.OK
+        assert to in lines["traces"].said
+    assert (tmp_path / "notes.jsonl").read_bytes() == shard
+    assert not list(tmp_path.rglob("spans.jsonl"))
+
+
 @pytest.fixture
 def machine(monkeypatch):
     """A machine with so much free memory and disk."""

@@ -51,6 +51,12 @@ def test_version(capsys):
     assert said(capsys).out.startswith("party 0.")
 
 
+def test_what_prices_is_not_loaded_before_something_is_priced():
+    code = "import party.command, party.checking, sys; print('dp_accounting' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 def test_preview_shows_columns_counts_skipped_rows_and_coverage(party_file, capsys):
     assert main(["preview", "--config", str(party_file()), "--words", "1"]) == 0
     shown = said(capsys).out
@@ -67,6 +73,22 @@ def test_preview_measures_a_vocabulary_file(party_file, tmp_path, capsys):
     found = json.loads(said(capsys).out)
     assert (found["records"], found["words"], found["coverage"]) == (2, 5, 0.4)
     assert found["vocabulary_is_public"]
+
+
+def test_preview_counts_labels_and_those_outside_the_file_s_map(tmp_path, capsys):
+    rows = [("good", "1"), ("bad", "0"), ("fine", "1"), ("odd", "maybe"), ("none", "")]
+    (tmp_path / "notes.jsonl").write_text("\n".join(json.dumps({"text": t, "stars": s, "more": t}) for t, s in rows))
+    text = FILE.format(port=0, source="notes.jsonl", text="text")
+    shard = 'label = "stars"\nsecond = "more"\nlabels = ["low", "high"]\nvalues = ["0", "1"]\n'
+    (tmp_path / "party.toml").write_text(text.replace("[policy]", f"{shard}[policy]"))
+    assert main(["preview", "--config", str(tmp_path / "party.toml"), "--json"]) == 0
+    found = json.loads(said(capsys).out)["labels"]
+    assert (found["rows"], found["outside_the_map"]) == ({"1": 2, "0": 1, "maybe": 1}, 1)
+    assert found["left_out"] == {"no label": 1}
+    assert main(["preview", "--config", str(tmp_path / "party.toml")]) == 0
+    shown = said(capsys).out
+    for expected in ("more (second)", "stars (label)", "'1' 2", "1 outside the map"):
+        assert expected in shown
 
 
 def test_preview_writes_nothing(party_file, tmp_path):

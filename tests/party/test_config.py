@@ -65,6 +65,21 @@ def test_metrics_are_served_on_this_machine_unless_the_file_says_otherwise(tmp_p
         (("[policy]", "[metrics]\nport = 9464\n[policy]"), "Known here: listen"),
         (('source = "notes.jsonl"', 'source = "a"\npart = { parts = 2, part = 2 }'), "part = 2 is not one of 0 to 1"),
         (('source = "notes.jsonl"', 'source = "a"\npart = { by = "dirichlet", parts = 2, part = 1 }'), "needs a label"),
+        (('source = "notes.jsonl"', 'source = "a"\nsecond = "text"'), "is the text or the label already"),
+        (('source = "notes.jsonl"', 'source = "a"\nvalues = ["0", "1"]'), "Add labels"),
+        (('source = "notes.jsonl"', 'source = "a"\nlabels = ["no", "yes"]'), "Name that column: label"),
+        (('source = "notes.jsonl"', 'source = "a"\nlabel = "l"\nlabels = ["no"]'), "two classes or more"),
+        (('source = "notes.jsonl"', 'source = "a"\nlabel = "l"\nlabels = ["no", "no"]'), "'no' twice"),
+        (('source = "notes.jsonl"', f'source = "a"\nlabel = "l"\nlabels = ["no", "{"y" * 201}"]'), "200 at most"),
+        (('source = "notes.jsonl"', 'source = "a"\nlabel = "l"\nlabels = ["no", "a\\u0007"]'), "cannot be shown"),
+        (
+            ('source = "notes.jsonl"', 'source = "a"\nlabel = "l"\nlabels = ["no", "yes"]\nvalues = ["0"]'),
+            "2 classes and 1 values",
+        ),
+        (
+            ('source = "notes.jsonl"', f'source = "a"\nlabel = "l"\nlabels = {[str(n) for n in range(1001)]}'),
+            "1,000 at most",
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path, change, said):
@@ -92,6 +107,14 @@ def test_an_identity_and_peers_are_read_as_they_are_written(tmp_path):
     assert config.identity.authority == told
     assert (config.identity.certificate, config.identity.key, config.identity.revoked) == ("n.pem", "n.key", "r.pem")
     assert config.peers == {"south": told}
+
+
+def test_the_map_of_a_label_column_is_read_as_it_is_written(tmp_path):
+    path = tmp_path / "party.toml"
+    stated = 'text = "premise"\nsecond = "hypothesis"\nlabel = "l"\nlabels = ["no", "yes"]\nvalues = ["0", "1"]'
+    path.write_text(GOOD.replace('source = "notes.jsonl"', f'source = "notes.jsonl"\n{stated}'))
+    shard = read_config(path).shard
+    assert (shard.second, shard.labels, shard.values) == ("hypothesis", ["no", "yes"], ["0", "1"])
 
 
 def test_a_source_that_is_not_there_is_named(config, tmp_path):

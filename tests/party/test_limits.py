@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 
 from party.config import LimitsTable
 from party.limits import Limits, Pace, Quieter
+from party.serving import SERVER_OPTIONS
 from protos.conclave.v1 import party_pb2
 from protos.credentials import bearer
 from protos.refusal import Reason, Refusal, refusal_of
 from protos.settings import SettingsError
+
+VERBS = [method.name for method in party_pb2.DESCRIPTOR.services_by_name["Party"].methods]
 
 
 class Clock:
@@ -78,7 +81,7 @@ async def test_calls_above_the_rate_are_refused_as_busy_and_a_flood_is_a_few_log
 
 
 @pytest.mark.usefixtures("trains_here")
-async def test_a_run_goes_on_under_a_thousand_hostile_calls_a_second(opened):
+async def test_a_run_goes_on_among_calls_with_a_wrong_token(opened):
     caller = await opened(limits={"calls_per_second": 200.0})
     stranger = await opened(node=caller.node, token="guessed")
     ended = asyncio.Event()
@@ -144,6 +147,52 @@ async def test_far_too_many_calls_at_a_time_are_not_even_read(opened):
     assert 30 <= len(done) <= 36  # but for those that wait for their first message
     held.set()
     await asyncio.gather(*said)
+
+
+async def test_strangers_calls_that_send_nothing_keep_nobody_out(opened):
+    caller = await opened(limits={"calls": 4})
+    strange = bearer("guessed")
+    calls = [caller.channel.stream_unary(f"/conclave.v1.Party/{verb}")(metadata=strange) for verb in VERBS * 5]
+    calls += [caller.channel.stream_unary("/grpc.health.v1.Health/Check")(metadata=strange) for _ in range(5)]
+    async with asyncio.timeout(5):
+        codes = [await call.code() for call in calls]
+    assert grpc.StatusCode.UNAUTHENTICATED in codes
+    assert set(codes) <= {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED}  # more than it hears
+    assert (await caller.describe()).name == "north"
+
+
+async def test_a_call_that_ends_without_its_request_is_refused(opened):
+    caller = await opened()
+    call = caller.channel.stream_unary("/conclave.v1.Party/Describe")(iter(()), metadata=bearer(caller.token))
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call
+    assert refusal_of(error.value).reason == Reason.REQUEST
+
+
+@pytest.mark.parametrize("verb", ["Check", "List", "Watch"])
+async def test_the_health_of_a_node_is_nothing_to_strangers_or_garbage(opened, caplog, verb):
+    caller = await opened()
+    ask = caller.channel.unary_unary(f"/grpc.health.v1.Health/{verb}")
+    for metadata, content, code in (
+        (bearer("guessed"), b"", grpc.StatusCode.UNAUTHENTICATED),
+        (bearer(caller.token), b"\xff", grpc.StatusCode.INVALID_ARGUMENT),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await ask(content, metadata=metadata)
+        assert error.value.code() == code
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_connection_that_says_nothing_is_closed(opened, monkeypatch):
+    assert dict(SERVER_OPTIONS)["grpc.server_handshake_timeout_ms"] <= 30_000
+    short = {**dict(SERVER_OPTIONS), "grpc.server_handshake_timeout_ms": 300}
+    monkeypatch.setattr("party.node.SERVER_OPTIONS", tuple(short.items()))
+    caller = await opened()
+    reader, writer = await asyncio.open_connection("127.0.0.1", caller.node.port)
+    async with asyncio.timeout(5):
+        while await reader.read(64):  # gRPC speaks first
+            pass
+    writer.close()
 
 
 @pytest.mark.usefixtures("trains_here")

@@ -89,6 +89,7 @@ def message(mechanism):
                     sampling_probability=g.sampling_probability,
                     steps=g.steps,
                     parameters=g.parameters,
+                    shares=g.shares,
                 )
             }
         case FreeAnswers() as f:

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from aggregation.accounting import LifetimeFilter
 from party.accounts import read_account
 from party.errors import PartyError
+from party.job import Failure
 from party.metrics import Metrics
 from party.node import start
 from party.training import Training
@@ -72,7 +73,7 @@ async def test_trainings_that_run_and_fail_are_counted(opened, monkeypatch, term
 
     async def fails(training, job):
         await goes_on.wait()
-        return "TrainingError", "it failed."
+        return Failure("TrainingError", "it failed.")
 
     monkeypatch.setattr(Training, "_work", fails)
     caller = await opened(

@@ -24,6 +24,7 @@ from party import answers as answers_module
 from party.accounts import read_account
 from party.answers import noised
 from party.errors import PartyError
+from party.job import Failure
 from party.mechanisms import mechanism_of
 from party.node import start
 from party.training import Training
@@ -52,7 +53,7 @@ async def test_it_says_who_it_is_and_what_the_policy_lets_it_tell(opened):
     described = await caller.describe()
     assert described.name == "north"
     assert described.protocol_version == PROTOCOL_VERSION
-    assert list(described.trains) == ["cooccurrence", "moments", "teachers"]
+    assert list(described.trains) == ["cooccurrence", "moments", "teachers", "step", "text_model", "ensemble"]
     assert dict(described.facts) == {"size-to-nearest-1000": "7000"}
 
 
@@ -600,7 +601,7 @@ async def test_a_private_training_that_failed_is_trained_again_with_its_own_nois
 
     async def fails_once(training, job):
         keys.append(job.teaching.training_key)
-        return ("TrainingError", "it failed.") if len(keys) == 1 else await here(training, job)
+        return Failure("TrainingError", "it failed.") if len(keys) == 1 else await here(training, job)
 
     monkeypatch.setattr(Training, "_work", fails_once)
     caller = await opened(plan=terms(releases=releases("training", "free"), epsilon=20.0), policy={"epsilon": 90.0})

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from learning.labelled import TextColumns
 from learning.text import DataError, Skipped
 from party.config import PartTable, ShardTable
 from party.errors import ShardError
@@ -108,6 +109,50 @@ def test_users_divided_by_hash_are_at_one_party(tmp_path):
         shard = ShardTable(source=source, user="who", part=PartTable(parts=3, part=number))
         parts.append({unit.id for unit in found(shard, tmp_path, by_user=True)})
     assert sum(map(len, parts)) == len(set.union(*parts)) == 30
+
+
+RATED = TextColumns("pair", "text", "reply", "stars")
+
+
+def rated(folder, rows, *, by_user=False, record="document", **shard):
+    table = ShardTable(source=written(folder, rows), user="who", label="stars", second="reply", **shard)
+    skipped = Skipped()
+    found = units(table, record, by_user=by_user, cache=folder / "cache", skipped=skipped, columns=RATED)
+    return list(found), skipped
+
+
+@pytest.mark.parametrize("by_user", [False, True])
+def test_rows_come_with_their_passages_where_columns_are_asked_for(tmp_path, by_user):
+    rows = [{"text": f"t{n}", "reply": f"r{n}", "stars": str(n % 5), "who": f"u{n % 7}"} for n in range(70)]
+    gathered, _ = rated(tmp_path, rows, by_user=by_user)
+    assert len(gathered) == (7 if by_user else 70)
+    for unit in gathered:
+        assert unit.passages == tuple(row.text for row in unit.rows)
+        assert not by_user or {row.fields["who"] for row in unit.rows} == {unit.id}
+    carried = [{"text": row.text, **row.fields} for unit in gathered for row in unit.rows]
+    assert sorted(carried, key=str) == sorted(
+        ({name: row[name] for name in ("text", "who", "stars", "reply")} for row in rows), key=str
+    )
+
+
+@pytest.mark.parametrize("by_user", [False, True])
+def test_units_carry_no_rows_where_no_columns_are_asked_for(tmp_path, by_user):
+    rows = [{"text": f"t{n}", "reply": "r", "stars": "", "who": f"u{n % 7}"} for n in range(20)]
+    shard = ShardTable(source=written(tmp_path, rows), user="who", second="reply")
+    assert not any(unit.rows for unit in found(shard, tmp_path, by_user=by_user))
+
+
+def test_a_row_without_a_label_is_left_out_only_where_labels_are_asked_for(tmp_path):
+    rows = [{"text": "t", "reply": "r", "stars": stars, "who": "u"} for stars in ("1", "", None)]
+    gathered, skipped = rated(tmp_path, rows)
+    assert (len(gathered), dict(skipped.reasons)) == (1, {"no label": 2})
+    assert len(found(ShardTable(source=written(tmp_path, rows)), tmp_path)) == 3
+
+
+@pytest.mark.parametrize("record", ["sentence", "pair"])
+def test_a_label_belongs_to_a_document(tmp_path, record):
+    with pytest.raises(ShardError, match='Plan with record = "document"'):
+        rated(tmp_path, [{"text": "t", "reply": "r", "stars": "1", "who": "u"}], record=record)
 
 
 def test_a_division_that_may_split_a_user_is_refused(tmp_path):

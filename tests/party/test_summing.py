@@ -31,6 +31,7 @@ from party.accounts import read_account
 from party.answers import noised
 from party.mechanisms import answering
 from party.runs import Runs
+from party.steps import step_of
 from party.work import load_counts
 from protos.certificates import Role
 from protos.conclave.v1 import party_pb2, plan_pb2
@@ -63,13 +64,15 @@ class Four:
     terms: plan_pb2.Terms
     opened: object
     folder: object
+    release: str = "counts"
+    cells: int = 36
 
     def context(self, attempt=0):
         run = self.callers["north"].run
         privacy = self.terms.privacy
         return Context.of(
-            run=run.run_id, plan_hash=run.plan_hash.hex(), sum="counts", attempt=attempt, parties=NAMES, length=36,
-            dropouts=privacy.dropouts, colluders=privacy.colluders,
+            run=run.run_id, plan_hash=run.plan_hash.hex(), sum=self.release, attempt=attempt, parties=NAMES,
+            length=self.cells, dropouts=privacy.dropouts, colluders=privacy.colluders,
         )  # fmt: skip
 
     def sum(self, attempt=0):
@@ -80,7 +83,7 @@ class Four:
         """What a party says in a round, message by message. Raises its `Refusal`."""
         caller = self.callers[name]
         request = party_pb2.SecureSumRequest(
-            run=caller.run, release="counts", attempt=attempt, round=kind, message=message,
+            run=caller.run, release=self.release, attempt=attempt, round=kind, message=message,
             rows_at_once=more.get("rows_at_once", ROWS), first_block=more.get("first_block", 0),
         )  # fmt: skip
         try:
@@ -174,6 +177,49 @@ def four(opened, terms, tmp_path):
         return Four(callers, certificates, plan, opened, tmp_path)
 
     return joins
+
+
+@pytest.fixture
+def stepping(opened, terms, films, descent, pooled, tmp_path):
+    """Four parties of one plan of steps; `train(step, attempt)` has all of them trained."""
+
+    async def joins(**plan):
+        films()
+        identities = {name: self_made(name, Role.PARTY, tmp_path / f"{name}.party/identity") for name in NAMES}
+        certificates = {name: each.signing.public_bytes(Encoding.DER) for name, each in identities.items()}
+        labelled = plan_pb2.LabelledText(kind=plan_pb2.TEXT_KIND_SINGLE, labels=["no", "yes"])
+        release = descent(shares=4)
+        settings = {"parties": list(NAMES), "minimum_parties": 4, "trust": plan_pb2.TRUST_SECURE_SUM, "attempts": 2}
+        settings |= {"recipe": "dp_sgd", "releases": [release], "labelled": labelled, "epsilon": 100.0}
+        whole = terms(**settings | {"insecure_reproducible_noise": True} | plan)
+        callers = {}
+        for name in NAMES:
+            pins = {other: identities[other].fingerprint for other in NAMES if other != name}
+            rules = {"simulation": True, "epsilon": 200.0, "recipes": ["dp_sgd"]}
+            caller = await opened(plan=whole, name=name, peers=pins, policy=rules, shard={"label": "stars"})
+            await caller.join(peers=[party_pb2.Peer(name=other, certificate=certificates[other]) for other in pins])
+            files = await caller.provide_model(pooled)
+            caller.model = party_pb2.TextModel(files=files, adapt=party_pb2.ADAPT_HEAD, longest=16)
+            callers[name] = caller
+        width = release.gradients.parameters
+        parties = Four(callers, certificates, whole, opened, tmp_path, "steps.0", width)
+
+        async def train(step, attempt=0):
+            parties.release = f"steps.{step}"
+            for caller in callers.values():
+                await caller.step(step, caller.model, np.zeros(width), attempt)
+
+        parties.train = train
+        return parties
+
+    return joins
+
+
+def noiseless(parties, step, attempt):
+    """What a step's sum is without noise: of what every party keeps for an attempt."""
+    files = [f"{parties.release}.counts.npz", f"{parties.release}.{attempt}.counts.npz"]
+    kept = [parties.folder / f"{name}.party/runs/run-1/{files[attempt > 0]}" for name in NAMES]
+    return [load_counts(path).reshape(-1) for path in kept]
 
 
 async def refused(waiting):
@@ -552,3 +598,62 @@ async def restarted(parties, name):
     assert plan_hash(other.plan) == caller.run.plan_hash
     await asyncio.sleep(0)
     return Four(parties.callers | {name: other}, parties.certificates, parties.terms, parties.opened, parties.folder)
+
+
+async def test_a_step_is_summed_securely_and_every_attempt_has_a_sample_of_its_own(stepping):
+    parties = await stepping()
+    await parties.train(0)
+    first = noiseless(parties, 0, 0)
+    total = await parties.to_the_end()
+    noise = [
+        answering(step_of(parties.terms.releases[0], "steps.0")).noise_share(
+            (parties.cells,), NoiseStream.insecure(7, name, "steps.0", "0")
+        )
+        for name in NAMES
+    ]
+    assert np.array_equal(total, (sum(noise) + sum(first)).astype(np.uint32))
+    assert [parties.charged(name) for name in NAMES] == [[0]] * 4
+
+
+async def test_an_attempt_at_a_step_is_masked_of_its_own_sample_alone(stepping):
+    parties = await stepping()
+    await parties.train(0)
+    _, inboxes = await parties.to_shares()
+    await parties.ask("north", MASK, inboxes["north"])  # the others are lost
+    first = noiseless(parties, 0, 0)
+    refusal = await refused(parties.ask("north", ADVERTISE, attempt=1))
+    assert refusal.reason == Reason.REQUEST
+    assert "steps.0 is trained for attempt 0, not 1" in refusal.sentence
+
+    # Keys of the second attempt, and then a third one's sample: it is not masked for the second.
+    await parties.train(0, 1)
+    second = noiseless(parties, 0, 1)
+    assert any(not np.array_equal(*each) for each in zip(first, second, strict=True))
+    _, inboxes = await parties.to_shares(1)
+    north = parties.callers["north"]
+    await north.step(0, north.model, np.zeros(parties.cells), 2)
+    refusal = await refused(parties.ask("north", MASK, inboxes["north"], 1))
+    assert "steps.0 is trained for attempt 2, not 1" in refusal.sentence
+    assert parties.charged("north") == [0]
+    refusal = await refused(north.step(0, north.model, np.zeros(parties.cells), 1, operation="again"))
+    assert refusal.reason == Reason.CONFLICT
+    kept = sorted(path.name for path in (parties.folder / "north.party/runs/run-1").glob("steps.0*"))
+    assert kept == ["steps.0.0.masked", "steps.0.2.counts.npz", "steps.0.operation.json"]
+
+    # Once an attempt is charged, what it was charged for is gone for good.
+    south = parties.callers["south"]
+    await parties.ask("south", MASK, inboxes["south"], 1)
+    (parties.folder / "south.party/runs/run-1/steps.0.operation.json").unlink()
+    refusal = await refused(south.step(0, south.model, np.zeros(parties.cells), 1, operation="again"))
+    assert "was answered from already" in refusal.sentence
+
+
+async def test_sessions_and_masked_vectors_of_a_step_go_with_it(stepping):
+    parties = await stepping()
+    await parties.train(0)
+    await parties.to_the_end()
+    await parties.train(1)
+    for caller in parties.callers.values():
+        assert not caller.node._sums._sessions
+    names = [path.name for path in (parties.folder / "north.party/runs/run-1").glob("steps.*")]
+    assert sorted(names) == ["steps.1.counts.npz", "steps.1.operation.json"]

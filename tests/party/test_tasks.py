@@ -8,7 +8,7 @@ import pytest
 from learning.weights import to_bytes
 from learning.words import Vocabulary
 from party.accounts import read_account
-from party.tasks import insecure_key, slot_key
+from party.keys import insecure_key, slot_key
 from protos.conclave.v1 import party_pb2
 from protos.digest import artefact_digest
 from protos.refusal import Reason, Refusal

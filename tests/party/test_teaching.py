@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from learning.teachers import hidden_states, votes_of
 from learning.weights import to_bytes
@@ -15,7 +16,7 @@ from party.errors import TrainingError
 from party.job import Job, Teaching
 from party.mechanisms import mechanism_of
 from party.shard import slot
-from party.teaching import Wanted, answers, teach
+from party.teaching import Wanted, _summed, answers, teach
 from party.work import attempt, load_counts, work
 
 WORDS = ("apple", "bread", "cheese", "door", "egg", "fish")
@@ -123,6 +124,16 @@ def test_chunks_do_not_change_the_teachers(make, private, monkeypatch):
     monkeypatch.setattr("party.counting._CHUNK_UNITS", 1)
     assert changed(whole, said(make())) == []
     assert changed(privately, said(make(**private))) == []
+
+
+def test_what_units_are_summed_in_grows_with_their_pairs_and_not_with_the_vocabulary():
+    cells = 10**14  # of ten million words: a number for each would be 800 TB
+    units = sparse.csr_array(([1.0, 2.0, 4.0], [cells - 1, 7, cells - 1], [0, 1, 3]), shape=(2, cells))
+    once = _summed(units)
+    assert once.indices.tolist() == [7, cells - 1]
+    assert once.data.tolist() == [2.0, 5.0]
+    assert (once + _summed(units)).data.tolist() == [4.0, 10.0]
+    assert _summed(units[:0]).nnz == 0
 
 
 def test_pairs_of_one_document_stay_with_one_teacher(make, reference):
@@ -241,7 +252,7 @@ def test_what_does_not_fit_ends_with_a_sentence(make, tmp_path, reference, chang
     (tmp_path / "broken").write_bytes(b"\x80pickle")
     if "reference" in change:
         change = {"reference": str(tmp_path / change["reference"])}
-    kind, sentence = attempt(make(**change), lambda percent: None)
+    kind, sentence, _ = attempt(make(**change), lambda percent: None)
     assert kind == TrainingError.__name__
     assert says in sentence
     assert not (tmp_path / "result.npz").exists()
@@ -257,6 +268,6 @@ def test_a_job_travels_as_one_line(make, private):
 def test_hidden_states_of_another_width_are_not_summed(make, releases):
     (release,) = releases("joint")
     release.joint.hidden.width = 5
-    kind, sentence = attempt(make(release=release), lambda percent: None)
+    kind, sentence, _ = attempt(make(release=release), lambda percent: None)
     assert kind == "IntegrityError"
     assert "width 5" in sentence

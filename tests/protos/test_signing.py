@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from protos.certificates import IdentityError, RevocationList, Role, pem_of
 from protos.identity import self_made
-from protos.signing import Signed, check, sign, signed_of
+from protos.signing import LONGEST, Signed, check, sign, signed_of
 
 KIND = "conclave test 1"
 FIELDS = {"party": "north", "list": [1, 2.5, None, True], "word": "naïve ☃", "nested": {"b": 1, "a": 2}}
@@ -137,3 +137,9 @@ def test_whatever_can_be_signed_can_be_checked(fields):
     except UnicodeEncodeError:
         return
     assert check(signed, KIND, authority=OWN.authority, role=Role.PARTY) == json.loads(signed.payload)
+
+
+def test_a_statement_beyond_all_bounds_is_refused_before_it_is_read(authority, party):
+    signed = sign(party(), KIND, {"list": [[]] * 400_000})
+    assert len(signed.payload) > LONGEST
+    assert "has at most 1,048,576" in refused(signed, authority)

@@ -66,6 +66,86 @@ SUM_ROUND_REFUND: SumRound.ValueType  # 8
 """Such signatures; an empty message once nothing of that attempt is charged here."""
 Global___SumRound: _TypeAlias = SumRound  # noqa: Y015
 
+class _Adapt:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AdaptEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Adapt.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ADAPT_UNSPECIFIED: _Adapt.ValueType  # 0
+    ADAPT_HEAD: _Adapt.ValueType  # 1
+    ADAPT_LORA: _Adapt.ValueType  # 2
+    ADAPT_FULL: _Adapt.ValueType  # 3
+
+class Adapt(_Adapt, metaclass=_AdaptEnumTypeWrapper): ...
+
+ADAPT_UNSPECIFIED: Adapt.ValueType  # 0
+ADAPT_HEAD: Adapt.ValueType  # 1
+ADAPT_LORA: Adapt.ValueType  # 2
+ADAPT_FULL: Adapt.ValueType  # 3
+Global___Adapt: _TypeAlias = Adapt  # noqa: Y015
+
+class _Objective:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ObjectiveEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Objective.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    OBJECTIVE_UNSPECIFIED: _Objective.ValueType  # 0
+    OBJECTIVE_LABELS: _Objective.ValueType  # 1
+    """The classes or scores of the plan's labelled text."""
+    OBJECTIVE_DOMAIN: _Objective.ValueType  # 2
+    """The party's text (class 0) against public text (class 1)."""
+    OBJECTIVE_LANGUAGE: _Objective.ValueType  # 3
+    """The next token."""
+
+class Objective(_Objective, metaclass=_ObjectiveEnumTypeWrapper): ...
+
+OBJECTIVE_UNSPECIFIED: Objective.ValueType  # 0
+OBJECTIVE_LABELS: Objective.ValueType  # 1
+"""The classes or scores of the plan's labelled text."""
+OBJECTIVE_DOMAIN: Objective.ValueType  # 2
+"""The party's text (class 0) against public text (class 1)."""
+OBJECTIVE_LANGUAGE: Objective.ValueType  # 3
+"""The next token."""
+Global___Objective: _TypeAlias = Objective  # noqa: Y015
+
+class _Optimiser:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OptimiserEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Optimiser.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    OPTIMISER_UNSPECIFIED: _Optimiser.ValueType  # 0
+    OPTIMISER_ADAMW: _Optimiser.ValueType  # 1
+    OPTIMISER_SGD: _Optimiser.ValueType  # 2
+
+class Optimiser(_Optimiser, metaclass=_OptimiserEnumTypeWrapper): ...
+
+OPTIMISER_UNSPECIFIED: Optimiser.ValueType  # 0
+OPTIMISER_ADAMW: Optimiser.ValueType  # 1
+OPTIMISER_SGD: Optimiser.ValueType  # 2
+Global___Optimiser: _TypeAlias = Optimiser  # noqa: Y015
+
+class _Falling:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FallingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Falling.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FALLING_UNSPECIFIED: _Falling.ValueType  # 0
+    FALLING_CONSTANT: _Falling.ValueType  # 1
+    FALLING_LINEAR: _Falling.ValueType  # 2
+    FALLING_COSINE: _Falling.ValueType  # 3
+
+class Falling(_Falling, metaclass=_FallingEnumTypeWrapper): ...
+
+FALLING_UNSPECIFIED: Falling.ValueType  # 0
+FALLING_CONSTANT: Falling.ValueType  # 1
+FALLING_LINEAR: Falling.ValueType  # 2
+FALLING_COSINE: Falling.ValueType  # 3
+Global___Falling: _TypeAlias = Falling  # noqa: Y015
+
 class _Alignment:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -228,7 +308,7 @@ class DescribeResponse(_message.Message):
     """Seconds since 1970 by this party's clock."""
     @_builtins.property
     def trains(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Task kinds that Train knows: "cooccurrence", "moments", "teachers"."""
+        """Task kinds that Train knows, by their names in TrainRequest."""
 
     @_builtins.property
     def facts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -539,7 +619,7 @@ class ArtefactHeader(_message.Message):
     SHA256_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """"vocabulary", "reference", "directions"."""
+    """"vocabulary", "reference", "directions", "model", "parameters", "texts"."""
     sha256: _builtins.bytes
     size: _builtins.int
     @_builtins.property
@@ -589,6 +669,9 @@ class TrainRequest(_message.Message):
     COOCCURRENCE_FIELD_NUMBER: _builtins.int
     TEACHERS_FIELD_NUMBER: _builtins.int
     MOMENTS_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    TEXT_MODEL_FIELD_NUMBER: _builtins.int
+    ENSEMBLE_FIELD_NUMBER: _builtins.int
     operation_id: _builtins.str
     @_builtins.property
     def run(self) -> Global___RunContext: ...
@@ -598,6 +681,12 @@ class TrainRequest(_message.Message):
     def teachers(self) -> Global___TeachersTask: ...
     @_builtins.property
     def moments(self) -> Global___MomentsTask: ...
+    @_builtins.property
+    def step(self) -> Global___StepTask: ...
+    @_builtins.property
+    def text_model(self) -> Global___TextModelTask: ...
+    @_builtins.property
+    def ensemble(self) -> Global___EnsembleTask: ...
     def __init__(
         self,
         *,
@@ -606,12 +695,15 @@ class TrainRequest(_message.Message):
         cooccurrence: Global___CooccurrenceTask | None = ...,
         teachers: Global___TeachersTask | None = ...,
         moments: Global___MomentsTask | None = ...,
+        step: Global___StepTask | None = ...,
+        text_model: Global___TextModelTask | None = ...,
+        ensemble: Global___EnsembleTask | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cooccurrence", b"cooccurrence", "moments", b"moments", "run", b"run", "task", b"task", "teachers", b"teachers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cooccurrence", b"cooccurrence", "ensemble", b"ensemble", "moments", b"moments", "run", b"run", "step", b"step", "task", b"task", "teachers", b"teachers", "text_model", b"text_model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cooccurrence", b"cooccurrence", "moments", b"moments", "operation_id", b"operation_id", "run", b"run", "task", b"task", "teachers", b"teachers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cooccurrence", b"cooccurrence", "ensemble", b"ensemble", "moments", b"moments", "operation_id", b"operation_id", "run", b"run", "step", b"step", "task", b"task", "teachers", b"teachers", "text_model", b"text_model"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_task: _TypeAlias = _typing.Literal["cooccurrence", "teachers", "moments"]  # noqa: Y015
+    _WhichOneofReturnType_task: _TypeAlias = _typing.Literal["cooccurrence", "teachers", "moments", "step", "text_model", "ensemble"]  # noqa: Y015
     _WhichOneofArgType_task: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_task) -> _WhichOneofReturnType_task | None: ...
 
@@ -746,6 +838,227 @@ class TeachersTask(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TeachersTask: _TypeAlias = TeachersTask  # noqa: Y015
+
+@_typing.final
+class ModelFile(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """As the transformers library names it in a model's folder: config.json, model.safetensors, a tokenizer's files."""
+    sha256: _builtins.bytes
+    """An artefact of kind "model"."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        sha256: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "sha256", b"sha256"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelFile: _TypeAlias = ModelFile  # noqa: Y015
+
+@_typing.final
+class TextModel(_message.Message):
+    """A public text model, and what is trained of it: learning.adapting."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILES_FIELD_NUMBER: _builtins.int
+    ADAPT_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    ALPHA_FIELD_NUMBER: _builtins.int
+    LONGEST_FIELD_NUMBER: _builtins.int
+    adapt: Global___Adapt.ValueType
+    rank: _builtins.int
+    """Of low-rank adapters; 0 otherwise."""
+    alpha: _builtins.int
+    longest: _builtins.int
+    """Tokens in an example; longer ones are cut."""
+    @_builtins.property
+    def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelFile]: ...
+    def __init__(
+        self,
+        *,
+        files: _abc.Iterable[Global___ModelFile] | None = ...,
+        adapt: Global___Adapt.ValueType = ...,
+        rank: _builtins.int = ...,
+        alpha: _builtins.int = ...,
+        longest: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapt", b"adapt", "alpha", b"alpha", "files", b"files", "longest", b"longest", "rank", b"rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TextModel: _TypeAlias = TextModel  # noqa: Y015
+
+@_typing.final
+class StepTask(_message.Message):
+    """A party's part of one step that all parties take together: of a secret Poisson sample of its units, the sum of
+    their clipped gradients. Every attempt at a step draws a sample of its own.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASE_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    PARAMETERS_SHA256_FIELD_NUMBER: _builtins.int
+    release: _builtins.str
+    """The step's release: NAME.k."""
+    attempt: _builtins.int
+    """The attempt of the secure sum that this is for; 0 without one."""
+    parameters_sha256: _builtins.bytes
+    """Where the step starts: an artefact of kind "parameters", float32 little-endian, in the order of learning.adapting."""
+    @_builtins.property
+    def model(self) -> Global___TextModel: ...
+    def __init__(
+        self,
+        *,
+        release: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        model: Global___TextModel | None = ...,
+        parameters_sha256: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "model", b"model", "parameters_sha256", b"parameters_sha256", "release", b"release"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepTask: _TypeAlias = StepTask  # noqa: Y015
+
+@_typing.final
+class Descent(_message.Message):
+    """learning.private_training.Optimisation, learning.classifying.Fit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
+    OPTIMISER_FIELD_NUMBER: _builtins.int
+    SCHEDULE_FIELD_NUMBER: _builtins.int
+    WARM_UP_FIELD_NUMBER: _builtins.int
+    MOMENTUM_FIELD_NUMBER: _builtins.int
+    DECAY_FIELD_NUMBER: _builtins.int
+    EXPECTED_BATCH_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
+    learning_rate: _builtins.float
+    optimiser: Global___Optimiser.ValueType
+    schedule: Global___Falling.ValueType
+    warm_up: _builtins.float
+    momentum: _builtins.float
+    decay: _builtins.float
+    expected_batch: _builtins.float
+    """Of private training: what a noisy sum is divided by, from public numbers."""
+    epochs: _builtins.int
+    """Of training without noise: passes over the examples, and examples in a batch."""
+    batch: _builtins.int
+    def __init__(
+        self,
+        *,
+        learning_rate: _builtins.float = ...,
+        optimiser: Global___Optimiser.ValueType = ...,
+        schedule: Global___Falling.ValueType = ...,
+        warm_up: _builtins.float = ...,
+        momentum: _builtins.float = ...,
+        decay: _builtins.float = ...,
+        expected_batch: _builtins.float = ...,
+        epochs: _builtins.int = ...,
+        batch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "decay", b"decay", "epochs", b"epochs", "expected_batch", b"expected_batch", "learning_rate", b"learning_rate", "momentum", b"momentum", "optimiser", b"optimiser", "schedule", b"schedule", "warm_up", b"warm_up"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Descent: _TypeAlias = Descent  # noqa: Y015
+
+@_typing.final
+class TextModelTask(_message.Message):
+    """A text model that this party trains alone under DP-SGD; its parameters are what the release gives."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASE_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    PARAMETERS_SHA256_FIELD_NUMBER: _builtins.int
+    DESCENT_FIELD_NUMBER: _builtins.int
+    OBJECTIVE_FIELD_NUMBER: _builtins.int
+    TEXTS_SHA256_FIELD_NUMBER: _builtins.int
+    release: _builtins.str
+    """A release of gradients with `weights`."""
+    parameters_sha256: _builtins.bytes
+    """As of StepTask."""
+    objective: Global___Objective.ValueType
+    texts_sha256: _builtins.bytes
+    """Of OBJECTIVE_DOMAIN: the public texts, an artefact of kind "texts"."""
+    @_builtins.property
+    def model(self) -> Global___TextModel: ...
+    @_builtins.property
+    def descent(self) -> Global___Descent: ...
+    def __init__(
+        self,
+        *,
+        release: _builtins.str = ...,
+        model: Global___TextModel | None = ...,
+        parameters_sha256: _builtins.bytes = ...,
+        descent: Global___Descent | None = ...,
+        objective: Global___Objective.ValueType = ...,
+        texts_sha256: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["descent", b"descent", "model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["descent", b"descent", "model", b"model", "objective", b"objective", "parameters_sha256", b"parameters_sha256", "release", b"release", "texts_sha256", b"texts_sha256"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TextModelTask: _TypeAlias = TextModelTask  # noqa: Y015
+
+@_typing.final
+class EnsembleTask(_message.Message):
+    """Classifiers of this party, each trained on units of its own without noise, that vote on public texts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASE_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    TEACHERS_FIELD_NUMBER: _builtins.int
+    DESCENT_FIELD_NUMBER: _builtins.int
+    TEXTS_SHA256_FIELD_NUMBER: _builtins.int
+    release: _builtins.str
+    """The release that bounds the votes."""
+    teachers: _builtins.int
+    texts_sha256: _builtins.bytes
+    """What is asked, an artefact of kind "texts": JSON, a list of texts, or of lists of two."""
+    @_builtins.property
+    def model(self) -> Global___TextModel: ...
+    @_builtins.property
+    def descent(self) -> Global___Descent: ...
+    def __init__(
+        self,
+        *,
+        release: _builtins.str = ...,
+        model: Global___TextModel | None = ...,
+        teachers: _builtins.int = ...,
+        descent: Global___Descent | None = ...,
+        texts_sha256: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["descent", b"descent", "model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["descent", b"descent", "model", b"model", "release", b"release", "teachers", b"teachers", "texts_sha256", b"texts_sha256"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnsembleTask: _TypeAlias = EnsembleTask  # noqa: Y015
 
 @_typing.final
 class TrainProgress(_message.Message):

@@ -19,6 +19,31 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _TextKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TextKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TextKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TEXT_KIND_UNSPECIFIED: _TextKind.ValueType  # 0
+    TEXT_KIND_SINGLE: _TextKind.ValueType  # 1
+    """One text and its class."""
+    TEXT_KIND_PAIR: _TextKind.ValueType  # 2
+    """Two texts and their class."""
+    TEXT_KIND_REGRESSION: _TextKind.ValueType  # 3
+    """One text or two, and a score."""
+
+class TextKind(_TextKind, metaclass=_TextKindEnumTypeWrapper): ...
+
+TEXT_KIND_UNSPECIFIED: TextKind.ValueType  # 0
+TEXT_KIND_SINGLE: TextKind.ValueType  # 1
+"""One text and its class."""
+TEXT_KIND_PAIR: TextKind.ValueType  # 2
+"""Two texts and their class."""
+TEXT_KIND_REGRESSION: TextKind.ValueType  # 3
+"""One text or two, and a score."""
+Global___TextKind: _TypeAlias = TextKind  # noqa: Y015
+
 class _Unit:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -112,6 +137,7 @@ class Terms(_message.Message):
     MINIMUM_PARTIES_FIELD_NUMBER: _builtins.int
     PRIVACY_FIELD_NUMBER: _builtins.int
     RELEASES_FIELD_NUMBER: _builtins.int
+    LABELLED_FIELD_NUMBER: _builtins.int
     recipe: _builtins.str
     seed: _builtins.int
     """Governs model starts and public shuffles. Never privacy noise, unless insecure_reproducible_noise."""
@@ -126,6 +152,10 @@ class Terms(_message.Message):
     def releases(self) -> _containers.RepeatedCompositeFieldContainer[Global___Release]:
         """Everything that will be asked under a mechanism. What is not listed here is never answered."""
 
+    @_builtins.property
+    def labelled(self) -> Global___LabelledText:
+        """What is read from a party's rows, where labels are; absent from a plan that reads text alone."""
+
     def __init__(
         self,
         *,
@@ -135,14 +165,59 @@ class Terms(_message.Message):
         minimum_parties: _builtins.int = ...,
         privacy: Global___Privacy | None = ...,
         releases: _abc.Iterable[Global___Release] | None = ...,
+        labelled: Global___LabelledText | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["privacy", b"privacy"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["labelled", b"labelled", "privacy", b"privacy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["minimum_parties", b"minimum_parties", "parties", b"parties", "privacy", b"privacy", "recipe", b"recipe", "releases", b"releases", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["labelled", b"labelled", "minimum_parties", b"minimum_parties", "parties", b"parties", "privacy", b"privacy", "recipe", b"recipe", "releases", b"releases", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Terms: _TypeAlias = Terms  # noqa: Y015
+
+@_typing.final
+class LabelledText(_message.Message):
+    """learning.labelled.LabelMap or ScoreRange. Which columns hold texts and labels is each party's own affair."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    LOW_FIELD_NUMBER: _builtins.int
+    HIGH_FIELD_NUMBER: _builtins.int
+    SECOND_FIELD_NUMBER: _builtins.int
+    kind: Global___TextKind.ValueType
+    low: _builtins.float
+    """The range of a regression's scores; 0 and 0 for classes."""
+    high: _builtins.float
+    second: _builtins.bool
+    """Of a regression: whether the score is of two texts."""
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The classes, in order: a class is known by its place. None for a regression."""
+
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What label columns hold for each class, the labels if empty; a party whose file states its own map reads by that."""
+
+    def __init__(
+        self,
+        *,
+        kind: Global___TextKind.ValueType = ...,
+        labels: _abc.Iterable[_builtins.str] | None = ...,
+        values: _abc.Iterable[_builtins.str] | None = ...,
+        low: _builtins.float = ...,
+        high: _builtins.float = ...,
+        second: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high", b"high", "kind", b"kind", "labels", b"labels", "low", b"low", "second", b"second", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LabelledText: _TypeAlias = LabelledText  # noqa: Y015
 
 @_typing.final
 class Privacy(_message.Message):
@@ -207,6 +282,7 @@ class Release(_message.Message):
     FREE_FIELD_NUMBER: _builtins.int
     VECTORS_FIELD_NUMBER: _builtins.int
     WEIGHTS_FIELD_NUMBER: _builtins.int
+    STEPPED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     charges: _builtins.int
     """How often the mechanism's event is charged. A matrix summed in many row blocks is charged once; teachers' answers
@@ -214,6 +290,10 @@ class Release(_message.Message):
     """
     weights: _builtins.bool
     """What leaves are the parameters of a model, not answers; a party admits it only where its policy says so."""
+    stepped: _builtins.bool
+    """Of gradients: every step's noisy sum leaves, as a release of its own called NAME.0, NAME.1 and so on, each charged
+    once. Otherwise nothing of the training leaves but what the release `free` after it says.
+    """
     @_builtins.property
     def counts(self) -> Global___CountsMechanism: ...
     @_builtins.property
@@ -238,10 +318,11 @@ class Release(_message.Message):
         free: Global___FreeAnswers | None = ...,
         vectors: Global___VectorMechanism | None = ...,
         weights: _builtins.bool = ...,
+        stepped: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "thresholded", b"thresholded", "vectors", b"vectors", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "stepped", b"stepped", "thresholded", b"thresholded", "vectors", b"vectors", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts", "joint", "thresholded", "gradients", "free", "vectors"]  # noqa: Y015
     _WhichOneofArgType_mechanism: _TypeAlias = _typing.Literal["mechanism", b"mechanism"]  # noqa: Y015
@@ -461,7 +542,9 @@ Global___ThresholdedVotes: _TypeAlias = ThresholdedVotes  # noqa: Y015
 
 @_typing.final
 class GradientMechanism(_message.Message):
-    """aggregation.gradients.GradientMechanism, field by field: teachers trained under DP-SGD. Nothing is answered under it."""
+    """aggregation.gradients.GradientMechanism, field by field: teachers trained under DP-SGD, under which nothing is answered,
+    or, where the release is stepped, steps that all parties take together.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -471,12 +554,15 @@ class GradientMechanism(_message.Message):
     SAMPLING_PROBABILITY_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
     clip: _builtins.float
     levels: _builtins.int
     noise_multiplier: _builtins.float
     sampling_probability: _builtins.float
     steps: _builtins.int
     parameters: _builtins.int
+    shares: _builtins.int
+    """0 and 1 mean one: the party that trains alone."""
     def __init__(
         self,
         *,
@@ -486,10 +572,11 @@ class GradientMechanism(_message.Message):
         sampling_probability: _builtins.float = ...,
         steps: _builtins.int = ...,
         parameters: _builtins.int = ...,
+        shares: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clip", b"clip", "levels", b"levels", "noise_multiplier", b"noise_multiplier", "parameters", b"parameters", "sampling_probability", b"sampling_probability", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clip", b"clip", "levels", b"levels", "noise_multiplier", b"noise_multiplier", "parameters", b"parameters", "sampling_probability", b"sampling_probability", "shares", b"shares", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

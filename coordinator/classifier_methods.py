@@ -1,0 +1,253 @@
+"""The methods that a comparison of text classifiers sets side by side, each on the same simulated text.
+
+Every private method is calibrated to the epsilon by `bind`, on the plan at that epsilon, as a run of its recipe is; its
+noise comes in the parties' shares where a run would have it so. Nothing is sent, stored or summed securely: the sums
+are the same.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggregation.gradients import GradientMechanism
+from aggregation.joint import JointMechanism, TeacherSignal
+from aggregation.mechanism import IntArray
+from aggregation.noise import NoiseStream
+from coordinator import in_clear
+from coordinator.binding import bind
+from coordinator.classifier_plan import ClassifierPlan
+from coordinator.classifier_public import PublicText, labelled_text
+from coordinator.family import Method, Outcome, changed, composed
+from coordinator.in_clear import Pooled
+from coordinator.launchers import EnsemblesWanted, LabelledPart, Simulation, TextWanted
+from coordinator.progress import Progress
+from coordinator.recipes import pate
+from coordinator.recipes.dp_sgd import optimisation_of
+from coordinator.terms import SAMPLER_SHARE, Bound
+
+if TYPE_CHECKING:
+    from learning.private_training import Losses, MicroBatch, Units
+
+Floats: TypeAlias = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadText:
+    """All parties' text, read once for all cells.
+
+    vectors: what the last layer sees of each party's examples [examples, width], where that alone is trained; heldout:
+    of the held-out examples. None where more is trained.
+    """
+
+    parts: tuple[LabelledPart, ...]
+    examples: Pooled
+    vectors: tuple[Floats, ...] | None
+    heldout: Floats | None
+
+
+@dataclass(slots=True)
+class TextBench:
+    """The data of one seed: its public side, the parties' units in clear, and classifiers' votes once they are asked.
+
+    public: its model is trained in place, from its start, by every method.
+    """
+
+    plan: ClassifierPlan
+    public: PublicText
+    read: ReadText
+    shards: Simulation
+    progress: Progress
+    _votes: tuple[IntArray, ...] | None = field(default=None, init=False)
+
+    @property
+    def seed(self) -> int:
+        """The plan's seed."""
+        return self.plan.run.seed
+
+    @property
+    def delta(self) -> float:
+        """Delta that events are priced at; the rest is the noise sampler's."""
+        return self.plan.privacy.delta * (1 - SAMPLER_SHARE)
+
+    def bound(
+        self, recipe: str, epsilon: float, tables: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> Bound[ClassifierPlan]:
+        """The plan of a recipe at another epsilon, calibrated. Raises `PlanError`."""
+        wanted = changed(self.plan, {"run": {"recipe": recipe}, **(tables or {})}, epsilon=epsilon)
+        return bind(wanted, self.public)
+
+    def stream(self, *labels: str | int) -> NoiseStream:
+        """Noise of its own for these labels; from the seed only where the plan says so."""
+        if self.plan.privacy.insecure_reproducible_noise:
+            return NoiseStream.insecure(self.seed, *labels)
+        return NoiseStream.from_system()
+
+    def trainable(self) -> "Trainable":
+        """What is trained, at its public start, and each party's units of it."""
+        import torch
+
+        from learning.adapting import unflatten
+        from learning.batching import losses
+        from learning.feature_units import FeatureUnits, head_losses
+        from learning.features import head_alone
+        from learning.text_units import TextUnits, probe_of
+
+        model, read = self.public.model, self.read
+        unflatten(model, torch.from_numpy(self.public.start))
+        labels = [torch.from_numpy(np.ascontiguousarray(part.labels)) for part in read.parts]
+        if read.vectors is not None:
+            head = head_alone(model)
+            assert head is not None
+            units: list[Units] = [
+                FeatureUnits(vectors, label, members=part.members)
+                for part, vectors, label in zip(read.parts, read.vectors, labels, strict=True)
+            ]
+            return Trainable(head, units, head_losses, None)
+        units = [
+            TextUnits(model.config, part.rows, label, members=part.members)
+            for part, label in zip(read.parts, labels, strict=True)
+        ]
+        return Trainable(model, units, losses, probe_of(model.config, len(self.plan.text.labels)))
+
+    def votes(self) -> tuple[IntArray, ...]:
+        """Each party's classifiers' votes [teachers, queries], trained when they are first asked for."""
+        if self._votes is None:
+            plan, public = self.plan, self.public
+            assert plan.pate is not None
+            self._votes = self.shards.votes(
+                EnsemblesWanted(
+                    reading=TextWanted(labelled_text(plan), public.tokenizer, public.longest),
+                    files=public.files,
+                    adapt=plan.model.adapt,
+                    rank=plan.model.rank,
+                    alpha=plan.model.alpha,
+                    teachers=plan.pate.teachers_per_party,
+                    queries=pate.texts_of(public),
+                    training=plan.pate.fit(),
+                    seed=plan.run.seed,
+                )
+            )
+        return self._votes
+
+
+@dataclass(frozen=True, slots=True)
+class Trainable:
+    """What `party.text_models.ready` gives, of all parties: a module at its public start, and their units."""
+
+    module: Any
+    units: "list[Units]"
+    losses: "Losses"
+    probe: "MicroBatch | None"
+
+
+def _dp_sgd(bench: TextBench, epsilon: float) -> Outcome:
+    """The recipe, federated: every step's sum is of all parties, each with its share of the noise."""
+    import torch
+
+    from learning.adapting import unflatten
+    from learning.per_example import PerExample
+    from learning.private_training import Descent, clipped_sum
+
+    bound = bench.bound("dp_sgd", epsilon, {"dp_sgd": {"form": "federated", "rounds": 1}})
+    plan, (release,) = bound.plan, bound.releases
+    mechanism = release.mechanism
+    assert isinstance(mechanism, GradientMechanism)
+    work = bench.trainable()
+    gradients = PerExample(work.module)
+    descent = Descent(torch.from_numpy(bench.public.start), optimisation_of(plan, plan.dp_sgd.batch), mechanism.steps)
+    while descent.done < mechanism.steps:
+        total = np.zeros(mechanism.parameters, np.int64)
+        for number, units in enumerate(work.units):
+            labels = ("dp_sgd", repr(epsilon), descent.done, number)
+            taken = mechanism.batch(len(units), bench.stream(*labels, "batch"))
+            part = clipped_sum(gradients, units.micro_batches(taken), work.losses, mechanism)
+            total += mechanism.contribute(part) + mechanism.noise_share(part.shape, bench.stream(*labels, "noise"))
+        descent.step(mechanism.release(total, len(work.units)).values.astype(np.float32))
+        unflatten(work.module, descent.point)
+        bench.progress.bar("training", descent.done, mechanism.steps)
+    return Outcome(np.array(descent.point.numpy()), release.event, notes=_noise(mechanism))
+
+
+def _local(bench: TextBench, epsilon: float) -> Outcome:
+    """The recipe's other form: each party trains alone under noise of its own, and the models are averaged."""
+    import torch
+
+    from learning.adapting import flatten, unflatten
+    from learning.private_training import train_private
+
+    alone: dict[str, Any] = {"trust": "trusted-aggregator", "dropouts": 0, "colluders": 0}
+    bound = bench.bound("dp_sgd", epsilon, {"dp_sgd": {"form": "local"}, "privacy": alone})
+    plan, point, notes = bound.plan, bench.public.start, {}
+    work = bench.trainable()
+    optimisation = optimisation_of(plan, plan.dp_sgd.batch / len(work.units))
+    for number, release in enumerate(bound.releases):
+        assert isinstance(release.mechanism, GradientMechanism)
+        models = []
+        for party, units in enumerate(work.units):
+            unflatten(work.module, torch.from_numpy(point))
+            train_private(
+                work.module,
+                units,
+                work.losses,
+                release.mechanism,
+                optimisation,
+                stream=bench.stream("local", repr(epsilon), number, party),
+                probe=work.probe,
+            )
+            models.append(flatten(work.module).numpy())
+        notes = _noise(release.mechanism)
+        point = np.asarray(np.mean(models, axis=0, dtype=np.float64), np.float32)
+    events = [release.event for release in bound.releases]
+    return Outcome(point, composed(events), notes=notes)
+
+
+def _pate(bench: TextBench, epsilon: float) -> Outcome:
+    """The recipe `pate`: noisy votes of the parties' classifiers on public texts, from which the student learns."""
+    bound = bench.bound("pate", epsilon)
+    (release,) = bound.releases
+    mechanism = release.mechanism
+    assert isinstance(mechanism, JointMechanism)
+    clear = [mechanism.contribute(TeacherSignal(votes, None)).toarray() for votes in bench.votes()]
+    total = np.zeros_like(clear[0])
+    for number, own in enumerate(clear):
+        total += own + mechanism.noise_share(own.shape, bench.stream("pate", repr(epsilon), number))
+    votes = mechanism.release(total, len(clear)).votes
+    assert votes is not None
+    labels = pate.labels_of(votes, bound.plan)
+    tally = np.sum(clear, axis=0)
+    kept = np.flatnonzero(labels >= 0)
+    notes = {"answered": len(kept) / len(labels)}
+    if len(kept):
+        notes["label_accuracy"] = float((tally[kept, labels[kept]] == tally[kept].max(axis=1)).mean())
+    return Outcome(pate.learned(bound.plan, bench.public, labels, bench.progress), release.event, notes=notes)
+
+
+def _fine_tune(bench: TextBench, epsilon: float) -> Outcome:
+    """No privacy: ordinary training on all parties' text together."""
+    read = bench.read
+    vectors = None if read.vectors is None else np.concatenate(read.vectors)
+    return Outcome(in_clear.trained(bench.plan, bench.public, read.examples, vectors, bench.progress), None)
+
+
+def _noise(mechanism: GradientMechanism) -> dict[str, float]:
+    return {"noise_multiplier": mechanism.noise_multiplier}
+
+
+METHODS: Final[dict[str, Method]] = {
+    method.name: method
+    for method in (
+        Method("dp_sgd", "federated DP-SGD", _dp_sgd),
+        Method("local", "each party alone, averaged", _local),
+        Method("pate", "teachers' votes (PATE)", _pate),
+        Method("fine_tune", "no privacy", _fine_tune, private=False),
+    )
+}
+
+
+def methods_of(plan: ClassifierPlan) -> dict[str, Method]:
+    """Those that go with a plan: votes want classes, and public texts to vote on."""
+    votes = plan.pate is not None and plan.text.kind != "regression"
+    return {name: method for name, method in METHODS.items() if votes or name != "pate"}

@@ -1,0 +1,102 @@
+"""A classifier's student: the public model with what was trained in it, measured on public text, to be published."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator import classifier_folder
+from coordinator.classifier_folder import ClassifierStudent, metrics_of
+from coordinator.classifier_plan import ClassifierPlan
+from coordinator.classifier_public import PublicText
+from coordinator.report import Statement, markdown
+from learning.labelled import LabelMap
+
+if TYPE_CHECKING:
+    from learning.batching import Tokens
+    from learning.classifying import ClassifierMeasures, RegressionMeasures
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedClassifier:
+    """A `coordinator.recipe.Student`."""
+
+    student: ClassifierStudent
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        return self.student.metrics
+
+    @property
+    def neighbours(self) -> dict[str, list[str]]:
+        return {}
+
+    def write(self, folder: Path) -> None:
+        classifier_folder.write(self.student, folder)
+
+    def card(self, statement: Statement) -> str:
+        plan = statement.plan
+        return classifier_folder.card(
+            self.student,
+            markdown(statement),
+            name=plan.run.name,
+            parties=len(statement.parties),
+            recipe=plan.run.recipe,
+            language=plan.student.language,
+            licence=plan.student.licence,
+        )
+
+
+def student_of(plan: ClassifierPlan, public: PublicText, point: NDArray[np.float32]) -> PublishedClassifier:
+    """The public model with these parameters [parameters] in place of its own, measured where there is public text."""
+    import torch
+
+    from learning.adapting import unflatten
+    from learning.classifying import predict
+
+    model, targets = public.model, plan.text.targets
+    unflatten(model, torch.from_numpy(point))
+    measures: ClassifierMeasures | RegressionMeasures | None = None
+    scores = None
+    if public.heldout:
+        said = predict(model, heldout_rows(plan, public))
+        measures = measured(plan, public, said)
+        if not isinstance(targets, LabelMap):
+            truth = np.array([each.target for each in public.heldout], np.float64)
+            scores = np.array([targets.score(float(each)) for each in said[:, 0]]), truth
+    return PublishedClassifier(
+        ClassifierStudent(
+            model=model,
+            tokenizer=public.tokenizer,
+            targets=targets,
+            pairs=plan.text.pairs,
+            base=plan.model.name,
+            adapt=plan.model.adapt,
+            metrics={} if measures is None else metrics_of(measures),
+            measures=measures,
+            scores=scores,
+        )
+    )
+
+
+def heldout_rows(plan: ClassifierPlan, public: PublicText) -> "list[Tokens]":
+    """The held-out examples as the model takes them."""
+    from learning.batching import encode
+
+    second = [example.second or "" for example in public.heldout] if plan.text.pairs else None
+    first = [example.first for example in public.heldout]
+    return encode(public.tokenizer, first, second, longest=public.longest).rows
+
+
+def measured(
+    plan: ClassifierPlan, public: PublicText, said: NDArray[np.float32]
+) -> "ClassifierMeasures | RegressionMeasures":
+    """How good a model is that says this of the held-out examples: logits, or standard scores as [examples, 1]."""
+    from learning.classifying import measure_classifier, measure_regression, probabilities
+
+    targets, truth = plan.text.targets, [each.target for each in public.heldout]
+    if isinstance(targets, LabelMap):
+        return measure_classifier(probabilities(said), np.array(truth, np.int64))
+    return measure_regression(said[:, 0], np.array(truth, np.float64), targets)

@@ -1,0 +1,134 @@
+"""What every plan says, whatever its recipe: the run, the promise, the federation, what is published, public text."""
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from coordinator.federation_table import FederationTable, Name
+from coordinator.privacy_table import PrivacyTable
+from coordinator.source_table import SourceTable
+from protos.settings import Settings
+
+
+class RunTable(Settings):
+    """`[run]`: what this run is called and does. The seed governs model starts and public shuffles, never noise."""
+
+    name: Name
+    recipe: Literal["dped", "dp_sgd", "pate", "fine_tune"]
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+
+class StudentTable(Settings):
+    """`[student]`: what is published, where, and what its model card says."""
+
+    publish: str = "published"
+    licence: str = "apache-2.0"
+    language: str = "en"
+
+
+class ProbeTable(SourceTable):
+    """`[[evaluation.probes]]`: a public labelled task for which the embeddings are the features, measured by `compare`.
+
+    source trains a linear classifier on at most `rows` rows, `test` measures it. label: the column of labels.
+    """
+
+    name: Name
+    test: Annotated[str, Field(min_length=1)]
+    label: str = "label"
+    rows: Annotated[int, Field(ge=10)] = 5000
+
+
+class EvaluationTable(SourceTable):
+    """`[evaluation]`: public held-out text. With a label column the embeddings are also probed for sentiment.
+
+    second: the column of second texts, where a classifier reads pairs.
+    """
+
+    second: str | None = None
+    probes: list[ProbeTable] = Field(default_factory=list)
+
+
+class Plan(Settings):
+    """What plans of all recipes have in common; `coordinator.plan.read_plan` is how to get one of a recipe."""
+
+    run: RunTable
+    privacy: PrivacyTable
+    federation: FederationTable
+    student: StudentTable = StudentTable()
+    evaluation: EvaluationTable | None = None
+
+    @model_validator(mode="after")
+    def _tables_agree(self) -> "Plan":
+        parties, dropouts = len(self.federation.names), self.privacy.dropouts
+        if dropouts >= parties:
+            raise ValueError(
+                f"[privacy] dropouts = {dropouts} leaves nobody of {parties} parties. Use at most {parties - 1}."
+            )
+        self._check_secure_sum()
+        fewest = self.federation.minimum_parties
+        if fewest is not None and fewest < parties - dropouts and self.shares_noise:
+            raise ValueError(
+                f"[federation] minimum_parties = {fewest}, but with [privacy] dropouts = {dropouts} the noise of "
+                f"{parties - dropouts} of {parties} parties is needed. Set dropouts = {parties - fewest}, which makes "
+                f"each party's share of the noise larger, or minimum_parties = {parties - dropouts}."
+            )
+        shards = self.federation.shards
+        for name, table in self.public_tables().items():
+            if shards is not None and table.source == shards.source:
+                raise ValueError(
+                    f'[{name}] source = "{table.source}" is the parties\' own text. What is counted or measured there '
+                    "would leave without noise: name public text."
+                )
+        if self.privacy.unit == "user" and self.federation.shards is not None and self.federation.shards.user is None:
+            raise ValueError('[privacy] unit = "user" needs [federation.shards] user, the column that names the user.')
+        if self.privacy.unit == "user" and self.privacy.record == "pair":
+            raise ValueError(
+                '[privacy] unit = "user" protects all text of a user; record = "pair" does not go with it.'
+            )
+        self._check_recipe()
+        return self
+
+    def public_tables(self) -> dict[str, SourceTable]:
+        """The tables of public text, by name."""
+        return {} if self.evaluation is None else {"evaluation": self.evaluation}
+
+    @property
+    def shares_noise(self) -> bool:
+        """Whether the noise of a release is made of shares that several parties add."""
+        return True
+
+    def _check_recipe(self) -> None:
+        """What else a recipe's tables must agree in. Raises ValueError."""
+
+    def _check_secure_sum(self) -> None:
+        """Raises ValueError where no threshold could keep a secure sum safe."""
+        privacy, parties = self.privacy, len(self.federation.names)
+        if privacy.trust == "secure-sum" and parties + privacy.colluders >= 2 * (parties - privacy.dropouts):
+            raise ValueError(
+                f"[privacy] of {parties} parties {privacy.dropouts} dropouts and {privacy.colluders} colluders are too "
+                "many: more than half of all, the colluders counted twice, have to be there at the end of a secure "
+                "sum. Use more parties, or fewer of either: 2 x dropouts + colluders must be less than the number of "
+                "parties."
+            )
+
+    @property
+    def minimum_parties(self) -> int:
+        """Below how many parties the run stops: the plan's figure, or as many as the noise is calibrated for."""
+        return self.federation.minimum_parties or len(self.federation.names) - self.privacy.dropouts
+
+    def document(self) -> str:
+        """The plan as canonical JSON, less what does not affect data, privacy or result: the part that is hashed."""
+        tables: dict[str, Any] = self.model_dump(mode="json")
+        federation = tables["federation"]
+        tables["federation"] = {
+            "parties": list(self.federation.names),
+            "minimum_parties": self.minimum_parties,
+            "shards": {key: value for key, value in (federation["shards"] or {}).items() if key != "stream"} or None,
+        }
+        del tables["student"]["publish"]
+        self._document(tables)
+        return json.dumps(tables, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+    def _document(self, tables: dict[str, Any]) -> None:
+        """What of a recipe's own tables is hashed in another form than the file has it."""

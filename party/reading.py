@@ -1,0 +1,268 @@
+"""A party's labelled text as a model takes it: read in chunks, tokenised, the examples of a unit together.
+
+Whatever is counted here is private: rows that were left out, texts that were cut, units, classes. It goes to the
+party's own log and nowhere else.
+"""
+
+import dataclasses
+import logging
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learning.batching import Tokens, encode
+from learning.labelled import Example, LabelError, LabelMap, ScoreRange, TextColumns, examples
+from learning.text import Document, Skipped
+from party.census import Census
+from party.config import ShardTable
+from party.errors import ShardError
+from party.shard import units
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+log = logging.getLogger("conclave.party")
+
+MOST_EXAMPLES: Final = 32
+"""Examples of one user that are used; further ones are left out, so that one user fills no more than that."""
+
+BEYOND: Final = "beyond the first examples of their user"
+
+_CHUNK_EXAMPLES: Final = 512
+_CHUNK_CHARACTERS: Final = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRows(Sequence[Tokens]):
+    """Tokenised examples in one piece: 4 bytes a token, 12 bytes an example.
+
+    ids: int32 [tokens]. stops: int64 [examples + 1], where each begins and the last ends. seconds: int32 [examples], as
+    `Tokens.second`.
+    """
+
+    ids: NDArray[np.int32]
+    stops: NDArray[np.int64]
+    seconds: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    @overload
+    def __getitem__(self, place: int) -> Tokens: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Tokens]: ...
+    def __getitem__(self, place: int | slice) -> Tokens | list[Tokens]:
+        if isinstance(place, slice):
+            return [self[each] for each in range(len(self))[place]]
+        place = range(len(self))[place]
+        return Tokens(self.ids[self.stops[place] : self.stops[place + 1]], int(self.seconds[place]))
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledUnits:
+    """What `learning.text_units.TextUnits` takes: rows, labels [examples], and for every unit where its examples are.
+
+    labels: int64 places in the label map, or float32 scores within [-1, 1]. members: None where every example is a unit
+    (records). truncated: examples of which anything was cut. left_out: rows that made no example, by reason. slots:
+    int32 [units], what each unit's id came to, None where nothing was asked of ids.
+    """
+
+    rows: TokenRows
+    labels: NDArray[np.int64] | NDArray[np.float32]
+    members: Sequence[range] | None
+    truncated: int
+    left_out: Skipped
+    slots: NDArray[np.int32] | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows) if self.members is None else len(self.members)
+
+
+class _Unit(NamedTuple):
+    id: str
+    examples: list[Example]
+
+
+def labelled_units(
+    shard: ShardTable,
+    columns: TextColumns,
+    targets: LabelMap | ScoreRange,
+    tokenizer: "PreTrainedTokenizerBase",
+    *,
+    longest: int,
+    by_user: bool,
+    cache: Path,
+    census: Census | None = None,
+    done: Callable[[int], None] | None = None,
+    most_examples: int = MOST_EXAMPLES,
+    slot_of: Callable[[str], int] | None = None,
+) -> LabelledUnits:
+    """Read this party's part of its shard for training: a document an example, all examples of a user one unit.
+
+    columns, targets: of `party.labelling`. longest: tokens in an example; longer ones are cut by `learning.batching`'s
+    rule. census: is given every document that was read, whether it made an example or not. done: is given the number of
+    units read so far. slot_of: is asked for the slot of every unit that has examples, by its id, which is not kept.
+    What became of a row depends on that row alone, and of a user's on the rows of that user alone; the order of two
+    units is the same whatever others there are.
+    Memory: `TokenRows`, 16 bytes an example and 64 a user, 4 a slot, and one chunk of text.
+
+    Raises `LabelError` for a label that the map or range does not have; `ShardError` like `party.shard.units`, and when
+    no row makes an example or, of a classifier, all are of one class; `learning.text.DataError`.
+    """
+    left_out = Skipped()
+    found = _examples(
+        shard, columns, targets, left_out, by_user=by_user, cache=cache, census=census, most_examples=most_examples
+    )
+    ids, stops, seconds, begins = array("i"), array("q", [0]), array("i"), array("q", [0])
+    labels, slots = array("d"), array("i")
+    read, truncated = 0, 0
+    for chunk in _chunks(found):
+        together = [example for unit in chunk for example in unit.examples]
+        second = None if columns.second is None else [example.second or "" for example in together]
+        encoded = encode(tokenizer, [example.first for example in together], second, longest=longest)
+        truncated += encoded.truncated
+        for row, example in zip(encoded.rows, together, strict=True):
+            ids.frombytes(row.ids.tobytes())
+            stops.append(len(ids))
+            seconds.append(row.second)
+            labels.append(_label(targets, example))
+        if by_user:
+            begins.extend(np.cumsum([len(unit.examples) for unit in chunk]) + begins[-1])
+        if slot_of is not None:
+            slots.extend(slot_of(unit.id) for unit in chunk)
+        read += len(chunk)
+        if done is not None:
+            done(read)
+    _check(shard, targets, labels, left_out)
+    rows = TokenRows(*(np.frombuffer(each, each.typecode) for each in (ids, stops, seconds)))
+    members = [range(*ends) for ends in pairwise(begins)] if by_user else None
+    numbers = np.frombuffer(labels)
+    typed = numbers.astype(np.int64) if isinstance(targets, LabelMap) else numbers.astype(np.float32)
+    places = None if slot_of is None else np.frombuffer(slots, np.int32)
+    whole = LabelledUnits(rows, typed, members, truncated, left_out, places)
+    _tell(whole, longest)
+    return whole
+
+
+def tell_if_few(units: int, *, needed: int, why: str) -> None:
+    """Say in the party's own log, and to nobody else, that the shard has fewer units than were counted on.
+
+    units: private. needed: public, [policy] declared_size or a figure of the plan; why: which of them it is. Nothing is
+    refused for it: a refusal would tell the coordinator what the shard holds.
+    """
+    if units < needed:
+        log.warning(
+            "the shard has %s units, fewer than the %s of %s. What is promised holds as it stands; the noise is larger "
+            "beside so little text. Add text, or declare fewer.",
+            f"{units:,}",
+            f"{needed:,}",
+            why,
+        )
+
+
+def _examples(
+    shard: ShardTable,
+    columns: TextColumns,
+    targets: LabelMap | ScoreRange,
+    left_out: Skipped,
+    *,
+    by_user: bool,
+    cache: Path,
+    census: Census | None,
+    most_examples: int,
+) -> Iterator[_Unit]:
+    """The units that have examples, with these."""
+
+    found = units(
+        shard,
+        "document",
+        by_user=by_user,
+        cache=cache,
+        skipped=left_out,
+        noted=noting(census, columns),
+        columns=columns,
+    )
+    for unit in found:
+        try:
+            made = list(examples(unit.rows, columns, targets, left_out))
+        except LabelError as error:
+            if shard.labels is None:
+                raise
+            # What this party's file says of its column is not in the plan, and so not for the coordinator.
+            raise LabelError(
+                f"{error} That map is [shard] labels and values of this party's own file.",
+                "A label is outside the map that this party's own file states. Correct the rows, or that map.",
+            ) from None
+        if len(made) > most_examples:
+            left_out.reasons[BEYOND] += len(made) - most_examples
+        if made:
+            yield _Unit(unit.id, made[:most_examples])
+
+
+def noting(census: Census | None, columns: TextColumns | None) -> Callable[[Document], None]:
+    """What puts a document that was read into a census, with all that is text of it."""
+
+    def noted(document: Document) -> None:
+        if census is not None:
+            census.note(document)
+            second = columns.second if columns is not None else None
+            text = "" if second is None else document.fields.get(second, "")
+            if text.strip():  # it is text of the record as the first is, and another shard may call it the first
+                census.note(dataclasses.replace(document, text=text))
+
+    return noted
+
+
+def _chunks(found: Iterator[_Unit]) -> Iterator[list[_Unit]]:
+    """Units in groups bounded in examples and in characters; a unit is in one group."""
+    chunk: list[_Unit] = []
+    held, characters = 0, 0
+    for unit in found:
+        chunk.append(unit)
+        held += len(unit.examples)
+        characters += sum(len(example.first) + len(example.second or "") for example in unit.examples)
+        if held >= _CHUNK_EXAMPLES or characters >= _CHUNK_CHARACTERS:
+            yield chunk
+            chunk, held, characters = [], 0, 0
+    if chunk:
+        yield chunk
+
+
+def _label(targets: LabelMap | ScoreRange, example: Example) -> float:
+    return example.target if isinstance(targets, LabelMap) else targets.standard(example.target)
+
+
+def _check(shard: ShardTable, targets: LabelMap | ScoreRange, labels: Sequence[float], left_out: Skipped) -> None:
+    """Raises `ShardError` for labels from which nothing can be learned: none, or all of one class."""
+    if not labels:
+        raise ShardError(
+            f'the shard has no example: in source "{shard.source}" every row was left out ({_reasons(left_out)}). Name '
+            "the columns that hold texts and labels."
+        )
+    if isinstance(targets, LabelMap) and all(label == labels[0] for label in labels):
+        raise ShardError(
+            f'the shard has one class only: in source "{shard.source}" every label is '
+            f"{targets.names[int(labels[0])]!r}. Use a part of the source with two classes or more."
+        )
+
+
+def _tell(read: LabelledUnits, longest: int) -> None:
+    if read.truncated:
+        log.warning(
+            "%s of %s examples are longer than %s tokens and were cut.",
+            f"{read.truncated:,}",
+            f"{len(read.rows):,}",
+            f"{longest:,}",
+        )
+    if read.left_out.total:
+        log.warning("rows were left out: %s.", _reasons(read.left_out))
+
+
+def _reasons(left_out: Skipped) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in left_out.reasons.most_common())

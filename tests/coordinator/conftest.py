@@ -1,0 +1,193 @@
+"""Runs of text classifiers among parties that are nodes of this process, for the tests of this room."""
+
+import asyncio
+import json
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordinator import api
+from coordinator.launchers import PartyAddress
+from coordinator.link import GrpcLink
+from coordinator.plan import plan_of
+from party import work
+from party.accounts import open_account, read_account
+from party.config import check_config
+from party.node import start
+from party.runs import private_folder
+from party.training import Training
+
+FILLERS = ("film", "was", "plot", "actor", "and", "very", "slow", "fast", "end", "start", "story", "we", "saw", "it")
+UNITS = 240
+ALONE = threading.Lock()
+"""Loading a model changes what all threads share for a while: two at once leave it changed."""
+
+
+class Here:
+    """A launcher of nodes in a thread of this process, which train in threads of their own.
+
+    changes: of tables of a party's file, by its name. asked: what parties were to train, as `(party, operation)`, in
+    order. before: is called with both first, in a thread. stays: whether nodes outlive the coordinator that had them
+    launched, as those of parties elsewhere do; `end` then ends them.
+    """
+
+    def __init__(self):
+        self.stays = False
+        self.changes = {}
+        self.asked = []
+        self.before = None
+        self.nodes = {}
+        self._loop = None
+        self._keeps = {}
+
+    @contextmanager
+    def launch(self, request):
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever)
+            self._thread.start()
+        try:
+            for name in request.parties.keys() - self.nodes.keys():
+                self.nodes[name] = self.wait(self._start(name, request.parties[name], request))
+            yield tuple(PartyAddress(name, self.nodes[name].address, f"token {name}") for name in request.parties)
+        finally:
+            if not self.stays:
+                self.end()
+
+    def end(self):
+        """End every node. Idempotent."""
+        if self._loop is not None:
+            for name in list(self.nodes):
+                self.kill(name)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+            self._loop = None
+            self._keeps.clear()
+
+    async def _start(self, name, tables, request):
+        merged = {
+            key: value | self.changes.get(name, {}).get(key, {}) for key, value in tables.items() if key != "name"
+        }
+        own = {"name": name, "listen": "127.0.0.1:0", "folder": str((request.folder / name).absolute())}
+        config = check_config(merged | own, name)
+        home = config.home(request.base)
+        if not config.policy.simulation and read_account(home / "ledger.sqlite", config.lineage) is None:
+            private_folder(home)
+            policy = config.policy
+            open_account(home, config.lineage, epsilon=policy.epsilon, delta=policy.delta, simulation=False)
+        return await start(config, token=f"token {name}", issued=request.issued[name], base=request.base)
+
+    def wait(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+
+    def kill(self, name):
+        """End a party's node, from any thread but its own."""
+        if name in self.nodes:
+            self.wait(self.nodes.pop(name).stop())
+
+    def trained(self, job):
+        """Do a job in this process."""
+        from party.stepping import Kept
+
+        with ALONE:
+            kept = self._keeps.setdefault(Path(job.result).parent, Kept()) if job.stays else None
+            return work.attempt(job, lambda percent: None, kept)
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    """The launcher of every run of this test, whose home is its own."""
+    monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
+    with launching(monkeypatch) as found:
+        yield found
+
+
+@contextmanager
+def launching(monkeypatch):
+    found = Here()
+
+    async def trains(training, job):
+        return await asyncio.to_thread(found.trained, job)
+
+    train = GrpcLink.train
+
+    async def asks(link, request, heard):
+        found.asked.append((link.name, request.operation_id))
+        if found.before is not None:
+            await asyncio.to_thread(found.before, link.name, request.operation_id)
+        return await train(link, request, heard)
+
+    monkeypatch.setattr(GrpcLink, "train", asks)
+    monkeypatch.setattr(Training, "_work", trains)
+    monkeypatch.setattr(api, "find_launcher", lambda name: found)
+    yield found
+    found.end()
+
+
+@pytest.fixture(scope="module")
+def here_for_all(tmp_path_factory):
+    """The same for all tests of a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONCLAVE_HOME", str(tmp_path_factory.mktemp("home")))
+        with launching(patch) as found:
+            yield found
+
+
+@pytest.fixture(scope="session")
+def opinions(tmp_path_factory):
+    """A folder of labelled text in which one word decides: `films.jsonl` of the parties, `public.jsonl`."""
+    folder = tmp_path_factory.mktemp("opinions")
+    rng = np.random.default_rng(0)
+
+    def rows(count):
+        for _ in range(count):
+            label = int(rng.integers(2))
+            words = [*rng.choice(FILLERS, rng.integers(3, 7)), ("bad", "good")[label]]
+            rng.shuffle(words)
+            yield {"text": " ".join(words), "second": " ".join(rng.choice(FILLERS, 3)), "mood": str(label)}
+
+    for name, count in (("films", UNITS), ("public", 60)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(count)))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def classifier_tables(opinions, tiny_bert):
+    """`classifier_tables(recipe, ...)`: tables of a plan of four parties; keywords change settings of tables."""
+
+    def makes(recipe="dp_sgd", **changes):
+        found = {
+            "run": {"name": "demo", "recipe": recipe, "seed": 7},
+            "privacy": {"epsilon": 8.0, "delta": 1e-5, "declared_size": UNITS, "noise_multiplier": 1.5},
+            "federation": {
+                "launch": "ray",
+                "retry_seconds": 0.5,
+                "shards": {
+                    "source": str(opinions / "films.jsonl"),
+                    "label": "mood",
+                    "split": {"by": "hash", "parties": 4},
+                },
+            },
+            "text": {"labels": ["negative", "positive"], "values": ["0", "1"], "longest": 16},
+            "model": {"name": str(tiny_bert)},
+            "dp_sgd": {"steps": 4, "batch": 60, "learning_rate": 0.1},
+            "evaluation": {"source": str(opinions / "public.jsonl"), "label": "mood"},
+        }
+        if recipe == "pate":
+            queries = {"queries": 20, "teachers_per_party": 5, "epochs": 3}
+            found["pate"] = {"source": str(opinions / "public.jsonl")} | queries
+        for name, table in changes.items():
+            found[name] = found.get(name, {}) | table
+        return found
+
+    return makes
+
+
+@pytest.fixture(scope="session")
+def classifier_plan(classifier_tables):
+    """The plan of `classifier_tables`."""
+    return lambda recipe="dp_sgd", **changes: plan_of(classifier_tables(recipe, **changes))

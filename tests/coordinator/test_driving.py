@@ -1,0 +1,107 @@
+"""Driving a run whose store was damaged: what cannot be what was written is said in a sentence."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+
+from coordinator.driving import Drive, cancelled, leave, plan_hash_of
+from coordinator.errors import RunError
+from coordinator.store import RunIndex
+
+NAMES = ("north", "south")
+ODD = [None, 3, "?", [], {}, [[]], {"parties": "north"}, float("nan")]
+
+
+@pytest.fixture
+def drive(tmp_path):
+    """A run of two parties that answered, and what drives it; its parties are mocks."""
+    store = RunIndex(tmp_path / "home").add("demo", b"h" * 32, None)
+    store.note(student=str(tmp_path / "student"), base=str(tmp_path))
+    with store.stage("aggregate") as result:
+        result |= {"parties": list(NAMES), "present": {"answers": 2}}
+    with store.stage("attest") as result:
+        result |= {"signed": {}, "missing": {"south": "went away"}}
+    bound = SimpleNamespace(
+        releases=(SimpleNamespace(name="answers", rows=5), SimpleNamespace(name="training", rows=0)),
+        plan=SimpleNamespace(federation=SimpleNamespace(names=NAMES)),
+        binding=None,
+    )
+    yield Drive(bound, Mock(), SimpleNamespace(identity=None), Mock(), tmp_path, store, Mock(), Mock())
+    store.close()
+
+
+def test_what_was_kept_is_what_was_written(drive, tmp_path):
+    assert drive._kept() == (NAMES, {"answers": 2})
+    assert drive.student_folder == tmp_path / "student"
+    assert plan_hash_of(drive.store) == b"h" * 32
+    assert drive._seal().not_attested == {"south": "went away"}
+
+
+@pytest.mark.parametrize("odd", [odd for odd in ODD if odd != "?"])
+def test_a_place_that_is_none_is_a_damaged_run(drive, odd):
+    drive.store.note(student=odd, base=odd)
+    with pytest.raises(RunError, match="is damaged"):
+        _ = drive.student_folder
+    with pytest.raises(RunError, match="is damaged"):
+        cancelled(drive.store, drive.launcher, drive.own)
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_plan_or_its_hash_that_is_none_is_a_damaged_run(drive, odd):
+    drive.store.note(plan=odd, plan_hash=odd)
+    with pytest.raises(RunError, match="is damaged"):
+        leave(drive.store, drive.launcher, Path(), drive.own)
+    with pytest.raises(RunError, match="is damaged"):
+        plan_hash_of(drive.store)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *ODD,
+        {"parties": "north", "present": {"answers": 2}},
+        {"parties": ["north", "east"], "present": {"answers": 2}},
+        {"parties": [["north"]], "present": {"answers": 2}},
+        {"parties": ["north"], "present": {}},
+        {"parties": ["north"], "present": {"answers": 0}},
+        {"parties": ["north"], "present": {"answers": "many"}},
+    ],
+)
+def test_sums_of_nobody_are_a_damaged_run(drive, odd):
+    drive.store._finish("aggregate", odd)
+    with pytest.raises(RunError, match="is damaged"):
+        drive._kept()
+
+
+@pytest.mark.parametrize("odd", [*ODD, {"signed": {"north": {"payload": "?"}}, "missing": {}}, {"signed": {}}])
+def test_statements_that_are_none_are_a_damaged_run(drive, odd):
+    drive.store._finish("attest", odd)
+    with pytest.raises(RunError, match="is damaged"):
+        drive._seal()
+
+
+def test_a_run_that_was_resumed_an_odd_number_of_times_is_a_damaged_run(drive):
+    drive.store.note(resumed="often")
+    with pytest.raises(RunError, match="is damaged"):
+        drive.to_the_end()
+
+
+def test_one_that_is_interrupted_while_it_notes_that_it_was_overtaken_says_that_it_was(drive, monkeypatch):
+    overtaken = RunError("another coordinator took this run over while this one did not move; it stopped here.")
+
+    def noted(self, status, error):
+        raise KeyboardInterrupt
+
+    def stages(self):
+        store = self.store
+        monkeypatch.setattr(type(self), "_note", noted)
+        monkeypatch.setattr(store, "note", Mock(side_effect=overtaken))
+        raise overtaken
+
+    monkeypatch.setattr(Drive, "_stages", stages)
+    plan = SimpleNamespace(privacy=SimpleNamespace(epsilon=1.0), federation=drive.bound.plan.federation)
+    drive.bound.plan, drive.bound.private = plan, False
+    with pytest.raises(RunError, match="another coordinator took this run over"):
+        drive.to_the_end()

@@ -1,0 +1,224 @@
+"""A text model that one party trains alone: charged before it begins, resumed under its own noise, given once."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from aggregation.errors import ConclaveError
+from aggregation.noise import NoiseStream
+from learning.adapting import Lora, adapt, flatten, unflatten
+from learning.batching import encode, encode_documents, losses
+from learning.encoders import classifier, language_model
+from learning.labelled import LabelMap
+from learning.private_training import Optimisation, train_private
+from learning.schedules import Schedule
+from learning.text_units import TextUnits
+from party import text_training
+from party.accounts import read_account
+from party.keys import insecure_key
+from party.mechanisms import mechanism_of
+from party.policy import admit, event_of
+from protos.conclave.v1 import party_pb2, plan_pb2
+from protos.digest import artefact_digest
+from protos.refusal import Reason, Refusal
+
+pytestmark = pytest.mark.usefixtures("trains_here")
+
+HEAD = 2 * 32 + 2
+PUBLIC = ("the plot was very dull", "not a story", "and the end")
+SETTINGS = Optimisation(4.0, 0.1, "sgd", Schedule("constant"), 0.9, 0.0)
+
+
+@pytest.fixture
+def weights(descent):
+    """Makes a release of weights that one party trains alone."""
+    return lambda parameters=HEAD, **more: descent("weights", parameters, weights=True, **more)
+
+
+@pytest.fixture
+def charged(tmp_path):
+    """What the party's ledger charges: names and events."""
+
+    def reads():
+        account = read_account(tmp_path / "north.party/ledger.sqlite", "north")
+        return [(each.release, each.event) for each in account.reservations]
+
+    return reads
+
+
+async def refused(waiting):
+    with pytest.raises(Refusal) as refusal:
+        await waiting
+    return refusal.value
+
+
+async def parameters_of(caller, width, batch=0):
+    (block,) = await caller.answer(caller.batch(batch, 0, 1, "weights"), columns=width)
+    return block[0].view(np.float32)
+
+
+def trained(model, units, mechanism):
+    """What training gives, by the learning room alone."""
+    stream = NoiseStream.from_key(insecure_key(7, "north", "weights"))
+    train_private(model, units, losses, mechanism, SETTINGS, stream=stream)
+    return flatten(model).numpy()
+
+
+async def test_the_weights_are_those_of_private_training_and_the_same_ever_after(
+    learner, weights, films, pooled, charged
+):
+    release = weights()
+    caller = await learner(release)
+    model, tokenizer = classifier(str(pooled), LabelMap(("no", "yes")), seed=7)
+    adapt(model, "head", seed=7)
+    start = flatten(model).numpy() + 0.1
+    unflatten(model, torch.from_numpy(start))
+    rows = films()
+    texts = encode(tokenizer, [text for text, _ in rows], longest=16).rows
+    labels = torch.tensor([["no", "yes"].index(label) for _, label in rows])
+    expected = trained(model, TextUnits(model.config, texts, labels), mechanism_of(release))
+
+    assert charged() == []
+    await caller.train_alone(caller.model, start)
+    assert charged() == [("weights", event_of(release))]
+    found = await parameters_of(caller, HEAD)
+    assert np.abs(expected - start).max() > 0.1
+    np.testing.assert_allclose(found, expected, atol=0.02)  # of rounded sums on a grid of 400 levels
+    await caller.train_alone(caller.model, start)
+    again = await parameters_of(caller, HEAD)
+    assert again.tobytes() == found.tobytes()
+    assert charged() == [("weights", event_of(release))]
+    refusal = await refused(caller.train_alone(caller.model, start, operation="weights-1"))
+    assert refusal.reason == Reason.CONFLICT
+
+
+async def test_a_training_that_was_lost_goes_on_under_its_own_noise_and_is_charged_once(
+    learner, weights, charged, monkeypatch, tmp_path
+):
+    start = np.zeros(HEAD, np.float32)
+    caller = await learner(weights(steps=6), insecure_reproducible_noise=False)
+    kept, steps = text_training.train_private, []
+
+    def lost(*given, on_step, **more):
+        def counted(done):
+            steps.append(done)
+            on_step(done)
+            if len(steps) == 4:
+                raise ConclaveError("it was ended.")
+
+        return kept(*given, on_step=counted, checkpoint_steps=3, **more)
+
+    monkeypatch.setattr(text_training, "train_private", lost)
+    keys = []
+    original = caller.node._paid
+
+    async def paid(*given):
+        job = await original(*given)
+        keys.append(job.text.key)
+        return job
+
+    monkeypatch.setattr(caller.node, "_paid", paid)
+    assert "it was ended" in (await refused(caller.train_alone(caller.model, start))).sentence
+    await caller.train_alone(caller.model, start)
+    assert len(set(keys)) == 1
+    assert steps == [1 / 6, 2 / 6, 3 / 6, 4 / 6, 4 / 6, 5 / 6, 1.0]
+    assert len(charged()) == 1
+    assert np.isfinite(await parameters_of(caller, HEAD)).all()
+    assert not list((tmp_path / "north.party/runs/run-1").glob("*.checkpoint"))
+
+
+async def test_what_was_answered_from_and_lost_is_not_trained_again(learner, weights, tmp_path):
+    caller = await learner(weights())
+    await caller.train_alone(caller.model, np.zeros(HEAD))
+    (tmp_path / "north.party/runs/run-1/weights.operation.json").unlink()
+    await caller.train_alone(caller.model, np.zeros(HEAD))  # nothing of it had left
+    await parameters_of(caller, HEAD)
+    (tmp_path / "north.party/runs/run-1/weights.operation.json").unlink()
+    refusal = await refused(caller.train_alone(caller.model, np.zeros(HEAD)))
+    assert refusal.reason == Reason.CONFLICT
+
+
+@pytest.mark.parametrize("unit", [plan_pb2.UNIT_RECORD, plan_pb2.UNIT_USER])
+async def test_a_domain_classifier_learns_this_partys_text_against_public_text(learner, weights, films, pooled, unit):
+    release = weights(sampling_probability=1.0)
+    caller = await learner(release, labelled=None, unit=unit, epsilon=1e9, policy={"epsilon": 1e9})
+    texts = json.dumps(PUBLIC).encode()
+    await caller.provide(texts, kind="texts")
+    await caller.train_alone(
+        caller.model, np.zeros(HEAD), objective=party_pb2.OBJECTIVE_DOMAIN, texts_sha256=artefact_digest(texts)
+    )
+    model, tokenizer = classifier(str(pooled), LabelMap(("private", "public")), seed=7)
+    adapt(model, "head", seed=7)
+    unflatten(model, torch.zeros(HEAD))
+    rows = encode(tokenizer, [*(text for text, _ in films()), *PUBLIC], longest=16).rows
+    members = [[0, 3, 6], [1, 4, 7], [2, 5], [8], [9], [10]] if unit == plan_pb2.UNIT_USER else None
+    units = TextUnits(model.config, rows, torch.tensor([0] * 8 + [1] * 3), members=members)
+    expected = trained(model, units, mechanism_of(release))
+    np.testing.assert_allclose(await parameters_of(caller, HEAD), expected, atol=0.02)
+    assert np.abs(expected).max() > 0.2
+
+
+@pytest.mark.parametrize("how", ["lora", "full"])
+async def test_a_language_model_is_trained_without_labels(learner, weights, films, tiny_gpt2, how):
+    model, tokenizer = language_model(str(tiny_gpt2))
+    adapt(model, how, seed=7, lora=Lora(2, 4))
+    start = flatten(model).numpy()
+    release = weights(len(start), sampling_probability=1.0, noise_multiplier=0.5, steps=2, levels=4000)
+    caller = await learner(
+        release, folder=tiny_gpt2, labelled=None, epsilon=1e9, policy={"epsilon": 1e9}, shard={"label": None},
+        model={"adapt": {"lora": party_pb2.ADAPT_LORA, "full": party_pb2.ADAPT_FULL}[how]},
+    )  # fmt: skip
+    await caller.train_alone(caller.model, start, objective=party_pb2.OBJECTIVE_LANGUAGE)
+    texts = encode_documents(tokenizer, [text for text, _ in films()], longest=16).rows
+    expected = trained(model, TextUnits(model.config, texts, None), mechanism_of(release))
+    found = await parameters_of(caller, len(start))
+    assert np.abs(expected - start).max() > 1e-3
+    np.testing.assert_allclose(found, expected, atol=np.abs(expected - start).max() / 20)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"objective": party_pb2.OBJECTIVE_UNSPECIFIED}, "an objective is not said"),
+        ({"objective": party_pb2.OBJECTIVE_DOMAIN}, "the texts were never provided"),
+        ({"descent": party_pb2.Descent(learning_rate=0.1)}, "an optimiser is not said"),
+        ({"descent": party_pb2.Descent(learning_rate=float("nan"))}, "learning_rate = nan makes no sense"),
+        ({"release": "steps.0"}, "is not one that text_model can give"),
+    ],
+)
+async def test_a_training_that_makes_no_sense_is_refused_before_it_is_charged(
+    learner, weights, descent, charged, change, says
+):
+    caller = await learner(weights(), descent())
+    refusal = await refused(caller.train_alone(caller.model, np.zeros(HEAD), **change))
+    assert says in refusal.sentence
+    assert charged() == []
+
+
+@pytest.mark.parametrize(
+    ("causal", "adapts", "says"),
+    [
+        (True, party_pb2.ADAPT_HEAD, "A gpt2 language model has no head apart from its embeddings"),
+        (False, party_pb2.ADAPT_FULL, "The checkpoint that was provided lacks"),
+    ],
+)
+async def test_a_model_without_what_is_to_be_trained_is_named(learner, weights, tiny_gpt2, causal, adapts, says):
+    caller = await learner(weights(), folder=tiny_gpt2 if causal else None, model={"adapt": adapts}, labelled=None)
+    refusal = await refused(caller.train_alone(caller.model, np.zeros(HEAD), objective=party_pb2.OBJECTIVE_LANGUAGE))
+    assert refusal.reason == Reason.TRAINING
+    assert says in refusal.sentence
+
+
+def test_weights_leave_where_the_party_says_so_and_the_aggregator_is_trusted(terms, config, weights):
+    plan = {"recipe": "dp_sgd", "epsilon": 100.0}
+    own = {"recipes": ["dp_sgd"], "weights": True, "epsilon": 200.0}
+    assert admit(terms(releases=[weights()], **plan), config(policy=own)) is None
+    with pytest.raises(Refusal) as refusal:
+        admit(terms(releases=[weights()], **plan), config(policy=own | {"weights": False}))
+    assert (refusal.value.reason, refusal.value.rule) == (Reason.POLICY, "weights")
+    secure = {"trust": plan_pb2.TRUST_SECURE_SUM, "parties": ["north", "south", "west"], "colluders": 2}
+    with pytest.raises(Refusal, match="parameters of one party's model, under a secure sum") as refusal:
+        admit(terms(releases=[weights()], **plan, **secure), config(policy=own))
+    assert refusal.value.reason == Reason.PLAN
