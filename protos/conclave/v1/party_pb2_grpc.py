@@ -5,7 +5,7 @@ import warnings
 
 from protos.conclave.v1 import party_pb2 as protos_dot_conclave_dot_v1_dot_party__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.83.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
