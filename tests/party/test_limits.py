@@ -169,7 +169,7 @@ async def test_a_call_that_ends_without_its_request_is_refused(opened):
     assert refusal_of(error.value).reason == Reason.REQUEST
 
 
-@pytest.mark.parametrize("verb", ["Check", "List", "Watch"])
+@pytest.mark.parametrize("verb", ["Check", "Watch"])
 async def test_the_health_of_a_node_is_nothing_to_strangers_or_garbage(opened, caplog, verb):
     caller = await opened()
     ask = caller.channel.unary_unary(f"/grpc.health.v1.Health/{verb}")
