@@ -21,7 +21,7 @@ from learning.text import held, silence_of
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-Kind = Literal["encoder", "classifier", "language model"]
+Kind = Literal["encoder", "classifier", "language model", "masked language model"]
 Found = TypeVar("Found")
 
 PACKAGED: Final = "all-MiniLM-L6-v2"
@@ -32,6 +32,7 @@ _AUTO: Final = {
     "encoder": "AutoModel",
     "classifier": "AutoModelForSequenceClassification",
     "language model": "AutoModelForCausalLM",
+    "masked language model": "AutoModelForMaskedLM",
 }
 
 
