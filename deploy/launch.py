@@ -24,12 +24,13 @@ _PREFIX: Final = "conclave-ray-"
 START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 5.0
 
-_QUIET: Final = {
+QUIET: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_AUTO_CONNECT": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_AUTH_MODE": "token",
 }
+"""What Ray is told wherever it is started: to report to nobody, to join nothing, and to ask who calls."""
 
 
 _TOKEN: Final = secrets.token_hex(32)
@@ -61,7 +62,7 @@ class RayLauncher:
 def _launched(request: LaunchRequest) -> Iterator[tuple[PartyAddress, ...]]:
     request.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     request.folder.chmod(0o700)
-    with _embedded(len(request.parties)) as ray:
+    with embedded(len(request.parties)) as ray:
         actors: dict[str, Any] = {}
         try:
             yield _start(ray, request, actors)
@@ -111,9 +112,9 @@ def _stop(ray: Any, actors: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _embedded(parties: int) -> Iterator[Any]:
+def embedded(parties: int) -> Iterator[Any]:
     """A Ray of this process alone, in a private folder that is removed with it."""
-    with _environment(_QUIET | {"RAY_AUTH_TOKEN": _TOKEN}):
+    with environment(QUIET | {"RAY_AUTH_TOKEN": _TOKEN}):
         import ray
 
         if ray.is_initialized():
@@ -168,7 +169,7 @@ def _runs(process: int) -> bool:
 
 
 @contextmanager
-def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
+def environment(wanted: Mapping[str, str]) -> Iterator[None]:
     """Set variables for this process and those it starts meanwhile; those that Ray sets are taken back as well."""
     before = {name: os.environ.get(name) for name in (*wanted, *_SET_BY_RAY)}
     os.environ.update(wanted)
