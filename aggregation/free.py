@@ -1,4 +1,4 @@
-"""Answers that cost nothing: of teachers whose training was paid for, so that whatever they say is post-processing."""
+"""Answers that cost nothing: of models whose training was paid for, so that whatever they say is post-processing."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,6 +26,9 @@ class FreeAnswers:
     It holds only if every teacher that answers is the result of the release `after`, whose event was charged before
     its training began, and of public values. The grid only makes the numbers travel as all others do: vectors are
     clipped to `clip` and rounded to clip/levels, which costs nothing and hides nothing.
+
+    A domain classifier's scores of public texts are such answers: one teacher a party, and as its one hidden state of
+    width 1 the probability that a text is the party's own, with a clip of 1.
 
     classes: words a vote may name, 0 without votes. layers, width: of the hidden states, layers 0 without them.
     levels: grid units in `clip`; a vote counts 1. Raises `ConclaveError` when there is neither, or for a number out of

@@ -4,7 +4,6 @@ A classifier learns from its own units and from public values alone: the model i
 texts that are asked. So one unit more or less changes one of them, and with it one vote a text.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from learning.schedules import Schedule
 from party.errors import TrainingError
 from party.job import Job, TextWork
 from party.labelling import columns_of, targets_of
+from party.public_texts import public_texts
 from party.reading import LabelledUnits, labelled_units, tell_if_few
 from party.shard import slot
 from party.text_reading import census_of
@@ -156,26 +156,11 @@ class Learner:
 
 
 def public_rows(path: Path, tokenizer: "PreTrainedTokenizerBase", *, pairs: bool, longest: int) -> list[Tokens]:
-    """The public texts that were provided, tokenised in their order: a JSON list of texts, or of lists of two.
-
-    Raises `TrainingError` where they are something else, or none.
-    """
-    wanted = "lists of two texts" if pairs else "texts"
-    try:
-        given = json.loads(path.read_bytes())
-    except ValueError:
-        given = None
-    if not isinstance(given, list) or not given or not all(_is_text(each, pairs=pairs) for each in given):
-        raise TrainingError(f"the texts that were provided are no JSON list of {wanted}. Start the run again.")
+    """The public texts that were provided, tokenised in their order. Raises like `public_texts`."""
+    given = public_texts(path, pairs=pairs)
     first = [each[0] if pairs else each for each in given]
     second = [each[1] for each in given] if pairs else None
     return encode(tokenizer, first, second, longest=longest).rows
-
-
-def _is_text(each: object, *, pairs: bool) -> bool:
-    if not pairs:
-        return isinstance(each, str)
-    return isinstance(each, list) and len(each) == 2 and all(isinstance(one, str) for one in each)
 
 
 def _read(

@@ -74,6 +74,9 @@ class TextWork:
     their names when the model is loaded. labelled: the plan's message in hexadecimal, empty where text alone is read.
     parameters: where the start lies, float32, empty for the model's own. key: 32 secret bytes in hexadecimal, of a
     step's sample, of a private training's samples and noise, or of who is in which teacher. texts: public ones.
+    second: the column of second texts, which a domain classifier of pairs reads beside the first; empty otherwise.
+    training: of `text_model` the release, in hexadecimal, whose event pays. scored: the texts that the model is to
+    score, empty where its parameters are asked.
     """
 
     kind: Literal["step", "text_model", "ensemble"]
@@ -89,6 +92,9 @@ class TextWork:
     key: str = ""
     objective: Literal["labels", "domain", "language"] = "labels"
     texts: str = ""
+    second: str = ""
+    training: str = ""
+    scored: str = ""
     teachers: int = 0
     descent: Descent | None = None
 

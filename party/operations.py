@@ -16,7 +16,7 @@ async def is_claimed(ledger: Ledger, run: Run, release: plan_pb2.Release, attemp
         return await ledger.used(run.id, release.name, attempt)
     if is_weights(release):  # charged before it is trained
         return await ledger.claimed(run.id, release.name)
-    return await ledger.reserved(run.id, release.name)
+    return await ledger.reserved(run.id, release.name) or bool(await ledger.attempted(run.id, release.name))
 
 
 def check_step(run: Run, release: plan_pb2.Release, attempt: int) -> None:
@@ -39,6 +39,6 @@ def paid_before(job: Job) -> plan_pb2.Release | None:
     match job:
         case Job(teaching=Teaching(training=training)) if training:
             return release_of(training)
-        case Job(text=TextWork(kind="text_model")):
-            return release_of(job.release)
+        case Job(text=TextWork(kind="text_model", training=training)):
+            return release_of(training)
     return None

@@ -18,7 +18,7 @@ from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
 from party.config import PartyConfig
 from party.labelling import admit_labelled
-from party.mechanisms import Named, broken, is_weights, mechanism_of, shares_of
+from party.mechanisms import Named, broken, mechanism_of, shares_of
 from party.steps import MOST_STEPS, charged
 from protos.certificates import PARTY_NAME, IdentityError, fingerprint, read_certificate
 from protos.conclave.v1 import party_pb2, plan_pb2
@@ -277,11 +277,6 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
             )
         case FreeAnswers():
             _admit_free(release, mechanism, terms)
-    if is_weights(release) and terms.privacy.trust != plan_pb2.TRUST_TRUSTED_AGGREGATOR:
-        raise broken(
-            f"release {release.name} sends the parameters of one party's model, under a secure sum that shows the "
-            "coordinator nothing but sums"
-        )
     if release.weights and not config.policy.weights:
         raise _against("weights", f"weights = false; release {release.name} sends the parameters of a model")
     event = event_of(release)
@@ -295,7 +290,11 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
 
 
 def _admit_steps(release: plan_pb2.Release, mechanism: Named) -> None:
-    """Steps are of gradients, and only in steps is the noise of several parties theirs together."""
+    """Steps are of gradients, and only in steps is the noise of several parties theirs together.
+
+    So the parameters of a model that one party trained alone have all the noise that is charged, and no sum has to
+    complete it: they may leave, where the policy says so, under a secure sum as under a trusted aggregator.
+    """
     if not isinstance(mechanism, GradientMechanism):
         if release.stepped:
             raise broken(f"release {release.name} is taken in steps and has no gradients")
@@ -329,10 +328,19 @@ def _admit_size(mechanism: CountsMechanism | VectorMechanism, config: PartyConfi
 
 
 def _admit_free(release: plan_pb2.Release, mechanism: FreeAnswers, terms: plan_pb2.Terms) -> None:
-    """Answers are free only after a training that the same terms charge, and under no other name."""
+    """Answers are free only after a training that the same terms charge, and under no other name.
+
+    Nothing else of that training may leave: it has one noise key, under which another start or other texts would be a
+    second training that nobody paid for.
+    """
     paid = [each for each in terms.releases if each.name == mechanism.after]
     if not paid or not isinstance(mechanism_of(paid[0]), GradientMechanism):
         raise broken(f"release {release.name} is free after {mechanism.after[:40]!r}, which trains nothing privately")
+    if paid[0].weights or paid[0].stepped:
+        raise broken(
+            f"release {release.name} is free after {mechanism.after!r}, which gives its "
+            f"{'steps' if paid[0].stepped else 'parameters'} itself; one training is one release"
+        )
     if [each.free.after for each in terms.releases if each.HasField("free")].count(mechanism.after) > 1:
         raise broken(f"two releases are free after {mechanism.after!r}; one training is one set of teachers")
 

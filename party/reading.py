@@ -185,7 +185,7 @@ def _examples(
         by_user=by_user,
         cache=cache,
         skipped=left_out,
-        noted=noting(census, columns),
+        noted=noting(census, columns.second),
         columns=columns,
     )
     for unit in found:
@@ -205,13 +205,15 @@ def _examples(
             yield _Unit(unit.id, made[:most_examples])
 
 
-def noting(census: Census | None, columns: TextColumns | None) -> Callable[[Document], None]:
-    """What puts a document that was read into a census, with all that is text of it."""
+def noting(census: Census | None, second: str | None) -> Callable[[Document], None]:
+    """What puts a document that was read into a census, with all that is text of it.
+
+    second: the column of second texts, if it is read.
+    """
 
     def noted(document: Document) -> None:
         if census is not None:
             census.note(document)
-            second = columns.second if columns is not None else None
             text = "" if second is None else document.fields.get(second, "")
             if text.strip():  # it is text of the record as the first is, and another shard may call it the first
                 census.note(dataclasses.replace(document, text=text))

@@ -11,7 +11,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -35,7 +35,8 @@ _NO_USER: Final = "no user"
 class Unit:
     """What the guarantee is about: its id and its passages; no word pair reaches across passages.
 
-    rows: where columns were asked for, the documents of the passages, one each in their order; else none.
+    rows: where columns, or a second one, were asked for, the documents of the passages, one each in their order; else
+    none.
     """
 
     id: str
@@ -52,6 +53,7 @@ def units(
     skipped: Skipped | None = None,
     noted: Callable[[Document], None] | None = None,
     columns: TextColumns | None = None,
+    second: str | None = None,
 ) -> Iterator[Unit]:
     """The units of this party's part of its source, streamed.
 
@@ -59,7 +61,8 @@ def units(
     their pairs for a unit. by_user: all records of a user are one unit; they are gathered through files below `cache`
     (mode 0700), so memory holds about a 64th of the shard at a time. noted: is given every document of which anything
     is in this part, once, before its units come. columns: read these too, leave out rows without a label, and let units
-    carry their rows; for documents alone.
+    carry their rows; for documents alone. second: in their place, the one column that is read too: units carry their
+    rows, whatever that column holds.
 
     Raises `ShardError` when there is none, or when the settings cannot give such units; `learning.text.DataError` when
     the source cannot be read.
@@ -77,9 +80,13 @@ def units(
         )
     if columns is not None and record != "document":
         raise ShardError(f'a label belongs to a document, and a record is a {record}. Plan with record = "document".')
+    if second is not None and record != "document":
+        raise ShardError(f'a second text belongs to a document, and a record is a {record}. Plan with "document".')
     source = source_of(shard) if columns is None else labelled.source_of(source_of(shard), columns)
+    if second is not None:
+        source = replace(source, columns=(*source.columns, second))
     documents = read(source, cache, skipped)
-    rows = columns is not None
+    rows = columns is not None or second is not None
     if by_user:
         found = _by_user(shard, documents, cache, skipped, noted, rows=rows)
     else:

@@ -31,6 +31,7 @@ from aggregation.secure_sum.share import Inbox
 from party.answers import Answers, check_trained
 from party.ledger import Ledger
 from party.masking import keep_masked, kept_masked, masked_file, pieces, vector
+from party.mechanisms import is_weights
 from party.policy import event_of, times
 from party.runs import Run
 from party.steps import is_step
@@ -86,10 +87,15 @@ class Sums:
     async def round(self, run: Run, request: party_pb2.SecureSumRequest) -> AsyncGenerator[bytes, None]:
         """What this party says in one round; of the mask round, block by block.
 
-        Raises `Refusal`: SECURE_SUM for what the rules of the sum forbid, and as `Answers.block` does.
+        Raises `Refusal`: SECURE_SUM for what the rules of the sum forbid, PLAN for a party's model, and as
+        `Answers.block` does.
         """
         try:
             release = run.release(request.release)
+            if is_weights(release):
+                raise Refusal(
+                    Reason.PLAN, f"{release.name} gives one party's model, which is in no sum; ask by Answer."
+                )
             if request.round in (party_pb2.SUM_ROUND_DISCLAIM, party_pb2.SUM_ROUND_REFUND):
                 disclaims = request.round == party_pb2.SUM_ROUND_DISCLAIM
                 yield await (self._disclaim if disclaims else self._refund)(run, release, request)

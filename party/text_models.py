@@ -47,11 +47,13 @@ Progress = Callable[[int], None]
 class Ready:
     """What is trained, and on what.
 
-    trained: the model, or its last layer where that alone is trained and `units` are what it sees: its parameters in
-    the order of `learning.adapting` are those of the model. probe: what to try the model on; None for a layer that
-    needs no trial.
+    model: with its tokenizer; trained: it, or its own last layer where that alone is trained and `units` are what it
+    sees: its parameters in the order of `learning.adapting` are those of the model. probe: what to try the model on;
+    None for a layer that needs no trial.
     """
 
+    model: "PreTrainedModel"
+    tokenizer: "PreTrainedTokenizerBase"
     trained: nn.Module
     units: Units
     losses: Losses
@@ -95,10 +97,11 @@ def ready(job: Job, text: TextWork, progress: Progress) -> Ready:
         tell_if_few(read.own, needed=declared, why="[policy] declared_size")
     if head is None:
         units = TextUnits(model.config, read.rows, read.labels, members=read.members)
-        return Ready(model, units, losses, probe_of(model.config, classes))
+        return Ready(model, tokenizer, model, units, losses, probe_of(model.config, classes))
     assert read.labels is not None
     vectors = _vectors(model, read.rows, job, within(progress, 50, 100))
-    return Ready(head, FeatureUnits(vectors, read.labels, members=read.members), head_losses, None)
+    seen = FeatureUnits(vectors, read.labels, members=read.members)
+    return Ready(model, tokenizer, head, seen, head_losses, None)
 
 
 def begin(text: TextWork, trained: nn.Module, count: int, mechanism: GradientMechanism) -> None:

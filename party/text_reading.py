@@ -5,7 +5,7 @@ Whatever is counted here is private, as in `party.reading`.
 
 import logging
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,7 +31,10 @@ _CHUNK_CHARACTERS: Final = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class PlainUnits:
-    """Tokenised texts and, for every unit, where its own are; members: None where every text is a unit."""
+    """Tokenised texts and, for every unit, where its own are; members: None where every text is a unit.
+
+    Of records of two texts a unit has two examples, so that one release pays for both.
+    """
 
     rows: TokenRows
     members: Sequence[range] | None
@@ -53,7 +56,7 @@ def census_of(job: Job) -> Iterator[Census | None]:
 def take_census(job: Job) -> None:
     """Read the shard for its census alone. Raises `ConclaveError` when it cannot be used."""
     assert job.text is not None
-    shard, columns = job.shard_table, None
+    shard, columns, second = job.shard_table, None, job.text.second or None
     if job.text.labelled:
         columns = columns_of(plan_pb2.LabelledText.FromString(bytes.fromhex(job.text.labelled)), shard)
     with census_of(job) as census:
@@ -62,8 +65,9 @@ def take_census(job: Job) -> None:
             job.record,
             by_user=job.by_user,
             cache=Path(job.cache),
-            noted=noting(census, columns),
+            noted=noting(census, second if columns is None else columns.second),
             columns=columns,
+            second=second,
         )
         for _ in read:
             pass
@@ -72,11 +76,15 @@ def take_census(job: Job) -> None:
 def plain_units(
     job: Job, encode: Callable[[Sequence[str]], Encoded], *, longest: int, done: Callable[[int], None]
 ) -> PlainUnits:
-    """Read this party's part of its shard without labels: a record an example, all of a user's one unit.
+    """Read this party's part of its shard without labels: a text an example, a record or all of a user's one unit.
 
-    encode: from texts to tokens, `longest` in an example at most. done: is given the number of units read so far.
+    Where the job names a column of second texts, a record has two examples, each text by itself, or one where it has no
+    second. encode: from texts to tokens, `longest` in an example at most. done: is given the number of units read so
+    far. Of a unit the first `MOST_EXAMPLES` texts count.
     Memory: `TokenRows`, and one chunk of text. Raises `ShardError` like `party.shard.units`, `learning.text.DataError`.
     """
+    assert job.text is not None
+    second = job.text.second or None
     skipped = Skipped()
     ids, stops, seconds, begins = array("i"), array("q", [0]), array("i"), array("q", [0])
     read, truncated = 0, 0
@@ -87,11 +95,12 @@ def plain_units(
             by_user=job.by_user,
             cache=Path(job.cache),
             skipped=skipped,
-            noted=noting(census, None),
+            noted=noting(census, second),
+            second=second,
         )
-        for chunk in _chunks(found):
-            texts = [unit.passages[:MOST_EXAMPLES] for unit in chunk]
-            skipped.reasons[BEYOND] += sum(max(0, len(unit.passages) - MOST_EXAMPLES) for unit in chunk)
+        for chunk in _chunks(_texts(unit, second) for unit in found):
+            texts = [own[:MOST_EXAMPLES] for own in chunk]
+            skipped.reasons[BEYOND] += sum(max(0, len(own) - MOST_EXAMPLES) for own in chunk)
             encoded = encode([text for own in texts for text in own])
             truncated += encoded.truncated
             for row in encoded.rows:
@@ -106,17 +115,26 @@ def plain_units(
         log.warning(
             "%s of %s texts are longer than %s tokens and were cut.", f"{truncated:,}", f"{len(rows):,}", f"{longest:,}"
         )
-    return PlainUnits(rows, [range(*ends) for ends in pairwise(begins)] if job.by_user else None)
+    together = job.by_user or second is not None
+    return PlainUnits(rows, [range(*ends) for ends in pairwise(begins)] if together else None)
 
 
-def _chunks(found: Iterator[Unit]) -> Iterator[list[Unit]]:
-    """Units in groups bounded in passages and in characters."""
-    chunk: list[Unit] = []
+def _texts(unit: Unit, second: str | None) -> Sequence[str]:
+    """A unit's texts, row by row: the first, and the second where it is read and there."""
+    if second is None:
+        return unit.passages
+    both = ((row.text, row.fields.get(second, "")) for row in unit.rows)
+    return [text for own in both for text in own if text.strip()]
+
+
+def _chunks(found: Iterable[Sequence[str]]) -> Iterator[list[Sequence[str]]]:
+    """The texts of units in groups bounded in texts and in characters; a unit is in one group."""
+    chunk: list[Sequence[str]] = []
     held, characters = 0, 0
-    for unit in found:
-        chunk.append(unit)
-        held += len(unit.passages)
-        characters += sum(map(len, unit.passages))
+    for texts in found:
+        chunk.append(texts)
+        held += len(texts)
+        characters += sum(map(len, texts))
         if held >= _CHUNK_EXAMPLES or characters >= _CHUNK_CHARACTERS:
             yield chunk
             chunk, held, characters = [], 0, 0

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from aggregation.free import FreeAnswers
 from aggregation.gradients import GradientMechanism
 from aggregation.joint import JointMechanism
 from party.artefacts import Artefacts, parameters
@@ -18,6 +19,7 @@ from party.job import Descent, Job, TextWork, release_of
 from party.keys import KEY_BYTES, insecure_key, slot_key
 from party.labelling import columns_of, targets_of
 from party.mechanisms import is_weights, mechanism_of
+from party.public_texts import is_text, listed
 from party.runs import Run
 from party.steps import is_step
 from protos.conclave.v1 import party_pb2, plan_pb2
@@ -65,7 +67,7 @@ def check_gives(kind: str, release: plan_pb2.Release) -> None:
         case "step":
             gives = is_step(release)
         case "text_model":
-            gives = is_weights(release)
+            gives = is_weights(release) or release.HasField("free")
         case _:
             gives = isinstance(mechanism_of(release), JointMechanism)
     if not gives:
@@ -107,7 +109,7 @@ def text_work(
             made |= {"labelled": _labelled(run, config, kind), "key": _sample_key(run, config, task).hex()}
             made |= {"parameters": _parameters(run, task.parameters_sha256)}
         case "text_model":
-            made |= _alone(task, run, config, artefacts)
+            made |= _alone(task, release, run, config, artefacts)
         case "ensemble":
             made |= _ensemble(task, run, config, artefacts, home)
     return TextWork(**made)
@@ -116,11 +118,11 @@ def text_work(
 def check_text(job: Job, text: TextWork) -> None:
     """What was provided against the plan's terms, before any training is charged. Blocks: it reads files.
 
-    Raises `Refusal`: ARTEFACT for parameters of another number than the terms bound, REQUEST for more public texts than
-    are paid for.
+    Raises `Refusal`: ARTEFACT for parameters of another number than the terms bound, and for texts that are none;
+    REQUEST for more public texts than the release has charges.
     """
     release = release_of(job.release)
-    mechanism = mechanism_of(release)
+    mechanism = mechanism_of(release_of(text.training) if text.training else release)
     if isinstance(mechanism, GradientMechanism):
         numbers, rest = divmod(Path(text.parameters).stat().st_size, 4)
         if rest or numbers != mechanism.parameters:
@@ -129,25 +131,29 @@ def check_text(job: Job, text: TextWork) -> None:
                 f"the parameters that were provided are {numbers:,} numbers, and the plan's terms bound "
                 f"{mechanism.parameters:,}.",
             )
-    if text.kind == "ensemble":
-        try:
-            texts = json.loads(Path(text.texts).read_bytes())
-        except ValueError:
-            texts = None
-        if not isinstance(texts, list) or not texts:
+    if asked := text.texts if text.kind == "ensemble" else text.scored:
+        texts = listed(Path(asked))
+        if not texts:
             raise Refusal(Reason.ARTEFACT, "the texts that were provided are no JSON list.")
+        if text.scored and not all(map(is_text, texts)):
+            raise Refusal(Reason.ARTEFACT, "the texts to score are no JSON list of texts; pairs are not scored.")
         if len(texts) > release.charges:
-            raise _wrong(f"{len(texts):,} texts are asked, and release {release.name} is paid for {release.charges:,}.")
+            paid = "has rows" if text.scored else "is paid"
+            raise _wrong(f"{len(texts):,} texts are asked, and release {release.name} {paid} for {release.charges:,}.")
 
 
-def _alone(task: party_pb2.TextModelTask, run: Run, config: PartyConfig, artefacts: Artefacts) -> dict[str, Any]:
+def _alone(
+    task: party_pb2.TextModelTask, release: plan_pb2.Release, run: Run, config: PartyConfig, artefacts: Artefacts
+) -> dict[str, Any]:
     objective = _named(_OBJECTIVES, task.objective, "an objective")
+    scored = _scored(task, release, objective, artefacts)
     descent = _descent(task.descent)
     if not 0 < descent.expected_batch < math.inf:
         raise _wrong("private training needs an expected batch, finite and above 0.")
-    texts = ""
+    texts = second = ""
     if objective == "domain":
         texts = str(provided(artefacts, "texts", task.texts_sha256))
+        second = _second(run, config)
     if objective != "labels" and run.terms.privacy.record == plan_pb2.RECORD_PAIR:
         raise _wrong('a text model learns from texts, and a record is a pair of words; plan with record = "document".')
     return {
@@ -155,8 +161,40 @@ def _alone(task: party_pb2.TextModelTask, run: Run, config: PartyConfig, artefac
         "parameters": _parameters(run, task.parameters_sha256),
         "objective": objective,
         "texts": texts,
+        "second": second,
+        "training": (run.release(release.free.after) if scored else release).SerializeToString().hex(),
+        "scored": scored,
         "descent": descent,
     }
+
+
+def _second(run: Run, config: PartyConfig) -> str:
+    """The column of second texts, where the plan's labelled text is of pairs; else empty.
+
+    PrivDistil trains one classifier for each field of a pair, and each would have to be paid for. Here one classifier
+    learns from the texts of both fields: both are examples of their record, clipped together, at the cost of one.
+    """
+    if not run.terms.HasField("labelled"):
+        return ""
+    return columns_of(run.terms.labelled, config.shard).second or ""
+
+
+def _scored(task: party_pb2.TextModelTask, release: plan_pb2.Release, objective: str, artefacts: Artefacts) -> str:
+    """Where the texts lie that are to be scored; empty where a model's parameters are what leaves."""
+    mechanism = mechanism_of(release)
+    if objective != "domain" and (task.scored_sha256 or isinstance(mechanism, FreeAnswers)):
+        raise _wrong("texts are scored by a domain classifier, and the request trains another model.")
+    if not isinstance(mechanism, FreeAnswers):
+        if task.scored_sha256:
+            raise _wrong(
+                f"release {release.name} gives a model's parameters; texts are scored for a release of free answers."
+            )
+        return ""
+    if (mechanism.classes, mechanism.layers, mechanism.width, mechanism.clip) != (0, 1, 1, 1.0):
+        raise _wrong(
+            f"release {release.name} is of other answers; scores have no classes, 1 layer of width 1, and clip 1."
+        )
+    return str(provided(artefacts, "texts", task.scored_sha256))
 
 
 def _ensemble(

@@ -1,4 +1,4 @@
-"""A text model that this party trains alone under DP-SGD: its parameters are what leaves, once the ledger has paid."""
+"""A text model that this party trains alone under DP-SGD, once the ledger has paid; its parameters are what leaves."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +12,17 @@ from learning.adapting import flatten, trainable
 from learning.private_training import Optimisation, train_private
 from learning.schedules import Schedule
 from party.job import Job, TextWork
-from party.text_models import begin, ready, within
+from party.text_models import Ready, begin, ready, within
 
 
 def train(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None]) -> NDArray[np.int32]:
-    """Train from the parameters that were provided: the bits of float32 [1, parameters], viewed as int32.
+    """Train as `learn` does: the bits of the parameters, float32 [1, parameters], viewed as int32. Raises like it."""
+    found = learn(job, mechanism, progress)
+    return flatten(found.trained).numpy().astype("<f4", copy=False).view("<i4")[None, :]
+
+
+def learn(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None]) -> Ready:
+    """Train from the parameters that were provided.
 
     Every unit's part is clipped, and every step noised from the job's key, which belongs to this training alone: the
     price under add-or-remove of one unit is `mechanism.event()`. It goes on from the checkpoint beside the result where
@@ -37,7 +43,7 @@ def train(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None
         checkpoint=Path(job.result).with_suffix(".checkpoint"),
         on_step=lambda done: progress(min(99, 10 + int(90 * done))),
     )
-    return flatten(found.trained).numpy().astype("<f4", copy=False).view("<i4")[None, :]
+    return found
 
 
 def optimisation(text: TextWork) -> Optimisation:

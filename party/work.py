@@ -89,6 +89,7 @@ def _learned(job: Job, progress: Callable[[int], None], kept: "Kept | None") -> 
 
 
 def _learned_by_kind(job: Job, progress: Callable[[int], None], kept: "Kept | None") -> Sum:
+    from aggregation.free import FreeAnswers
     from aggregation.gradients import GradientMechanism
     from party.mechanisms import mechanism_of
 
@@ -100,6 +101,10 @@ def _learned_by_kind(job: Job, progress: Callable[[int], None], kept: "Kept | No
 
         assert isinstance(mechanism, JointMechanism)
         return vote(job, mechanism, progress)
+    if isinstance(mechanism, FreeAnswers):
+        from party.text_scoring import score
+
+        return score(job, mechanism, progress)
     assert isinstance(mechanism, GradientMechanism)
     if job.text.kind == "step":
         from party.stepping import Kept, step

@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from learning.skipgram import SkipGram
 from learning.weights import to_bytes
@@ -33,7 +34,7 @@ from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyStub
 from protos.credentials import bearer
 from protos.digest import artefact_digest, batch_digest, plan_hash
-from protos.identity import Identity, parse_identity, write_private
+from protos.identity import Identity, parse_identity, self_made, write_private
 from protos.refusal import refusal_of
 from protos.tls import channel_credentials, channel_options
 
@@ -430,7 +431,10 @@ def descent() -> Callable[..., plan_pb2.Release]:
 def learner(
     opened: Opener, descent: Callable[..., plan_pb2.Release], pooled: Path, films: Callable[..., Any], tmp_path: Path
 ) -> Opener:
-    """`await learner(...)`: a caller of a party of labelled text that joined and has the model, `caller.model`."""
+    """`await learner(...)`: a caller of a party of labelled text that joined and has the model, `caller.model`.
+
+    peers: other parties whose keys this one has pinned.
+    """
 
     async def joins(
         *releases: plan_pb2.Release,
@@ -440,20 +444,24 @@ def learner(
         shard: dict[str, Any] | None = None,
         policy: dict[str, Any] | None = None,
         limits: dict[str, Any] | None = None,
+        peers: tuple[str, ...] = (),
         **plan: Any,
     ) -> Caller:
         if not (tmp_path / "notes.jsonl").exists():
             films()
         settings = {"recipe": "dp_sgd", "releases": releases or [descent()], "epsilon": 100.0, "labelled": LABELLED}
         rules = {"simulation": True, "epsilon": 200.0, "recipes": ["dp_sgd"], "weights": True}
+        others = {name: self_made(name, Role.PARTY, None) for name in peers}
         caller = await opened(
             node=node,
             plan=make_terms(**settings | {"insecure_reproducible_noise": True} | plan),
             shard={"label": "stars", "user": "who"} | (shard or {}),
             policy=rules | (policy or {}),
             limits=limits or {},
+            peers={name: other.fingerprint for name, other in others.items()},
         )
-        await caller.join()
+        shown = {name: other.signing.public_bytes(Encoding.DER) for name, other in others.items()}
+        await caller.join(peers=[party_pb2.Peer(name=name, certificate=each) for name, each in shown.items()])
         files = await caller.provide_model(folder or pooled)
         caller.model = party_pb2.TextModel(  # type: ignore[attr-defined]
             **{"files": files, "adapt": party_pb2.ADAPT_HEAD, "longest": 16, "rank": 2, "alpha": 4} | (model or {})

@@ -141,6 +141,16 @@ def test_answers_are_free_after_a_training_of_the_same_terms_alone(terms, config
     assert "which trains nothing privately" in refused(itself, config()).sentence
 
 
+@pytest.mark.parametrize(("gives", "said"), [("weights", "gives its parameters"), ("stepped", "gives its steps")])
+def test_a_training_that_gives_something_itself_frees_no_answers(terms, config, releases, gives, said):
+    """Its noise key would serve two trainings, of which one is charged."""
+    plan = with_releases(terms, releases, "training", "free")
+    setattr(plan.releases[0], gives, True)
+    refusal = refused(plan, config(policy={"weights": True}))
+    assert refusal.reason == Reason.PLAN
+    assert f"release answers is free after 'training', which {said} itself" in refusal.sentence
+
+
 def test_one_training_is_one_set_of_teachers(terms, config, releases):
     plan = with_releases(terms, releases, "training", "free", "free")
     plan.releases[2].name = "more"
@@ -183,7 +193,7 @@ MOMENTS = plan_pb2.Release(
 
 
 def with_weights(terms, releases):
-    plan = terms(releases=releases("training", "free"), epsilon=30.0)
+    plan = terms(releases=releases("training"), epsilon=30.0)
     plan.releases[0].weights = True
     return plan
 

@@ -30,13 +30,14 @@ from coordinator.summing import verifier
 from party.accounts import read_account
 from party.answers import noised
 from party.mechanisms import answering
+from party.policy import event_of
 from party.runs import Runs
 from party.steps import step_of
 from party.work import load_counts
 from protos.certificates import Role
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.credentials import bearer
-from protos.digest import plan_hash
+from protos.digest import artefact_digest, plan_hash
 from protos.identity import self_made
 from protos.refusal import Reason, Refusal, refusal_of
 
@@ -180,18 +181,17 @@ def four(opened, terms, tmp_path):
 
 
 @pytest.fixture
-def stepping(opened, terms, films, descent, pooled, tmp_path):
-    """Four parties of one plan of steps; `train(step, attempt)` has all of them trained."""
+def joined(opened, terms, films, pooled, tmp_path):
+    """Four parties of labelled text that joined one plan and have the model, `caller.model`."""
 
-    async def joins(**plan):
+    async def joins(release, columns, **plan):
         films()
         identities = {name: self_made(name, Role.PARTY, tmp_path / f"{name}.party/identity") for name in NAMES}
         certificates = {name: each.signing.public_bytes(Encoding.DER) for name, each in identities.items()}
         labelled = plan_pb2.LabelledText(kind=plan_pb2.TEXT_KIND_SINGLE, labels=["no", "yes"])
-        release = descent(shares=4)
         settings = {"parties": list(NAMES), "minimum_parties": 4, "trust": plan_pb2.TRUST_SECURE_SUM, "attempts": 2}
-        settings |= {"recipe": "dp_sgd", "releases": [release], "labelled": labelled, "epsilon": 100.0}
-        whole = terms(**settings | {"insecure_reproducible_noise": True} | plan)
+        settings |= {"recipe": "dp_sgd", "labelled": labelled, "epsilon": 100.0, "insecure_reproducible_noise": True}
+        whole = terms(**settings | plan)
         callers = {}
         for name in NAMES:
             pins = {other: identities[other].fingerprint for other in NAMES if other != name}
@@ -201,12 +201,23 @@ def stepping(opened, terms, films, descent, pooled, tmp_path):
             files = await caller.provide_model(pooled)
             caller.model = party_pb2.TextModel(files=files, adapt=party_pb2.ADAPT_HEAD, longest=16)
             callers[name] = caller
+        return Four(callers, certificates, whole, opened, tmp_path, release, columns)
+
+    return joins
+
+
+@pytest.fixture
+def stepping(joined, descent):
+    """Four parties of one plan of steps; `train(step, attempt)` has all of them trained."""
+
+    async def joins(**plan):
+        release = descent(shares=4)
         width = release.gradients.parameters
-        parties = Four(callers, certificates, whole, opened, tmp_path, "steps.0", width)
+        parties = await joined("steps.0", width, **{"releases": [release]} | plan)
 
         async def train(step, attempt=0):
             parties.release = f"steps.{step}"
-            for caller in callers.values():
+            for caller in parties.callers.values():
                 await caller.step(step, caller.model, np.zeros(width), attempt)
 
         parties.train = train
@@ -657,3 +668,29 @@ async def test_sessions_and_masked_vectors_of_a_step_go_with_it(stepping):
         assert not caller.node._sums._sessions
     names = [path.name for path in (parties.folder / "north.party/runs/run-1").glob("steps.*")]
     assert sorted(names) == ["steps.1.counts.npz", "steps.1.operation.json"]
+
+
+async def test_scores_of_public_texts_are_summed_without_noise_and_without_a_charge(joined, descent):
+    """What PrivDistil asks where no party lets its classifier out: nobody sees one party's scores."""
+    training = descent("domain", weights=True)
+    training.weights = False
+    free = plan_pb2.FreeAnswers(after="domain", classes=0, layers=1, width=1, clip=1.0, levels=1000)
+    scores = plan_pb2.Release(name="scores", charges=6, free=free)
+    parties = await joined("scores", 6, releases=[training, scores])
+    public, scored = (json.dumps(texts).encode() for texts in (["a dull plot"], ["good", "bad", "", "end", "we", "it"]))
+    for caller in parties.callers.values():
+        for content in (public, scored):
+            await caller.provide(content, kind="texts")
+        await caller.train_alone(
+            caller.model, np.zeros(66), release="scores", objective=party_pb2.OBJECTIVE_DOMAIN,
+            texts_sha256=artefact_digest(public), scored_sha256=artefact_digest(scored),
+        )  # fmt: skip
+    total = await parties.to_the_end()
+    kept = [load_counts(parties.folder / f"{name}.party/runs/run-1/scores.counts.npz")[:, 0] for name in NAMES]
+    assert total.tolist() == sum(kept).tolist()
+    assert len({each.tobytes() for each in kept}) == 4  # each trained alone, under noise of its own
+    for name in NAMES:
+        account = read_account(parties.folder / f"{name}.party/ledger.sqlite", name)
+        assert [(each.release, each.event) for each in account.reservations] == [
+            ("domain", event_of(training)), ("scores", event_of(scores)),
+        ]  # fmt: skip

@@ -21,6 +21,7 @@ from party.keys import insecure_key
 from party.mechanisms import mechanism_of
 from party.policy import admit, event_of
 from protos.conclave.v1 import party_pb2, plan_pb2
+from protos.credentials import bearer
 from protos.digest import artefact_digest
 from protos.refusal import Reason, Refusal
 
@@ -160,6 +161,33 @@ async def test_a_domain_classifier_learns_this_partys_text_against_public_text(l
     assert np.abs(expected).max() > 0.2
 
 
+async def test_of_pairs_it_learns_both_texts_of_a_record_as_one_unit(learner, weights, pooled, charged, tmp_path):
+    pairs = [("the film was good", "a great film"), ("awful slow film", "bad plot"), ("a dull story", "")]
+    rows = [{"text": one, "reply": two, "stars": "yes", "who": "p"} for one, two in pairs]
+    (tmp_path / "notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    labelled = plan_pb2.LabelledText(kind=plan_pb2.TEXT_KIND_PAIR, labels=["no", "yes"])
+    release = weights(sampling_probability=1.0)
+    caller = await learner(
+        release, labelled=labelled, shard={"second": "reply"}, epsilon=1e9, policy={"epsilon": 1e9}
+    )  # fmt: skip
+    texts = json.dumps(PUBLIC).encode()
+    await caller.provide(texts, kind="texts")
+    await caller.train_alone(
+        caller.model, np.zeros(HEAD), objective=party_pb2.OBJECTIVE_DOMAIN, texts_sha256=artefact_digest(texts)
+    )
+    model, tokenizer = classifier(str(pooled), LabelMap(("private", "public")), seed=7)
+    adapt(model, "head", seed=7)
+    unflatten(model, torch.zeros(HEAD))
+    own = [text for pair in pairs for text in pair if text]
+    members = [[0, 1], [2, 3], [4], [5], [6], [7]]
+    tokens = encode(tokenizer, [*own, *PUBLIC], longest=16).rows
+    units = TextUnits(model.config, tokens, torch.tensor([0] * 5 + [1] * 3), members=members)
+    expected = trained(model, units, mechanism_of(release))
+    np.testing.assert_allclose(await parameters_of(caller, HEAD), expected, atol=0.02)
+    assert np.abs(expected).max() > 0.2
+    assert charged() == [("weights", event_of(release))]
+
+
 @pytest.mark.parametrize("how", ["lora", "full"])
 async def test_a_language_model_is_trained_without_labels(learner, weights, films, tiny_gpt2, how):
     model, tokenizer = language_model(str(tiny_gpt2))
@@ -211,14 +239,49 @@ async def test_a_model_without_what_is_to_be_trained_is_named(learner, weights, 
     assert says in refusal.sentence
 
 
-def test_weights_leave_where_the_party_says_so_and_the_aggregator_is_trusted(terms, config, weights):
-    plan = {"recipe": "dp_sgd", "epsilon": 100.0}
+@pytest.mark.parametrize("trust", [plan_pb2.TRUST_TRUSTED_AGGREGATOR, plan_pb2.TRUST_SECURE_SUM])
+def test_weights_leave_where_the_party_says_so_whoever_sums(terms, config, weights, descent, trust):
+    parties = {"parties": ["north", "south", "west"], "minimum_parties": 3, "trust": trust}
+    plan = {"recipe": "dp_sgd", "epsilon": 100.0, **parties}
     own = {"recipes": ["dp_sgd"], "weights": True, "epsilon": 200.0}
-    assert admit(terms(releases=[weights()], **plan), config(policy=own)) is None
+    peers = dict.fromkeys(("south", "west"), "SHA256:" + "0" * 64)
+    both = [weights(), descent(shares=3)]
+    assert admit(terms(releases=both, **plan), config(policy=own, peers=peers)) is None
     with pytest.raises(Refusal) as refusal:
-        admit(terms(releases=[weights()], **plan), config(policy=own | {"weights": False}))
+        admit(terms(releases=both, **plan), config(policy=own | {"weights": False}, peers=peers))
     assert (refusal.value.reason, refusal.value.rule) == (Reason.POLICY, "weights")
-    secure = {"trust": plan_pb2.TRUST_SECURE_SUM, "parties": ["north", "south", "west"], "colluders": 2}
-    with pytest.raises(Refusal, match="parameters of one party's model, under a secure sum") as refusal:
-        admit(terms(releases=[weights()], **plan, **secure), config(policy=own))
+    with pytest.raises(Refusal, match="counts on 3 noise shares, and each party trains alone") as refusal:
+        admit(terms(releases=[weights(shares=3)], **plan), config(policy=own, peers=peers))
     assert refusal.value.reason == Reason.PLAN
+
+
+async def test_under_a_secure_sum_a_model_is_answered_and_steps_are_not(learner, weights, descent, charged):
+    """One plan of both, as PrivDistil has: what has all its noise leaves, what is noised in shares does not."""
+    releases = [weights(), descent(shares=2)]
+    caller = await learner(
+        *releases, trust=plan_pb2.TRUST_SECURE_SUM, parties=["north", "south"], peers=("south",), epsilon=1e3,
+        policy={"epsilon": 1e4},
+    )  # fmt: skip
+    start = np.zeros(HEAD, np.float32)
+    await caller.train_alone(caller.model, start)
+    await caller.step(0, caller.model, start)
+    found = await parameters_of(caller, HEAD)
+    assert np.isfinite(found).all()
+    assert np.abs(found).max() > 0.01
+    assert charged() == [("weights", event_of(releases[0]))]
+    refusal = await refused(caller.answer(caller.batch(0, 0, 1, "steps.0"), columns=HEAD))
+    assert (refusal.reason, "steps.0 is summed securely" in refusal.sentence) == (Reason.PLAN, True)
+    for kind in (party_pb2.SUM_ROUND_ADVERTISE, party_pb2.SUM_ROUND_MASK, party_pb2.SUM_ROUND_DISCLAIM):
+        refusal = await refused(sum_round(caller, "weights", kind))
+        assert (refusal.reason, "one party's model, which is in no sum" in refusal.sentence) == (Reason.PLAN, True)
+    assert await sum_round(caller, "steps.0", party_pb2.SUM_ROUND_ADVERTISE)
+    assert charged() == [("weights", event_of(releases[0]))]
+
+
+async def sum_round(caller, release, kind):
+    request = party_pb2.SecureSumRequest(run=caller.run, release=release, round=kind, rows_at_once=1)
+    return await caller.ask(collected(caller.stub.SecureSum(request, metadata=bearer(caller.token))))
+
+
+async def collected(call):
+    return [each async for each in call]

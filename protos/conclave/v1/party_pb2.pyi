@@ -984,7 +984,9 @@ Global___Descent: _TypeAlias = Descent  # noqa: Y015
 
 @_typing.final
 class TextModelTask(_message.Message):
-    """A text model that this party trains alone under DP-SGD; its parameters are what the release gives."""
+    """A text model that this party trains alone under DP-SGD. What leaves are its parameters or, of a domain classifier
+    whose parameters stay, what it says of public texts.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -994,13 +996,20 @@ class TextModelTask(_message.Message):
     DESCENT_FIELD_NUMBER: _builtins.int
     OBJECTIVE_FIELD_NUMBER: _builtins.int
     TEXTS_SHA256_FIELD_NUMBER: _builtins.int
+    SCORED_SHA256_FIELD_NUMBER: _builtins.int
     release: _builtins.str
-    """A release of gradients with `weights`."""
+    """A release of gradients with `weights`; or one of free answers after a release of gradients, of scores: no classes,
+    1 layer of width 1, clip 1.
+    """
     parameters_sha256: _builtins.bytes
     """As of StepTask."""
     objective: Global___Objective.ValueType
     texts_sha256: _builtins.bytes
-    """Of OBJECTIVE_DOMAIN: the public texts, an artefact of kind "texts"."""
+    """Of OBJECTIVE_DOMAIN: the public texts, an artefact of kind "texts": JSON, a list of texts."""
+    scored_sha256: _builtins.bytes
+    """Of a release of free answers: the texts to score, an artefact of kind "texts", as many as the release has charges at
+    most. One row each: the probability that the text is the party's (class 0), on the grid of step 1/levels.
+    """
     @_builtins.property
     def model(self) -> Global___TextModel: ...
     @_builtins.property
@@ -1014,10 +1023,11 @@ class TextModelTask(_message.Message):
         descent: Global___Descent | None = ...,
         objective: Global___Objective.ValueType = ...,
         texts_sha256: _builtins.bytes = ...,
+        scored_sha256: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["descent", b"descent", "model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["descent", b"descent", "model", b"model", "objective", b"objective", "parameters_sha256", b"parameters_sha256", "release", b"release", "texts_sha256", b"texts_sha256"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["descent", b"descent", "model", b"model", "objective", b"objective", "parameters_sha256", b"parameters_sha256", "release", b"release", "scored_sha256", b"scored_sha256", "texts_sha256", b"texts_sha256"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -286,10 +286,13 @@ class Release(_message.Message):
     name: _builtins.str
     charges: _builtins.int
     """How often the mechanism's event is charged. A matrix summed in many row blocks is charged once; teachers' answers
-    once a query, one query a row.
+    once a query, one query a row. Of free answers it costs nothing; of a domain classifier's scores it is how many texts
+    may be scored, one a row.
     """
     weights: _builtins.bool
-    """What leaves are the parameters of a model, not answers; a party admits it only where its policy says so."""
+    """What leaves are the parameters of a model that a party trained alone, not answers; a party admits it only where its
+    policy says so. Its noise is all that party's own, so that it leaves by Answer under a secure sum too.
+    """
     stepped: _builtins.bool
     """Of gradients: every step's noisy sum leaves, as a release of its own called NAME.0, NAME.1 and so on, each charged
     once. Otherwise nothing of the training leaves but what the release `free` after it says.
@@ -584,7 +587,9 @@ Global___GradientMechanism: _TypeAlias = GradientMechanism  # noqa: Y015
 
 @_typing.final
 class FreeAnswers(_message.Message):
-    """Answers of teachers whose training was paid for by the release `after`: post-processing, free, without noise."""
+    """Answers of teachers, or scores of a domain classifier (one hidden state of width 1), whose training was paid for by the
+    release `after`: post-processing, free, without noise.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
