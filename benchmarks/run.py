@@ -37,10 +37,14 @@ BENCHMARKS = {
     ],
     "federated_step": ["federated_step.py", "--out", "{results}/federated_step.json"],
     "sst2": ["sst2.py"],
+    "corpus": ["corpus.py", "--rows", "500", "--out", "{results}/corpus.json"],
+    "selecting": ["selecting.py", "--out", "{results}/selecting.json"],
+    "privdistil": ["privdistil.py"],
     "hostile": ["hostile.py", "--out", "{results}/hostile.json"],
     "secure_utility": ["secure_utility.py", "--out", "{results}/secure-utility.json"],
     "secure_run": ["secure_run.py", "--out", "{results}/secure-run.json"],
     "beside_flower": ["beside_flower.py", "--out", "{results}"],
+    "layered_student": ["layered_student.py", "--out", "{results}/layered_student.json"],
 }
 
 

@@ -39,6 +39,8 @@ from coordinator.launchers import (
 )
 from coordinator.observing import Observer, Unobserved
 from coordinator.plan import plan_of, read_plan
+from coordinator.privdistil_family import PrivDistilFamily
+from coordinator.privdistil_plan import PrivDistilPlan
 from coordinator.progress import Progress, Silent
 from coordinator.provisioning import CA
 from coordinator.publish import check_free
@@ -243,6 +245,8 @@ def _driven(drive: Drive) -> Result:
 
 def _family(plan: Plan, base: Path, progress: Progress) -> Family:
     launcher, parties, cache = _launcher(plan), party_tables(plan), home() / "cache"
+    if isinstance(plan, PrivDistilPlan):
+        return PrivDistilFamily(plan, launcher, parties, base, cache, progress)
     if isinstance(plan, ClassifierPlan):
         return ClassifierFamily(plan, launcher, parties, base, cache, progress)
     assert isinstance(plan, DpedPlan)

@@ -31,6 +31,23 @@ _TRAINED: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """How a student with fewer layers than its teacher came about.
+
+    layers, parameters: of the student and of the teacher. texts: public ones that it was distilled on; method: how they
+    were chosen. agreement: between the parties' domain classifiers, a rank correlation, None where it is not known.
+    warnings: sentences on the choice.
+    """
+
+    layers: tuple[int, int]
+    texts: int
+    method: str
+    agreement: float | None
+    parameters: tuple[int, int]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ClassifierStudent:
     """What a recipe learned, ready to be published.
 
@@ -38,7 +55,7 @@ class ClassifierStudent:
     whether it takes two texts. base: the public model that it was made from, by the name that the plan calls it. adapt:
     what of that was trained. metrics: of public test text, see `metrics_of`; empty where there was none. measures: the
     same in full, None where there was none. scores: of a regression, what it said and what is true, each [examples] in
-    the declared range.
+    the declared range. made: of one that was distilled from `base`, how.
     """
 
     model: "PreTrainedModel"
@@ -50,6 +67,7 @@ class ClassifierStudent:
     metrics: dict[str, Any]
     measures: "ClassifierMeasures | RegressionMeasures | None" = None
     scores: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+    made: Made | None = None
 
 
 def metrics_of(measures: "ClassifierMeasures | RegressionMeasures") -> dict[str, float | int | None]:
@@ -69,6 +87,13 @@ def metrics_of(measures: "ClassifierMeasures | RegressionMeasures") -> dict[str,
         "error": measures.error,
         "examples": measures.examples,
     }
+
+
+def about(made: Made) -> dict[str, Any]:
+    """The same for a report: how large the student is, and how good the choice of public text was."""
+    found: dict[str, Any] = {"parameters": made.parameters[0], "of_teacher": made.parameters[0] / made.parameters[1]}
+    found |= {} if made.agreement is None else {"agreement": made.agreement}
+    return found | ({"warnings": list(made.warnings)} if made.warnings else {})
 
 
 def write(student: ClassifierStudent, folder: Path) -> None:
@@ -142,7 +167,7 @@ def card(
 # {name}
 
 A {_what(student)} of {texts}, learned from the labelled text of {parties} parties that did not show it to each other.
-It was made from the public model `{student.base}`: {_TRAINED[student.adapt]}. Made by Conclave, recipe `{recipe}`.
+{_origin(student)} Made by Conclave, recipe `{recipe}`.
 
 {_used(student)}
 
@@ -198,6 +223,28 @@ classify({_example(student)}, truncation=True)
 ```
 
 {_says(student.targets)}"""
+
+
+_CHOSEN: Final = {
+    "ais": "chosen privately for being like the parties' own, from every cluster of a public corpus",
+    "classifier": "chosen privately for being like the parties' own",
+    "random": "chosen at random",
+    "all": "all of a public corpus",
+}
+
+
+def _origin(student: ClassifierStudent) -> str:
+    """Which public model it was made from, and how."""
+    trained, made = _TRAINED[student.adapt], student.made
+    if made is None:
+        return f"It was made from the public model `{student.base}`: {trained}."
+    (layers, all_layers), (parameters, all_parameters) = made.layers, made.parameters
+    warned = "".join(f" {warning}" for warning in made.warnings)
+    return (
+        f"It was distilled from the public model `{student.base}`, with {layers} of its {all_layers} layers "
+        f"({parameters / 1e6:.1f} of {all_parameters / 1e6:.1f} million parameters), on {made.texts:,} public texts, "
+        f"{_CHOSEN[made.method]}. Then {trained}.{warned}"
+    )
 
 
 def _what(student: ClassifierStudent) -> str:

@@ -46,14 +46,14 @@ def forecast(plan: ClassifierPlan, base: Path, cache: Path) -> Forecast:
     prepared = time.monotonic() - begun
     bound = bind(plan, public)
     rows = tuple(_rows(bound))
-    seen = _seconds_a_text(public)
+    seen = seconds_a_text(public)
     return Forecast(
         plan=plan,
         rows=rows,
         epsilon=bound.guarantee.epsilon if bound.private else None,
         trained=0,
         bytes=traffic(bound, public),
-        seconds=_seconds(plan, public, prepared, seen),
+        seconds=seconds(plan, public, prepared, seen),
         memory=memory(bound, public),
         assumptions=(
             f"Supposed: texts of {public.longest} tokens, parties as fast as this machine, and {_declared(plan):,} "
@@ -67,7 +67,7 @@ def forecast(plan: ClassifierPlan, base: Path, cache: Path) -> Forecast:
 def room_of(bound: Bound[ClassifierPlan], public: PublicText) -> Room:
     """What the run is expected to need."""
     cells = sum(release.rows * release.columns for release in bound.releases)
-    return Room.of(memory(bound, public), _model_bytes(public), cells)
+    return Room.of(memory(bound, public), model_bytes(public), cells)
 
 
 def traffic(bound: Bound[ClassifierPlan], public: PublicText) -> int:
@@ -77,14 +77,14 @@ def traffic(bound: Bound[ClassifierPlan], public: PublicText) -> int:
         for release in bound.releases
     )
     asked = sum(len(text.encode()) + 8 for texts in public.queries for text in texts)
-    return len(bound.plan.federation.names) * (_model_bytes(public) + asked + exchanged)
+    return len(bound.plan.federation.names) * (model_bytes(public) + asked + exchanged)
 
 
 def memory(bound: Bound[ClassifierPlan], public: PublicText) -> dict[str, int]:
     """Upper estimates of each kind of process' memory at its fullest, in bytes."""
     plan, parameters = bound.plan, len(public.start)
     parties = len(plan.federation.names)
-    model = _model_bytes(public)
+    model = model_bytes(public)
     texts = _declared(plan) // parties * (TOKEN_BYTES * public.longest + 16)
     if plan.model.adapt == "head":
         texts += _declared(plan) // parties * 4 * int(getattr(public.model.config, "hidden_size", 1024))
@@ -138,7 +138,7 @@ def _warnings(rows: tuple[Row, ...], bound: Bound[ClassifierPlan]) -> tuple[str,
     )
 
 
-def _seconds_a_text(public: PublicText) -> float:
+def seconds_a_text(public: PublicText) -> float:
     """How long the model takes to look at one text of the plan's length, on this machine."""
     from learning.batching import Tokens
     from learning.classifying import predict
@@ -150,7 +150,7 @@ def _seconds_a_text(public: PublicText) -> float:
     return (time.monotonic() - begun) / _TIMED
 
 
-def _seconds(plan: ClassifierPlan, public: PublicText, prepared: float, seen: float) -> float:
+def seconds(plan: ClassifierPlan, public: PublicText, prepared: float, seen: float) -> float:
     """From the command to the end. Parties that are launched here share this machine's cores."""
     settings, parties = plan.dp_sgd, len(plan.federation.names)
     shared = plan.federation.shards is not None
@@ -168,7 +168,8 @@ def _seconds(plan: ClassifierPlan, public: PublicText, prepared: float, seen: fl
     return prepared + constant + crowd * (looked * seen + cost.START_SECONDS) + (STEP_SECONDS + secure) * sums
 
 
-def _model_bytes(public: PublicText) -> int:
+def model_bytes(public: PublicText) -> int:
+    """Of the model's files, as every party is sent them."""
     return sum(path.stat().st_size for path in public.files.values())
 
 

@@ -5,7 +5,7 @@ noise comes in the parties' shares where a run would have it so. Nothing is sent
 are the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -20,16 +20,16 @@ from coordinator import in_clear
 from coordinator.binding import bind
 from coordinator.classifier_plan import ClassifierPlan
 from coordinator.classifier_public import PublicText, labelled_text
+from coordinator.descending import optimisation_of
 from coordinator.family import Method, Outcome, changed, composed
 from coordinator.in_clear import Pooled
 from coordinator.launchers import EnsemblesWanted, LabelledPart, Simulation, TextWanted
 from coordinator.progress import Progress
 from coordinator.recipes import pate
-from coordinator.recipes.dp_sgd import optimisation_of
 from coordinator.terms import SAMPLER_SHARE, Bound
 
 if TYPE_CHECKING:
-    from learning.private_training import Losses, MicroBatch, Units
+    from learning.private_training import Losses, MicroBatch, Optimisation, Units
 
 Floats: TypeAlias = NDArray[np.float32]
 
@@ -85,8 +85,8 @@ class TextBench:
             return NoiseStream.insecure(self.seed, *labels)
         return NoiseStream.from_system()
 
-    def trainable(self) -> "Trainable":
-        """What is trained, at its public start, and each party's units of it."""
+    def trainable(self, soft: Sequence[Floats] | None = None) -> "Trainable":
+        """What is trained, at its public start, and each party's units of it, with other targets than their labels."""
         import torch
 
         from learning.adapting import unflatten
@@ -97,7 +97,8 @@ class TextBench:
 
         model, read = self.public.model, self.read
         unflatten(model, torch.from_numpy(self.public.start))
-        labels = [torch.from_numpy(np.ascontiguousarray(part.labels)) for part in read.parts]
+        targets = [part.labels for part in read.parts] if soft is None else soft
+        labels = [torch.from_numpy(np.ascontiguousarray(each)) for each in targets]
         if read.vectors is not None:
             head = head_alone(model)
             assert head is not None
@@ -145,30 +146,46 @@ class Trainable:
 
 def _dp_sgd(bench: TextBench, epsilon: float) -> Outcome:
     """The recipe, federated: every step's sum is of all parties, each with its share of the noise."""
+    bound = bench.bound("dp_sgd", epsilon, {"dp_sgd": {"form": "federated", "rounds": 1}})
+    plan, (release,) = bound.plan, bound.releases
+    mechanism = release.mechanism
+    assert isinstance(mechanism, GradientMechanism)
+    point = federated(bench, mechanism, optimisation_of(plan, plan.dp_sgd.batch), ("dp_sgd", repr(epsilon)))
+    return Outcome(point, release.event, notes=_noise(mechanism))
+
+
+def federated(
+    bench: TextBench,
+    mechanism: GradientMechanism,
+    optimisation: "Optimisation",
+    purpose: tuple[str, ...],
+    soft: Sequence[Floats] | None = None,
+) -> Floats:
+    """What comes of so many federated steps from the public start, [parameters].
+
+    purpose: labels of its noise. soft: what each party's examples are to be told to say, in place of their labels.
+    """
     import torch
 
     from learning.adapting import unflatten
     from learning.per_example import PerExample
     from learning.private_training import Descent, clipped_sum
 
-    bound = bench.bound("dp_sgd", epsilon, {"dp_sgd": {"form": "federated", "rounds": 1}})
-    plan, (release,) = bound.plan, bound.releases
-    mechanism = release.mechanism
-    assert isinstance(mechanism, GradientMechanism)
-    work = bench.trainable()
+    work = bench.trainable(soft)
     gradients = PerExample(work.module)
-    descent = Descent(torch.from_numpy(bench.public.start), optimisation_of(plan, plan.dp_sgd.batch), mechanism.steps)
+    descent = Descent(torch.from_numpy(bench.public.start), optimisation, mechanism.steps)
     while descent.done < mechanism.steps:
         total = np.zeros(mechanism.parameters, np.int64)
         for number, units in enumerate(work.units):
-            labels = ("dp_sgd", repr(epsilon), descent.done, number)
+            labels: tuple[str | int, ...] = (*purpose, descent.done, number)
             taken = mechanism.batch(len(units), bench.stream(*labels, "batch"))
             part = clipped_sum(gradients, units.micro_batches(taken), work.losses, mechanism)
-            total += mechanism.contribute(part) + mechanism.noise_share(part.shape, bench.stream(*labels, "noise"))
+            share = mechanism.noise_share(part.shape, bench.stream(*labels, "noise"))
+            total += mechanism.contribute(part) + share
         descent.step(mechanism.release(total, len(work.units)).values.astype(np.float32))
         unflatten(work.module, descent.point)
         bench.progress.bar("training", descent.done, mechanism.steps)
-    return Outcome(np.array(descent.point.numpy()), release.event, notes=_noise(mechanism))
+    return np.array(descent.point.numpy())
 
 
 def _local(bench: TextBench, epsilon: float) -> Outcome:

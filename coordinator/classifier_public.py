@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 from coordinator.classifier_plan import ClassifierPlan
 from coordinator.source_table import source_of
 from learning import labelled
-from learning.labelled import Example, TextColumns
+from learning.labelled import Example, LabelMap, ScoreRange, TextColumns
 from learning.text import DataError, Skipped, read
 from protos.conclave.v1 import plan_pb2
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from learning.adapting import Adapt
+    from learning.encoders import Pooling
 
 _KIND: Final = {
     "single": plan_pb2.TEXT_KIND_SINGLE,
@@ -64,20 +67,44 @@ def prepare(plan: ClassifierPlan, base: Path, cache: Path) -> PublicText:
     Raises `learning.checkpoints.ModelError` for a model that cannot be had, or whose gradients cannot be told apart by
     examples; `DataError` naming the source.
     """
+    table = plan.model
+    public = public_model(plan, placed_model(table.name, base), cache, pool=table.pooling)
+    asked = queries(plan, base, cache) if plan.run.recipe == "pate" else ()
+    return replace(public, heldout=heldout(plan, base, cache), queries=asked)
+
+
+def placed_model(name: str, base: Path) -> str:
+    """A model's name as it is loaded: a folder of that name beside the plan comes first."""
+    return str(base / name) if (base / name).is_dir() else name
+
+
+def public_model(
+    plan: ClassifierPlan,
+    name: str,
+    cache: Path,
+    *,
+    pool: "Pooling",
+    targets: LabelMap | ScoreRange | None = None,
+    how: "Adapt | None" = None,
+) -> PublicText:
+    """A public model with what is trained of it marked, and no text.
+
+    name: a folder, the packaged encoder, or a name on the hub. targets: what it is to say, the plan's labels by
+    default. how: what is trained, by default what the plan says. Raises `ModelError` like `prepare`.
+    """
     from learning.adapting import Lora, adapt, flatten
     from learning.checkpoints import save
     from learning.encoders import classifier, longest
     from learning.per_example import PerExample
 
-    table = plan.model
-    name = str(base / table.name) if (base / table.name).is_dir() else table.name
-    model, tokenizer = classifier(name, plan.text.targets, seed=plan.run.seed, pool=table.pooling, cache=cache)
+    table, targets = plan.model, targets or plan.text.targets
+    model, tokenizer = classifier(name, targets, seed=plan.run.seed, pool=pool, cache=cache)
     folder = cache / "models"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=folder) as beside:
         save(model, tokenizer, Path(beside))
         files, digests, digest = _kept(Path(beside), folder)
-    adapt(model, table.adapt, seed=plan.run.seed, lora=Lora(table.rank, table.alpha))
+    adapt(model, how or table.adapt, seed=plan.run.seed, lora=Lora(table.rank, table.alpha))
     PerExample(model)
     return PublicText(
         model=model,
@@ -87,8 +114,7 @@ def prepare(plan: ClassifierPlan, base: Path, cache: Path) -> PublicText:
         digest=digest,
         start=flatten(model).numpy(),
         longest=longest(model, plan.text.longest),
-        heldout=_heldout(plan, base, cache),
-        queries=_queries(plan, base, cache),
+        heldout=(),
     )
 
 
@@ -108,10 +134,10 @@ def _kept(made: Path, folder: Path) -> tuple[dict[str, Path], dict[str, bytes], 
     return {name: place / name for name in digests}, digests, digest
 
 
-def _queries(plan: ClassifierPlan, base: Path, cache: Path) -> tuple[tuple[str, ...], ...]:
+def queries(plan: ClassifierPlan, base: Path, cache: Path) -> tuple[tuple[str, ...], ...]:
     """The first public texts of `[pate]`. Raises `DataError` where there are fewer than it asks about."""
     table = plan.pate
-    if table is None or plan.run.recipe != "pate":
+    if table is None:
         return ()
     source = source_of(table, base)
     second = table.second if plan.text.pairs else None
@@ -130,7 +156,8 @@ def _queries(plan: ClassifierPlan, base: Path, cache: Path) -> tuple[tuple[str, 
     )
 
 
-def _heldout(plan: ClassifierPlan, base: Path, cache: Path) -> tuple[Example, ...]:
+def heldout(plan: ClassifierPlan, base: Path, cache: Path) -> tuple[Example, ...]:
+    """The examples of `[evaluation]`. Raises `DataError`."""
     table, text = plan.evaluation, plan.text
     if table is None:
         return ()

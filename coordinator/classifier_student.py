@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator import classifier_folder
-from coordinator.classifier_folder import ClassifierStudent, metrics_of
+from coordinator.classifier_folder import ClassifierStudent, Made, about, metrics_of
 from coordinator.classifier_plan import ClassifierPlan
 from coordinator.classifier_public import PublicText
 from coordinator.report import Statement, markdown
@@ -49,8 +49,13 @@ class PublishedClassifier:
         )
 
 
-def student_of(plan: ClassifierPlan, public: PublicText, point: NDArray[np.float32]) -> PublishedClassifier:
-    """The public model with these parameters [parameters] in place of its own, measured where there is public text."""
+def student_of(
+    plan: ClassifierPlan, public: PublicText, point: NDArray[np.float32], made: Made | None = None
+) -> PublishedClassifier:
+    """The public model with these parameters [parameters] in place of its own, measured where there is public text.
+
+    made: of a model that was distilled, how.
+    """
     import torch
 
     from learning.adapting import unflatten
@@ -74,9 +79,10 @@ def student_of(plan: ClassifierPlan, public: PublicText, point: NDArray[np.float
             pairs=plan.text.pairs,
             base=plan.model.name,
             adapt=plan.model.adapt,
-            metrics={} if measures is None else metrics_of(measures),
+            metrics=({} if measures is None else metrics_of(measures)) | ({} if made is None else about(made)),
             measures=measures,
             scores=scores,
+            made=made,
         )
     )
 

@@ -1,14 +1,18 @@
 """A text model, and how it is trained, as parties are told."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from coordinator.classifier_plan import ClassifierPlan
 from coordinator.classifier_public import PublicText
 from coordinator.classifier_table import DpSgdTable, PateTable
 from coordinator.errors import RunError
 from coordinator.federation import Federation
+from coordinator.privdistil_table import DomainTable
 from coordinator.store import RunStore
 from protos.conclave.v1 import party_pb2
+
+if TYPE_CHECKING:
+    from learning.adapting import Adapt
 
 _ADAPT: Final = {
     "head": party_pb2.ADAPT_HEAD,
@@ -23,14 +27,16 @@ _FALLING: Final = {
 }
 
 
-async def provide_model(public: PublicText, plan: ClassifierPlan, federation: Federation, store: RunStore) -> None:
-    """Send the public model to every party; a party that has it reads no further than its name.
+async def provide_model(
+    public: PublicText, plan: ClassifierPlan, federation: Federation, store: RunStore, fact: str = "model"
+) -> None:
+    """Send a public model to every party; a party that has it reads no further than its name.
 
-    Raises `RunError` where a run that goes on began with another model.
+    fact: under which the run keeps which model it was. Raises `RunError` where a run that goes on began with another.
     """
-    began = store.fact("model")
+    began = store.fact(fact)
     if began is None:
-        store.note(model=public.digest)
+        store.note(**{fact: public.digest})
     elif began != public.digest:
         raise RunError(
             f"The public model {plan.model.name} is not the one that run {store.id} began with. Put that back, or run "
@@ -40,12 +46,13 @@ async def provide_model(public: PublicText, plan: ClassifierPlan, federation: Fe
         await federation.provide("model", path.read_bytes())
 
 
-def model_message(plan: ClassifierPlan, public: PublicText) -> party_pb2.TextModel:
-    """The model by its files' digests, and what of it is trained."""
-    lora = plan.model.adapt == "lora"
+def model_message(plan: ClassifierPlan, public: PublicText, adapt: "Adapt | None" = None) -> party_pb2.TextModel:
+    """The model by its files' digests, and what of it is trained: what the plan says, or `adapt`."""
+    adapt = adapt or plan.model.adapt
+    lora = adapt == "lora"
     return party_pb2.TextModel(
         files=[party_pb2.ModelFile(name=name, sha256=digest) for name, digest in sorted(public.sha256.items())],
-        adapt=_ADAPT[plan.model.adapt],
+        adapt=_ADAPT[adapt],
         rank=plan.model.rank if lora else 0,
         alpha=plan.model.alpha if lora else 0,
         longest=public.longest,
@@ -53,7 +60,7 @@ def model_message(plan: ClassifierPlan, public: PublicText) -> party_pb2.TextMod
 
 
 def descent_message(
-    settings: DpSgdTable | PateTable, *, expected_batch: float = 0.0, epochs: int = 0, batch: int = 0
+    settings: DpSgdTable | DomainTable | PateTable, *, expected_batch: float = 0.0, epochs: int = 0, batch: int = 0
 ) -> party_pb2.Descent:
     """How a party descends by itself: privately by its expected batch, or in so many epochs of batches."""
     return party_pb2.Descent(

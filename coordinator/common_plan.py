@@ -15,7 +15,7 @@ class RunTable(Settings):
     """`[run]`: what this run is called and does. The seed governs model starts and public shuffles, never noise."""
 
     name: Name
-    recipe: Literal["dped", "dp_sgd", "pate", "fine_tune"]
+    recipe: Literal["dped", "dp_sgd", "pate", "fine_tune", "privdistil"]
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
 
@@ -129,6 +129,9 @@ class Plan(Settings):
         del tables["student"]["publish"]
         self._document(tables)
         return json.dumps(tables, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+    def divide_again(self, tables: dict[str, Any], factor: float) -> None:
+        """What of a recipe's own tables is a part of epsilon, in a plan with so many times this one's."""
 
     def _document(self, tables: dict[str, Any]) -> None:
         """What of a recipe's own tables is hashed in another form than the file has it."""

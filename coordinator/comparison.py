@@ -171,7 +171,7 @@ def _filled(method: Method, epsilon: float | None, bench: Bench, family: Family)
     outcome: Outcome = method.make(bench, math.inf if epsilon is None else epsilon)
     seconds = time.monotonic() - started
     paid = None
-    if epsilon is not None:
+    if epsilon is not None and not method.leaks:
         assert outcome.event is not None
         paid = price([outcome.event], bench.delta).epsilon
         if paid > epsilon:

@@ -35,7 +35,8 @@ class Outcome:
 class Method:
     """A row of the table: `name` for the command line, `label` for people.
 
-    make: from a family's bench and an epsilon. plain: drawn as a line to measure others by.
+    make: from a family's bench and an epsilon. plain: drawn as a line to measure others by. leaks: its epsilon is of a
+    part of what it does, and promises nothing.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Method:
     make: Callable[[Any, float], Outcome]
     private: bool = True
     plain: bool = False
+    leaks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ def changed(
         found[name] |= settings
     if epsilon is not None:
         found["privacy"] |= {"epsilon": epsilon, "noise_multiplier": None}
+        plan.divide_again(found, epsilon / plan.privacy.epsilon)
     if seed is not None:
         found["run"]["seed"] = seed
     try:

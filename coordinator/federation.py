@@ -119,6 +119,15 @@ class Federation:
         """Tensor and artefact bytes exchanged so far, both ways."""
         return sum(link.traffic for link in self._all)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the run is to stop."""
+        return self._attendance.stopping
+
+    def say(self, line: str) -> None:
+        """A line that a person is to read, and that stays."""
+        self._attendance.say(line)
+
     def stop(self) -> None:
         """End the run as soon as nothing that parties sent is wasted. Called on the loop's thread; idempotent.
 
@@ -171,11 +180,17 @@ class Federation:
         await self._ask(f"take the {kind}", lambda link: link.provide(kind, content))
 
     async def train(
-        self, request: party_pb2.TrainRequest, doing: str, *, then: str = "trained", charged: bool = False
+        self,
+        request: party_pb2.TrainRequest | Mapping[str, party_pb2.TrainRequest],
+        doing: str,
+        *,
+        then: str = "trained",
+        charged: bool = False,
     ) -> None:
-        """Have every party train the same thing; `doing` is the word a person sees, for example `counting`.
+        """Have every party train something; `doing` is the word a person sees, for example `counting`.
 
-        then: the word when it has. charged: whether the training itself costs, and not what is answered of it.
+        request: the same for all, or every party's own. then: the word when it has. charged: whether the
+        training itself costs, and not what is answered of it.
         """
         self._spent = self._spent or charged
         for name in self.present:
@@ -183,7 +198,7 @@ class Federation:
 
         def ask(link: PartyLink) -> Coroutine[Any, Any, Outcome[None]]:
             own = party_pb2.TrainRequest()
-            own.CopyFrom(request)
+            own.CopyFrom(request if isinstance(request, party_pb2.TrainRequest) else request[link.name])
 
             def heard(percent: int | None) -> None:
                 self._attendance.state(link.name, doing if percent is None else f"{doing} {percent}%")

@@ -7,6 +7,7 @@ from coordinator.classifier_plan import ClassifierPlan
 from coordinator.common_plan import Plan
 from coordinator.dped_plan import DpedPlan
 from coordinator.errors import PlanError
+from coordinator.privdistil_plan import PrivDistilPlan
 from protos.settings import SettingsError, check_settings, read_tables
 
 _CLASSES: dict[str, type[Plan]] = {
@@ -14,6 +15,7 @@ _CLASSES: dict[str, type[Plan]] = {
     "dp_sgd": ClassifierPlan,
     "pate": ClassifierPlan,
     "fine_tune": ClassifierPlan,
+    "privdistil": PrivDistilPlan,
 }
 
 

@@ -132,6 +132,10 @@ def recipe_of(plan: Plan) -> Recipe[Any, Any]:
         from coordinator.recipes.pate import Pate
 
         return Pate()
+    if plan.run.recipe == "privdistil":
+        from coordinator.recipes.privdistil import PrivDistil
+
+        return PrivDistil()
     from coordinator.recipes.dp_sgd import DpSgd
 
     return DpSgd()

@@ -32,6 +32,10 @@ CLEAR_VOTES = (
     "Votes in clear: the coordinator received each teacher's votes without any noise and was trusted to draw it; it "
     "kept the noised labels alone."
 )
+OWN_NOISE = (
+    "Weights: the coordinator received what each party trained alone, and knows whose it is; each party added all of "
+    "the noise itself, so that the guarantee needs no sum there."
+)
 ONE_MACHINE = (
     "Simulation: all parties ran under one coordinator's control, on data that it divided among them. "
     "Nothing is claimed between these parties."
@@ -63,6 +67,9 @@ _CLASSIFIER = {
     "spearman": ("Spearman correlation", ".3f"),
     "error": ("root mean square error", ".3f"),
     "examples": ("test examples", ",d"),
+    "parameters": ("parameters", ",d"),
+    "of_teacher": ("of the teacher's", ".3f"),
+    "agreement": ("agreement of the parties' domain classifiers, Spearman", ".3f"),
 }
 """Measures of classifiers and regressions by their key: in words, and how the number is written."""
 
@@ -101,9 +108,12 @@ def state(
     """
     plan = bound.plan
     epsilon = bound.guarantee.epsilon if bound.private else None
-    trust = [TRUSTED_AGGREGATOR if plan.privacy.trust == "trusted-aggregator" else secure_sum(plan)]
+    weights = any(release.weights for release in bound.releases)
+    trust = [TRUSTED_AGGREGATOR if plan.privacy.trust == "trusted-aggregator" else secure_sum(plan, weights)]
     if any(isinstance(release.mechanism, ThresholdedVotes) for release in bound.releases):
         trust.append(CLEAR_VOTES)
+    if plan.privacy.trust == "secure-sum" and weights:
+        trust.append(OWN_NOISE)
     if plan.federation.shards is not None:
         trust.append(ONE_MACHINE)
     else:
@@ -155,14 +165,15 @@ def _in_steps(steps: Sequence[Sequence[str]]) -> dict[str, Any]:
     return {"fewest": min(map(len, steps)), "parties": counts}
 
 
-def secure_sum(plan: Plan) -> str:
-    """What the secure sum excludes, in a sentence."""
+def secure_sum(plan: Plan, weights: bool = False) -> str:
+    """What the secure sum excludes, in a sentence; weights: whether something leaves outside of it."""
     colluders = plan.privacy.colluders
     parties = "1 party" if colluders == 1 else f"{colluders} parties"
     pooling = f"and up to {parties} pooling what they know" if colluders else "alone"
+    what = "of what went through it the coordinator" if weights else "the coordinator"
     return (
-        "Secure sum: the coordinator learned noisy sums over all parties and nothing else of any; the guarantee holds "
-        f"against it too, {pooling}, as long as it follows the protocol, and counts on the noise of "
+        f"Secure sum: {what} learned noisy sums over all parties and nothing else of any; the guarantee holds against "
+        f"it too, {pooling}, as long as it follows the protocol, and counts on the noise of "
         f"{shares(plan)} honest parties."
     )
 
@@ -241,11 +252,12 @@ def described(release: Release) -> str:
             )
         case GradientMechanism() as training:
             return (
-                f"teachers trained by DP-SGD: gradients of a unit clipped to {training.clip:g}, noise multiplier "
-                f"{training.noise_multiplier:g}, sampling {training.sampling_probability:.4g}, {training.steps:,} steps"
+                f"models that each party trained alone by DP-SGD: gradients of a unit clipped to {training.clip:g}, "
+                f"noise multiplier {training.noise_multiplier:g}, sampling {training.sampling_probability:.4g}, "
+                f"{training.steps:,} steps"
             )
         case FreeAnswers() as free:
-            return f"answers of teachers that {free.after} paid for: post-processing, no noise, no charge"
+            return f"answers of what {free.after} paid for: post-processing, no noise, no charge"
 
 
 def promise(statement: Statement) -> str:
@@ -331,7 +343,7 @@ def measurements(metrics: dict[str, Any]) -> list[tuple[str, str]]:
         if key in metrics:
             value = metrics[key]
             shown.append((label, "not defined" if value is None else format(value, form)))
-    return shown
+    return shown + [("warning", warning) for warning in metrics.get("warnings", ())]
 
 
 def _word_lists(metrics: dict[str, Any]) -> list[tuple[str, str]]:

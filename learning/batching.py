@@ -222,8 +222,9 @@ def logits_of(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
 def losses(model: nn.Module, inputs: dict[str, Tensor], labels: Tensor | None) -> Tensor:
     """One loss per example, float32 [examples], which no other example of the batch has a part in.
 
-    labels: int64 [examples] for a classifier (cross-entropy); float32 [examples] within [-1, 1] for a regression
-    (squared error, see `learning.labelled.ScoreRange`); None for a causal language model (mean cross-entropy of the
+    labels: int64 [examples] for a classifier (cross-entropy), or float32 [examples, classes], the probabilities that it
+    is to say (soft targets, likewise); float32 [examples] within [-1, 1] for a regression (squared error, see
+    `learning.labelled.ScoreRange`); None for a causal language model (mean cross-entropy of the
     example's own tokens after its first; 0 where it has one only).
     """
     logits = logits_of(model, inputs)
@@ -234,7 +235,7 @@ def losses(model: nn.Module, inputs: dict[str, Tensor], labels: Tensor | None) -
 
 def losses_of(logits: Tensor, labels: Tensor) -> Tensor:
     """One loss per example, as `losses`, of what a classifier or regression said: logits [examples, classes]."""
-    if labels.is_floating_point():
+    if labels.ndim == 1 and labels.is_floating_point():
         return (logits.squeeze(-1) - labels).square()
     return functional.cross_entropy(logits, labels, reduction="none")
 

@@ -191,3 +191,41 @@ def classifier_tables(opinions, tiny_bert):
 def classifier_plan(classifier_tables):
     """The plan of `classifier_tables`."""
     return lambda recipe="dp_sgd", **changes: plan_of(classifier_tables(recipe, **changes))
+
+
+@pytest.fixture(scope="session")
+def public_texts(tmp_path_factory):
+    """A public corpus, JSON Lines: half of it talks as the parties do, half of something else; `like` says which."""
+    rng = np.random.default_rng(3)
+    other = ("bank", "rate", "share", "market", "price", "tax", "trade", "loan", "fund", "stock")
+    rows = []
+    for number in range(240):
+        words = rng.choice(FILLERS if number % 2 else other, rng.integers(4, 8))
+        rows.append({"text": " ".join(words), "like": number % 2})
+    path = tmp_path_factory.mktemp("public") / "texts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="session")
+def privdistil_tables(classifier_tables, public_texts):
+    """Tables of a plan of PrivDistil among four parties; keywords change settings of tables, `corpus` all of it."""
+
+    def makes(**changes):
+        tables = {
+            "domain": {"epsilon": 3.0, "texts": 40, "steps": 10, "batch": 60, "clip": 1.0},
+            "selection": {"texts": 60, "clusters": 4},
+            "distil": {"layers": 1, "passes": 1, "batch": 16, "micro_batch": 16, "longest": 16, "mask": 0.0},
+        }
+        corpus = changes.pop("corpus", [{"source": str(public_texts)}])
+        for name, table in changes.items():
+            tables[name] = tables.get(name, {}) | table
+        return classifier_tables("privdistil", **tables) | {"corpus": corpus}
+
+    return makes
+
+
+@pytest.fixture(scope="session")
+def privdistil_plan(privdistil_tables):
+    """The plan of `privdistil_tables`."""
+    return lambda **changes: plan_of(privdistil_tables(**changes))

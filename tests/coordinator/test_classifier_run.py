@@ -15,11 +15,11 @@ from aggregation.gradients import GradientMechanism
 from aggregation.noise import NoiseStream
 from coordinator import api, federation
 from coordinator.command import main
+from coordinator.descending import DESCENT
 from coordinator.errors import PartyLost, PartyRefused, PlanError
 from coordinator.federation import Federation
 from coordinator.plan import plan_of
 from coordinator.recipes import pate
-from coordinator.recipes.dp_sgd import DESCENT
 from coordinator.store import RunStore
 from coordinator.summing import SumRun
 from learning.private_training import Descent
