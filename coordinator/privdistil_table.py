@@ -86,7 +86,9 @@ class DistilTable(Settings):
     layers: of the student, half of the teacher's by default. student: a model to begin with instead, as wide as the
     teacher. start: "spread", every other layer of the teacher; "first", its first ones; "random". passes: over the
     chosen texts. batch: texts in an update; micro_batch: computed at a time. longest: tokens of a text. match: hidden
-    states of the last layer, or of all layers in pairs. mask: share of tokens hidden, anew in each pass. soft, hard,
+    states of the last layer, or of all layers in pairs. mask: share of tokens hidden, anew in each pass; by default
+    0.15 where the teacher has a masked head, and none elsewhere: an encoder's student would learn what masks look like.
+    soft, hard,
     cosine, squared: weights of the losses; the first two need a teacher with a head for language.
     """
 
@@ -102,7 +104,7 @@ class DistilTable(Settings):
     longest: Annotated[int, Field(ge=8, le=4096)] = 64
     temperature: Annotated[float, Field(gt=0)] = 2.0
     match: Literal["last", "paired"] = "last"
-    mask: Annotated[float, Field(ge=0, lt=1)] = 0.15
+    mask: Annotated[float, Field(ge=0, lt=1)] | None = None
     soft: Annotated[float, Field(ge=0)] = 1.0
     hard: Annotated[float, Field(ge=0)] = 1.0
     cosine: Annotated[float, Field(ge=0)] = 1.0
