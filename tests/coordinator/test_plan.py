@@ -12,6 +12,7 @@ from coordinator.binding import bind
 from coordinator.classifier_plan import ClassifierPlan
 from coordinator.errors import PlanError
 from coordinator.plan import read_plan
+from coordinator.privdistil_plan import PrivDistilPlan
 from coordinator.template import template
 from coordinator.terms import rounded_up
 from protos.digest import plan_hash
@@ -43,7 +44,10 @@ def test_the_plan_that_init_writes_is_a_good_one(tmp_path, launch):
 def test_every_example_is_a_good_plan(example):
     plan = read_plan(example)
     if isinstance(plan, ClassifierPlan):
-        assert bind(plan, SimpleNamespace(start=np.zeros(770, np.float32))).guarantee.epsilon > 0
+        model = SimpleNamespace(start=np.zeros(770, np.float32))
+        corpus = SimpleNamespace(text=model, domain=model, opposed=1000)  # of PrivDistil
+        public = corpus if isinstance(plan, PrivDistilPlan) else model
+        assert 0 < bind(plan, public).guarantee.epsilon <= plan.privacy.epsilon
     else:
         assert bind(with_clip(plan)).guarantee.epsilon > 0
 

@@ -32,6 +32,7 @@ def ready(privdistil_plan, tmp_path):
 CHOSEN = {"noise_multiplier": None, "epsilon": 4.0}
 
 
+@pytest.mark.slow
 def test_the_classifiers_and_the_student_together_cost_the_plans_epsilon(ready):
     plan, public = ready(privacy=CHOSEN, domain={"epsilon": 1.0})
     bound = bind(plan, public)
@@ -43,6 +44,7 @@ def test_the_classifiers_and_the_student_together_cost_the_plans_epsilon(ready):
     assert second < 4.0 < first + second
 
 
+@pytest.mark.slow
 def test_without_a_figure_the_classifiers_get_the_smallest_part_that_leaves_a_signal(ready):
     delta = 1e-5 * (1 - SAMPLER_SHARE)
     few, many = (
@@ -66,6 +68,7 @@ def test_a_choice_that_asks_nobody_leaves_the_whole_budget_to_the_student(ready,
     assert bound.releases[0].mechanism.noise_multiplier < bind(asked, other).releases[1].mechanism.noise_multiplier
 
 
+@pytest.mark.slow
 def test_classifiers_that_stay_at_the_parties_pay_for_their_scores(ready):
     plan, public = ready(domain={"release": "scores"})
     domain, scores, _ = bind(plan, public).releases
@@ -188,6 +191,7 @@ def test_a_streamer_that_is_not_there_is_named(ready):
         choose(plan, public, Said(weights=weights), None, lambda what, done, total: None)
 
 
+@pytest.mark.slow
 def test_the_forecast_divides_the_budget_and_warns_of_a_classifier_that_drowns(privdistil_plan, tmp_path):
     plan = privdistil_plan(privacy=CHOSEN, domain={"epsilon": 0.02, "steps": 1})
     found = recipe_of(plan).forecast(plan, tmp_path, tmp_path / "cache")

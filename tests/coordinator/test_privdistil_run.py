@@ -103,6 +103,7 @@ def test_the_report_says_what_left_outside_the_sum_and_how_good_the_choice_was(f
     )
 
 
+@pytest.mark.slow
 def test_texts_like_the_parties_own_are_chosen_and_a_student_of_them_learned(
     here, privdistil_plan, public_texts, tmp_path
 ):

@@ -250,6 +250,7 @@ def passed_through(tmp_path, tiny_bert, corpus_bytes, room):
     return json.loads(ended.stdout), corpus_bytes // len(text)
 
 
+@pytest.mark.slow
 def test_a_corpus_larger_than_the_room_for_it_passes_through(tmp_path, tiny_bert):
     said, rows = passed_through(tmp_path, tiny_bert, 64 * 2**20, 12 * 2**20)
     assert said["rows"] == said["assigned"] == rows
