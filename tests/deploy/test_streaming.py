@@ -37,9 +37,20 @@ def parts_of(corpus, rows):
     return [(first, min(first + rows, corpus.count())) for first in range(0, corpus.count(), rows)]
 
 
+BEFORE = set()
+"""Processes that tests before this one left, as a library's resource tracker."""
+
+
+@pytest.fixture(autouse=True)
+def _before():
+    BEFORE.clear()
+    BEFORE.update(each.pid for each in psutil.Process().children(recursive=True))
+
+
 def started():
-    """All processes that this one started, at any depth, and that still run."""
-    return [each for each in psutil.Process().children(recursive=True) if each.status() != psutil.STATUS_ZOMBIE]
+    """All processes that this one started in this test, at any depth, and that still run."""
+    ours = (each for each in psutil.Process().children(recursive=True) if each.pid not in BEFORE)
+    return [each for each in ours if each.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_nothing_to_do_starts_nothing(corpus, work):
