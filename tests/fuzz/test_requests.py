@@ -26,7 +26,7 @@ from protos.refusal import LONGEST, Reason, Refusal, refusal_of
 SECONDS = 20
 UNTRAINED = "run-4"
 VERBS = ("Describe", "Join", "Leave", "Provide", "Train", "Answer", "SecureSum", "Attest")
-TIMES = 5
+TIMES = 50
 """How often a stream is sent on which the library found no status: the refusal came while a message was written."""
 LIMITS = {"runs": 10**6, "calls_per_second": 1e6}
 """That hostile requests are many is not what is tried here."""
