@@ -58,6 +58,7 @@ def test_without_a_figure_the_classifiers_get_the_smallest_part_that_leaves_a_si
     assert many < few / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["random", "all"])
 def test_a_choice_that_asks_nobody_leaves_the_whole_budget_to_the_student(ready, method):
     plan, public = ready(privacy=CHOSEN, selection={"method": method})
