@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.classifier_public import PublicText
+from coordinator.descending import optimisation_of
 from coordinator.privdistil_plan import PrivDistilPlan
 from coordinator.privdistil_public import PublicCorpus
 from coordinator.streaming import Rows as Stored
@@ -171,8 +172,6 @@ def _worth(
     told: Told,
 ) -> dict[str, Any]:
     """What the classifiers are worth, looked at on texts spread evenly over the corpus."""
-    from coordinator.privdistil_descent import optimisation
-
     count = public.corpus.count()
     step = -(-count // ROWS)
     looked = np.concatenate([scores(first, end)[:, (-first) % step :: step] for first, end in _spans(count)], axis=1)
@@ -189,7 +188,7 @@ def _worth(
         directions = np.stack([direction(_head(public, each)[0], begun[0]) for each in said.values()])
         start = _by_heads([begun], features)[0]
         if noise is not None:
-            deviation = noise_deviation(optimisation(plan), plan.domain.steps, noise)
+            deviation = noise_deviation(optimisation_of(plan.domain, plan.domain.batch), plan.domain.steps, noise)
     found: Worth = worth(looked, directions=directions, noise=deviation, features=features, start=start)
     facts: dict[str, Any] = {"agreement": None if found.agreement is None else found.agreement.value}
     facts |= {"reliability": found.reliability, "warnings": list(found.warnings())}

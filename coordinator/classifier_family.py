@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator import classifier_public
+from coordinator import classifier_public, in_clear
 from coordinator.classifier_folder import metrics_of
 from coordinator.classifier_methods import ReadText, TextBench, methods_of
 from coordinator.classifier_plan import ClassifierPlan
@@ -15,7 +15,7 @@ from coordinator.classifier_public import PublicText
 from coordinator.classifier_student import heldout_rows, measured
 from coordinator.family import Method, View, changed
 from coordinator.in_clear import pooled
-from coordinator.launchers import Launcher, Simulation, SimulationRequest, TextWanted
+from coordinator.launchers import Launcher, Simulation, TextWanted
 from coordinator.progress import Progress, Silent
 
 
@@ -55,17 +55,7 @@ class ClassifierFamily:
         # The public texts to vote on are of a plan of that recipe alone; all else is the same for every recipe.
         asking = changed(plan, {"run": {"recipe": "pate"}}) if "pate" in self.methods else plan
         public = classifier_public.prepare(asking, self._base, self._cache)
-        shards = self._launcher.simulate(
-            SimulationRequest(
-                parties=self._parties,
-                folder=folder,
-                base=self._base,
-                vocabulary=b"",
-                window=0,
-                record=plan.privacy.record,
-                by_user=plan.privacy.unit == "user",
-            )
-        )
+        shards = self._launcher.simulate(in_clear.simulation(plan, self._parties, self._base, folder))
         self._read = self._read or self._all(plan, public, shards)
         return TextBench(plan, public, self._read, shards, Silent())
 

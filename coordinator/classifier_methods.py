@@ -150,7 +150,7 @@ def _dp_sgd(bench: TextBench, epsilon: float) -> Outcome:
     plan, (release,) = bound.plan, bound.releases
     mechanism = release.mechanism
     assert isinstance(mechanism, GradientMechanism)
-    point = federated(bench, mechanism, optimisation_of(plan, plan.dp_sgd.batch), ("dp_sgd", repr(epsilon)))
+    point = federated(bench, mechanism, optimisation_of(plan.dp_sgd, plan.dp_sgd.batch), ("dp_sgd", repr(epsilon)))
     return Outcome(point, release.event, notes=_noise(mechanism))
 
 
@@ -199,7 +199,7 @@ def _local(bench: TextBench, epsilon: float) -> Outcome:
     bound = bench.bound("dp_sgd", epsilon, {"dp_sgd": {"form": "local"}, "privacy": alone})
     plan, point, notes = bound.plan, bench.public.start, {}
     work = bench.trainable()
-    optimisation = optimisation_of(plan, plan.dp_sgd.batch / len(work.units))
+    optimisation = optimisation_of(plan.dp_sgd, plan.dp_sgd.batch / len(work.units))
     for number, release in enumerate(bound.releases):
         assert isinstance(release.mechanism, GradientMechanism)
         models = []

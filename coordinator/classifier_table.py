@@ -81,7 +81,20 @@ class ModelTable(Settings):
     pooling: Literal["auto", "first", "mean"] = "auto"
 
 
-class DpSgdTable(Settings):
+class DescentTable(Settings):
+    """What every training by gradients may say of its optimiser; the learning rate and the batch are each table's own.
+
+    warm_up: the share of the steps over which the learning rate rises. momentum: of "sgd". decay: weight decay.
+    """
+
+    optimiser: Literal["adamw", "sgd"] = "adamw"
+    schedule: Literal["constant", "linear", "cosine"] = "linear"
+    warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    decay: Annotated[float, Field(ge=0)] = 0.0
+
+
+class DpSgdTable(DescentTable):
     """`[dp_sgd]`: how the model is trained.
 
     form: "federated", where every step is a noisy sum over all parties and the optimiser is the coordinator's; or
@@ -95,11 +108,6 @@ class DpSgdTable(Settings):
     batch: Annotated[int, Field(ge=1)] = 500
     clip: Annotated[float, Field(gt=0)] = 1.0
     learning_rate: Annotated[float, Field(gt=0)] = 0.01
-    optimiser: Literal["adamw", "sgd"] = "adamw"
-    schedule: Literal["constant", "linear", "cosine"] = "linear"
-    warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    decay: Annotated[float, Field(ge=0)] = 0.0
     rounds: Annotated[int, Field(ge=1, le=50)] = 1
 
     @model_validator(mode="after")
@@ -111,7 +119,7 @@ class DpSgdTable(Settings):
         return self
 
 
-class FineTuneTable(Settings):
+class FineTuneTable(DescentTable):
     """`[fine_tune]`: ordinary training, without privacy.
 
     epochs: passes over all examples. batch: examples in a step. warm_up: the share of the steps over which the learning
@@ -121,10 +129,7 @@ class FineTuneTable(Settings):
     epochs: Annotated[int, Field(ge=1, le=1000)] = 3
     batch: Annotated[int, Field(ge=1)] = 32
     learning_rate: Annotated[float, Field(gt=0)] = 0.001
-    optimiser: Literal["adamw", "sgd"] = "adamw"
-    schedule: Literal["constant", "linear", "cosine"] = "linear"
     warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.06
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     decay: Annotated[float, Field(ge=0)] = 0.01
 
     def fit(self) -> "Fit":

@@ -12,9 +12,11 @@ from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.gradients import GradientMechanism, fine_levels
 from coordinator.classifier_plan import ClassifierPlan
 from coordinator.classifier_public import PublicText
+from coordinator.classifier_table import DpSgdTable
 from coordinator.classifier_wire import descent_message, model_message
 from coordinator.errors import PlanError, RunError
 from coordinator.federation import Federation
+from coordinator.privdistil_table import DomainTable
 from coordinator.store import RunStore
 from coordinator.terms import Bound, Release, budget, shares
 from protos.conclave.v1 import party_pb2
@@ -97,12 +99,11 @@ def mechanism(plan: ClassifierPlan, multiplier: float, parameters: int, steps: i
         raise PlanError(f"[dp_sgd] The steps cannot be released under this plan: {error}") from None
 
 
-def optimisation_of(plan: ClassifierPlan, expected_batch: float) -> "Optimisation":
+def optimisation_of(settings: DpSgdTable | DomainTable, expected_batch: float) -> "Optimisation":
     """What is done with noisy sums. expected_batch: what a sum is divided by, a public number."""
     from learning.private_training import Optimisation
     from learning.schedules import Schedule
 
-    settings = plan.dp_sgd
     return Optimisation(
         expected_batch=expected_batch,
         learning_rate=settings.learning_rate,
@@ -207,7 +208,7 @@ def _descent(plan: ClassifierPlan, public: PublicText, store: RunStore) -> "Desc
 
     from learning.private_training import Descent
 
-    optimisation = optimisation_of(plan, plan.dp_sgd.batch)
+    optimisation = optimisation_of(plan.dp_sgd, plan.dp_sgd.batch)
     descent = Descent(torch.from_numpy(public.start), optimisation, plan.dp_sgd.steps)
     path = store.folder / DESCENT
     if path.exists():

@@ -57,17 +57,7 @@ def run(
     progress.say(NO_GUARANTEE)
     check_free(folder)
     public = classifier_public.prepare(plan, base, cache)
-    shards = launcher.simulate(
-        SimulationRequest(
-            parties=parties,
-            folder=cache / "simulation",
-            base=base,
-            vocabulary=b"",
-            window=0,
-            record=plan.privacy.record,
-            by_user=plan.privacy.unit == "user",
-        )
-    )
+    shards = launcher.simulate(simulation(plan, parties, base, cache / "simulation"))
     wanted = TextWanted(classifier_public.labelled_text(plan), public.tokenizer, public.longest)
     point = trained(plan, public, pooled(shards.labelled(wanted)), None, progress)
     student = student_of(plan, public, point)
@@ -78,6 +68,19 @@ def run(
 
     placed(folder, fill)
     return TrainedInClear(folder, student.metrics)
+
+
+def simulation(plan: ClassifierPlan, parties: dict[str, dict[str, Any]], base: Path, folder: Path) -> SimulationRequest:
+    """The parties of a plan, whose labelled text is read in clear."""
+    return SimulationRequest(
+        parties=parties,
+        folder=folder,
+        base=base,
+        vocabulary=b"",
+        window=0,
+        record=plan.privacy.record,
+        by_user=plan.privacy.unit == "user",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,4 @@
-"""How a party's domain classifier descends, as the party is told, and as the coordinator judges what came of it."""
-
-from typing import TYPE_CHECKING
+"""How a party's domain classifier is trained, as the party is told."""
 
 from coordinator.classifier_public import PublicText
 from coordinator.classifier_wire import descent_message, model_message
@@ -8,9 +6,6 @@ from coordinator.privdistil_plan import PrivDistilPlan
 from coordinator.privdistil_terms import DOMAIN, SCORES
 from protos.conclave.v1 import party_pb2
 from protos.digest import artefact_digest
-
-if TYPE_CHECKING:
-    from learning.private_training import Optimisation
 
 
 def domain_request(
@@ -33,19 +28,3 @@ def domain_request(
     if asked:
         task.scored_sha256 = artefact_digest(asked)
     return request
-
-
-def optimisation(plan: PrivDistilPlan) -> "Optimisation":
-    """The same as `learning.private_training` takes it."""
-    from learning.private_training import Optimisation
-    from learning.schedules import Schedule
-
-    domain = plan.domain
-    return Optimisation(
-        expected_batch=float(domain.batch),
-        learning_rate=domain.learning_rate,
-        optimiser=domain.optimiser,
-        schedule=Schedule(domain.schedule, domain.warm_up),
-        momentum=domain.momentum,
-        decay=domain.decay,
-    )

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coordinator import classifier_public
+from coordinator import classifier_public, in_clear
 from coordinator.classifier_family import CLASSES, SCORES
 from coordinator.classifier_folder import metrics_of
 from coordinator.classifier_public import public_model
 from coordinator.classifier_student import heldout_rows, measured
 from coordinator.family import Method, View, changed
-from coordinator.launchers import LabelledPart, Launcher, SimulationRequest, TextWanted
+from coordinator.launchers import LabelledPart, Launcher, TextWanted
 from coordinator.privdistil_methods import CorpusBench, Trained, methods_of
 from coordinator.privdistil_plan import PrivDistilPlan
 from coordinator.privdistil_public import prepare
@@ -55,17 +55,7 @@ class PrivDistilFamily:
         public = prepare(plan, self._base, self._cache)
         whole = public_model(plan, public.teacher, self._cache, pool=plan.model.pooling)
         asked = "pate" in self.methods
-        shards = self._launcher.simulate(
-            SimulationRequest(
-                parties=self._parties,
-                folder=folder,
-                base=self._base,
-                vocabulary=b"",
-                window=0,
-                record=plan.privacy.record,
-                by_user=plan.privacy.unit == "user",
-            )
-        )
+        shards = self._launcher.simulate(in_clear.simulation(plan, self._parties, self._base, folder))
         if self._parts is None:
             text = classifier_public.labelled_text(plan)
             self._parts = shards.labelled(TextWanted(text, whole.tokenizer, whole.longest))

@@ -23,7 +23,6 @@ from coordinator.terms import SAMPLER_SHARE, Bound, Release, rounded_up
 
 _TAUGHT: Final = 4.0
 """How many times as long as the teacher's look at a text distilling takes: that, the student's, and the way back."""
-_SCORE_BYTES: Final = 8
 _TOLD: Final = 200
 """Bytes of a text that is sent, on average."""
 

@@ -28,7 +28,6 @@ from coordinator.compressing import compress
 from coordinator.descending import descent_event, mechanism, optimisation_of
 from coordinator.family import Method, Outcome, changed, composed
 from coordinator.launchers import LabelledPart, Simulation
-from coordinator.privdistil_descent import optimisation
 from coordinator.privdistil_plan import PrivDistilPlan
 from coordinator.privdistil_public import PublicCorpus
 from coordinator.privdistil_terms import domain_mechanism
@@ -214,7 +213,7 @@ def _twice(bench: CorpusBench, epsilon: float) -> Outcome:
         lambda z: ComposedDpEvent([descent_event(plan, z, size) for size in sizes]), epsilon, bench.delta
     )
     first, second = (mechanism(plan, multiplier, size, plan.dp_sgd.steps) for size in sizes)
-    descent = optimisation_of(plan, plan.dp_sgd.batch)
+    descent = optimisation_of(plan.dp_sgd, plan.dp_sgd.batch)
     labels = ("twice", repr(epsilon))
     taught = classifier_methods.federated(bench.over(whole, plan), first, descent, (*labels, "teacher"))
     said = bench.said(Trained(whole, taught))
@@ -260,7 +259,7 @@ def _descended(
     parameters = len(text.start)
     multiplier = calibrate(lambda z: composed([*events, descent_event(plan, z, parameters)]), epsilon, bench.delta)
     once = mechanism(plan, multiplier, parameters, plan.dp_sgd.steps)
-    descent = optimisation_of(plan, plan.dp_sgd.batch)
+    descent = optimisation_of(plan.dp_sgd, plan.dp_sgd.batch)
     point = classifier_methods.federated(bench.over(text, plan), once, descent, (*purpose, repr(epsilon)))
     paid = composed([*events, once.event()])
     return Outcome(Trained(text, point), paid, notes={"noise_multiplier": multiplier})
@@ -304,7 +303,7 @@ def _classifiers(bench: CorpusBench, plan: PrivDistilPlan, mechanism_: GradientM
             units,
             losses if head is None else head_losses,
             mechanism_,
-            optimisation(plan),
+            optimisation_of(plan.domain, plan.domain.batch),
             stream=bench.stream("domain", purpose, number),
             probe=probe_of(domain.model.config, 2) if head is None else None,
         )

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from coordinator.classifier_table import DescentTable
 from coordinator.source_table import SourceTable
 from protos.settings import Settings
 
@@ -32,7 +33,7 @@ class CorpusTable(SourceTable):
         return take
 
 
-class DomainTable(Settings):
+class DomainTable(DescentTable):
     """`[domain]`: the classifier that every party trains under DP-SGD to tell its own text (private) from public text.
 
     epsilon: its part of the plan's; by default the smallest at which the noise leaves something to see. model: what it
@@ -51,11 +52,6 @@ class DomainTable(Settings):
     batch: Annotated[int, Field(ge=1)] = 1000
     clip: Annotated[float, Field(gt=0)] = 1.0
     learning_rate: Annotated[float, Field(gt=0)] = 0.05
-    optimiser: Literal["adamw", "sgd"] = "adamw"
-    schedule: Literal["constant", "linear", "cosine"] = "linear"
-    warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    decay: Annotated[float, Field(ge=0)] = 0.0
 
 
 class SelectionTable(Settings):
