@@ -5,14 +5,19 @@
 The plans are examples/privdistil/plan.toml and benchmarks/privdistil-qqp.toml; the public corpus of both is passages of
 novels and half of AG News. Rows are the choice of public text (the paper's table 3 and figure 5), the way the student
 begins (table 7), and the other systems (tables 1 and 4); notes of a cell hold how far classifiers agree (table 8). It
-needs ../shared/data; it keeps its cells in benchmarks/work, and goes on where it was stopped.
+needs ../shared/data; it keeps its cells in benchmarks/work, and goes on where it was stopped, or from
+benchmarks/results: rows can be added there another day. Remove what is there of a task to measure it anew.
 """
 
 import argparse
 import json
 import shutil
-from dataclasses import asdict
+from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coordinator.comparison import Comparison
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "benchmarks/work"
@@ -34,24 +39,48 @@ def main() -> None:
     recipes = [name for name in options.recipes.split(",") if name]
     RESULTS.mkdir(exist_ok=True)
     for task in options.tasks.split(","):
-        found = api.compare(
-            PLANS[task],
-            recipes=recipes,
-            epsilons=EPSILONS,
-            seeds=options.seeds,
-            output=WORK / f"privdistil-{task}",
-            progress=Terminal(),
-        )
-        record = {
-            "seconds": round(sum(cell.seconds for cell in found.cells), 1),
-            "total_epsilon": found.total.epsilon,
-            "cells": [asdict(cell) for cell in found.cells],
-        }
-        (RESULTS / f"privdistil-{task}.json").write_text(json.dumps(record, indent=1) + "\n")
+        folder, kept = WORK / f"privdistil-{task}", RESULTS / f"privdistil-{task}.json"
+        if kept.exists() and not folder.exists():
+            restore(folder, json.loads(kept.read_bytes()))
+
+        def filled(names: list[str], task: str = task, folder: Path = folder) -> Comparison:
+            return api.compare(
+                PLANS[task],
+                recipes=names,
+                epsilons=EPSILONS,
+                seeds=options.seeds,
+                output=folder,
+                progress=Terminal(),
+            )
+
+        try:
+            filled(recipes)
+        finally:
+            cells = [json.loads(path.read_bytes()) for path in sorted((folder / "cells").glob("*.json"))]
+            record = {"comparison": json.loads((folder / "comparison.json").read_bytes()), "cells": cells}
+            kept.write_text(json.dumps(record, indent=1) + "\n")
+        found = filled(whole(cells, options.seeds))
         (RESULTS / f"privdistil-{task}.md").write_text(chart.markdown(found))
         for ending in ("png", "svg"):
             shutil.copyfile(found.folder / f"comparison.{ending}", RESULTS / f"privdistil-{task}.{ending}")
         print(chart.markdown(found))
+
+
+def restore(folder: Path, record: dict[str, Any]) -> None:
+    """A comparison's folder, with the cells that were measured before."""
+    (folder / "cells").mkdir(parents=True)
+    (folder / "comparison.json").write_text(json.dumps(record["comparison"]))
+    for cell in record["cells"]:
+        shown = "none" if cell["epsilon"] is None else f"{cell['epsilon']:g}"
+        (folder / "cells" / f"{cell['method']}-{shown}-{cell['seed']}.json").write_text(json.dumps(cell))
+
+
+def whole(cells: list[dict[str, Any]], seeds: int) -> list[str]:
+    """The rows of which every cell is there, in their usual order."""
+    from coordinator.privdistil_methods import METHODS
+
+    count = Counter(cell["method"] for cell in cells)
+    return [name for name, method in METHODS.items() if count[name] >= seeds * (len(EPSILONS) if method.private else 1)]
 
 
 if __name__ == "__main__":

