@@ -77,7 +77,9 @@ def init(
     ] = "ray",
     recipe: Annotated[
         str,
-        typer.Option(help='"dped": word embeddings; "dp_sgd": a text classifier; "privdistil": a small, distilled one.'),
+        typer.Option(
+            help='"dped": word embeddings; "dp_sgd": a text classifier; "privdistil": a small, distilled one.'
+        ),
     ] = "dped",
     as_json: AsJson = False,
 ) -> None:

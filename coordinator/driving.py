@@ -36,7 +36,6 @@ from coordinator.store import CANCELLED, FAILED, FINISHED, RESUMABLE, RUNNING, R
 from coordinator.terms import Bound, Release
 from coordinator.watching import Recorded
 from protos import tracing
-from protos.certificates import fingerprint, read_bundle
 from protos.signing import Signed
 
 Value = TypeVar("Value")
@@ -142,11 +141,7 @@ class Drive:
         for name in plan.federation.names:
             self.progress.party(name, "starting" if plan.federation.shards is not None else "connecting")
         tables = party_tables(plan, self.bound.releases)
-        issued = {name: self.own.vouched(name) for name in tables}
-        keys = {name: fingerprint(read_bundle(bundle, name).signing) for name, (bundle, _) in issued.items()}
-        for name, table in tables.items():
-            table["peers"] = {other: key for other, key in keys.items() if other != name}
-        request = LaunchRequest(tables, self.store.folder / "parties", self.base, issued)
+        request = LaunchRequest(tables, self.store.folder / "parties", self.base, self.own.vouch)
         with self.launcher.launch(request) as addresses:
             waited(lambda stops: self._ask(addresses, stops), self._say_stopping)
         return self._kept()
@@ -346,7 +341,7 @@ def leave(store: RunStore, launcher: Launcher, base: Path, own: Own) -> list[str
         store.note(left=True)
         return []
     plan_hash = plan_hash_of(store)
-    with launcher.launch(LaunchRequest({}, store.folder / "parties", base, {})) as addresses:
+    with launcher.launch(LaunchRequest({}, store.folder / "parties", base, own.vouch)) as addresses:
         silent = waited(lambda stops: _left(addresses, store.id, plan_hash, own), lambda: None)
     store.note(left=True)
     return silent

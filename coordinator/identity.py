@@ -36,9 +36,9 @@ class Own:
     tls: bool
     folder: Path
 
-    def vouched(self, name: str) -> tuple[bytes, bytes]:
-        """Certificates and private keys (PEM), made now, for a party that this run starts."""
-        return provisioning.vouched(self.folder, name)
+    def vouch(self, name: str, request: bytes) -> bytes:
+        """Certificates (PEM) for a party that this run starts and that made this request (PEM)."""
+        return provisioning.vouched(self.folder, name, request)
 
 
 def own_identity(plan: Plan, base: Path) -> Own:

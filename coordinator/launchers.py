@@ -4,9 +4,9 @@ A launcher other than `connect` is found by the entry-point group `conclave.laun
 in `launch`. So the coordinator starts parties without importing the code that runs them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -18,6 +18,7 @@ from scipy import sparse
 from aggregation.joint import TeacherSignal
 from aggregation.mechanism import IntArray
 from coordinator.errors import PlanError
+from protos.certificates import read_request
 from protos.conclave.v1 import plan_pb2
 
 if TYPE_CHECKING:
@@ -37,18 +38,53 @@ class PartyAddress:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """What a party asks of the machine that it is put on, of Ray's resources and labels. gpus: may be a part of one."""
+
+    resources: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    gpus: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster that runs already, and how parties are put on its machines.
+
+    address: "HOST:PORT" of its head, or "auto" on one of its machines. folder: for what parties keep, on their
+    machines; the run's own where None. ports: the first and the last that nodes may listen on; any where None.
+    places: by party.
+    """
+
+    address: str
+    folder: Path | None = None
+    ports: tuple[int, int] | None = None
+    places: Mapping[str, Place] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchRequest:
     """Which parties to start.
 
     parties: for each name the tables of a party file (`shard`, `policy`, ...), as `party serve` would read them.
     folder: a private folder of the run for everything the parties keep; relative paths in the tables start at `base`.
-    issued: for each name the certificates and the private keys that it signs with, PEM, made by this run.
+    vouch: the certificates (PEM) that a party of this name gets for the request (PEM) it made: its private keys never
+    leave it. Raises `ConclaveError` for what is no request of that name. cluster: machines to start them on; None is
+    this one.
     """
 
     parties: Mapping[str, Mapping[str, Any]]
     folder: Path
     base: Path
-    issued: Mapping[str, tuple[bytes, bytes]]
+    vouch: Callable[[str, bytes], bytes]
+    cluster: Cluster | None = None
+
+    def introduced(self, requests: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
+        """The parties' tables, each with `peers`: the others by the signing keys in their requests (PEM)."""
+        keys = {name: read_request(request).fingerprint for name, request in requests.items()}
+        return {
+            name: {**table, "peers": {other: key for other, key in keys.items() if other != name}}
+            for name, table in self.parties.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from protos.certificates import (
     read_bundle,
     read_certificate,
     read_request,
+    shown_name,
     subject_of,
 )
 from protos.identity import read_key_file, read_private, write_private, write_public
@@ -123,13 +124,16 @@ def ensure(folder: Path, name: str = LOCAL) -> None:
         renew(folder)
 
 
-def vouched(folder: Path, name: str) -> tuple[bytes, bytes]:
-    """A bundle and private keys (PEM) made now for a party of this name; nothing of them is kept. Raises `RunError`."""
-    transport_key, signing_key = new_keys()
-    request = Request(name, transport_key.public_key(), signing_key.public_key())
+def vouched(folder: Path, name: str, request: bytes) -> bytes:
+    """The bundle (PEM) that a party of this name asks for; no copy of it is kept.
+
+    Raises `RunError`, also for a request in another name.
+    """
     with _sentences():
-        bundle = _authority(folder).issue(request, Role.PARTY)
-    return bundle.pem(), key_pem(transport_key, signing_key)
+        asked = read_request(request)
+        if asked.name != name:
+            raise RunError(f"party {name} asked for certificates of {shown_name(asked.name)}, and got none.")
+        return _authority(folder).issue(asked, Role.PARTY).pem()
 
 
 def request_of(path: Path) -> Request:

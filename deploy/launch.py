@@ -75,16 +75,26 @@ def _start(ray: Any, request: LaunchRequest, actors: dict[str, Any]) -> tuple[Pa
     from party.actor import PartyActor
 
     kind = ray.remote(PartyActor)
-    tokens, pending = {}, {}
-    for name, tables in request.parties.items():
-        tokens[name] = secrets.token_urlsafe(32)
+    for name in request.parties:
         actors[name] = kind.options(num_cpus=0, max_restarts=0).remote()
-        folder = str((request.folder / name).absolute())
-        base, issued = str(request.base.absolute()), request.issued[name]
-        started = actors[name].start.remote(name, dict(tables), folder, base, tokens[name], issued)
-        pending[started] = name
-    addresses: dict[str, PartyAddress] = {}
     deadline = time.monotonic() + START_SECONDS
+    requests = _all(ray, {actors[name].request.remote(name): name for name in actors}, deadline)
+    tokens = {name: secrets.token_urlsafe(32) for name in actors}
+    base, pending = str(request.base.absolute()), {}
+    for name, tables in request.introduced(requests).items():
+        folder, bundle = str((request.folder / name).absolute()), request.vouch(name, requests[name])
+        pending[actors[name].start.remote(name, tables, folder, base, tokens[name], bundle)] = name
+    addresses = {}
+    for name, (address, why_not) in _all(ray, pending, deadline).items():
+        if why_not:
+            raise LaunchError(f"party {name} could not be started: {why_not}")
+        addresses[name] = PartyAddress(name, address, tokens[name])
+    return tuple(addresses[name] for name in request.parties)
+
+
+def _all(ray: Any, pending: dict[Any, str], deadline: float) -> dict[str, Any]:
+    """What every party answers, by its name. Raises `LaunchError` naming one that does not."""
+    found = {}
     while pending:
         ready, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
         if not ready:
@@ -92,15 +102,12 @@ def _start(ray: Any, request: LaunchRequest, actors: dict[str, Any]) -> tuple[Pa
             raise LaunchError(f"party {late}: not started after {START_SECONDS:g} s. Is this machine out of memory?")
         name = pending.pop(ready[0])
         try:
-            address, why_not = ray.get(ready[0])
+            found[name] = ray.get(ready[0])
         except ray.exceptions.RayError as error:
             raise LaunchError(
                 f"party {name} could not be started: its process ended ({type(error).__name__})."
             ) from None
-        if why_not:
-            raise LaunchError(f"party {name} could not be started: {why_not}")
-        addresses[name] = PartyAddress(name, address, tokens[name])
-    return tuple(addresses[name] for name in request.parties)
+    return found
 
 
 def _stop(ray: Any, actors: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from aggregation.errors import ConclaveError
 from party.config import check_config
+from protos.certificates import key_pem, make_request, new_keys
 from protos.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -22,19 +23,24 @@ class PartyActor:
 
     def __init__(self) -> None:
         self._node: Node | None = None
+        self._keys = new_keys()
+
+    async def request(self, name: str) -> bytes:
+        """What the party asks to have vouched for, PEM; the private keys stay here."""
+        return make_request(name, *self._keys)
 
     async def start(
-        self, name: str, tables: Mapping[str, Any], folder: str, base: str, token: str, issued: tuple[bytes, bytes]
+        self, name: str, tables: Mapping[str, Any], folder: str, base: str, token: str, bundle: bytes
     ) -> tuple[str, str]:
         """Start the node; returns its address and "", or "" and the sentence that says why there is none.
 
         tables: those of a party file; name, folder and listen are set here. base: where relative sources start.
-        issued: the certificates and private keys (PEM) that it signs with.
+        bundle: the certificates (PEM) for what `request` asked.
         """
         own = {"name": name, "listen": "127.0.0.1:0", "folder": folder}
         try:
             config = check_config({**tables, **own}, f"party {name}")
-            node = await _started(config, token, issued, Path(base))
+            node = await _started(config, token, (bundle, key_pem(*self._keys)), Path(base))
         except (ConclaveError, SettingsError) as error:
             return "", str(error)
         except OSError as error:

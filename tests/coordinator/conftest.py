@@ -19,6 +19,7 @@ from party.config import check_config
 from party.node import start
 from party.runs import private_folder
 from party.training import Training
+from protos.certificates import key_pem, make_request, new_keys
 
 FILLERS = ("film", "was", "plot", "actor", "and", "very", "slow", "fast", "end", "start", "story", "we", "saw", "it")
 UNITS = 240
@@ -50,8 +51,12 @@ class Here:
             self._thread = threading.Thread(target=self._loop.run_forever)
             self._thread.start()
         try:
+            keys = {name: new_keys() for name in request.parties}
+            requests = {name: make_request(name, *own) for name, own in keys.items()}
+            tables = request.introduced(requests)
             for name in request.parties.keys() - self.nodes.keys():
-                self.nodes[name] = self.wait(self._start(name, request.parties[name], request))
+                issued = request.vouch(name, requests[name]), key_pem(*keys[name])
+                self.nodes[name] = self.wait(self._start(name, tables[name], request, issued))
             yield tuple(PartyAddress(name, self.nodes[name].address, f"token {name}") for name in request.parties)
         finally:
             if not self.stays:
@@ -68,7 +73,7 @@ class Here:
             self._loop = None
             self._keeps.clear()
 
-    async def _start(self, name, tables, request):
+    async def _start(self, name, tables, request, issued):
         merged = {
             key: value | self.changes.get(name, {}).get(key, {}) for key, value in tables.items() if key != "name"
         }
@@ -79,7 +84,7 @@ class Here:
             private_folder(home)
             policy = config.policy
             open_account(home, config.lineage, epsilon=policy.epsilon, delta=policy.delta, simulation=False)
-        return await start(config, token=f"token {name}", issued=request.issued[name], base=request.base)
+        return await start(config, token=f"token {name}", issued=issued, base=request.base)
 
     def wait(self, coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)

@@ -78,7 +78,7 @@ def test_keys_are_for_their_owner_alone(federation):
     assert stat.S_IMODE(federation.stat().st_mode) == 0o700
     (federation / "ca.key").chmod(0o644)
     with pytest.raises(RunError, match="chmod 600"):
-        provisioning.vouched(federation, "north")
+        provisioning.vouched(federation, "north", make_request("north", *new_keys()))
 
 
 def test_a_folder_that_holds_anything_is_left_alone(federation, tmp_path):
@@ -193,17 +193,25 @@ def test_a_party_called_like_the_coordinators_copies_cannot_be(federation, tmp_p
 
 
 def test_a_folder_that_is_none_or_is_damaged_is_named(federation, tmp_path):
+    request = make_request("north", *new_keys())
     with pytest.raises(RunError, match="is not the folder of a federation"):
-        provisioning.vouched(tmp_path / "nothing", "north")
+        provisioning.vouched(tmp_path / "nothing", "north", request)
     provisioning.make(tmp_path / "other", NAME)
     (federation / "ca.pem").write_bytes((tmp_path / "other/ca.pem").read_bytes())
     with pytest.raises(RunError, match="do not belong together"):
-        provisioning.vouched(federation, "north")
+        provisioning.vouched(federation, "north", request)
+
+
+def test_a_party_that_a_run_starts_gets_no_certificates_in_another_name(federation):
+    with pytest.raises(RunError, match="party north asked for certificates of south, and got none"):
+        provisioning.vouched(federation, "north", make_request("south", *new_keys()))
 
 
 def test_what_a_run_vouches_for_is_kept_nowhere(federation):
     before = sorted(path.name for path in federation.rglob("*"))
-    found = parse_identity(*provisioning.vouched(federation, "north"), role=Role.PARTY, name="north")
+    keys = new_keys()
+    bundle = provisioning.vouched(federation, "north", make_request("north", *keys))
+    found = parse_identity(bundle, key_pem(*keys), role=Role.PARTY, name="north")
     authority = own(federation).authority
     check_certificate(found.signing, authority=authority, role=Role.PARTY, name="north", use=Use.SIGNING)
     assert sorted(path.name for path in federation.rglob("*")) == before

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -41,8 +42,9 @@ def request_for(tmp_path):
 
     def request(parties):
         made = tables(parties)
-        issued = {name: provisioning.vouched(tmp_path / "identity", name) for name in made}
-        return LaunchRequest(made, tmp_path / "run" / "parties", tmp_path, issued)
+        return LaunchRequest(
+            made, tmp_path / "run" / "parties", tmp_path, partial(provisioning.vouched, tmp_path / "identity")
+        )
 
     return request
 
@@ -147,13 +149,16 @@ def test_a_party_that_cannot_start_is_named(request_for, monkeypatch):
 
 DRIVER = """
 import sys, time
+from functools import partial
 from pathlib import Path
+from coordinator import provisioning
 from coordinator.launchers import LaunchRequest
 from deploy.launch import RayLauncher
-from test_tables import issued, tables
+from test_tables import tables
 base = Path(sys.argv[1])
+vouch = partial(provisioning.vouched, base / "identity")
 try:
-    with RayLauncher().launch(LaunchRequest(tables, base / "parties", base, issued)) as addresses:
+    with RayLauncher().launch(LaunchRequest(tables, base / "parties", base, vouch)) as addresses:
         print("ready", flush=True)
         time.sleep(120)
 except KeyboardInterrupt:
@@ -165,7 +170,7 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_when_the_coordinator_ends(request_for, tmp_path, ending):
     request = request_for(2)
-    (tmp_path / "test_tables.py").write_text(f"tables = {request.parties!r}\nissued = {request.issued!r}\n")
+    (tmp_path / "test_tables.py").write_text(f"tables = {request.parties!r}\n")
     mark = uuid.uuid4().hex
     environment = {**os.environ, MARK: mark, "PYTHONPATH": str(tmp_path)}
     with subprocess.Popen(
