@@ -43,7 +43,7 @@ def main() -> None:
         if kept.exists() and not folder.exists():
             restore(folder, json.loads(kept.read_bytes()))
 
-        def filled(names: list[str], task: str = task, folder: Path = folder) -> Comparison:
+        def filled(names: list[str], task: str = task, folder: Path = folder) -> "Comparison":
             return api.compare(
                 PLANS[task],
                 recipes=names,

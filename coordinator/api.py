@@ -82,6 +82,7 @@ def run(
     *,
     output: Path | str | None = None,
     replace: bool = False,
+    ray_address: str | None = None,
     progress: Progress | None = None,
     observer: Observer | None = None,
 ) -> Result | TrainedInClear:
@@ -89,13 +90,14 @@ def run(
 
     output: a folder for everything of the run, the student in `student` inside it; by default the run's files go
     below `$CONCLAVE_HOME` and the student where the plan says. replace: remove the run that `output` holds first.
+    ray_address: of the Ray cluster that the parties are put on, "auto" or "HOST:PORT", whatever the plan says.
     A plan of recipe "fine_tune" is no run: it trains in clear and leaves its student alone.
     Raises `PlanError` before anything is contacted, `PartyRefused`, `PartyLost`, `RunError`, `DataError`, and
     `RunStopped` where it was interrupted; what can go on, `resume` goes on with.
     """
     path = None if isinstance(plan, Plan) else Path(plan).absolute()
     base = Path.cwd() if path is None else path.parent
-    plan = plan if isinstance(plan, Plan) else read_plan(Path(plan))
+    plan = _on_cluster(plan if isinstance(plan, Plan) else read_plan(Path(plan)), ray_address)
     progress = progress or Silent()
     launcher = _launcher(plan)
     if isinstance(plan, ClassifierPlan) and plan.run.recipe == in_clear.RECIPE:
@@ -119,6 +121,7 @@ def run(
             path=None if path is None else str(path),
             base=str(base),
             student=str(student_folder),
+            ray_address=ray_address,
         )
         progress.say(f"run {store.id}")
         if before:
@@ -132,19 +135,23 @@ def resume(
     run: str | Path,
     *,
     plan: Path | str | None = None,
+    ray_address: str | None = None,
     progress: Progress | None = None,
     observer: Observer | None = None,
 ) -> Result:
     """Go on with a run after its last stored block or stage, and wait for it. What was answered is not asked again.
 
     plan: where the plan's file is now; by default where it was. Its addresses, deadlines and paths may have changed,
-    nothing else. Raises `RunError` for a run that is finished, cancelled or driven by another process; `PlanError`
-    naming the keys that differ; and whatever `run` raises.
+    nothing else. ray_address: as of `run`; by default what the run was begun with. Raises `RunError` for a run that is
+    finished, cancelled or driven by another process; `PlanError` naming the keys that differ; and whatever `run`
+    raises.
     """
     progress = progress or Silent()
     with closing(RunIndex().find(str(run))) as store:
         _check_open(store)
         wanted, base = _plan_again(store, None if plan is None else Path(plan))
+        with sound(store.folder):
+            wanted = _on_cluster(wanted, ray_address or store.fact("ray_address"))
         own = own_identity(wanted, base)
         public = recipe_of(wanted).prepare(wanted, base, home() / "cache")
         bound = bind(wanted, public)
@@ -255,6 +262,16 @@ def _family(plan: Plan, base: Path, progress: Progress) -> Family:
 
 def _launcher(plan: Plan) -> Launcher:
     return _Connect(plan) if plan.federation.shards is None else find_launcher(plan.federation.launch)
+
+
+def _on_cluster(plan: Plan, address: str | None) -> Plan:
+    """The plan with its parties on the Ray cluster at this address. Raises `PlanError` where that cannot be."""
+    if address is None:
+        return plan
+    try:
+        return plan.model_copy(update={"federation": plan.federation.on_cluster(address)})
+    except ValueError as error:
+        raise PlanError(f"--ray-address: {error}") from None
 
 
 def _check_open(store: RunStore) -> None:

@@ -52,6 +52,10 @@ Traces = Annotated[
     str | None,
     typer.Option("--traces", metavar="URL|FILE", help="Trace the run: to an OpenTelemetry collector, or into a file."),
 ]
+RayAddress = Annotated[
+    str | None,
+    typer.Option("--ray-address", metavar="ADDR", help='Put the parties on a Ray cluster: "auto", or HOST:PORT.'),
+]
 Output = Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Put everything of the run here.")]
 
 
@@ -104,6 +108,7 @@ def run(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, a TOML file.")],
     output: Output = None,
     replace: Annotated[bool, typer.Option("--replace", help="Remove the run that DIR holds first.")] = False,
+    ray_address: RayAddress = None,
     metrics: Metrics = None,
     traces: Traces = None,
     log_json: LogJson = False,
@@ -113,7 +118,9 @@ def run(
     from coordinator import api
 
     with _seen(metrics, traces, log_json) as (progress, observer):
-        result = api.run(plan, output=output, replace=replace, progress=progress, observer=observer)
+        result = api.run(
+            plan, output=output, replace=replace, ray_address=ray_address, progress=progress, observer=observer
+        )
     _finished(result, as_json)
 
 
@@ -123,6 +130,7 @@ def resume(
     plan: Annotated[
         Path | None, typer.Option("--plan", metavar="PLAN", help="Where the plan is now, if it was moved.")
     ] = None,
+    ray_address: RayAddress = None,
     metrics: Metrics = None,
     traces: Traces = None,
     log_json: LogJson = False,
@@ -132,7 +140,7 @@ def resume(
     from coordinator import api
 
     with _seen(metrics, traces, log_json) as (progress, observer):
-        result = api.resume(run, plan=plan, progress=progress, observer=observer)
+        result = api.resume(run, plan=plan, ray_address=ray_address, progress=progress, observer=observer)
     _finished(result, as_json)
 
 

@@ -141,7 +141,11 @@ class Drive:
         for name in plan.federation.names:
             self.progress.party(name, "starting" if plan.federation.shards is not None else "connecting")
         tables = party_tables(plan, self.bound.releases)
-        request = LaunchRequest(tables, self.store.folder / "parties", self.base, self.own.vouch)
+        wanted = plan.federation.cluster
+        cluster = None if wanted is None else wanted.cluster(plan.federation.names, self.base, self.store.id)
+        request = LaunchRequest(
+            tables, self.store.folder / "parties", self.base, self.own.vouch, cluster, self.progress.say
+        )
         with self.launcher.launch(request) as addresses:
             waited(lambda stops: self._ask(addresses, stops), self._say_stopping)
         return self._kept()

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from coordinator.cluster_table import ClusterTable, head_address
 from protos.settings import Settings, is_loopback
 
 NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
@@ -68,6 +69,7 @@ class FederationTable(Settings):
     deadline_seconds: of silence, after which a node is asked whether it serves. retry_seconds: how long a party may be
     away, asked again and again, before the run goes on without it or stops, to be resumed; 0 asks once. stragglers:
     "wait" for a party as long as its node serves, or { drop_after = SECONDS } without a block or a sign of training.
+    cluster: the Ray cluster on which `launch = "ray"` starts the parties, instead of a Ray of its own.
     """
 
     launch: str
@@ -75,6 +77,7 @@ class FederationTable(Settings):
     minimum_parties: Annotated[int, Field(ge=1)] | None = None
     parties: list[PartyEntry] = Field(default_factory=list)
     shards: ShardsTable | None = None
+    cluster: ClusterTable | None = None
     deadline_seconds: Annotated[float, Field(gt=0)] = 60.0
     retry_seconds: Annotated[float, Field(ge=0)] = 300.0
     stragglers: Literal["wait"] | DropTable = "wait"
@@ -99,6 +102,8 @@ class FederationTable(Settings):
                 raise ValueError(
                     '[federation.shards] belongs to launch = "ray". With "connect" each party has its own shard.'
                 )
+            if self.cluster is not None:
+                raise ValueError('[federation.cluster] belongs to launch = "ray": with "connect" parties run already.')
             if not self.parties:
                 raise ValueError(
                     "[federation] parties is empty: a run needs at least one party. "
@@ -120,6 +125,8 @@ class FederationTable(Settings):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f'[federation] parties names "{twice[0]}" twice. Every party needs a name of its own.')
+        if self.cluster is not None:
+            self.cluster.check(self.names)
         if self.minimum_parties is not None and self.minimum_parties > len(self.names):
             raise ValueError(
                 f"[federation] minimum_parties = {self.minimum_parties}, but the plan has {len(self.names)} parties."
@@ -135,6 +142,13 @@ class FederationTable(Settings):
                 'without it parties are asked in plain text. Set identity = "federation", the folder that `coordinator '
                 "provision federation` makes."
             )
+
+    def on_cluster(self, address: str) -> "FederationTable":
+        """The same federation on the Ray cluster at an address. Raises `ValueError` where none goes with it."""
+        if self.shards is None:
+            raise ValueError(f'a Ray cluster goes with launch = "ray"; with "{self.launch}" parties run already.')
+        table = self.cluster or ClusterTable()
+        return self.model_copy(update={"cluster": table.model_copy(update={"address": head_address(address)})})
 
     @property
     def drop_after(self) -> float | None:

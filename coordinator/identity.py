@@ -64,7 +64,8 @@ def own_identity(plan: Plan, base: Path) -> Own:
         where = "" if named is None else f'[federation] identity = "{named}": '
         raise PlanError(f"{where}{error}") from None
     launched = plan.federation.shards is not None
-    return Own(identity, identity.authority if launched or named is not None else None, named is not None, folder)
+    tls = named is not None or plan.federation.cluster is not None
+    return Own(identity, identity.authority if launched or named is not None else None, tls, folder)
 
 
 def proven(name: str, answer: party_pb2.DescribeResponse, nonce: bytes, own: Own) -> bytes:

@@ -69,7 +69,7 @@ class LaunchRequest:
     folder: a private folder of the run for everything the parties keep; relative paths in the tables start at `base`.
     vouch: the certificates (PEM) that a party of this name gets for the request (PEM) it made: its private keys never
     leave it. Raises `ConclaveError` for what is no request of that name. cluster: machines to start them on; None is
-    this one.
+    this one. say: told what people should know of the machines.
     """
 
     parties: Mapping[str, Mapping[str, Any]]
@@ -77,6 +77,7 @@ class LaunchRequest:
     base: Path
     vouch: Callable[[str, bytes], bytes]
     cluster: Cluster | None = None
+    say: Callable[[str], None] = lambda sentence: None
 
     def introduced(self, requests: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
         """The parties' tables, each with `peers`: the others by the signing keys in their requests (PEM)."""

@@ -40,6 +40,11 @@ ONE_MACHINE = (
     "Simulation: all parties ran under one coordinator's control, on data that it divided among them. "
     "Nothing is claimed between these parties."
 )
+ONE_CLUSTER = (
+    "One Ray cluster: the parties ran on its machines, and were asked over encrypted connections, under certificates "
+    "of this run. The whole cluster is one trust domain all the same: whoever reaches its ports with its token can run "
+    "code at every party."
+)
 PLAIN_TRANSPORT = (
     "Transport: calls were neither encrypted nor authenticated by certificates; whoever could reach the wire could "
     "read what the coordinator read, and could have asked in its place."
@@ -116,6 +121,8 @@ def state(
         trust.append(OWN_NOISE)
     if plan.federation.shards is not None:
         trust.append(ONE_MACHINE)
+        if plan.federation.cluster is not None:
+            trust.append(ONE_CLUSTER)
     else:
         trust.append(PLAIN_TRANSPORT if plan.federation.identity is None else SECURED_TRANSPORT)
     privacy = {

@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 
 from aggregation.errors import ConclaveError
 from coordinator.streaming import FloatRows, Part
-from deploy.launch import QUIET, LaunchError, embedded, environment
+from deploy.cluster import joined
+from deploy.embedded import embedded
+from deploy.launching import LaunchError
 from learning.corpus import Corpus
 from learning.text_rows import TextRows, Work
 
@@ -158,17 +160,8 @@ def _ray(address: str | None, most: int) -> Iterator[Any]:
         with embedded(most) as started:
             yield started
     else:
-        with environment({name: QUIET[name] for name in QUIET if name != "RAY_AUTH_MODE"}):
-            import ray
-
-            try:
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-            except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
-                raise LaunchError(f"The Ray at {address} cannot be joined: {_said(error)}.") from None
-            try:
-                yield ray
-            finally:
-                ray.shutdown()
+        with joined(address) as cluster:
+            yield cluster
 
 
 @contextmanager

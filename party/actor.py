@@ -6,16 +6,39 @@ nothing is claimed.
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aggregation.errors import ConclaveError
 from party.config import check_config
+from party.database import FILE
 from protos.certificates import key_pem, make_request, new_keys
 from protos.settings import SettingsError
 
 if TYPE_CHECKING:
     from party.node import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """What a launcher has a party start with.
+
+    tables: those of a party file; name, folder and listen are set here. folder: what the party keeps, absolute. base:
+    where relative sources start. bundle: the certificates (PEM) for what `PartyActor.request` asked. token: what
+    callers must show; without one they come over mutual TLS. host: where to listen, the machine's own address if empty.
+    port: 0 for any free one. before: the machine on which the party ran in this run before, empty for none.
+    """
+
+    name: str
+    tables: Mapping[str, Any]
+    folder: str
+    base: str
+    bundle: bytes
+    token: str = ""
+    host: str = ""
+    port: int = 0
+    before: str = ""
 
 
 class PartyActor:
@@ -25,26 +48,36 @@ class PartyActor:
         self._node: Node | None = None
         self._keys = new_keys()
 
-    async def request(self, name: str) -> bytes:
-        """What the party asks to have vouched for, PEM; the private keys stay here."""
-        return make_request(name, *self._keys)
+    async def request(self, name: str) -> tuple[bytes, str]:
+        """What the party asks to have vouched for, PEM, and its machine's address; the private keys stay here."""
+        import ray
 
-    async def start(
-        self, name: str, tables: Mapping[str, Any], folder: str, base: str, token: str, bundle: bytes
-    ) -> tuple[str, str]:
+        return make_request(name, *self._keys), ray.util.get_node_ip_address()
+
+    async def start(self, begin: Begin) -> tuple[str, str]:
         """Start the node; returns its address and "", or "" and the sentence that says why there is none.
 
-        tables: those of a party file; name, folder and listen are set here. base: where relative sources start.
-        bundle: the certificates (PEM) for what `request` asked.
+        A party that ran before, and finds nothing of that here, does not start: it would not know what it has paid.
         """
-        own = {"name": name, "listen": "127.0.0.1:0", "folder": folder}
+        import ray
+
+        machine = ray.util.get_node_ip_address()
+        host = begin.host or machine
+        listen = f"[{host}]:{begin.port}" if ":" in host else f"{host}:{begin.port}"
+        own = {"name": begin.name, "listen": listen, "folder": begin.folder}
+        if begin.before and not (Path(begin.folder) / FILE).exists():
+            return "", (
+                f"it ran on {begin.before} before and runs on {machine} now, where {begin.folder} has nothing of it. "
+                "Have that machine back, or bring the folder here; a folder that all machines share comes along by "
+                "itself ([federation.cluster] folder)."
+            )
         try:
-            config = check_config({**tables, **own}, f"party {name}")
-            node = await _started(config, token, (bundle, key_pem(*self._keys)), Path(base))
+            config = check_config({**begin.tables, **own}, f"party {begin.name}")
+            node = await _started(config, begin.token, (begin.bundle, key_pem(*self._keys)), Path(begin.base))
         except (ConclaveError, SettingsError) as error:
             return "", str(error)
         except OSError as error:
-            return "", f"{error.filename or folder}: {error.strerror}."
+            return "", f"{error.filename or begin.folder}: {error.strerror}."
         self._node = node
         return node.address, ""
 
@@ -56,6 +89,7 @@ class PartyActor:
 
 
 async def _started(config: Any, token: str, issued: tuple[bytes, bytes], base: Path) -> "Node":
+    """The node; what its training says goes into the party's folder, not into the logs of Ray."""
     node_module = await asyncio.to_thread(__import__, "party.node", fromlist=["start"])
-    node: Node = await node_module.start(config, token=token, issued=issued, base=base)
+    node: Node = await node_module.start(config, token=token, issued=issued, base=base, quiet=True)
     return node

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from coordinator import api
 from coordinator.binding import bind
 from coordinator.classifier_plan import ClassifierPlan
 from coordinator.errors import PlanError
@@ -357,3 +358,65 @@ def test_parties_on_other_machines_are_not_asked_in_plain_text(tmp_path):
 def test_what_a_run_starts_itself_needs_no_identity(tmp_path):
     with pytest.raises(PlanError, match=r'identity belongs to launch = "connect"'):
         read(tmp_path, template("ray").replace('launch = "ray"', 'launch = "ray"\nidentity = "federation"'))
+
+
+def on_cluster(tables):
+    return RAY.replace("[vocabulary]", f"[federation.cluster]\n{tables}\n\n[vocabulary]", 1)
+
+
+def test_a_plan_moves_to_a_cluster_by_its_federation_alone(tmp_path):
+    plain, moved = read(tmp_path, RAY), read(tmp_path, on_cluster('folder = "kept"\nports = "7500-7503"\ngpus = 0.5'))
+    assert moved.document() == plain.document()
+    found = moved.federation.cluster.cluster(moved.federation.names, tmp_path, "a1b2-run")
+    assert (found.address, found.folder, found.ports) == ("auto", tmp_path / "kept" / "a1b2-run", (7500, 7503))
+    assert {place.gpus for place in found.places.values()} == {0.5}
+    assert sorted(found.places) == list(moved.federation.names)
+
+
+def test_a_party_may_ask_for_a_machine_of_its_own(tmp_path):
+    tables = """resources = { party = 1 }
+
+[federation.cluster.party.party-2]
+labels = { site = "north" }
+gpus = 2"""
+    places = read(tmp_path, on_cluster(tables)).federation.cluster.cluster(("party-1", "party-2"), tmp_path, "r").places
+    assert places["party-1"].resources == {"party": 1.0}
+    assert (places["party-2"].resources, places["party-2"].labels, places["party-2"].gpus) == ({}, {"site": "north"}, 2)
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        ('address = "ray://head:10001"', "is a Ray Client's address"),
+        ('address = "head"', 'is no address of a Ray cluster. Use "auto", or "HOST:PORT"'),
+        ('address = "head:66000"', "is no address of a Ray cluster"),
+        ('ports = "7500"', "is no range of ports"),
+        ('ports = "7503-7500"', "is no range of ports"),
+        ('ports = "80-443"', "is no range of ports"),
+        ('ports = "7500-7502"', "are fewer than 4 parties"),
+        ("resources = { CPU = 1 }", "CPU is Ray's own. Leave it out"),
+        ("resources = { GPU = 1 }", "GPU is Ray's own. Use gpus"),
+        ("gpus = 1.5", "more than one comes whole. Use 1"),
+        ("party.party-9.gpus = 1", "party-9: there is no such party. There is party-1"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused(tmp_path, tables, said):
+    assert said in complaint(tmp_path, on_cluster(tables))
+
+
+def test_a_cluster_is_where_parties_are_started(tmp_path):
+    said = complaint(tmp_path, CONNECT.replace("[vocabulary]", "[federation.cluster]\n\n[vocabulary]", 1))
+    assert '[federation.cluster] belongs to launch = "ray"' in said
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "said"),
+    [
+        (RAY, "somewhere", '--ray-address: "somewhere" is no address of a Ray cluster'),
+        (CONNECT, "auto", '--ray-address: a Ray cluster goes with launch = "ray"; with "connect" parties run already.'),
+    ],
+)
+def test_an_address_that_cannot_be_is_refused_before_anything_begins(tmp_path, text, address, said):
+    (tmp_path / "plan.toml").write_text(text)
+    with pytest.raises(PlanError, match=re.escape(said)):
+        api.run(tmp_path / "plan.toml", ray_address=address)

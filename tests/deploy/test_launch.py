@@ -16,7 +16,9 @@ import pytest
 
 from coordinator import provisioning
 from coordinator.launchers import LaunchRequest, find_launcher
-from deploy.launch import LONGEST_TEMPORARY, LaunchError, RayLauncher, _short_folder, _sweep
+from deploy.embedded import LONGEST_TEMPORARY, _short_folder, _sweep
+from deploy.launch import RayLauncher
+from deploy.launching import LaunchError
 from protos.conclave.v1 import party_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyStub
 from protos.credentials import bearer

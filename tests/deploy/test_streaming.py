@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from coordinator.streaming import LocalStreamer, written
-from deploy.launch import embedded
+from deploy.embedded import embedded
 from deploy.streaming import RayStreamer, StreamError, Worker
 from learning.corpus import CorpusSource, indexed
 from learning.text_rows import TextRows

@@ -1,0 +1,210 @@
+"""A Ray cluster that runs already: joined for a while, with one sentence, soon, where that cannot be."""
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import grpc
+
+from coordinator.launchers import Cluster, Place
+from deploy.launching import QUIET, LaunchError, environment, read_token
+
+ASK_SECONDS: Final = 5.0
+"""How long the head may take to say that it is one."""
+ROOM_SECONDS: Final = 15.0
+"""How long resources that others hold are waited for."""
+_WHO: Final = "/ray.rpc.NodeInfoGcsService/GetClusterId"
+"""The first thing that Ray itself asks a head: which cluster it is of. The request is an empty message."""
+_MODE: Final = "RAY_AUTH_MODE"
+_TOKEN_PLACES: Final = "RAY_AUTH_TOKEN, the file that RAY_AUTH_TOKEN_PATH names, or ~/.ray/auth_token"
+
+
+class RoomError(LaunchError):
+    """What machines lack; taken: whether they have it, and other work holds it."""
+
+    def __init__(self, sentence: str, *, taken: bool = False) -> None:
+        super().__init__(sentence)
+        self.taken = taken
+
+
+@contextmanager
+def joined(address: str, say: Callable[[str], None] = lambda sentence: None) -> Iterator[Any]:
+    """The Ray at this address, left again at the end; its token is this process's environment's or this user's.
+
+    address: "auto", of the cluster that this machine is part of, or "HOST:PORT" of its head. say: told
+    where the cluster asks nobody who calls. Raises `LaunchError`
+    within seconds where there is none, or none that may be joined from here.
+    """
+    quiet = {name: value for name, value in QUIET.items() if name != _MODE}
+    with environment({**quiet, _MODE: os.environ.get(_MODE, "token")}):
+        import ray
+
+        if ray.is_initialized():
+            raise LaunchError("this process is connected to a Ray already. Call ray.shutdown() first.")
+        if not read_token():
+            os.environ[_MODE] = "disabled"  # else Ray would not ask, nor say that the other end wants a token
+            read_token()
+        head = _head(address)
+        _check(head)
+        if open_to_all(head):
+            say(f"  the Ray at {head} asks no token: whoever reaches its ports can run code at every party")
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            with environment({"RAY_ADDRESS": head}):  # which Ray would else follow to another one
+                ray.init(address=head, log_to_driver=False, logging_level=logging.ERROR)
+        except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
+            raise LaunchError(_why_not(head, error)) from None
+        try:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, handler)
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+def open_to_all(address: str) -> bool:
+    """Whether a cluster answers callers that show no token."""
+    with contextlib.suppress(grpc.RpcError), grpc.insecure_channel(address) as channel:
+        ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_WHO)
+        ask(b"", timeout=ASK_SECONDS)
+        return True
+    return False
+
+
+def wait_for_room(ray: Any, cluster: Cluster) -> None:
+    """Wait a moment for what a run before may be giving back. Raises `LaunchError` as `check_room`."""
+    deadline = time.monotonic() + ROOM_SECONDS
+    while True:
+        try:
+            return check_room(ray, cluster)
+        except RoomError as error:
+            if not error.taken or time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
+def check_room(ray: Any, cluster: Cluster) -> None:
+    """Raises `RoomError`, naming what lacks, unless the machines have what all parties ask for together."""
+    machines = [each for each in ray.nodes() if each["Alive"]]
+    for name, place in cluster.places.items():
+        wanted = _wanted(place)
+        if not any(_fits(each, wanted, place.labels) for each in machines):
+            had = "; ".join(sorted(_had(each, wanted, place.labels) for each in machines))
+            raise RoomError(
+                f"party {name} asks for a machine with {_said(wanted, place.labels)}, and the cluster has none: {had}. "
+                "Start one that has it (`ray start --resources` or `--labels`), or change [federation.cluster]."
+            )
+    sums: dict[str, float] = {}
+    for place in cluster.places.values():
+        for resource, amount in _wanted(place).items():
+            sums[resource] = sums.get(resource, 0.0) + amount
+    free = ray.available_resources()
+    for resource, amount in sorted(sums.items()):
+        there = sum(each["Resources"].get(resource, 0.0) for each in machines)
+        if amount > free.get(resource, 0.0):
+            taken = there - free.get(resource, 0.0)
+            other = f", of which other work holds {taken:g}" if amount <= there else ""
+            raise RoomError(
+                f"{len(cluster.places)} parties ask for {amount:g} of {resource} together, and the cluster has "
+                f"{there:g}{other}. Add machines, wait for them, or ask for less in [federation.cluster].",
+                taken=amount <= there,
+            )
+
+
+def many(count: int, what: str) -> str:
+    """So many of something, in words."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def options(place: Place) -> dict[str, Any]:
+    """A party's actor as Ray is to place it: apart from the others where there is room."""
+    return {
+        "num_gpus": place.gpus,
+        "resources": dict(place.resources) or None,
+        "label_selector": dict(place.labels) or None,
+        "scheduling_strategy": None if place.labels else "SPREAD",
+    }
+
+
+def _head(address: str) -> str:
+    """The head's host and port. Raises `LaunchError` where "auto" finds none, or several."""
+    if address != "auto":
+        return address
+    from ray._private.services import canonicalize_bootstrap_address_or_die
+
+    try:
+        found: str = canonicalize_bootstrap_address_or_die("auto")
+    except ConnectionError as error:
+        if "active Ray instances" in str(error):
+            raise LaunchError('more than one Ray runs on this machine. Say which: --ray-address "HOST:PORT".') from None
+        raise LaunchError(
+            "no Ray cluster runs on this machine. Start one (`ray up`, or `ray start --head`), run the plan on one of "
+            'its machines, or give its head: --ray-address "HOST:PORT".'
+        ) from None
+    return found
+
+
+def _check(head: str) -> None:
+    """Ask the head which cluster it is of. Raises `LaunchError` saying what is there instead."""
+    from ray._private.grpc_utils import init_grpc_channel
+
+    try:
+        with init_grpc_channel(head) as channel:
+            channel.unary_unary(_WHO)(b"", timeout=ASK_SECONDS)
+    except grpc.RpcError as error:
+        raise LaunchError(_refused(head, error.code() if isinstance(error, grpc.Call) else None)) from None
+
+
+def _refused(head: str, code: grpc.StatusCode | None) -> str:
+    if code is grpc.StatusCode.UNAUTHENTICATED:
+        why = "asks for a token, and there is none here"
+        if os.environ[_MODE] == "token":
+            why = "does not take this token: it is another cluster's, or was replaced"
+        return f"the Ray at {head} {why}. Put the cluster's own into {_TOKEN_PLACES}."
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return f"what listens at {head} is no head of a Ray cluster. Give its head's port, usually 6379."
+    return f"no Ray cluster answers at {head}. Is its head up (`ray status` there), and may this machine reach it?"
+
+
+def _why_not(head: str, error: BaseException) -> str:
+    text = str(error)
+    if "Version mismatch" in text:
+        said = [line.strip() for line in text.splitlines() if "Ray:" in line or "Python:" in line]
+        if len(said) == 4:
+            theirs, ours = " and ".join(said[:2]), " and ".join(said[2:])
+            return (
+                f"the Ray at {head} is another version: it runs {theirs.replace(':', '')}, this process "
+                f"{ours.replace(':', '')}. Install the same of both on all machines."
+            )
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f"the Ray at {head} cannot be joined: {(lines[-1] if lines else type(error).__name__).rstrip('.')[:300]}."
+
+
+def _wanted(place: Place) -> dict[str, float]:
+    return {**place.resources, **({"GPU": place.gpus} if place.gpus else {})}
+
+
+def _fits(machine: Mapping[str, Any], wanted: Mapping[str, float], labels: Mapping[str, str]) -> bool:
+    has = machine["Resources"]
+    known = machine.get("Labels") or {}
+    return all(has.get(name, 0.0) >= amount for name, amount in wanted.items()) and all(
+        known.get(name) == value for name, value in labels.items()
+    )
+
+
+def _had(machine: Mapping[str, Any], wanted: Mapping[str, float], labels: Mapping[str, str]) -> str:
+    has, known = machine["Resources"], machine.get("Labels") or {}
+    found = {name: has.get(name, 0.0) for name in wanted}
+    return f"{machine['NodeManagerAddress']} has {_said(found, {name: known.get(name, 'none') for name in labels})}"
+
+
+def _said(amounts: Mapping[str, float], labels: Mapping[str, str]) -> str:
+    parts: Sequence[str] = [f"{amount:g} of {name}" for name, amount in sorted(amounts.items())]
+    parts = [*parts, *(f"label {name} = {value}" for name, value in sorted(labels.items()))]
+    return ", ".join(parts) or "nothing in particular"

@@ -1,0 +1,81 @@
+"""A Ray of this process alone: it joins nothing, listens to nobody else, and leaves nothing."""
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.launching import QUIET, LaunchError, environment, read_token
+
+OBJECT_STORE: Final = 80 * 1024 * 1024
+LONGEST_TEMPORARY: Final = 8
+"""Characters of the place for Ray's folder: its sockets lie 93 to 96 deeper, and a socket's path has at most 107."""
+_PREFIX: Final = "conclave-ray-"
+_TOKEN: Final = secrets.token_hex(32)
+"""What Ray's own processes ask of each other; Ray reads it once a process, and would keep one in the user's home."""
+
+
+@contextmanager
+def embedded(parties: int) -> Iterator[Any]:
+    """A Ray of this process alone, in a private folder that is removed with it."""
+    with environment(QUIET | {"RAY_AUTH_TOKEN": _TOKEN}):
+        import ray
+
+        if ray.is_initialized():
+            raise LaunchError("this process is connected to a Ray already. Call ray.shutdown() first.")
+        read_token()
+        place = _short_folder()
+        _sweep(Path(place))
+        folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place)
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            try:
+                ray.init(
+                    address="local",
+                    num_cpus=min(parties, os.cpu_count() or 1),
+                    num_gpus=0,
+                    object_store_memory=OBJECT_STORE,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    _temp_dir=os.path.join(folder, "r"),  # Ray opens its own folder to everybody
+                )
+            except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
+                raise LaunchError(f"Ray could not be started: {str(error).splitlines()[0]}") from None
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, handler)
+            yield ray
+        finally:
+            ray.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _short_folder() -> str:
+    """Where temporary files go, if Ray's socket paths then stay short enough, else /tmp."""
+    usual = tempfile.gettempdir()
+    return usual if len(usual) <= LONGEST_TEMPORARY else "/tmp"
+
+
+def _sweep(place: Path) -> None:
+    """Remove the folders of runs that were killed before they could."""
+    for folder in place.glob(f"{_PREFIX}*-*"):
+        owner = folder.name.removeprefix(_PREFIX).split("-")[0]
+        with contextlib.suppress(OSError):
+            if owner.isdigit() and folder.stat().st_uid == os.getuid() and not _runs(int(owner)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,51 @@
+"""What starting parties on Ray has in common, whoever started that Ray: its error, its quiet, its environment."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from aggregation.errors import ConclaveError
+
+QUIET: Final = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_AUTO_CONNECT": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_AUTH_MODE": "token",
+}
+"""What Ray is told wherever it is started: to report to nobody, to join nothing, and to ask who calls."""
+
+_SET_BY_RAY: Final = ("PYTHONBREAKPOINT", "RAY_CLIENT_MODE")
+
+
+class LaunchError(ConclaveError):
+    """Parties that could not be started. The message names the party and what would be right."""
+
+
+@contextmanager
+def environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for this process and those it starts meanwhile; those that Ray sets are taken back as well."""
+    before = {name: os.environ.get(name) for name in (*wanted, *_SET_BY_RAY)}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def read_token() -> bool:
+    """Have Ray read anew whether tokens are asked for, and its token; returns whether there is one.
+
+    It keeps the first that it found in a process, which may be another Ray's.
+    """
+    from ray import _raylet
+
+    internal: Any = _raylet
+    internal.Config.initialize("")
+    loader = internal.AuthenticationTokenLoader.instance()
+    loader.reset_cache()
+    return bool(loader.has_token(ignore_auth_mode=True))
