@@ -47,12 +47,14 @@ class ClusterTable(PlaceTable):
 
     address: "auto", on one of its machines, or "HOST:PORT" of its head. folder: where parties keep their ledgers and
     working files, on their own machines; below the run's folder by default. ports: "FIRST-LAST" that nodes listen on,
-    one a party; any free one by default. party: what single parties ask instead, by name.
+    one a party; any free one by default. tasks: into how many tasks of Ray a party's teachers are put, on whatever
+    machine has a processor; they stay on the party's own by default. party: what single parties ask instead, by name.
     """
 
     address: str = "auto"
     folder: Annotated[str, Field(min_length=1)] | None = None
     ports: str | None = None
+    tasks: Annotated[int, Field(ge=1, le=10_000)] | None = None
     party: dict[str, PlaceTable] = Field(default_factory=dict)
 
     @field_validator("address")
@@ -96,7 +98,7 @@ class ClusterTable(PlaceTable):
         folder = None if self.folder is None else base / self.folder / run
         asked: dict[str, PlaceTable] = {name: self.party.get(name, self) for name in names}
         places = {name: Place(table.resources, table.labels, table.gpus) for name, table in asked.items()}
-        return Cluster(self.address, folder, self.span, places)
+        return Cluster(self.address, folder, self.span, places, self.tasks)
 
 
 def head_address(address: str) -> str:

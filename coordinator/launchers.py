@@ -52,13 +52,14 @@ class Cluster:
 
     address: "HOST:PORT" of its head, or "auto" on one of its machines. folder: for what parties keep, on their
     machines; the run's own where None. ports: the first and the last that nodes may listen on; any where None.
-    places: by party.
+    places: by party. tasks: into how many of Ray's a party's teachers are put; None leaves them to its machine.
     """
 
     address: str
     folder: Path | None = None
     ports: tuple[int, int] | None = None
     places: Mapping[str, Place] = field(default_factory=dict)
+    tasks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

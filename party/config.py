@@ -207,6 +207,18 @@ class LimitsTable(Settings):
     artefact_mib: Annotated[int, Field(ge=1)] = 2048
 
 
+class SiteTable(Settings):
+    """`[cluster]`: the Ray cluster of this party's own site, over whose machines its teachers are spread.
+
+    address: "auto", on one of its machines, or "HOST:PORT" of its head. tasks: into how many parts teachers are put,
+    each with one processor. What the party keeps and its shard have to lie on storage that all the machines share:
+    nothing of either travels through Ray.
+    """
+
+    address: Annotated[str, Field(pattern=r"^(auto|[^\s:/]+:\d{1,5})$")] = "auto"
+    tasks: Annotated[int, Field(ge=1, le=10_000)] = 8
+
+
 class PartyConfig(Settings):
     """A whole party file. `read_config` is how to get one.
 
@@ -215,6 +227,7 @@ class PartyConfig(Settings):
     may go on when the node is told to end. metrics, traces: none without the table. plaintext: no TLS and nobody
     asked who they are, for a trial on this machine. identity: who this party is, for mutual TLS. peers: by name, the
     fingerprints of parties' signing keys, learned out of band. limits: what a coordinator may make this machine do.
+    cluster: machines of this site that teachers are spread over; this one alone without the table.
     """
 
     name: Annotated[str, Field(pattern=NAME)]
@@ -226,6 +239,7 @@ class PartyConfig(Settings):
     metrics: MetricsTable | None = None
     traces: TracesTable | None = None
     limits: LimitsTable = LimitsTable()
+    cluster: SiteTable | None = None
     shard: ShardTable
     policy: PolicyTable
     identity: IdentityTable | None = None

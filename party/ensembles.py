@@ -32,7 +32,8 @@ from party.labelling import columns_of, targets_of
 from party.public_texts import public_texts
 from party.reading import LabelledUnits, labelled_units, tell_if_few
 from party.shard import slot
-from party.text_reading import census_of
+from party.spreading import gathered
+from party.text_reading import census_of, take_census
 from protos.conclave.v1 import plan_pb2
 
 if TYPE_CHECKING:
@@ -51,15 +52,25 @@ def vote(job: Job, mechanism: JointMechanism, progress: Callable[[int], None]) -
     the labels are scores, or the mechanism is for other answers.
     """
     assert job.text is not None
-    labelled = plan_pb2.LabelledText.FromString(bytes.fromhex(job.text.labelled))
-    targets = classes_of(targets_of(labelled, job.shard_table))
+    _, targets = _labelled(job, job.text)
     if mechanism.hidden is not None or mechanism.classes != len(targets.names):
         raise TrainingError(
             f"an ensemble votes for one of {len(targets.names):,} classes, and the release takes "
             f"{mechanism.classes:,} classes{' and hidden states' if mechanism.hidden is not None else ''}."
         )
-    columns = columns_of(labelled, job.shard_table)
-    return mechanism.contribute(TeacherSignal(answers(job, job.text, columns, targets, progress), None))
+    return mechanism.contribute(gathered(job, job.text.teachers, progress, partial(some_answers, job), take_census))
+
+
+def some_answers(job: Job, numbers: range, progress: Callable[[int], None]) -> TeacherSignal:
+    """What the classifiers of these numbers vote, unbounded and in clear. Raises as `vote`."""
+    assert job.text is not None
+    columns, targets = _labelled(job, job.text)
+    return TeacherSignal(answers(job, job.text, columns, targets, progress, numbers), None)
+
+
+def _labelled(job: Job, text: TextWork) -> tuple[TextColumns, LabelMap]:
+    labelled = plan_pb2.LabelledText.FromString(bytes.fromhex(text.labelled))
+    return columns_of(labelled, job.shard_table), classes_of(targets_of(labelled, job.shard_table))
 
 
 def classes_of(targets: LabelMap | ScoreRange) -> LabelMap:
@@ -72,9 +83,16 @@ def classes_of(targets: LabelMap | ScoreRange) -> LabelMap:
 
 
 def answers(
-    job: Job, text: TextWork, columns: TextColumns, targets: LabelMap, progress: Callable[[int], None]
+    job: Job,
+    text: TextWork,
+    columns: TextColumns,
+    targets: LabelMap,
+    progress: Callable[[int], None],
+    numbers: range | None = None,
 ) -> IntArray:
-    """All votes, unbounded and in clear: int64 [teachers, queries], places in the label map. They must not leave so.
+    """Votes, unbounded and in clear: int64 [teachers, queries], places in the label map. They must not leave so.
+
+    numbers: of the classifiers that vote; all of them by default.
 
     A classifier without a unit votes what the public start says; so does one whose training goes to infinity, which the
     party's log says and nobody else: a failure would tell of its units.
@@ -86,23 +104,26 @@ def answers(
     read = _read(job, text, columns, targets, tokenizer, most)
     labels = read.labels.astype(np.int64, copy=False)
     learner = Learner.of(start, queries, _settings(text))
-    votes = np.empty((text.teachers, len(queries)), np.int64)
+    numbers = range(text.teachers) if numbers is None else numbers
+    votes = np.empty((len(numbers), len(queries)), np.int64)
     diverged = 0
     for number, places in enumerate(_shards(read, text.teachers)):
+        if number not in numbers:
+            continue
         own = [read.rows[place] for place in places.tolist()]
         rng = np.random.default_rng([text.seed, number])
         try:
-            votes[number] = learner.votes(own, labels[places], rng)
+            votes[number - numbers.start] = learner.votes(own, labels[places], rng)
         except Diverged:
             diverged += 1
-            votes[number] = learner.votes([], labels[:0], rng)
-        progress(min(99, 100 * (number + 1) // text.teachers))
+            votes[number - numbers.start] = learner.votes([], labels[:0], rng)
+        progress(min(99, 100 * (number + 1 - numbers.start) // len(numbers)))
     if diverged:
         log.warning(
             "%s of %s classifiers went to infinity and vote as their public start does. Plan with a smaller learning "
             "rate.",
             f"{diverged:,}",
-            f"{text.teachers:,}",
+            f"{len(numbers):,}",
         )
     return votes
 

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, Self
 
+from aggregation.errors import ConclaveError
 from party.config import SIZE_FACT, PolicyTable, ShardTable
 from protos.conclave.v1 import plan_pb2
 
@@ -27,6 +28,22 @@ class Failure(NamedTuple):
     kind: str
     sentence: str
     public: str | None = None
+
+
+class PartFailed(ConclaveError):
+    """A part of a job, done elsewhere, that has no result."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.sentence)
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The cluster of a party's own site that teachers are spread over, and into how many tasks."""
+
+    address: str
+    tasks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +121,9 @@ class Job:
     """What to do with the shard. `release` is the plan's message in hexadecimal; `result` is written whole or not.
 
     census: where hashes of what is read go (see `party.census`), under `census_key`; without it none are made.
-    only_census: they are all that is wanted. memory: MiB that the process may hold; 0 for any.
+    only_census: they are all that is wanted. memory: MiB that the process may hold; 0 for any. spread: where teachers
+    are trained; None for this machine. part: of a spread job, the first teacher and the one after the last, whose
+    answers are then the result, unbounded (`party.spreading`).
     """
 
     parent: int
@@ -124,6 +143,8 @@ class Job:
     census_key: str = ""
     only_census: bool = False
     memory: int = 0
+    spread: Spread | None = None
+    part: tuple[int, int] | None = None
 
     @property
     def shard_table(self) -> ShardTable:
@@ -166,13 +187,16 @@ class Job:
     def from_json(cls, line: bytes) -> Self:
         """The job that `to_json` wrote."""
         fields = json.loads(line)
-        teaching, text = fields.pop("teaching"), fields.pop("text")
+        teaching, text, spread = fields.pop("teaching"), fields.pop("text"), fields.pop("spread")
+        part = fields.pop("part")
         if text is not None and text["descent"] is not None:
             text["descent"] = Descent(**text["descent"])
         return cls(
             **fields,
             teaching=None if teaching is None else Teaching(**teaching),
             text=None if text is None else TextWork(**text),
+            spread=None if spread is None else Spread(**spread),
+            part=None if part is None else (part[0], part[1]),
         )
 
 

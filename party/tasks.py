@@ -19,7 +19,7 @@ from learning.text import DataError
 from learning.words import Vocabulary
 from party.artefacts import Artefacts
 from party.config import PartyConfig
-from party.job import Job, Teaching, release_of
+from party.job import Job, Spread, Teaching, release_of
 from party.keys import insecure_key, slot_key
 from party.mechanisms import Answering, answering, mechanism_of
 from party.runs import Run
@@ -90,6 +90,7 @@ def job_of(
         census=str(run.census(release.name)),
         census_key=census_key.hex(),
         memory=config.limits.memory_mib,
+        spread=None if config.cluster is None else Spread(config.cluster.address, config.cluster.tasks),
     )
     if asks.kind in TEXT_TASKS:
         return replace(job, text=text_work(request, run, config, artefacts, home))

@@ -5,6 +5,7 @@ A teacher depends on its own units and on public values alone, so one unit more 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +21,12 @@ from aggregation.thresholded import ThresholdedVotes
 from learning.skipgram import SkipGram
 from learning.teachers import hidden_states, train_teacher, votes_of
 from learning.weights import from_bytes
-from party.counting import counted_units, vocabulary_of
+from party.counting import counted_units, take_census, vocabulary_of
 from party.errors import TrainingError
 from party.job import Job, Teaching, release_of
-from party.mechanisms import Answering, mechanism_of
+from party.mechanisms import Answering, answering, mechanism_of
 from party.shard import slot
+from party.spreading import gathered
 
 _FLOOR = 1e-9
 
@@ -45,10 +47,15 @@ def teach(job: Job, mechanism: Answering, progress: Callable[[int], None]) -> sp
     model at a time, and all answers in float32. Raises `ConclaveError` like `party.counting.cooccurrence`, and for a
     reference that does not fit.
     """
-    wanted = wanted_by(mechanism)
     assert job.teaching is not None
-    signal = answers(job, job.teaching, wanted, progress)
+    signal = gathered(job, job.teaching.teachers, progress, partial(some_answers, job), take_census)
     return sparse.csr_array(contribution(mechanism, signal))
+
+
+def some_answers(job: Job, numbers: range, progress: Callable[[int], None]) -> TeacherSignal:
+    """What the teachers of these numbers answer, unbounded and in clear. Raises as `teach`."""
+    assert job.teaching is not None
+    return answers(job, job.teaching, wanted_by(answering(release_of(job.release))), progress, numbers)
 
 
 def wanted_by(mechanism: Answering) -> Wanted:
@@ -74,8 +81,10 @@ def contribution(mechanism: Answering, signal: TeacherSignal) -> IntArray | spar
     raise IntegrityError(f"Teachers do not answer under {type(mechanism).__name__}.")
 
 
-def answers(job: Job, teaching: Teaching, wanted: Wanted, progress: Callable[[int], None]) -> TeacherSignal:
-    """All teachers' answers, unbounded and in clear: they must not leave the party like this.
+def answers(
+    job: Job, teaching: Teaching, wanted: Wanted, progress: Callable[[int], None], numbers: range | None = None
+) -> TeacherSignal:
+    """Teachers' answers, unbounded and in clear: they must not leave the party like this. numbers: whose, or all.
 
     votes int64 [teachers, queries], positions in the classes; states float32 [teachers, queries, layers, width].
     """
@@ -86,12 +95,13 @@ def answers(job: Job, teaching: Teaching, wanted: Wanted, progress: Callable[[in
     classes = _positions("a class", teaching.classes, size)
     against = _log_frequencies(reference) if teaching.vote == "lift" else None
     votes, states = [], []
-    for number, teacher in enumerate(_teachers(job, teaching, reference, size), 1):
+    numbers = range(teaching.teachers) if numbers is None else numbers
+    for count, teacher in enumerate(_teachers(job, teaching, numbers, reference, size), 1):
         if wanted.votes:
             votes.append(votes_of(teacher, queries, classes, relative_to=against))
         if wanted.hidden:
             states.append(hidden_states(teacher, queries, teaching.layers))
-        progress(min(99, 100 * number // teaching.teachers))
+        progress(min(99, 100 * count // len(numbers)))
     return TeacherSignal(np.stack(votes) if votes else None, np.stack(states) if states else None)
 
 
@@ -108,14 +118,14 @@ def reference_of(teaching: Teaching, size: int) -> SkipGram:
     return reference
 
 
-def _teachers(job: Job, teaching: Teaching, reference: SkipGram, size: int) -> Iterator[SkipGram]:
+def _teachers(job: Job, teaching: Teaching, numbers: range, reference: SkipGram, size: int) -> Iterator[SkipGram]:
     vocabulary = vocabulary_of(job)
     key = bytes.fromhex(teaching.slot_key)
     private = bool(teaching.training)
-    shards: list[list[sparse.csr_array]] = [[] for _ in range(teaching.teachers)]
+    shards: dict[int, list[sparse.csr_array]] = {number: [] for number in numbers}
     for ids, counted in counted_units(job, vocabulary, lambda _: None):
         places = np.array([slot(key, unit, teaching.teachers) for unit in ids])
-        for number in range(teaching.teachers):
+        for number in numbers:
             own = counted[np.flatnonzero(places == number)]
             if not own.shape[0]:
                 continue
@@ -123,7 +133,7 @@ def _teachers(job: Job, teaching: Teaching, reference: SkipGram, size: int) -> I
                 shards[number].append(own)
             else:
                 shards[number] = [sum(shards[number], _summed(own))]
-    for number, shard in enumerate(shards):
+    for number, shard in shards.items():
         if private:
             yield _trained_privately(teaching, number, shard, reference, size)
         elif not shard:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from party.job import MEMORY, STORAGE, Failure, Job, release_of
+from party.job import MEMORY, STORAGE, Failure, Job, PartFailed, release_of
 from party.storage import is_full
 
 if TYPE_CHECKING:
@@ -44,20 +44,35 @@ def work(job: Job, progress: Callable[[int], None], kept: "Kept | None" = None) 
     kept: what this process read for an earlier step; a step leaves there what it read. Raises `ConclaveError`.
     """
     if job.only_census:
-        _take_census(job)
+        take_census(job)
+    elif job.part is not None:
+        _answered(job, range(*job.part), progress)
     elif job.text is not None:
         save_counts(Path(job.result), _learned(job, progress, kept))
     else:
         save_counts(Path(job.result), _counted(job, progress))
 
 
-def _take_census(job: Job) -> None:
+def take_census(job: Job) -> None:
+    """Read the shard for its census alone. Raises `ConclaveError` when it cannot be used."""
     if job.text is None:
         from party.counting import take_census
     else:
         from party.text_reading import take_census
 
     take_census(job)
+
+
+def _answered(job: Job, numbers: range, progress: Callable[[int], None]) -> None:
+    """Some teachers' answers, for the process that puts all of them together."""
+    from party.spreading import save_answers
+
+    if job.text is None:
+        from party.teaching import some_answers
+    else:
+        from party.ensembles import some_answers
+
+    save_answers(Path(job.result), some_answers(job, numbers, progress))
 
 
 def _counted(job: Job, progress: Callable[[int], None]) -> Sum:
@@ -133,6 +148,8 @@ def attempt(job: Job, progress: Callable[[int], None], kept: "Kept | None" = Non
 
     try:
         work(job, progress, kept)
+    except PartFailed as part:
+        return part.failure
     except ConclaveError as error:
         if is_full(error):
             return Failure(STORAGE, str(error))
