@@ -77,6 +77,9 @@ def _start(ray: Any, request: LaunchRequest, actors: dict[str, Any]) -> tuple[Pa
             begin = replace(begin, token=tokens[name], host="127.0.0.1")
         else:
             before = kept.read_text() if kept.exists() else ""
+            if cluster.tasks is not None:
+                site = {"address": ray.get_runtime_context().gcs_address, "tasks": cluster.tasks}
+                begin = replace(begin, tables={**begin.tables, "cluster": site})
             begin = replace(begin, port=cluster.ports[0] + number if cluster.ports else 0, before=before)
         pending[actors[name].start.remote(begin)] = name
     if cluster is not None:

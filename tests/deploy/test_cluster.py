@@ -335,6 +335,26 @@ def test_a_run_goes_on_at_another_machine_when_one_is_lost(tmp_path, monkeypatch
         assert content(result) == content(api.run(here / "plain.toml", output=here / "alone"))
 
 
+def test_teachers_are_spread_over_the_machines(here, machines):
+    asked = 'signals   = ["votes", "hidden"]\nqueries = 34\nteachers_per_party = 4'
+    text = PLAN.replace('signals   = ["counts"]\nclip      = 10.0', asked).replace("window    = 5", "window    = 3")
+    before = drivers(machines)
+    spread = api.run(plan_at(here, text, machines.head, "tasks = 2\n"), output=here / "spread")
+    assert drivers(machines) - before == 1 + 1 + 2, "this question, the run, and both parties' trainings"
+    assert where_is(SECRET, machines) == set()
+    assert not list((here / "spread/parties").rglob(".*.job")), "secrets of a part that is done"
+    (here / "plain.toml").write_text(text)
+    assert content(spread) == content(api.run(here / "plain.toml", output=here / "alone"))
+
+
+def drivers(machines):
+    """How many processes have joined the cluster so far, this question among them."""
+    from ray._private.state import jobs
+
+    with joined(machines.head):
+        return len(jobs())
+
+
 def test_a_party_that_finds_nothing_of_its_own_does_not_start(tmp_path):
     begin = Begin("party-1", {}, str(tmp_path / "gone"), str(tmp_path), b"", before="10.0.0.9")
     address, why = asyncio.run(PartyActor().start(begin))
