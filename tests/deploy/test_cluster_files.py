@@ -1,4 +1,4 @@
-"""The files of deploy/ray: what Ray's and KubeRay's schemas say of them, and what README.md promises of them."""
+"""The files of deploy/ray: what Ray's and KubeRay's schemas say of them, and what docs/ray.md promises of them."""
 
 import copy
 import json
@@ -22,7 +22,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 PROJECT = Path(__file__).parents[2]
 FOLDER = PROJECT / "deploy" / "ray"
 LAUNCHED = ("on-premises.yaml", "aws.yaml")
-WITH_VERSIONS = (*LAUNCHED, "kuberay.yaml", "Dockerfile", "README.md")
+WITH_VERSIONS = (*LAUNCHED, "kuberay.yaml", "Dockerfile", "../../docs/ray.md")
 
 
 def pins(path: Path) -> dict[str, str]:
@@ -30,6 +30,7 @@ def pins(path: Path) -> dict[str, str]:
     return {canonicalize_name(name): pinned for name, pinned in (line.split("==") for line in lines)}
 
 
+DOCUMENT = PROJECT / "docs/ray.md"
 PINS = pins(PROJECT / "constraints.txt")
 OWN = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
 
@@ -67,13 +68,13 @@ Ports = dict[range, tuple[str, str]]
 
 
 def listed() -> Ports:
-    """Ports of the list in README.md: where, and whom they are open to. Every row has a reason."""
+    """Ports of the list in docs/ray.md: where, and whom they are open to. Every row has a reason."""
     rows = re.findall(
         r"^\| (\d+)(?:-(\d+))? \| ([^|]+) \| ([^|]+) \| ([^|]*\w[^|]*) \|$",
-        (FOLDER / "README.md").read_text(),
+        DOCUMENT.read_text(),
         flags=re.MULTILINE,
     )
-    assert len(rows) == len(re.findall(r"^\| \d", (FOLDER / "README.md").read_text(), flags=re.MULTILINE))
+    assert len(rows) == len(re.findall(r"^\| \d", DOCUMENT.read_text(), flags=re.MULTILINE))
     return {range(int(low), int(high or low) + 1): (where, to) for low, high, where, to, _ in rows}
 
 

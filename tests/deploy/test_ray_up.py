@@ -1,8 +1,8 @@
-"""`ray up` over ssh on three machines of the test's own, as deploy/ray/README.md tells it, from nothing to nothing.
+"""`ray up` over ssh on three machines of the test's own, as docs/ray.md tells it, from nothing to nothing.
 
 A machine here is a process table, a network, a home and a /tmp of its own on this one: `ray stop` ends every Ray that
 it can see, so it must see this test's alone. They reach each other and nothing else, so they install nothing: as
-README.md offers, `~/conclave/venv` is a link, to what CONCLAVE_RAY_ENV names, else to the environment of the tests.
+docs/ray.md offers, `~/conclave/venv` is a link, to what CONCLAVE_RAY_ENV names, else to the environment of the tests.
 """
 
 import json
@@ -23,10 +23,11 @@ import psutil
 import pytest
 
 PROJECT = Path(__file__).parents[2]
-README = PROJECT / "deploy" / "ray" / "README.md"
+DOCUMENT = PROJECT / "docs" / "ray.md"
 BINARIES = Path(sys.prefix) / "bin"
 ADDRESSES = {"launcher": "10.99.0.1", "head": "10.99.0.10", "worker": "10.99.0.11"}
 PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+KEPT = ("home/conclave", "home/.conclave")
 CHOSEN = os.environ.get("CONCLAVE_RAY_ENV", sys.prefix)
 
 
@@ -205,8 +206,8 @@ def _serve_ssh(machine: Machine, key: str) -> str:
 
 
 def documented() -> list[str]:
-    """What README.md tells the launcher to type, with the changes that it asks for."""
-    blocks = re.findall(r"```sh at=launcher\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    """What docs/ray.md tells the launcher to type, with the changes that it asks for."""
+    blocks = re.findall(r"```sh at=launcher\n(.*?)```", DOCUMENT.read_text(), flags=re.DOTALL)
     changes = {
         "HEAD WORKERS": f"{ADDRESSES['head']} {ADDRESSES['worker']}",
         "conclave@$machine": "root@$machine",
@@ -260,22 +261,30 @@ def listening(machine: Machine) -> set[tuple[str, int]]:
 
 
 def listed() -> dict[range, str]:
-    """Ports of the list in README.md, and whom they are open to."""
-    rows = re.findall(r"^\| (\d+)(?:-(\d+))? \| [^|]+ \| ([^|]+) \|", README.read_text(), flags=re.MULTILINE)
+    """Ports of the list in docs/ray.md, and whom they are open to."""
+    rows = re.findall(r"^\| (\d+)(?:-(\d+))? \| [^|]+ \| ([^|]+) \|", DOCUMENT.read_text(), flags=re.MULTILINE)
     return {range(int(low), int(high or low) + 1): open_to for low, high, open_to in rows}
 
 
 def test_up_run_and_down_leave_nothing(machines: dict[str, Machine], tmp_path: Path) -> None:
     launcher, head, worker = machines.values()
-    for machine in (head, worker):
-        machine.run(f"mkdir -p ~/conclave && ln -s {shlex.quote(CHOSEN)} ~/conclave/venv")
-    before = {machine.name: machine.files() for machine in machines.values()}
     work = launcher.folder / "checkout"
     shutil.copytree(
         PROJECT, work, ignore=shutil.ignore_patterns(".*", "*.egg-info", "demo", "build", "__pycache__", "tests")
     )
-    wheel, prepare, up, down = (f"cd {work} && set -e\n{block}" for block in documented())
+    begin, alone, wheel, prepare, up, run, down = (f"cd {work} && set -e\n{block}" for block in documented())
 
+    launcher.run(begin)
+    said = launcher.run(alone, seconds=600)
+    assert "4 parties on 1 machine of the Ray cluster" in said
+    assert "verify: ok" in said
+    assert "One Ray cluster: " in said
+    assert _left(launcher) == []
+    launcher.run("rm -rf /tmp/ray ~/.conclave")
+
+    for machine in (head, worker):
+        machine.run(f"mkdir -p ~/conclave && ln -s {shlex.quote(CHOSEN)} ~/conclave/venv")
+    before = {machine.name: machine.files() for machine in machines.values()}
     subprocess.run(["bash", "-c", wheel], check=True, env={**os.environ, "PATH": f"{BINARIES}:{PATHS}"})
     launcher.run(prepare)
     cluster = work / "cluster.yaml"
@@ -288,6 +297,10 @@ def test_up_run_and_down_leave_nothing(machines: dict[str, Machine], tmp_path: P
     status = "ray exec cluster.yaml 'RAY_AUTH_MODE=token ~/conclave/venv/bin/ray status'"
     assert "2 local.cluster.node" in launcher.run(f"cd {work} && {status}")
     run_on(head)
+    said = launcher.run(run, seconds=600)
+    assert "4 parties on 2 machines of the Ray cluster" in said
+    assert "verify: ok" in said
+    assert (work / "first" / "model.safetensors").exists(), "and the last line verified it, or had failed"
     for refused in ({"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}):
         assert "ran on" not in asked(head, f"{head.address}:6379", **refused)
     assert "ran on" in asked(head, f"{head.address}:6379", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token.read_text())
@@ -304,16 +317,16 @@ def test_up_run_and_down_leave_nothing(machines: dict[str, Machine], tmp_path: P
     for machine in machines.values():
         assert _left(machine) == [], machine.name
     for machine in (head, worker):
-        new = {each for each in machine.files() - before[machine.name] if not each.startswith("home/conclave")}
+        new = {each for each in machine.files() - before[machine.name] if not each.startswith(KEPT)}
         assert new <= {"home/.ray"}, machine.name
-        machine.run("rm -rf ~/conclave ~/.ray")
+        machine.run("rm -rf ~/conclave ~/.conclave ~/.ray")
     assert launcher.files() - before["launcher"] == {"home/.ray", "home/.ray/auth_token"}
 
 
 def _up(launcher: Machine, head: Machine, command: str) -> str:
     """What `ray up` says, once the worker is there too, which the head starts by itself afterwards.
 
-    Ray gives a machine 15 seconds to start; for one that was too busy README.md says to do it again.
+    Ray gives a machine 15 seconds to start; for one that was too busy docs/ray.md says to do it again.
     """
     for _ in range(3):
         said = launcher.run(command)
