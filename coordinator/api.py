@@ -30,6 +30,7 @@ from coordinator.forecast import Forecast
 from coordinator.identity import own_identity
 from coordinator.in_clear import TrainedInClear
 from coordinator.launchers import (
+    Cluster,
     Launcher,
     LaunchRequest,
     PartyAddress,
@@ -97,7 +98,7 @@ def run(
     """
     path = None if isinstance(plan, Plan) else Path(plan).absolute()
     base = Path.cwd() if path is None else path.parent
-    plan = _on_cluster(plan if isinstance(plan, Plan) else read_plan(Path(plan)), ray_address)
+    plan = (plan if isinstance(plan, Plan) else read_plan(Path(plan))).on_cluster(ray_address)
     progress = progress or Silent()
     launcher = _launcher(plan)
     if isinstance(plan, ClassifierPlan) and plan.run.recipe == in_clear.RECIPE:
@@ -151,7 +152,7 @@ def resume(
         _check_open(store)
         wanted, base = _plan_again(store, None if plan is None else Path(plan))
         with sound(store.folder):
-            wanted = _on_cluster(wanted, ray_address or store.fact("ray_address"))
+            wanted = wanted.on_cluster(ray_address or store.fact("ray_address"))
         own = own_identity(wanted, base)
         public = recipe_of(wanted).prepare(wanted, base, home() / "cache")
         bound = bind(wanted, public)
@@ -264,16 +265,6 @@ def _launcher(plan: Plan) -> Launcher:
     return _Connect(plan) if plan.federation.shards is None else find_launcher(plan.federation.launch)
 
 
-def _on_cluster(plan: Plan, address: str | None) -> Plan:
-    """The plan with its parties on the Ray cluster at this address. Raises `PlanError` where that cannot be."""
-    if address is None:
-        return plan
-    try:
-        return plan.model_copy(update={"federation": plan.federation.on_cluster(address)})
-    except ValueError as error:
-        raise PlanError(f"--ray-address: {error}") from None
-
-
 def _check_open(store: RunStore) -> None:
     """Raises `RunError` for a run that is over."""
     status = store.status()
@@ -334,6 +325,9 @@ class _Connect:
 
     def launch(self, request: LaunchRequest) -> AbstractContextManager[tuple[PartyAddress, ...]]:
         return nullcontext(self._addresses)
+
+    def look(self, cluster: Cluster) -> str:
+        raise PlanError('[federation] launch = "connect": parties run already, and are put on no cluster.')
 
     def simulate(self, request: SimulationRequest) -> Simulation:
         raise PlanError(

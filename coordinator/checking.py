@@ -18,7 +18,7 @@ from coordinator.binding import bind
 from coordinator.common_plan import Plan
 from coordinator.errors import PlanError, RunError
 from coordinator.identity import Own, own_identity
-from coordinator.launchers import find_launcher
+from coordinator.launchers import Cluster, find_launcher
 from coordinator.plan import read_plan
 from coordinator.publish import check_free
 from coordinator.recipe import recipe_of
@@ -28,16 +28,19 @@ from coordinator.store import RunIndex, home
 from coordinator.terms import Bound, rounded_up
 from protos import PROTOCOL_VERSION
 from protos.certificates import fingerprint
-from protos.checklist import Line, free_disk, free_memory, ok, size, to_do, warning
+from protos.checklist import Line, State, free_disk, free_memory, ok, size, to_do, warning
 from protos.digest import plan_hash
 
 EXPIRING: Final = timedelta(days=30)
 
 
-def check(path: Path) -> list[Line]:
-    """Everything that running the plan in `path` needs, a line each. Reads the public text that the plan names."""
+def check(path: Path, ray_address: str | None = None) -> list[Line]:
+    """Everything that running the plan in `path` needs, a line each. Reads the public text that the plan names.
+
+    ray_address: of the Ray cluster that the parties would be put on, whatever the plan says.
+    """
     try:
-        plan = read_plan(path)
+        plan = read_plan(path).on_cluster(ray_address)
     except PlanError as error:
         return [to_do("plan", str(error)), _versions()]
     base = path.absolute().parent
@@ -58,11 +61,14 @@ def check(path: Path) -> list[Line]:
     except OSError as error:
         lines.append(to_do("identity", f"{error.filename} cannot be written: {error.strerror}."))
     lines += [_store(), _publish(base / plan.student.publish)]
-    parties = len(plan.federation.names) if plan.federation.shards is not None else 0
+    cluster = plan.federation.cluster
+    parties = len(plan.federation.names) if plan.federation.shards is not None and cluster is None else 0
     if room is not None:
         lines += _room(room, parties)
     if plan.federation.shards is not None:
         lines.append(_launcher(plan.federation.launch))
+        if cluster is not None and lines[-1].state is not State.TO_DO:
+            lines.append(_cluster(plan.federation.launch, cluster.cluster(plan.federation.names, base, "check")))
     elif own is not None:
         lines += asyncio.run(ask_all(plan, own, bound, None if room is None else room.party))
     return [*lines, _versions()]
@@ -147,6 +153,13 @@ def _launcher(name: str) -> Line:
     if name == "ray" and find_spec("ray") is None:
         return to_do("launcher", "Ray is not installed here. Install Conclave again: pip install conclave-distill")
     return ok("launcher", f"{name} is installed")
+
+
+def _cluster(launcher: str, cluster: Cluster) -> Line:
+    try:
+        return ok("cluster", find_launcher(launcher).look(cluster))
+    except ConclaveError as error:
+        return to_do("cluster", str(error))
 
 
 def _versions() -> Line:

@@ -184,6 +184,7 @@ def cancel(run: Run, as_json: AsJson = False) -> None:
 @app.command()
 def check(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, a TOML file.")],
+    ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Look at everything that a run needs, here and at its parties, a line each: ok, or what to do. Spends nothing.
@@ -193,7 +194,7 @@ def check(
     from coordinator.checking import check as look_over
     from protos.checklist import passed, record, shown
 
-    lines = look_over(plan)
+    lines = look_over(plan, ray_address)
     for line in shown(lines):
         out.print(line, markup=False)
     if as_json:

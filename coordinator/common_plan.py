@@ -1,10 +1,11 @@
 """What every plan says, whatever its recipe: the run, the promise, the federation, what is published, public text."""
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from coordinator.errors import PlanError
 from coordinator.federation_table import FederationTable, Name
 from coordinator.privacy_table import PrivacyTable
 from coordinator.source_table import SourceTable
@@ -116,6 +117,18 @@ class Plan(Settings):
     def minimum_parties(self) -> int:
         """Below how many parties the run stops: the plan's figure, or as many as the noise is calibrated for."""
         return self.federation.minimum_parties or len(self.federation.names) - self.privacy.dropouts
+
+    def on_cluster(self, address: str | None) -> Self:
+        """The plan with its parties on the Ray cluster at this address; as it is without one.
+
+        Raises `PlanError` for an address that is none, and where parties run elsewhere.
+        """
+        if address is None:
+            return self
+        try:
+            return self.model_copy(update={"federation": self.federation.on_cluster(address)})
+        except ValueError as error:
+            raise PlanError(f"--ray-address: {error}") from None
 
     def document(self) -> str:
         """The plan as canonical JSON, less what does not affect data, privacy or result: the part that is hashed."""

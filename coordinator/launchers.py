@@ -194,6 +194,10 @@ class Launcher(Protocol):
         """Start the parties and wait until each reports its address. Raises `ConclaveError` when one cannot start."""
         ...
 
+    def look(self, cluster: Cluster) -> str:
+        """What a cluster is, in a sentence, if it has room for the parties. Raises `ConclaveError` saying why not."""
+        ...
+
     def simulate(self, request: SimulationRequest) -> Simulation:
         """The same parties without nodes, in clear. Raises `ConclaveError` where parties have text of their own."""
         ...

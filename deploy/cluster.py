@@ -133,16 +133,14 @@ def options(place: Place) -> dict[str, Any]:
 
 
 def _head(address: str) -> str:
-    """The head's host and port. Raises `LaunchError` where "auto" finds none, or several."""
+    """The head's host and port. Raises `LaunchError` where "auto" finds none."""
     if address != "auto":
         return address
     from ray._private.services import canonicalize_bootstrap_address_or_die
 
     try:
         found: str = canonicalize_bootstrap_address_or_die("auto")
-    except ConnectionError as error:
-        if "active Ray instances" in str(error):
-            raise LaunchError('more than one Ray runs on this machine. Say which: --ray-address "HOST:PORT".') from None
+    except ConnectionError:
         raise LaunchError(
             "no Ray cluster runs on this machine. Start one (`ray up`, or `ray start --head`), run the plan on one of "
             'its machines, or give its head: --ray-address "HOST:PORT".'

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from coordinator.launchers import LaunchRequest, PartyAddress, Place, Simulation, SimulationRequest
-from deploy.cluster import joined, many, options, wait_for_room
+from coordinator.launchers import Cluster, LaunchRequest, PartyAddress, Place, Simulation, SimulationRequest
+from deploy.cluster import check_room, joined, many, options, wait_for_room
 from deploy.embedded import embedded
 from deploy.launching import LaunchError
 from party.actor import Begin, PartyActor
@@ -28,6 +28,15 @@ class RayLauncher:
         Raises `LaunchError` naming one that cannot, and for a cluster that cannot be joined or has no room.
         """
         return _launched(request)
+
+    def look(self, cluster: Cluster) -> str:
+        """See `coordinator.launchers.Launcher`. Raises `LaunchError`."""
+        said: list[str] = []
+        with joined(cluster.address, said.append) as ray:
+            check_room(ray, cluster)
+            machines = sum(1 for each in ray.nodes() if each["Alive"])
+            found = f"Ray {ray.__version__} at {ray.get_runtime_context().gcs_address}, {many(machines, 'machine')}"
+        return "; ".join([found, f"room for {many(len(cluster.places), 'node')}", *(each.strip() for each in said)])
 
     def simulate(self, request: SimulationRequest) -> Simulation:
         """The same parties in this process, in clear, without Ray."""

@@ -25,6 +25,7 @@ import pytest
 import ray
 
 from coordinator import api
+from coordinator.checking import check
 from coordinator.errors import PartyLost, RunStopped
 from coordinator.launchers import Cluster, Place
 from coordinator.progress import Silent
@@ -64,8 +65,8 @@ resources = { two = 1 }
 class Machines:
     """Ray's processes of one cluster, machine by machine; all of them end with this."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, mode="token"):
+        self.folder, self.mode = folder, mode
         self.token = folder / "token"
         self.token.write_text(secrets.token_hex(32))
         self.port = free_port()
@@ -101,7 +102,7 @@ class Machines:
 
     @property
     def environment(self):
-        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token), "RAY_USAGE_STATS_ENABLED": "0"}
+        return {"RAY_AUTH_MODE": self.mode, "RAY_AUTH_TOKEN_PATH": str(self.token), "RAY_USAGE_STATS_ENABLED": "0"}
 
     def ours(self, name):
         """The processes of this name at all machines."""
@@ -151,9 +152,9 @@ def free_port():
 
 
 @contextmanager
-def machines_of(*wanted):
+def machines_of(*wanted, mode="token"):
     folder = Path(tempfile.mkdtemp(prefix="cr-", dir="/tmp"))
-    found = Machines(folder)
+    found = Machines(folder, mode)
     try:
         for host, *options in wanted:
             found.start(host, *options)
@@ -317,8 +318,8 @@ def test_the_search_finds_what_is_put_there(here, machines):
 def test_a_run_goes_on_at_another_machine_when_one_is_lost(tmp_path, monkeypatch):
     with machines_of(("127.0.0.2",), ("127.0.0.3", resource(one=1)), ("127.0.0.4", resource(two=1))) as machines:
         here = settle(machines, tmp_path, monkeypatch)
-        path = plan_at(here, PLAN.replace("[vocabulary]", APART.lstrip(), 1), machines.head)
-        path.write_text(path.read_text().replace("[federation.cluster]", "retry_seconds = 2\n\n[federation.cluster]"))
+        apart = PLAN.replace("[vocabulary]", APART.lstrip(), 1)
+        path = plan_at(here, apart.replace('launch = "ray"', 'launch = "ray"\nretry_seconds = 2'), machines.head)
         told = Told("counting", lambda name: machines.kill("127.0.0.4"))
         with pytest.raises(PartyLost, match="party-2"):
             api.run(path, output=here / "out", progress=told)
@@ -361,6 +362,34 @@ def test_a_party_that_finds_nothing_of_its_own_does_not_start(tmp_path):
     assert address == ""
     assert why.startswith("it ran on 10.0.0.9 before")
     assert str(tmp_path / "gone") in why
+
+
+def test_a_cluster_that_asks_nobody_is_spoken_of(tmp_path, monkeypatch):
+    with machines_of(("127.0.0.2",), mode="disabled") as machines:
+        settle(machines, tmp_path, monkeypatch)
+        said = []
+        with joined(machines.head, said.append) as found:
+            assert found.cluster_resources()["CPU"] == 1.0
+    assert said == [
+        f"  the Ray at {machines.head} asks no token: whoever reaches its ports can run code at every party"
+    ]
+
+
+def looked(path, address=None):
+    """What `coordinator check` says of the cluster."""
+    (line,) = [each for each in check(path, address) if each.what == "cluster"]
+    return line.state, line.said
+
+
+def test_a_check_looks_at_the_cluster(here, machines):
+    state, said = looked(plan_at(here, PLAN, machines.head, "resources = { desk = 2 }\n"))
+    assert (state, said) == ("ok", f"Ray {ray.__version__} at {machines.head}, 3 machines; room for 2 nodes")
+    (here / "plain.toml").write_text(PLAN)
+    assert looked(here / "plain.toml", machines.head)[0] == "ok"
+    assert "cluster" not in {each.what for each in check(here / "plain.toml")}
+    state, said = looked(plan_at(here, PLAN, machines.head, "resources = { desk = 3 }\n"))
+    assert state == "to do"
+    assert "asks for a machine with 3 of desk, and the cluster has none" in said
 
 
 @pytest.mark.parametrize(
@@ -434,7 +463,7 @@ def test_ports_are_those_of_the_plan(here, machines):
 
     api.run(plan, output=here / "out", progress=Told("ready", look))
     assert sorted(port for _, port in found) == [first, first + 1]
-    assert {host for host, _ in found} <= {"127.0.0.3", "127.0.0.4"}
+    assert {host.removeprefix("::ffff:") for host, _ in found} <= {"127.0.0.3", "127.0.0.4"}
 
 
 def test_no_cluster_is_named(here):
@@ -532,7 +561,13 @@ def test_an_address_on_the_command_line_is_kept_for_resuming(here, machines):
     assert any("of the Ray cluster" in sentence for sentence in told.said)
 
 
-def test_auto_finds_no_cluster_where_there_is_none(here):
-    with environment({"RAY_ADDRESS": "", "RAY_TMPDIR": str(here)}), pytest.raises(LaunchError) as error:
+def test_auto_finds_no_cluster_where_there_is_none(here, monkeypatch):
+    """What runs on this machine is hidden: the test's own cluster does."""
+    from ray._private import services
+
+    monkeypatch.setattr(services, "find_gcs_addresses", set)
+    monkeypatch.setattr(services, "find_bootstrap_address", lambda folder: None)
+    began = time.monotonic()
+    with environment({"RAY_ADDRESS": ""}), pytest.raises(LaunchError) as error:
         api.run(plan_at(here, PLAN, "auto"), output=here / "out")
-    assert "Ray" in str(error.value)
+    assert said_by(error, began).startswith("no Ray cluster runs on this machine")
