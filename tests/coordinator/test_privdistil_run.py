@@ -13,6 +13,7 @@ from coordinator import api
 from coordinator.command import main
 from coordinator.compressing import COMPRESSED
 from coordinator.errors import RunStopped
+from coordinator.launchers import find_launcher
 from coordinator.recipes import privdistil
 from coordinator.recipes.privdistil import CHOSEN
 from coordinator.store import RunStore
@@ -245,3 +246,17 @@ def test_a_classifier_that_learned_nothing_is_said_to_be_no_better_than_random(h
     said = capsys.readouterr().out
     assert "their selection is no better than random" in " ".join(said.split())
     assert "no better than random" in (result.student / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_corpus_that_ray_works_through_gives_the_same_choice(here, privdistil_plan, tmp_path, monkeypatch):
+    """Parties that Ray starts, and the corpus worked through by the same Ray; beside parties and corpus of here."""
+    made = {"privacy": SAME, "dp_sgd": {"steps": 2}}
+    api.run(privdistil_plan(**made), output=tmp_path / "here")
+    with monkeypatch.context() as real:
+        real.setenv("CONCLAVE_HOME", str(tmp_path / "other"))
+        real.setattr(api, "find_launcher", find_launcher)
+        result = api.run(privdistil_plan(selection={"streamer": "ray"}, **made), output=tmp_path / "ray")
+    assert result.verdict.ok
+    assert chosen(tmp_path / "ray").tolist() == chosen(tmp_path / "here").tolist()
+    assert np.allclose(learned(tmp_path / "ray"), learned(tmp_path / "here"), atol=1e-4)
