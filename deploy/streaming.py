@@ -169,8 +169,8 @@ def _settings(ray: Any) -> Iterator[Any]:
     """Ray Data as it is to behave meanwhile: silent, every part handed over as soon as it is done, bounded."""
     from ray import data
 
-    context = data.DataContext.get_current()
-    mine = context.copy()
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of what Ray copies of its own
+        mine = data.DataContext.get_current().copy()
     mine.enable_progress_bars = False
     mine.print_on_execution_start = False
     mine.enable_rich_progress_bars = False
