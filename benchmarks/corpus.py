@@ -83,7 +83,8 @@ def one(streamer: str, source: str, limit: int, model: str, longest: int, part: 
     """One measurement, in this process."""
     from coordinator.streaming import LocalStreamer, blocks, written
     from deploy.streaming import RayStreamer
-    from learning.corpus import CorpusSource, indexed
+    from learning.corpus import indexed
+    from learning.corpus_files import CorpusSource
     from learning.text_rows import TextRows
 
     with tempfile.TemporaryDirectory() as folder, Watch() as watch:

@@ -34,7 +34,8 @@ from coordinator.privdistil_terms import domain_mechanism
 from coordinator.progress import Progress
 from coordinator.store import write_whole
 from coordinator.terms import SAMPLER_SHARE
-from learning.corpus import CorpusSource, indexed
+from learning.corpus import indexed
+from learning.corpus_files import CorpusSource
 
 if TYPE_CHECKING:
     from learning.batching import Tokens

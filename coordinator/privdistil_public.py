@@ -18,7 +18,8 @@ from coordinator.errors import PlanError
 from coordinator.privdistil_plan import PrivDistilPlan
 from coordinator.privdistil_table import HALF, CorpusTable
 from coordinator.source_table import source_of
-from learning.corpus import Corpus, CorpusSource, indexed
+from learning.corpus import Corpus, indexed
+from learning.corpus_files import CorpusSource
 from learning.labelled import LabelMap
 from learning.text import DataError, read
 

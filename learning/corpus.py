@@ -5,8 +5,6 @@ reads row by row. What is in memory at once is one row, what the caller holds, a
 may take back; while the index is made also one byte a row, and up to 64 MiB where repeats are dropped.
 """
 
-import codecs
-import glob
 import hashlib
 import json
 import shutil
@@ -24,57 +22,14 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.text import LONGEST, LOOK_AHEAD, DataError
+from learning.corpus_files import CorpusFile, CorpusSource, files_of, opened_again, row_at, rows_of
+from learning.text import DataError
 
-LONGEST_ROW: Final = 16 * 2**20
-"""Bytes that one line of JSON, or one plain text file, may have."""
 REPEATED: Final = "repeated"
-NO_TEXT: Final = "no text"
 
-_LINES, _PLAIN = (".jsonl", ".ndjson"), (".txt",)
 _FLUSHED: Final = 2**16
 _SORTED: Final = 2**20
 _OFFSETS, _FACTS = "offsets.i64", "corpus.json"
-
-
-@dataclass(frozen=True, slots=True)
-class CorpusSource:
-    """One part of a corpus, and what is used of it.
-
-    source: a file, a glob or a folder: .jsonl or .ndjson, where a line is a row; .txt, where a file is a row with the
-        column `text`, as in `learning.text`.
-    text, second: the columns of a row's text, and of its second text in a corpus of pairs.
-    take: (n, r) uses the rows whose place in this source, from 0, leaves r when divided by n. Lines without a usable
-        text have a place too, blank lines have none, so (2, 0) and (2, 1) are two halves without a row in common.
-    limit: of rows used, those that repeat an earlier one counted among them.
-    """
-
-    source: str
-    text: str = "text"
-    second: str | None = None
-    take: tuple[int, int] | None = None
-    limit: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.take is not None and not 0 <= self.take[1] < self.take[0]:
-            raise DataError(f"{self.source}: take = {list(self.take)} must be [n, r] with r from 0 to n - 1.")
-        if self.limit is not None and self.limit < 1:
-            raise DataError(f"{self.source}: limit = {self.limit} leaves no row. Give 1 or more.")
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return (self.text,) if self.second is None else (self.text, self.second)
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    """A file of the corpus as it was when the index was made: its columns, and the number of its first row."""
-
-    path: str
-    columns: tuple[str, ...]
-    first: int
-    size: int
-    modified: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +45,7 @@ class Corpus:
     digest: str
     left_out: Mapping[str, int]
     index: Path
-    files: tuple[_File, ...]
+    files: tuple[CorpusFile, ...]
     rows_used: int
 
     def count(self) -> int:
@@ -114,8 +69,8 @@ class Corpus:
                 if held is None or held[0] != place:
                     if held is not None:
                         held[1].close()
-                    held = place, _opened(self.files[place])
-                yield _again(held[1], self.files[place], int(offsets[number]))
+                    held = place, opened_again(self.files[place])
+                yield row_at(held[1], self.files[place], int(offsets[number]))
         finally:
             if held is not None:
                 held[1].close()
@@ -151,7 +106,7 @@ def indexed(sources: Sequence[CorpusSource], folder: Path, *, distinct: bool = T
         raise DataError(
             "A corpus is of single texts or of pairs, not of both. Give every source a second column, or none."
         )
-    found = [(source, path) for source in sources for path in _files(source)]
+    found = [(source, path) for source in sources for path in files_of(source)]
     try:
         stated = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for _, path in found]
         key = hashlib.sha256(json.dumps([1, [asdict(s) for s in sources], stated, distinct]).encode()).hexdigest()[:32]
@@ -172,7 +127,7 @@ def indexed(sources: Sequence[CorpusSource], folder: Path, *, distinct: bool = T
 
 def _corpus(place: Path) -> Corpus:
     facts: dict[str, Any] = json.loads((place / _FACTS).read_bytes())
-    files = tuple(_File(**{**each, "columns": tuple(each["columns"])}) for each in facts.pop("files"))
+    files = tuple(CorpusFile(**{**each, "columns": tuple(each["columns"])}) for each in facts.pop("files"))
     return Corpus(**facts, index=place, files=files)
 
 
@@ -190,8 +145,8 @@ def _write(
                 if used == source.limit:
                     break
                 stat = path.stat()
-                files.append(_File(str(path.absolute()), source.columns, count, stat.st_size, stat.st_mtime_ns))
-                for offset, row in _read(path, source.columns):
+                files.append(CorpusFile(str(path.absolute()), source.columns, count, stat.st_size, stat.st_mtime_ns))
+                for offset, row in rows_of(path, source.columns):
                     places += 1
                     if source.take is not None and (places - 1) % source.take[0] != source.take[1]:
                         continue
@@ -256,7 +211,7 @@ def _distinct(path: Path, count: int) -> NDArray[np.bool_]:
     return kept
 
 
-def _without(path: Path, kept: NDArray[np.bool_], files: list[_File]) -> list[_File]:
+def _without(path: Path, kept: NDArray[np.bool_], files: list[CorpusFile]) -> list[CorpusFile]:
     """Take rows out of the index, in place; the files with the numbers their first rows have then."""
     with path.open("r+b") as file:
         size = 0
@@ -272,131 +227,7 @@ def _without(path: Path, kept: NDArray[np.bool_], files: list[_File]) -> list[_F
     counts = [int(kept[each.first : end].sum()) for each, end in zip(files, ends, strict=True)]
     firsts = np.cumsum([0, *counts])
     return [
-        _File(each.path, each.columns, int(first), each.size, each.modified)
+        CorpusFile(each.path, each.columns, int(first), each.size, each.modified)
         for each, first, rows in zip(files, firsts[:-1], counts, strict=True)
         if rows
     ]
-
-
-def _read(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...] | str]]:
-    """The rows of a file: where each begins, and its texts, or the reason why it has none."""
-    if path.suffix in _PLAIN:
-        if columns != ("text",):
-            raise DataError(f"{path} has no column {next(c for c in columns if c != 'text')!r}. Its columns are: text.")
-        with path.open("rb") as file:
-            yield 0, _plain(file, path)
-        return
-    seen: dict[str, None] = {}
-    number = rows = offset = 0
-    with path.open("rb") as file:
-        while line := file.readline(LONGEST_ROW + 1):
-            number, start, offset = number + 1, offset, offset + len(line)
-            if not line.strip():
-                continue
-            row = _object(line, start, f"{path}, line {number}")
-            rows += 1
-            if rows <= LOOK_AHEAD:
-                seen |= dict.fromkeys(row)
-            if rows == LOOK_AHEAD:
-                _require(path, columns, seen)
-            yield start, _texts(row, columns, f"{path}, line {number}")
-    if 0 < rows < LOOK_AHEAD:
-        _require(path, columns, seen)
-
-
-def _require(path: Path, columns: tuple[str, ...], seen: Iterable[str]) -> None:
-    for column in columns:
-        if column not in seen:
-            listed = "".join(each if each.isprintable() else "?" for each in ", ".join(seen)[:LONGEST])
-            raise DataError(f"{path} has no column {column!r}. Its columns are: {listed}.")
-
-
-def _object(line: bytes, offset: int, where: str) -> dict[str, object]:
-    if len(line) > LONGEST_ROW:
-        raise DataError(f"{where}: longer than {LONGEST_ROW // 2**20} MiB. Cut its text into passages.")
-    try:
-        value = json.loads((line if offset else line.removeprefix(codecs.BOM_UTF8)).decode())
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: not UTF-8. Convert the file, then try again.") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON. Repair or remove the line.") from error
-    if not isinstance(value, dict):
-        raise DataError(f'{where}: not an object. A line is like {{"text": "..."}}.')
-    return value
-
-
-def _texts(row: Mapping[str, object], columns: tuple[str, ...], where: str) -> tuple[str, ...] | str:
-    texts: list[str] = []
-    for column in columns:
-        text = row.get(column)
-        if text is None or (isinstance(text, str) and not text.strip()):
-            return NO_TEXT if not texts else "no second text"
-        if not isinstance(text, str):
-            raise DataError(f"{where}: {column!r} is no text. Name the column that holds it.")
-        try:
-            text.encode()
-        except UnicodeEncodeError:  # JSON can spell half a surrogate pair
-            return "not UTF-8"
-        texts.append(text)
-    return tuple(texts)
-
-
-def _plain(file: IO[bytes], path: Path) -> tuple[str, ...] | str:
-    content = file.read(LONGEST_ROW + 1)
-    if len(content) > LONGEST_ROW:
-        raise DataError(
-            f"{path} is longer than {LONGEST_ROW // 2**20} MiB. Cut it into passages, as lines of a .jsonl."
-        )
-    try:
-        text = content.removeprefix(codecs.BOM_UTF8).decode()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8. Convert the file, then try again.") from error
-    return (text,) if text.strip() else NO_TEXT
-
-
-def _opened(file: _File) -> IO[bytes]:
-    path = Path(file.path)
-    try:
-        stat = path.stat()
-        if (stat.st_size, stat.st_mtime_ns) == (file.size, file.modified):
-            return path.open("rb")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
-    raise DataError(f"{path} was changed after the corpus was indexed. Start again from the files as they are.")
-
-
-def _again(opened: IO[bytes], file: _File, offset: int) -> tuple[str, ...]:
-    path = Path(file.path)
-    opened.seek(offset)
-    if path.suffix in _PLAIN:
-        row = _plain(opened, path)
-    else:
-        row = _texts(_object(opened.readline(LONGEST_ROW + 1), offset, str(path)), file.columns, str(path))
-    if isinstance(row, str):
-        raise DataError(f"{path} was changed after the corpus was indexed. Start again from the files as they are.")
-    return row
-
-
-def _files(source: CorpusSource) -> list[Path]:
-    path = Path(source.source)
-    if path.is_dir():
-        inside = [each for each in path.rglob("*") if each.is_file() and not each.name.startswith(".")]
-        found = sorted(each for each in inside if each.suffix in (*_LINES, *_PLAIN))
-        if not found:
-            raise DataError(f"{path} holds no file that ends in {' '.join((*_LINES, *_PLAIN))}.")
-    elif path.exists():
-        found = [path]
-    elif glob.has_magic(source.source):
-        found = sorted(Path(name) for name in glob.glob(source.source, recursive=True) if Path(name).is_file())
-        if not found:
-            raise DataError(f"{source.source} matches no file.")
-    else:
-        raise DataError(f"{source.source} does not exist. Give a file, a folder or a glob.")
-    for each in found:
-        if each.suffix not in (*_LINES, *_PLAIN):
-            raise DataError(f"{each} is of no kind that a corpus can be read from in place. Give .jsonl or .txt files.")
-    if len({each.suffix in _PLAIN for each in found}) > 1:
-        raise DataError(
-            f"{source.source} holds both .txt (a file is a row) and .jsonl (a line is a row). Give a glob of one kind."
-        )
-    return found

@@ -18,9 +18,7 @@ Memory: both models, the student's gradient and its two moments; `Distillation.b
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -31,11 +29,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from aggregation.errors import ConclaveError, IntegrityError
+from aggregation.errors import ConclaveError
 from learning.adapting import trainable
 from learning.batching import Tokens, encode, encode_documents, form_of, inputs_of
 from learning.checkpoints import ModelError
 from learning.classifying import Diverged
+from learning.distilling_state import CHECKPOINT, taken_up, write_state
 from learning.layered_student import check_alike, family_of, pair
 from learning.schedules import Schedule
 from learning.text import DataError
@@ -56,13 +55,8 @@ from learning.transformer_losses import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-CHECKPOINT: Final = "distillation.safetensors"
-"""The file in a checkpoint's folder: parameters, the optimiser's moments, the step, and what training they are of."""
-
 MASKED: Final = 0.15
 """The share of tokens that BERT's training hides."""
-
-_MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +145,7 @@ def distil(
     losses: Mapping[Name, float] = {}
     if checkpoint is not None:
         training = _training(lesson, digest)
-        step, losses = _taken_up(checkpoint / CHECKPOINT, training, parameters, optimiser)
+        step, losses = taken_up(checkpoint / CHECKPOINT, training, parameters, optimiser)
     saved = monotonic()
     teacher.train(False)
     student.train(False)
@@ -172,7 +166,7 @@ def distil(
             optimiser.step()
             step += 1
             if checkpoint is not None and (step == steps or monotonic() - saved >= settings.save_every):
-                _write(checkpoint / CHECKPOINT, training, parameters, optimiser, step, losses)
+                write_state(checkpoint / CHECKPOINT, training, parameters, optimiser, step, losses)
                 saved = monotonic()
             if on_step is not None:
                 on_step(step, steps, losses)
@@ -341,64 +335,3 @@ def _training(lesson: _Lesson, texts: str) -> str:
             found.update(f"{name} {tuple(parameter.shape)} {parameter.requires_grad}\n".encode())
             found.update(parameter.detach().cpu().contiguous().numpy().tobytes())
     return found.hexdigest()
-
-
-def _write(
-    path: Path,
-    training: str,
-    parameters: dict[str, nn.Parameter],
-    optimiser: torch.optim.Optimizer,
-    step: int,
-    losses: Mapping[Name, float],
-) -> None:
-    """Write the state so that the file is the old one or the new one, whatever happens."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    state = {f"parameter {name}": each.detach() for name, each in parameters.items()}
-    for name, each in parameters.items():  # one that no loss reaches, as an unused pooler, has no moments
-        state |= {f"{key} {name}": value for key, value in optimiser.state[each].items() if key in _MOMENTS}
-    told = {"training": training, "step": str(step), "losses": json.dumps(losses)}
-    part = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: each.contiguous() for name, each in state.items()}, part, told)
-        with part.open("rb+") as file:
-            os.fsync(file.fileno())
-        part.replace(path)
-    except (OSError, SafetensorError) as error:
-        with suppress(OSError):
-            part.unlink()
-        raise ConclaveError(
-            f"The checkpoint {path} cannot be written: {error}. Make room there, or give another folder. The one "
-            "before, if any, is as it was."
-        ) from error
-
-
-def _taken_up(
-    path: Path, training: str, parameters: dict[str, nn.Parameter], optimiser: torch.optim.Optimizer
-) -> tuple[int, dict[Name, float]]:
-    """Set parameters and moments as a checkpoint has them; returns its step and losses, 0 and none without one."""
-    from safetensors import SafetensorError, safe_open
-
-    if not path.exists():
-        return 0, {}
-    try:
-        with safe_open(path, "pt") as file:
-            told = file.metadata() or {}
-            if told.get("training") != training:
-                raise IntegrityError(
-                    f"The checkpoint {path} is of a training with other models, texts, settings or seed. Remove it to "
-                    "begin anew."
-                )
-            step, losses = int(told["step"]), json.loads(told["losses"])
-            there = frozenset(file.keys())
-            for name, parameter in parameters.items():
-                with torch.no_grad():
-                    parameter.copy_(file.get_tensor(f"parameter {name}"))
-                if f"{_MOMENTS[0]} {name}" in there:
-                    moments = {each: file.get_tensor(f"{each} {name}").to(parameter.device) for each in _MOMENTS}
-                    optimiser.state[parameter] = {"step": torch.tensor(float(step)), **moments}
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise IntegrityError(f"The checkpoint {path} cannot be read: {error}. Remove it to begin anew.") from error
-    return step, losses

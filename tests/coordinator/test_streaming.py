@@ -13,7 +13,8 @@ import torch
 from aggregation.errors import IntegrityError
 from coordinator.errors import PlanError, RunError
 from coordinator.streaming import LocalStreamer, blocks, find_streamer, written
-from learning.corpus import CorpusSource, indexed
+from learning.corpus import indexed
+from learning.corpus_files import CorpusSource
 from learning.text import DataError
 from learning.text_rows import TextRows
 
@@ -194,7 +195,8 @@ BOUNDED = textwrap.dedent(
     import torch
 
     from coordinator.streaming import LocalStreamer, blocks, written
-    from learning.corpus import CorpusSource, indexed
+    from learning.corpus import indexed
+    from learning.corpus_files import CorpusSource
     from learning.text_rows import TextRows
 
     source, bert, trained, folder, room = sys.argv[1:]

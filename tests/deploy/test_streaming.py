@@ -14,7 +14,8 @@ import pytest
 from coordinator.streaming import LocalStreamer, written
 from deploy.embedded import embedded
 from deploy.streaming import RayStreamer, StreamError, Worker
-from learning.corpus import CorpusSource, indexed
+from learning.corpus import indexed
+from learning.corpus_files import CorpusSource
 from learning.text_rows import TextRows
 
 WORDS = ["the", "a", "film", "was", "is", "good", "bad", "great", "awful", "dull", "bright", "plot"]
@@ -134,7 +135,8 @@ SILENT = textwrap.dedent(
 
     from coordinator.streaming import written
     from deploy.streaming import RayStreamer
-    from learning.corpus import CorpusSource, indexed
+    from learning.corpus import indexed
+    from learning.corpus_files import CorpusSource
     from learning.text_rows import TextRows
 
     folder, bert = sys.argv[1:]

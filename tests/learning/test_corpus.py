@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learning import corpus as corpus_module
-from learning.corpus import NO_TEXT, REPEATED, Corpus, CorpusSource, indexed
+from learning import corpus_files
+from learning.corpus import REPEATED, Corpus, indexed
+from learning.corpus_files import NO_TEXT, CorpusSource
 from learning.text import DataError
 
 
@@ -148,7 +150,7 @@ def test_an_index_is_made_once_and_again_when_a_file_changes(tmp_path, monkeypat
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path, monkeypatch, content, said):
-    monkeypatch.setattr(corpus_module, "LONGEST_ROW", 100)
+    monkeypatch.setattr(corpus_files, "LONGEST_ROW", 100)
     path = tmp_path / "a.jsonl"
     path.write_bytes(content)
     with pytest.raises(DataError) as error:

@@ -21,10 +21,11 @@ from aggregation.errors import ConclaveError, IntegrityError
 from learning.batching import encode, inputs_of
 from learning.checkpoints import PACKAGED, ModelError
 from learning.classifying import Diverged
+from learning.distilling_state import CHECKPOINT
 from learning.encoders import digest
 from learning.layered_student import load_teacher, make_student
 from learning.text import DataError, Source, read
-from learning.transformer_distilling import CHECKPOINT, Distillation, _Lesson, distil
+from learning.transformer_distilling import Distillation, _Lesson, distil
 from learning.transformer_losses import NAMES, Weights
 
 WORDS = [
