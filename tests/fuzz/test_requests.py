@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import resource
+import shutil
 
 import grpc
 import pytest
@@ -25,6 +26,8 @@ from protos.refusal import LONGEST, Reason, Refusal, refusal_of
 
 SECONDS = 20
 UNTRAINED = "run-4"
+LEARNING = "run-4-text"
+OF_TEXT = {"step": "steps.0", "text_model": "weights", "ensemble": "votes"}
 VERBS = ("Describe", "Join", "Leave", "Provide", "Train", "Answer", "SecureSum", "Attest")
 TIMES = 50
 """How often a stream is sent on which the library found no status: the refusal came while a message was written."""
@@ -35,9 +38,9 @@ LIMITS = {"runs": 10**6, "calls_per_second": 1e6}
 class Scene:
     """A party on a real port with one trained run under a trusted aggregator and one under a secure sum."""
 
-    def __init__(self, made, where):
+    def __init__(self, made, where, model):
         self.loop = asyncio.new_event_loop()
-        self.made, self.where = made, where
+        self.made, self.where, self.model_folder = made, where, model
         self.call("_start")
 
     def call(self, name, *given):
@@ -46,7 +49,10 @@ class Scene:
     async def _start(self):
         made = self.made
         peer = self_made("south", Role.PARTY, None)
-        config = made.make_config(self.where, peers={"south": peer.fingerprint}, policy={"epsilon": 1e9}, limits=LIMITS)
+        policy = {"epsilon": 1e9, "recipes": ["dped", "dp_sgd"], "weights": True}
+        config = made.make_config(
+            self.where, peers={"south": peer.fingerprint}, policy=policy, limits=LIMITS, shard={"label": "who"}
+        )
         self.node = await start(config, token=made.TOKEN, base=self.where)
         self.channel = grpc.aio.insecure_channel(self.node.address, options=[("grpc.use_local_subchannel_pool", 1)])
         self.stub = PartyStub(self.channel)
@@ -58,6 +64,45 @@ class Scene:
         self.untrained = await self.joined(UNTRAINED, terms, trained=False)
         await self.untrained.provide_reference()
         self.roster = await self._roster(peer)
+        await self._learning()
+
+    async def _learning(self):
+        """A run of text models, none of which is trained, and one request for each way of training them."""
+        made = self.made
+        settings = {"clip": 1.0, "levels": 400, "noise_multiplier": 1.0, "sampling_probability": 0.5, "steps": 4}
+        gradients = plan_pb2.GradientMechanism(**settings, parameters=made.HEAD)
+        votes = plan_pb2.VotesMechanism(classes=2, levels=2, noise=12.0, shares=2, distribution="gaussian")
+        releases = [
+            plan_pb2.Release(name="steps", charges=1, gradients=gradients, stepped=True),
+            plan_pb2.Release(name="weights", charges=1, gradients=gradients, weights=True),
+            plan_pb2.Release(name="votes", charges=2, joint=plan_pb2.JointMechanism(votes=votes)),
+        ]
+        terms = made.make_terms(recipe="dp_sgd", epsilon=1000.0, labelled=made.LABELLED, releases=releases)
+        self.learning = caller = await self.joined(LEARNING, terms, trained=False)
+        files = await caller.provide_model(self.model_folder)
+        model = party_pb2.TextModel(files=files, adapt=party_pb2.ADAPT_HEAD, longest=16, rank=2, alpha=4)
+        start, texts = bytes(4 * made.HEAD), b'["bad plot", "we saw it"]'
+        await caller.provide(start, kind="parameters")
+        await caller.provide(texts, kind="texts")
+        known = {"model": model, "parameters_sha256": artefact_digest(start)}
+        descent = party_pb2.Descent(
+            learning_rate=0.1, optimiser=1, schedule=1, momentum=0.9, expected_batch=4.0, epochs=2, batch=4
+        )
+        tasks = [
+            {"step": party_pb2.StepTask(release="steps.0", **known)},
+            {"text_model": party_pb2.TextModelTask(release="weights", descent=descent, objective=1, **known)},
+            {
+                "text_model": party_pb2.TextModelTask(
+                    release="weights", descent=descent, objective=2, texts_sha256=artefact_digest(texts), **known
+                )
+            },
+            {
+                "ensemble": party_pb2.EnsembleTask(
+                    release="votes", model=model, teachers=3, descent=descent, texts_sha256=artefact_digest(texts)
+                )
+            },
+        ]
+        self.tasks = [party_pb2.TrainRequest(run=caller.run, operation_id="text", **task) for task in tasks]
 
     async def _roster(self, peer):
         """What the coordinator of a secure sum shows both parties of it after they have advertised."""
@@ -109,7 +154,7 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(tests, tmp_path_factory):
+def scene(tests, tmp_path_factory, tiny_bert):
     made = tests("party/conftest.py")
     before = Training._work
 
@@ -119,7 +164,11 @@ def scene(tests, tmp_path_factory):
         return await asyncio.to_thread(made.work.attempt, job, lambda percent: None)
 
     Training._work = here
-    scene = Scene(made, tmp_path_factory.mktemp("party"))
+    model = tmp_path_factory.mktemp("model") / "bert"
+    shutil.copytree(tiny_bert, model)
+    (model / "1_Pooling").mkdir()
+    (model / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    scene = Scene(made, tmp_path_factory.mktemp("party"), model)
     yield scene
     scene.close()
     Training._work = before
@@ -188,6 +237,7 @@ def unary(scene):
             party_pb2.TrainRequest(run=plain.run, operation_id="counts-0", cooccurrence=counting),
             party_pb2.TrainRequest(run=plain.run, operation_id="counts-1", moments=moments),
             party_pb2.TrainRequest(run=plain.run, operation_id="counts-2", teachers=teaching),
+            *scene.tasks,
         ],
         "SecureSum": sums,
         "Attest": [party_pb2.AttestRequest(run=plain.run), party_pb2.AttestRequest(run=summed.run)],
@@ -199,7 +249,11 @@ def pertinent(scene, verb, request):
     if verb == "Train":
         request.run.CopyFrom(scene.untrained.run)
         request.operation_id = "another"
-        if (task := request.WhichOneof("task")) is not None:
+        task = request.WhichOneof("task")
+        if task in OF_TEXT:
+            request.run.CopyFrom(scene.learning.run)
+            getattr(request, task).release = OF_TEXT[task]
+        elif task is not None:
             getattr(request, task).release = "answers" if task == "teachers" else "counts"
     elif verb == "SecureSum":
         request.run.CopyFrom(scene.summed.run)
@@ -222,6 +276,12 @@ def test_a_request_with_odd_fields_is_answered_or_refused(fuzz, hostile, scene, 
     @fuzz(hostile.made(make), mebibytes=1024, share=0.1 if verb == "Join" else 0.3)
     def _(request):
         check(hostile, scene, verb, [request])
+
+
+def test_whole_requests_for_text_models_get_as_far_as_training(hostile, scene):
+    for request in scene.tasks:
+        refusal = check(hostile, scene, "Train", [request.SerializeToString()])
+        assert refusal.reason == Reason.TRAINING, refusal.sentence
 
 
 @pytest.mark.parametrize("verb", VERBS)
