@@ -1,6 +1,6 @@
 """PrivDistil beside what it is measured against, on SST-2 and QQP: the tables of the paper that can be made here.
 
-    python benchmarks/privdistil.py [--tasks sst2,qqp] [--recipes privdistil,undistilled,dpkd] [--seeds 3]
+    python benchmarks/privdistil.py [--tasks sst2,qqp] [--recipes privdistil,undistilled,dpkd] [--epsilons 1,4] [--seeds 3]
 
 The plans are examples/privdistil/plan.toml and benchmarks/privdistil-qqp.toml; the public corpus of both is passages of
 novels and half of AG News. Rows are the choice of public text (the paper's table 3 and figure 5), the way the student
@@ -13,6 +13,7 @@ import argparse
 import json
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +35,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compare PrivDistil with other systems and other choices.")
     parser.add_argument("--tasks", default="sst2,qqp", help="which tables, with commas")
     parser.add_argument("--recipes", default="", help="which rows, with commas; all by default")
+    parser.add_argument("--epsilons", default="1,4", help="with commas; others than these make a table of their own")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
+    epsilons = tuple(float(each) for each in options.epsilons.split(","))
+    ending = "" if epsilons == EPSILONS else f"-{options.epsilons}"
     recipes = [name for name in options.recipes.split(",") if name]
     RESULTS.mkdir(exist_ok=True)
     for task in options.tasks.split(","):
@@ -47,7 +51,7 @@ def main() -> None:
             return api.compare(
                 PLANS[task],
                 recipes=names,
-                epsilons=EPSILONS,
+                epsilons=epsilons,
                 seeds=options.seeds,
                 output=folder,
                 progress=Terminal(),
@@ -59,10 +63,10 @@ def main() -> None:
             cells = [json.loads(path.read_bytes()) for path in sorted((folder / "cells").glob("*.json"))]
             record = {"comparison": json.loads((folder / "comparison.json").read_bytes()), "cells": cells}
             kept.write_text(json.dumps(record, indent=1) + "\n")
-        found = filled(whole(cells, options.seeds))
-        (RESULTS / f"privdistil-{task}.md").write_text(chart.markdown(found))
-        for ending in ("png", "svg"):
-            shutil.copyfile(found.folder / f"comparison.{ending}", RESULTS / f"privdistil-{task}.{ending}")
+        found = filled(whole(cells, epsilons, options.seeds))
+        (RESULTS / f"privdistil-{task}{ending}.md").write_text(chart.markdown(found))
+        for kind in ("png", "svg"):
+            shutil.copyfile(found.folder / f"comparison.{kind}", RESULTS / f"privdistil-{task}{ending}.{kind}")
         print(chart.markdown(found))
 
 
@@ -75,12 +79,13 @@ def restore(folder: Path, record: dict[str, Any]) -> None:
         (folder / "cells" / f"{cell['method']}-{shown}-{cell['seed']}.json").write_text(json.dumps(cell))
 
 
-def whole(cells: list[dict[str, Any]], seeds: int) -> list[str]:
+def whole(cells: list[dict[str, Any]], epsilons: Sequence[float], seeds: int) -> list[str]:
     """The rows of which every cell is there, in their usual order."""
     from coordinator.privdistil_methods import METHODS
 
-    count = Counter(cell["method"] for cell in cells)
-    return [name for name, method in METHODS.items() if count[name] >= seeds * (len(EPSILONS) if method.private else 1)]
+    count = Counter((cell["method"], cell["epsilon"]) for cell in cells)
+    asked = {name: epsilons if method.private else (None,) for name, method in METHODS.items()}
+    return [name for name, each in asked.items() if all(count[name, epsilon] >= seeds for epsilon in each)]
 
 
 if __name__ == "__main__":
