@@ -1,6 +1,6 @@
 """PrivDistil beside what it is measured against, on SST-2 and QQP: the tables of the paper that can be made here.
 
-    python benchmarks/privdistil.py [--tasks sst2,qqp] [--recipes privdistil,undistilled,dpkd] [--epsilons 1,4] [--seeds 3]
+    python benchmarks/privdistil.py [--tasks sst2,qqp] [--recipes privdistil,undistilled] [--epsilons 1,4] [--seeds 3]
 
 The plans are examples/privdistil/plan.toml and benchmarks/privdistil-qqp.toml; the public corpus of both is passages of
 novels and half of AG News. Rows are the choice of public text (the paper's table 3 and figure 5), the way the student
