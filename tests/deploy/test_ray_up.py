@@ -331,7 +331,7 @@ def test_up_run_and_down_leave_nothing(machines: dict[str, Machine], tmp_path: P
         new = {each for each in machine.files() - before[machine.name] if not each.startswith(KEPT)}
         assert new <= {"home/.ray"}, machine.name
         machine.run("rm -rf ~/conclave ~/.conclave ~/.ray")
-    assert launcher.files() - before["launcher"] == set()
+    assert launcher.files() - before["launcher"] <= {"tmp/ray"}, "Ray's own folder, empty"
 
 
 def _up(launcher: Machine, head: Machine, command: str) -> str:
