@@ -30,6 +30,8 @@ import numpy as np
 import psutil
 from scipy import sparse
 
+from protos.certificates import key_pem, make_request, new_keys
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
@@ -210,7 +212,8 @@ def serving(folder: Path, count: int, rate: float | None, profile: Path | None) 
     tables: dict[str, dict[str, Any]] = {}
     keys = {}
     for number, name in enumerate(names):
-        bundle, private = provisioning.vouched(federation, name)
+        keys = new_keys()
+        bundle, private = provisioning.vouched(federation, name, make_request(name, *keys)), key_pem(*keys)
         (folder / f"{name}.pem").write_bytes(bundle)
         (folder / f"{name}.key").unlink(missing_ok=True)
         write_private(folder / f"{name}.key", private)

@@ -24,6 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from protos.certificates import key_pem, make_request, new_keys
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
@@ -120,7 +122,8 @@ def serving(folder: Path, names: list[str]) -> Iterator[dict[str, str]]:
     told = provisioning.authority_fingerprint(federation)
     keys = {}
     for name in names:
-        bundle, private = provisioning.vouched(federation, name)
+        keys = new_keys()
+        bundle, private = provisioning.vouched(federation, name, make_request(name, *keys)), key_pem(*keys)
         (folder / f"{name}.pem").write_bytes(bundle)
         write_private(folder / f"{name}.key", private)
         keys[name] = fingerprint(read_bundle(bundle, name).signing)

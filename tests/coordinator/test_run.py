@@ -31,7 +31,7 @@ from coordinator.plan import read_plan
 from coordinator.store import RunIndex, RunStore
 from coordinator.template import template
 from party.command import main as party_command
-from protos.certificates import fingerprint, read_bundle
+from protos.certificates import fingerprint, key_pem, make_request, new_keys, read_bundle
 from protos.identity import write_private
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,9 +119,10 @@ def served(warm, tables, folder, federation=None):
 
 def identified(name, folder, federation):
     """The `[identity]` of a party that the federation vouches for, and the fingerprint that its peers pin."""
-    bundle, keys = provisioning.vouched(federation, name)
+    keys = new_keys()
+    bundle = provisioning.vouched(federation, name, make_request(name, *keys))
     (folder / f"{name}.pem").write_bytes(bundle)
-    write_private(folder / f"{name}.key", keys)
+    write_private(folder / f"{name}.key", key_pem(*keys))
     told = provisioning.authority_fingerprint(federation)
     key = fingerprint(read_bundle(bundle, name).signing)
     return {"certificate": f"{name}.pem", "key": f"{name}.key", "authority": told}, key

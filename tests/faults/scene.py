@@ -24,7 +24,7 @@ import psutil
 
 from coordinator import provisioning
 from party.accounts import read_account
-from protos.certificates import Role, fingerprint, read_bundle
+from protos.certificates import Role, fingerprint, key_pem, make_request, new_keys, read_bundle
 from protos.identity import self_made, write_private
 
 MARK = "CONCLAVE_FAULTS"
@@ -160,7 +160,9 @@ class Scene:
         self._authority = provisioning.authority_fingerprint(self.folder / "federation")
         keys = {}
         for name in self.parties:
-            bundle, private = provisioning.vouched(self.folder / "federation", name)
+            keys = new_keys()
+            bundle = provisioning.vouched(self.folder / "federation", name, make_request(name, *keys))
+            private = key_pem(*keys)
             (self.folder / f"{name}.pem").write_bytes(bundle)
             write_private(self.folder / f"{name}.key", private)
             keys[name] = fingerprint(read_bundle(bundle, name).signing)

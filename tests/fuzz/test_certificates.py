@@ -267,7 +267,7 @@ def test_a_damaged_folder_of_a_federation_is_used_whole_or_refused(fuzz, hostile
         for act in (
             lambda: provisioning.ensure(folder),
             lambda: provisioning.authority_fingerprint(folder),
-            lambda: provisioning.vouched(folder, NAME),
+            lambda: provisioning.vouched(folder, NAME, make_request(NAME, *new_keys())),
             lambda: provisioning.issued_to(folder),
             lambda: provisioning.sign(folder, request, told=MADE.identity.fingerprint),
             lambda: provisioning.revoke(folder, NAME),
@@ -376,7 +376,7 @@ def test_an_authority_s_key_under_a_password_or_of_another_format_is_refused(hos
     folder = shutil.copytree(provisioned, tmp_path / "federation")
     (folder / provisioning.CA_KEY).write_bytes(keys)
     with pytest.raises(RunError, match="do not belong together") as caught:
-        provisioning.vouched(folder, NAME)
+        provisioning.vouched(folder, NAME, make_request(NAME, *new_keys()))
     hostile.check_sentence(caught.value)
 
 
