@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from coordinator.launchers import Cluster, LaunchRequest, PartyAddress, Place, Simulation, SimulationRequest
@@ -69,39 +69,41 @@ def _start(ray: Any, request: LaunchRequest, actors: dict[str, Any]) -> tuple[Pa
     deadline = time.monotonic() + START_SECONDS
     asked = _all(ray, {actors[name].request.remote(name): name for name in actors}, deadline)
     machines = {name: machine for name, (_, machine) in asked.items()}
-    pending, tokens = {}, {}
-    folder = request.folder if cluster is None or cluster.folder is None else cluster.folder
     tables = request.introduced({name: each for name, (each, _) in asked.items()})
-    for number, name in enumerate(request.parties):
-        kept = request.folder / f"{name}.machine"
-        begin = Begin(
-            name=name,
-            tables=tables[name],
-            folder=str(folder.absolute() / name),
-            base=str(request.base.absolute()),
-            bundle=request.vouch(name, asked[name][0]),
-        )
-        if cluster is None:
-            tokens[name] = secrets.token_urlsafe(32)
-            begin = replace(begin, token=tokens[name], host="127.0.0.1")
-        else:
-            before = kept.read_text() if kept.exists() else ""
-            if cluster.tasks is not None:
-                site = {"address": ray.get_runtime_context().gcs_address, "tasks": cluster.tasks}
-                begin = replace(begin, tables={**begin.tables, "cluster": site})
-            begin = replace(begin, port=cluster.ports[0] + number if cluster.ports else 0, before=before)
-        pending[actors[name].start.remote(begin)] = name
+    begins = {name: _begin(ray, request, name, tables[name], asked[name][0]) for name in request.parties}
     if cluster is not None:
         request.say(f"  {len(machines)} parties on {many(len(set(machines.values())), 'machine')} of the Ray cluster")
     addresses = {}
+    pending = {actors[name].start.remote(begin): name for name, begin in begins.items()}
     for name, (address, why_not) in _all(ray, pending, deadline).items():
         if why_not:
             where = "" if cluster is None else f" on {machines[name]}"
             raise LaunchError(f"party {name} could not be started{where}: {why_not}")
         if cluster is not None:
-            (request.folder / f"{name}.machine").write_text(machines[name])
-        addresses[name] = PartyAddress(name, address, tokens.get(name, ""))
+            _machine_of(request, name).write_text(machines[name])
+        addresses[name] = PartyAddress(name, address, begins[name].token)
     return tuple(addresses[name] for name in request.parties)
+
+
+def _begin(ray: Any, request: LaunchRequest, name: str, tables: dict[str, Any], asked: bytes) -> Begin:
+    """What a party starts with. asked: its request for certificates, PEM."""
+    cluster, base, bundle = request.cluster, str(request.base.absolute()), request.vouch(name, asked)
+    if cluster is None:
+        token, folder = secrets.token_urlsafe(32), request.folder.absolute() / name
+        return Begin(name, tables, str(folder), base, bundle, token=token, host="127.0.0.1")
+    if cluster.tasks is not None:
+        site = {"address": ray.get_runtime_context().gcs_address, "tasks": cluster.tasks}
+        tables = {**tables, "cluster": site}
+    port = 0 if cluster.ports is None else cluster.ports[0] + list(request.parties).index(name)
+    kept = _machine_of(request, name)
+    before = kept.read_text() if kept.exists() else ""
+    folder = (cluster.folder or request.folder).absolute() / name
+    return Begin(name, tables, str(folder), base, bundle, port=port, before=before)
+
+
+def _machine_of(request: LaunchRequest, name: str) -> Path:
+    """The file that says on which machine of a cluster a party ran last."""
+    return request.folder / f"{name}.machine"
 
 
 def _all(ray: Any, pending: dict[Any, str], deadline: float) -> dict[str, Any]:
