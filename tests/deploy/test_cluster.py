@@ -121,7 +121,7 @@ class Machines:
     def _wait(self, there, sentence):
         code = f"import json, ray; ray.init(address={self.head!r}, log_to_driver=False, logging_level='ERROR'); "
         code += "print(json.dumps([n['NodeManagerAddress'] for n in ray.nodes() if n['Alive']]))"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while time.monotonic() < deadline:
             with suppress(subprocess.TimeoutExpired):
                 asked = subprocess.run(
@@ -129,7 +129,7 @@ class Machines:
                     env={**os.environ, **self.environment},
                     capture_output=True,
                     text=True,
-                    timeout=20,
+                    timeout=60,
                     check=False,
                 )
                 if asked.returncode == 0 and there(json.loads(asked.stdout.splitlines()[-1])):

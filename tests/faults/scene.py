@@ -158,15 +158,14 @@ class Scene:
             return {name: identity.fingerprint for name, identity in made.items()}
         provisioning.make(self.folder / "federation", "coordinator.example")
         self._authority = provisioning.authority_fingerprint(self.folder / "federation")
-        keys = {}
+        fingerprints = {}
         for name in self.parties:
             keys = new_keys()
             bundle = provisioning.vouched(self.folder / "federation", name, make_request(name, *keys))
-            private = key_pem(*keys)
             (self.folder / f"{name}.pem").write_bytes(bundle)
-            write_private(self.folder / f"{name}.key", private)
-            keys[name] = fingerprint(read_bundle(bundle, name).signing)
-        return keys
+            write_private(self.folder / f"{name}.key", key_pem(*keys))
+            fingerprints[name] = fingerprint(read_bundle(bundle, name).signing)
+        return fingerprints
 
     def __enter__(self):
         return self
