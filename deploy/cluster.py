@@ -58,7 +58,7 @@ def joined(address: str, say: Callable[[str], None] = lambda sentence: None) -> 
         try:
             with environment({"RAY_ADDRESS": head}):  # which Ray would else follow to another one
                 ray.init(address=head, log_to_driver=False, logging_level=logging.ERROR)
-        except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
+        except Exception as error:  # noqa: BLE001 - Ray raises bare ones
             raise LaunchError(_why_not(head, error)) from None
         try:
             if threading.current_thread() is threading.main_thread():

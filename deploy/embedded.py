@@ -48,14 +48,22 @@ def embedded(parties: int) -> Iterator[Any]:
                     logging_level=logging.ERROR,
                     _temp_dir=os.path.join(folder, "r"),  # Ray opens its own folder to everybody
                 )
-            except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
-                raise LaunchError(f"Ray could not be started: {str(error).splitlines()[0]}") from None
+            except Exception as error:  # noqa: BLE001 - Ray raises bare ones when 30 s pass
+                raise LaunchError(why_not_started(error)) from None
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, handler)
             yield ray
         finally:
             ray.shutdown()
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def why_not_started(error: Exception) -> str:
+    """What Ray said when it did not start, as one sentence, and what to do about it."""
+    said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    if "timed out during startup" in said:
+        said = "its processes were not up within 30 s. Is this machine busy, or short of memory? Run it again later"
+    return f"Ray could not be started: {said}."
 
 
 def _short_folder() -> str:

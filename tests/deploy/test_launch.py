@@ -13,10 +13,11 @@ from pathlib import Path
 import grpc
 import psutil
 import pytest
+import ray
 
 from coordinator import provisioning
 from coordinator.launchers import LaunchRequest, find_launcher
-from deploy.embedded import LONGEST_TEMPORARY, _short_folder, _sweep
+from deploy.embedded import LONGEST_TEMPORARY, _short_folder, _sweep, embedded, why_not_started
 from deploy.launch import RayLauncher
 from deploy.launching import LaunchError
 from protos.conclave.v1 import party_pb2
@@ -99,6 +100,18 @@ def test_folders_of_runs_that_were_killed_are_removed(tmp_path):
     (tmp_path / "conclave-ray-other").mkdir()
     _sweep(tmp_path)
     assert {each.name for each in tmp_path.iterdir()} == {f"conclave-ray-{os.getpid()}-x", "conclave-ray-other"}
+
+
+def test_a_ray_that_does_not_start_is_told_in_a_sentence(monkeypatch):
+    def late(**options):
+        raise Exception("The current node timed out during startup. This could happen because\nof something.")
+
+    monkeypatch.setattr(ray, "init", late)
+    with pytest.raises(LaunchError, match="not up within 30 s") as error, embedded(1):
+        pass
+    assert "\n" not in str(error.value)
+    assert why_not_started(ValueError()) == "Ray could not be started: ValueError."
+    assert not list(Path("/tmp").glob(f"conclave-ray-{os.getpid()}-*"))
 
 
 @pytest.mark.slow
