@@ -142,7 +142,7 @@ publish = "published"
 
 
 def first_answer(folder: Path, head: str | None) -> float:
-    """Seconds from the command to the moment at which a party began its first answer."""
+    """Seconds from the command to the end of the first answer that a party gave."""
     (folder / "plan.toml").write_text(PLAN)
     traces, output = folder / "traces.jsonl", folder / "out"
     traces.unlink(missing_ok=True)
@@ -153,14 +153,20 @@ def first_answer(folder: Path, head: str | None) -> float:
         [BINARIES / "coordinator", "run", folder / "plan.toml", "--output", output, "--traces", traces, *on],
         env={**os.environ, "CONCLAVE_HOME": str(folder / "home")},
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         check=True,
     )
-    spans = [json.loads(line) for line in traces.read_text().splitlines()]
-    return float(min(_began(each) for each in spans if "Answer" in each["name"])) - began
+    return min(_answers(traces)) - began
 
 
-def _began(span: dict[str, Any]) -> float:
-    return float(np.datetime64(span["start_time"].rstrip("Z"), "us").astype(np.int64)) / 1e6
+def _answers(traces: Path) -> Iterator[float]:
+    """When answers had come, in seconds since 1970, by what a run wrote of itself."""
+    for line in traces.read_text().splitlines():
+        for resource in json.loads(line)["resourceSpans"]:
+            for scope in resource["scopeSpans"]:
+                for span in scope["spans"]:
+                    if span["name"] == "call Answer":
+                        yield int(span["endTimeUnixNano"]) / 1e9
 
 
 def main() -> None:
