@@ -16,6 +16,8 @@ from deploy.launching import LaunchError
 from party.actor import Begin, PartyActor
 
 START_SECONDS: Final = 120.0
+PARTY_SECONDS: Final = 10.0
+"""How long parties may take to start, all together and for each: two cores start one in three seconds, one by one."""
 STOP_SECONDS: Final = 5.0
 
 
@@ -66,8 +68,9 @@ def _start(ray: Any, request: LaunchRequest, actors: dict[str, Any]) -> tuple[Pa
     for name in request.parties:
         place = {} if cluster is None else options(cluster.places.get(name, Place()))
         actors[name] = kind.options(num_cpus=0, max_restarts=0, **place).remote()
-    deadline = time.monotonic() + START_SECONDS
-    asked = _all(ray, {actors[name].request.remote(name): name for name in actors}, deadline)
+    patience = START_SECONDS + PARTY_SECONDS * len(actors)
+    deadline = time.monotonic() + patience
+    asked = _all(ray, {actors[name].request.remote(name): name for name in actors}, deadline, patience)
     machines = {name: machine for name, (_, machine) in asked.items()}
     tables = request.introduced({name: each for name, (each, _) in asked.items()})
     begins = {name: _begin(ray, request, name, tables[name], asked[name][0]) for name in request.parties}
@@ -75,7 +78,7 @@ def _start(ray: Any, request: LaunchRequest, actors: dict[str, Any]) -> tuple[Pa
         request.say(f"  {len(machines)} parties on {many(len(set(machines.values())), 'machine')} of the Ray cluster")
     addresses = {}
     pending = {actors[name].start.remote(begin): name for name, begin in begins.items()}
-    for name, (address, why_not) in _all(ray, pending, deadline).items():
+    for name, (address, why_not) in _all(ray, pending, deadline, patience).items():
         if why_not:
             where = "" if cluster is None else f" on {machines[name]}"
             raise LaunchError(f"party {name} could not be started{where}: {why_not}")
@@ -106,16 +109,15 @@ def _machine_of(request: LaunchRequest, name: str) -> Path:
     return request.folder / f"{name}.machine"
 
 
-def _all(ray: Any, pending: dict[Any, str], deadline: float) -> dict[str, Any]:
-    """What every party answers, by its name. Raises `LaunchError` naming one that does not."""
+def _all(ray: Any, pending: dict[Any, str], deadline: float, patience: float) -> dict[str, Any]:
+    """What every party answers, by its name. Raises `LaunchError` naming those that do not in so many seconds."""
     found = {}
     while pending:
         ready, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
         if not ready:
             late = ", ".join(sorted(pending.values()))
             raise LaunchError(
-                f"party {late}: not started after {START_SECONDS:g} s. Is the machine out of memory, or its resources "
-                "taken?"
+                f"party {late}: not started after {patience:g} s. Is the machine out of memory, or its resources taken?"
             )
         name = pending.pop(ready[0])
         try:

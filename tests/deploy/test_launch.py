@@ -17,6 +17,7 @@ import ray
 
 from coordinator import provisioning
 from coordinator.launchers import LaunchRequest, find_launcher
+from deploy import launch
 from deploy.embedded import LONGEST_TEMPORARY, _short_folder, _sweep, embedded, why_not_started
 from deploy.launch import RayLauncher
 from deploy.launching import LaunchError
@@ -160,6 +161,15 @@ def test_a_party_that_cannot_start_is_named(request_for, monkeypatch):
         assert said in str(error.value)
         assert "\n" not in str(error.value)
     assert [each for each in left_of(mark) if each.pid != os.getpid()] == []
+
+
+@pytest.mark.slow
+def test_parties_that_take_too_long_are_named(request_for, monkeypatch):
+    monkeypatch.setattr(launch, "START_SECONDS", 0.1)
+    monkeypatch.setattr(launch, "PARTY_SECONDS", 0.2)
+    late = pytest.raises(LaunchError, match=r"^party party-0, party-1: not started after 0\.5 s\.")
+    with late, RayLauncher().launch(request_for(2)):
+        pass
 
 
 DRIVER = """
