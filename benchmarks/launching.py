@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -176,6 +177,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="cr-", dir="/tmp"))
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # the machines of the cluster end too
     answers: dict[str, list[float]] = {"embedded": [], "cluster": []}
     rows = []
     try:

@@ -120,7 +120,7 @@ class Machines:
 
     def _wait(self, there, sentence):
         code = f"import json, ray; ray.init(address={self.head!r}, log_to_driver=False, logging_level='ERROR'); "
-        code += "print(json.dumps([n['NodeManagerAddress'] for n in ray.nodes() if n['Alive']]))"
+        code += "print('alive', json.dumps([n['NodeManagerAddress'] for n in ray.nodes() if n['Alive']]))"
         deadline = time.monotonic() + 240
         while time.monotonic() < deadline:
             with suppress(subprocess.TimeoutExpired):
@@ -132,7 +132,8 @@ class Machines:
                     timeout=60,
                     check=False,
                 )
-                if asked.returncode == 0 and there(json.loads(asked.stdout.splitlines()[-1])):
+                said = [line for line in asked.stdout.splitlines() if line.startswith("alive ")]  # and what Ray says
+                if asked.returncode == 0 and there(json.loads(said[0].removeprefix("alive "))):
                     return
             time.sleep(0.5)
         raise AssertionError(sentence)
