@@ -20,8 +20,9 @@ install: $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/coordinator run examples/dped/demo.toml --output demo --replace
 
+# A file of tests at a time in each of as many processes as there are processors, four at most (400 MB each).
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -m slow

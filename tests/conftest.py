@@ -1,6 +1,7 @@
 """What every test may count on."""
 
 import importlib.util
+import os
 import signal
 from pathlib import Path
 
@@ -8,6 +9,11 @@ import pytest
 
 WORDS = "the a film was is good bad great awful dull bright plot actor and not very slow fast end start story we saw it"
 """What the small models' tokenizers know as whole words."""
+
+# Processes of tests side by side share the processors, which torch would else take whole in each of them.
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
+    share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
 
 # A shell that starts the suite in the background makes it ignore Ctrl-C, and so every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
