@@ -114,7 +114,8 @@ def test_texts_like_the_parties_own_are_chosen_and_a_student_of_them_learned(
         selection={"clusters": 1},
     )
     api.run(plan, output=tmp_path / "run")
-    assert like(public_texts, chosen(tmp_path / "run")) > 0.8
+    share = like(public_texts, chosen(tmp_path / "run"))
+    assert share > 0.7, "60 of 240 by chance: 0.5, standard deviation 0.056; this noise, new in each run: about 0.83"
 
 
 class Killed(BaseException):
