@@ -203,9 +203,12 @@ def _teacher(bench: CorpusBench, epsilon: float) -> Outcome:
     return _descended(bench, plan, bench.whole, epsilon, [], ("teacher",))
 
 
-def _twice(bench: CorpusBench, epsilon: float) -> Outcome:
+def _twice(bench: CorpusBench, epsilon: float, *, inherits: bool = False) -> Outcome:
     """DPKD (Mireshghallah et al. 2022): the teacher is trained under DP-SGD, and so is the student, on the same private
     text, to say half what the labels and half what the teacher says. Both pay, with the same noise.
+
+    inherits: whether the student begins with what its teacher has learned (FT in PrivDistil's table 7), which was paid
+    for, or from the public teacher (PT).
     """
     plan = changed(bench.plan, epsilon=epsilon)
     whole, student = bench.whole, bench.public.text
@@ -219,9 +222,21 @@ def _twice(bench: CorpusBench, epsilon: float) -> Outcome:
     taught = classifier_methods.federated(bench.over(whole, plan), first, descent, (*labels, "teacher"))
     said = bench.said(Trained(whole, taught))
     soft = [_mixed(part.labels, each) for part, each in zip(bench.parts, said, strict=True)]
-    point = classifier_methods.federated(bench.over(student, plan), second, descent, (*labels, "student"), soft)
+    if inherits:
+        student = replace(student, start=_inherited(plan, whole, student))
+    purpose = (*labels, "student", "inherits") if inherits else (*labels, "student")
+    point = classifier_methods.federated(bench.over(student, plan), second, descent, purpose, soft)
     events = [first.event(), second.event()]
     return Outcome(Trained(student, point), composed(events), notes={"noise_multiplier": multiplier})
+
+
+def _inherited(plan: PrivDistilPlan, teacher: PublicText, student: PublicText) -> Floats:
+    """What is trained of the student as its teacher, as that now is, has it: float32 [parameters]."""
+    from learning.adapting import flatten
+    from learning.layered_student import inherit
+
+    inherit(teacher.model, student.model, plan.distil.start)
+    return flatten(student.model).numpy().copy()
 
 
 def _leaking(bench: CorpusBench, epsilon: float) -> Outcome:
@@ -371,6 +386,7 @@ METHODS: Final[dict[str, Method]] = {
         Method("scratch", "student from random weights", partial(_private, distil={"start": "random"})),
         Method("undistilled", "DP-SGD student, no teacher", _undistilled),
         Method("dpkd", "DPKD: both under DP-SGD", _twice),
+        Method("dpkd-ft", "DPKD, student begun with its teacher's training", partial(_twice, inherits=True)),
         Method("pate", "teachers' votes (PATE)", _votes),
         Method("teacher", "the teacher under DP-SGD", _teacher, plain=True),
         Method("kd-ft", "KD+FT: leaks, no guarantee", _leaking, leaks=True),
@@ -381,5 +397,9 @@ METHODS: Final[dict[str, Method]] = {
 
 def methods_of(plan: PrivDistilPlan) -> dict[str, Method]:
     """Those that go with a plan."""
-    votes = plan.pate is not None and plan.text.kind != "regression"
-    return {name: method for name, method in METHODS.items() if votes or name != "pate"}
+    without = set()
+    if plan.pate is None or plan.text.kind == "regression":
+        without.add("pate")
+    if plan.distil.student is not None:
+        without.add("dpkd-ft")  # whose layers stand for no layer of the teacher's
+    return {name: method for name, method in METHODS.items() if name not in without}

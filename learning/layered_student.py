@@ -142,14 +142,30 @@ def make_student(
     with torch.random.fork_rng(devices=[]):
         student: PreTrainedModel = kind(fewer, **without)
     if start != "random":
-        chosen = copied(layers, depth) if start == "spread" else tuple(range(layers))
-        _copy(teacher, student, chosen, family)
+        _copy(teacher, student, _chosen(start, layers, depth), family)
     _remove_types(student)
     if start == "random":
         draw_start(student, frozenset(name for name, each in student.named_parameters() if each.requires_grad), seed)
     student.train(False)
     nn.Module.to(student, teacher.device)
     return student
+
+
+def inherit(teacher: "PreTrainedModel", student: "PreTrainedModel", start: Start = "spread") -> None:
+    """Give what is trained of a student what its teacher has learned there, in place; what is frozen stays as it is.
+
+    teacher, student: two classifiers with the same head, or adapters of one rank, of which the same is trained
+    (`learning.adapting`); the student has no more layers. start: which layers its own stand for, as in `make_student`;
+    "random" ones as "spread". Raises `ModelError` where the student's parameters are not its teacher's.
+    """
+    own, theirs = (each.config.num_hidden_layers - pooling.has_mean(each.config) for each in (student, teacher))
+    try:
+        _copy(teacher, student, _chosen(start, own, theirs), family_of(student.config))
+    except (KeyError, RuntimeError) as error:
+        raise ModelError(
+            f"What a {teacher.config.model_type} teacher learned has no place in this {student.config.model_type} "
+            f"student: {error}. Make the student from this teacher."
+        ) from None
 
 
 def check_alike(teacher: "PreTrainedModel", student: "PreTrainedModel") -> None:
@@ -196,13 +212,22 @@ def _check_layers(student_layers: int, teacher_layers: int) -> None:
         )
 
 
+def _chosen(start: Start, student_layers: int, teacher_layers: int) -> tuple[int, ...]:
+    return tuple(range(student_layers)) if start == "first" else copied(student_layers, teacher_layers)
+
+
 def _copy(teacher: "PreTrainedModel", student: "PreTrainedModel", chosen: tuple[int, ...], family: Family) -> None:
-    """Give a student the teacher's parameters under its own names, those of a layer from the one that was chosen."""
+    """Give a student the teacher's parameters under its own names, those of a layer from the one that was chosen.
+
+    What a student does not train stays.
+    """
     base = student.base_model_prefix + "." if student.base_model is not student else ""
     within = f"{base}{family.layers}."
     theirs: dict[str, Tensor] = dict(teacher.named_parameters())
     with torch.no_grad():
         for name, parameter in student.named_parameters():
+            if not parameter.requires_grad:
+                continue
             if name.startswith(within):
                 place, _, rest = name.removeprefix(within).partition(".")
                 name = f"{within}{chosen[int(place)]}.{rest}"

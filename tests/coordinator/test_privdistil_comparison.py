@@ -9,8 +9,8 @@ import pytest
 
 from aggregation.accounting import price
 from aggregation.events import from_json
-from coordinator import api, chart, compressing, privdistil_methods
-from coordinator.privdistil_methods import METHODS, _mixed, singles
+from coordinator import api, chart, classifier_methods, compressing, privdistil_methods
+from coordinator.privdistil_methods import METHODS, _mixed, methods_of, singles
 from coordinator.terms import SAMPLER_SHARE
 from learning.batching import Tokens
 
@@ -29,9 +29,9 @@ def plan(privdistil_plan, opinions):
 
 @pytest.fixture(scope="module")
 def compared(plan, tmp_path_factory):
-    """Every method at one epsilon, and how often a student was distilled."""
+    """Every method at one epsilon, the students that were distilled, and from where to where others trained."""
     home = tmp_path_factory.mktemp("home")
-    made = []
+    made, trained = [], []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CONCLAVE_HOME", str(home))
         own = compressing.compress
@@ -40,14 +40,23 @@ def compared(plan, tmp_path_factory):
             made.append(arguments[3].parent.name)
             return own(*arguments)
 
+        train = classifier_methods.federated
+
+        def watched(bench, mechanism, optimisation, purpose, *soft):
+            start = bench.public.start.copy()
+            point = train(bench, mechanism, optimisation, purpose, *soft)
+            trained.append((purpose, start, point))
+            return point
+
         patch.setattr(privdistil_methods, "compress", counted)
+        patch.setattr(classifier_methods, "federated", watched)
         found = api.compare(plan, epsilons=(8.0,), seeds=1, output=home / "out")
-    return found, made
+    return found, made, trained
 
 
 @pytest.mark.slow
 def test_every_private_cell_costs_no_more_than_its_epsilon_and_the_leaking_one_promises_nothing(compared):
-    found, _ = compared
+    found, *_ = compared
     assert [cell.method for cell in found.cells] == list(METHODS)
     delta = found.plan.privacy.delta * (1 - SAMPLER_SHARE)
     for cell in found.cells:
@@ -62,21 +71,37 @@ def test_every_private_cell_costs_no_more_than_its_epsilon_and_the_leaking_one_p
 
 @pytest.mark.slow
 def test_a_student_of_one_choice_is_distilled_once(compared):
-    _, made = compared
+    _, made, _ = compared
     # Of the six choices, the start and the parties' own text: "undistilled", DPKD, PATE and the teacher distil nothing.
     assert len(made) == len(set(made)) == 8
 
 
 @pytest.mark.slow
 def test_methods_that_choose_publicly_pay_for_the_student_alone(compared):
-    found, _ = compared
+    found, *_ = compared
     noise = {cell.method: cell.notes["noise_multiplier"] for cell in found.cells if "noise_multiplier" in cell.notes}
     assert noise["random"] == noise["full"] == noise["undistilled"]
     assert noise["privdistil"] > noise["random"], "the classifiers have a part of the budget"
     assert noise["dpkd"] > noise["privdistil"], "both trainings are paid for"
+    assert noise["dpkd-ft"] == noise["dpkd"], "what the teacher learned was paid for"
     agreement = {cell.method: cell.notes.get("agreement") for cell in found.cells}
     assert agreement["privdistil"] is not None
     assert agreement["random"] is None
+
+
+@pytest.mark.slow
+def test_a_student_of_dpkd_begins_at_the_public_head_or_at_its_teachers(compared):
+    students = {purpose: start for purpose, start, _ in compared[2] if purpose[0] == "twice" and "student" in purpose}
+    teachers = [point for purpose, _, point in compared[2] if purpose[0] == "twice" and "teacher" in purpose]
+    public, inherited = (students[purpose] for purpose in sorted(students, key=len))
+    assert np.array_equal(inherited, teachers[-1])
+    assert not np.array_equal(public, teachers[-1])
+    assert not np.array_equal(public, teachers[0])
+
+
+def test_a_student_of_layers_that_are_not_its_teachers_inherits_nothing(privdistil_plan, tiny_bert):
+    assert "dpkd-ft" in methods_of(privdistil_plan())
+    assert "dpkd-ft" not in methods_of(privdistil_plan(distil={"layers": None, "student": str(tiny_bert)}))
 
 
 def test_pairs_are_told_from_public_text_text_by_text():

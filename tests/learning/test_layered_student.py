@@ -1,4 +1,5 @@
 import inspect
+import itertools
 import json
 
 import pytest
@@ -25,11 +26,11 @@ from transformers import (
     T5Config,
 )
 
-from learning.adapting import Lora, adapt
+from learning.adapting import Lora, adapt, trainable
 from learning.checkpoints import PACKAGED, ModelError, pooling_of
 from learning.encoders import classifier, digest, encoder, language_model
 from learning.labelled import LabelMap
-from learning.layered_student import check_alike, copied, family_of, load_teacher, make_student, pair, save
+from learning.layered_student import check_alike, copied, family_of, inherit, load_teacher, make_student, pair, save
 
 SIZE = {"vocab_size": 50, "pad_token_id": 0}
 BERT = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 20}
@@ -55,11 +56,13 @@ IDS = torch.tensor([[3, 9, 4, 30, 22], [7, 8, 1, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
 
 
-def _teacher(kind: str, *, head: bool, layers: int = 6):
+def _teacher(kind: str, *, head: bool, layers: int = 6, vocabulary: int = SIZE["vocab_size"]):
     """A teacher of which every parameter differs from its default, so that whatever is not copied shows."""
     plain, speaks, config = KINDS[kind]
     torch.manual_seed(0)
-    model = (speaks if head else plain)(config(layers)).eval()
+    settings = config(layers)
+    settings.vocab_size = vocabulary
+    model = (speaks if head else plain)(settings).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -143,6 +146,66 @@ def test_token_types_have_no_part_in_a_student_and_are_not_trained(kind) -> None
         with torch.no_grad():
             said = [student(input_ids=IDS, attention_mask=MASK, token_type_ids=each) for each in (types, 0 * types)]
         assert torch.equal(said[0].last_hidden_state, said[1].last_hidden_state)
+
+
+def _judges(kind: str, how: str, tmp_path, tiny_bert, pool=None, layers: int = 3):
+    """A classifier over a teacher that has learned something, and one over its student that has not."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
+    teacher = _teacher(kind, head=False, vocabulary=len(tokenizer))
+    found = []
+    for name, model in (("teacher", teacher), ("student", make_student(teacher, layers))):
+        save(model, tokenizer, tmp_path / name)
+        judge, _ = classifier(str(tmp_path / name), LabelMap(("no", "yes")), seed=1, pool=pool)
+        adapt(judge, how, seed=1, lora=Lora(2, 2))
+        found.append(judge)
+    with torch.no_grad():
+        for each in trainable(found[0]).values():
+            each.add_(0.2 * torch.randn_like(each))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "pool", "how"),
+    [
+        *itertools.product(["bert"], ["mean", "first"], ["head", "lora", "full"]),
+        *itertools.product(["gpt2"], [None], ["head", "lora", "full"]),
+        *itertools.product(["distilbert"], [None], ["head", "full"]),
+    ],
+)
+def test_a_student_begins_with_what_its_teacher_learned_where_that_is_trained(
+    kind, pool, how, tmp_path, tiny_bert
+) -> None:
+    teacher, student = _judges(kind, how, tmp_path, tiny_bert, pool)
+    frozen = {name: each.clone() for name, each in student.named_parameters() if not each.requires_grad}
+    learned, within = (
+        dict(teacher.named_parameters()),
+        f"{student.base_model_prefix}.{family_of(student.config).layers}.",
+    )
+    inherit(teacher, student)
+    places = set()
+    for name, each in trainable(student).items():
+        place, _, rest = name.removeprefix(within).partition(".")
+        if name.startswith(within):
+            places.add(int(place))
+            name = f"{within}{2 * int(place)}.{rest}"
+        assert torch.equal(each, learned[name]), name
+    assert places == (set() if how == "head" else {0, 1, 2})
+    assert all(torch.equal(each, dict(student.named_parameters())[name]) for name, each in frozen.items())
+
+
+def test_a_student_as_deep_as_its_teacher_inherits_all_that_it_says(tmp_path, tiny_bert) -> None:
+    teacher, student = _judges("bert", "full", tmp_path, tiny_bert, "mean", layers=6)
+    inherit(teacher, student)
+    with torch.no_grad():
+        ours, theirs = (each(input_ids=IDS, attention_mask=MASK).logits for each in (student, teacher))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_what_is_of_another_kind_has_nothing_to_inherit(tmp_path, tiny_bert) -> None:
+    teacher, _ = _judges("bert", "full", tmp_path / "one", tiny_bert)
+    _, student = _judges("gpt2", "full", tmp_path / "other", tiny_bert)
+    with pytest.raises(ModelError, match="What a bert teacher learned has no place in this gpt2 student"):
+        inherit(teacher, student)
 
 
 @pytest.mark.parametrize("tied", [True, False])
