@@ -40,6 +40,7 @@ BENCHMARKS = {
     "corpus": ["corpus.py", "--rows", "500", "--out", "{results}/corpus.json"],
     "selecting": ["selecting.py", "--out", "{results}/selecting.json"],
     "privdistil": ["privdistil.py"],
+    "domain_classifiers": ["domain_classifiers.py"],
     "hostile": ["hostile.py", "--out", "{results}/hostile.json"],
     "secure_utility": ["secure_utility.py", "--out", "{results}/secure-utility.json"],
     "secure_run": ["secure_run.py", "--out", "{results}/secure-run.json"],

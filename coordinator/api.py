@@ -203,7 +203,7 @@ def compare(
     progress = progress or Silent()
     folder = Path(output).absolute()
     found = comparison.compare(
-        _family(plan, base, progress), folder, methods=recipes, epsilons=epsilons, seeds=seeds, progress=progress
+        family_of(plan, base, progress), folder, methods=recipes, epsilons=epsilons, seeds=seeds, progress=progress
     )
     write_whole(folder / "table.md", chart.markdown(found).encode())
     chart.draw(found, folder)
@@ -251,7 +251,11 @@ def _driven(drive: Drive) -> Result:
     )
 
 
-def _family(plan: Plan, base: Path, progress: Progress) -> Family:
+def family_of(plan: Plan, base: Path, progress: Progress) -> Family:
+    """Methods and data that `compare` sets side by side for a plan. base: the folder that its sources are named from.
+
+    Raises `PlanError` for parties that no launcher can start.
+    """
     launcher, parties, cache = _launcher(plan), party_tables(plan), home() / "cache"
     if isinstance(plan, PrivDistilPlan):
         return PrivDistilFamily(plan, launcher, parties, base, cache, progress)

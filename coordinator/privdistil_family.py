@@ -22,7 +22,7 @@ class PrivDistilFamily:
     order in which the student learns; what the parties have is theirs for all seeds.
 
     Memory of a bench: all parties' tokens, the teacher, and where the last layer alone is trained 4 bytes a number of
-    the vectors of all examples, once for every model that is trained on them.
+    the vectors of all examples, once for every model that is trained on them, and of each seed's public texts.
     """
 
     def __init__(

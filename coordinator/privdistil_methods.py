@@ -58,7 +58,7 @@ class CorpusBench:
 
     parts: the parties' examples, read once for all seeds. folder: for what is distilled, shared by all cells. base:
     where the plan's models are. whole: a classifier over the teacher. queries: public texts of `[pate]`. seen: what
-    encoders see of the parties' examples, kept from seed to seed.
+    encoders see of the parties' texts and of public ones, kept from seed to seed.
     """
 
     plan: PrivDistilPlan
@@ -97,17 +97,44 @@ class CorpusBench:
 
     def vectors(self, public: PublicText) -> tuple[Floats, ...] | None:
         """What a model's last layer sees of each party's examples; None where more than that layer is trained."""
+        return self._of_parts(public, b"examples", [part.rows for part in self.parts])
+
+    def texts(self, domain: PublicText) -> "tuple[tuple[list[Tokens], list[list[int]], Floats | None], ...]":
+        """`singles` of each party, and what a domain classifier's last layer sees of them, as in `vectors`."""
+        found = [singles(part) for part in self.parts]
+        kind = b"texts" if any(row.second < len(row) for part in self.parts for row in part.rows) else b"examples"
+        seen = self._of_parts(domain, kind, [rows for rows, _ in found]) or (None,) * len(found)
+        return tuple((rows, units, vectors) for (rows, units), vectors in zip(found, seen, strict=True))
+
+    def sample(self, domain: PublicText, name: str) -> "tuple[list[Tokens], Floats | None]":
+        """The public texts that a party's domain classifier is trained against, and the same of them."""
+        from learning.batching import encode
+        from learning.encoders import digest
+        from learning.features import features, head_alone
+
+        rows = encode(domain.tokenizer, json.loads(self.public.samples[name]), longest=domain.longest).rows
+        if head_alone(domain.model) is None:
+            return rows, None
+        key = digest(domain.model.base_model) + hashlib.sha256(self.public.samples[name]).digest()
+        if key not in self.seen:
+            self.seen[key] = (features(domain.model, rows),)
+        return rows, self.seen[key][0]
+
+    def _of_parts(
+        self, public: PublicText, kind: bytes, rows: "Sequence[Sequence[Tokens]]"
+    ) -> tuple[Floats, ...] | None:
+        """What the last layer sees of each party's rows, worked out once; None where more than that is trained."""
         from learning.encoders import digest
         from learning.features import features, head_alone
 
         if head_alone(public.model) is None:
             return None
-        key = digest(public.model.base_model)
+        key = digest(public.model.base_model) + kind
         if key not in self.seen:
             found = []
-            for number, part in enumerate(self.parts):
-                self.told("encoding parties' text", number, len(self.parts))
-                found.append(features(public.model, part.rows))
+            for number, each in enumerate(rows):
+                self.told("encoding parties' text", number, len(rows))
+                found.append(features(public.model, each))
             self.seen[key] = tuple(found)
         return self.seen[key]
 
@@ -181,7 +208,7 @@ def _private(
     public = bench.public if plan.selection.scored else replace(bench.public, domain=None)
     if plan.selection.scored:
         mechanism_ = domain_mechanism(plan, public)
-        said = _classifiers(bench, plan, mechanism_, purpose)
+        said = Said(weights=domain_classifiers(bench, plan, mechanism_, purpose))
         noise = mechanism_.noise_multiplier * mechanism_.sensitivity * mechanism_.granularity
         events.append(mechanism_.event())
     choice = choose(plan, public, said, noise, bench.told)
@@ -281,12 +308,17 @@ def _descended(
     return Outcome(Trained(text, point), paid, notes={"noise_multiplier": multiplier})
 
 
-def _classifiers(bench: CorpusBench, plan: PrivDistilPlan, mechanism_: GradientMechanism, purpose: str) -> Said:
-    """Every party's domain classifier, as `party.text_training` trains it."""
+def domain_classifiers(
+    bench: CorpusBench, plan: PrivDistilPlan, mechanism_: GradientMechanism, purpose: str
+) -> dict[str, Floats]:
+    """What every party's domain classifier has learned, as `party.text_training` trains it, by the party's name.
+
+    purpose: of the noise.
+    """
     import torch
 
     from learning.adapting import flatten, unflatten
-    from learning.batching import encode, losses
+    from learning.batching import losses
     from learning.feature_units import FeatureUnits, head_losses
     from learning.features import head_alone
     from learning.private_training import train_private
@@ -294,25 +326,21 @@ def _classifiers(bench: CorpusBench, plan: PrivDistilPlan, mechanism_: GradientM
 
     domain = bench.public.domain
     assert domain is not None
-    head, pairs = head_alone(domain.model), any(row.second < len(row) for part in bench.parts for row in part.rows)
-    known = None if pairs else bench.vectors(domain)
+    head = head_alone(domain.model)
     found = {}
-    for number, (name, part) in enumerate(zip(plan.federation.names, bench.parts, strict=True)):
-        own, members = singles(part)
-        texts = json.loads(bench.public.samples[name])
-        public = encode(domain.tokenizer, texts, longest=domain.longest).rows
+    parties = zip(plan.federation.names, bench.texts(domain), strict=True)
+    for number, (name, (own, members, seen)) in enumerate(parties):
+        public, opposed = bench.sample(domain, name)
         rows = [*own, *public]
         members = [*members, *([place] for place in range(len(own), len(rows)))]
         labels = torch.zeros(len(rows), dtype=torch.int64)
         labels[len(own) :] = 1
         unflatten(domain.model, torch.from_numpy(domain.start.copy()))
-        units: Units = (
-            TextUnits(domain.model.config, rows, labels, members=members)
-            if head is None
-            else FeatureUnits(
-                _seen(domain, own, public, None if known is None else known[number]), labels, members=members
-            )
-        )
+        units: Units
+        if seen is None or opposed is None:
+            units = TextUnits(domain.model.config, rows, labels, members=members)
+        else:
+            units = FeatureUnits(np.concatenate([seen, opposed]), labels, members=members)
         trained = domain.model if head is None else head
         train_private(
             trained,
@@ -325,14 +353,7 @@ def _classifiers(bench: CorpusBench, plan: PrivDistilPlan, mechanism_: GradientM
         )
         found[name] = flatten(trained).numpy().copy()
         bench.told("telling apart", number + 1, len(bench.parts))
-    return Said(weights=found)
-
-
-def _seen(domain: PublicText, own: "list[Tokens]", public: "list[Tokens]", known: Floats | None) -> Floats:
-    """What the last layer sees of a party's texts and of public ones, [texts, width]."""
-    from learning.features import features
-
-    return np.concatenate([features(domain.model, own) if known is None else known, features(domain.model, public)])
+    return found
 
 
 def singles(part: LabelledPart) -> "tuple[list[Tokens], list[list[int]]]":

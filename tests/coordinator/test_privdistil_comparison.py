@@ -12,7 +12,9 @@ from aggregation.events import from_json
 from coordinator import api, chart, classifier_methods, compressing, privdistil_methods
 from coordinator.privdistil_methods import METHODS, _mixed, methods_of, singles
 from coordinator.terms import SAMPLER_SHARE
+from learning import features
 from learning.batching import Tokens
+from learning.encoders import digest
 
 SMALL = {
     "privacy": {"noise_multiplier": None, "epsilon": 8.0, "trust": "secure-sum", "dropouts": 1},
@@ -97,6 +99,26 @@ def test_a_student_of_dpkd_begins_at_the_public_head_or_at_its_teachers(compared
     assert np.array_equal(inherited, teachers[-1])
     assert not np.array_equal(public, teachers[-1])
     assert not np.array_equal(public, teachers[0])
+
+
+@pytest.mark.slow
+def test_pairs_are_compared_and_no_encoder_reads_a_text_twice(
+    privdistil_plan, privdistil_tables, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
+    read, own = [], features.features
+
+    def counted(model, rows, *more):
+        read.append((digest(model.base_model), b"".join(row.ids.tobytes() + b"|" for row in rows)))
+        return own(model, rows, *more)
+
+    monkeypatch.setattr(features, "features", counted)
+    shards = privdistil_tables()["federation"]["shards"] | {"second": "second"}
+    pairs = {"text": {"kind": "pair"}, "federation": {"shards": shards}, "evaluation": {"second": "second"}}
+    rows = ["privdistil", "ais-random"]
+    plan = privdistil_plan(privacy=SMALL["privacy"], domain=SMALL["domain"], model={"pooling": "mean"}, **pairs)
+    api.compare(plan, recipes=rows, epsilons=(4.0, 8.0), seeds=1, output=tmp_path / "out")
+    assert len(read) == len(set(read)) > 4 + 4 + 4, "parties' texts and public ones, and pairs by a student or more"
 
 
 def test_a_student_of_layers_that_are_not_its_teachers_inherits_nothing(privdistil_plan, tiny_bert):
