@@ -38,19 +38,22 @@ def _tokenizer(folder: Path, special: dict[str, str], around: str | None) -> int
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
-    unknown = special.get("unk_token")
-    kind = models.WordPiece(unk_token=unknown) if around else models.BPE()
-    trainer = trainers.WordPieceTrainer if around else trainers.BpeTrainer
-    letters = sorted({chr(code) for code in range(ord("a"), ord("z") + 1)})
-    found = Tokenizer(kind)
-    found.pre_tokenizer = pre_tokenizers.Whitespace() if around else pre_tokenizers.ByteLevel(add_prefix_space=False)
     if around:
+        letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+        # Not trained: the trainer numbers tokens that are as frequent in another order every time.
+        known = dict.fromkeys([*special.values(), *letters, *(f"##{each}" for each in letters), *sorted(WORDS.split())])
+        vocabulary = {token: place for place, token in enumerate(known)}
+        found = Tokenizer(models.WordPiece(vocabulary, unk_token=special["unk_token"]))
         found.normalizer = normalizers.Lowercase()
-    alphabet = letters if around else pre_tokenizers.ByteLevel.alphabet()
-    found.train_from_iterator(
-        [WORDS] * 5,
-        trainer(vocab_size=300, special_tokens=list(special.values()), initial_alphabet=alphabet, show_progress=False),
-    )
+        found.pre_tokenizer = pre_tokenizers.Whitespace()
+    else:
+        found = Tokenizer(models.BPE())
+        found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(
+            vocab_size=300, special_tokens=list(special.values()), initial_alphabet=alphabet, show_progress=False
+        )
+        found.train_from_iterator([WORDS] * 5, trainer)
     if around:
         found.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]",
