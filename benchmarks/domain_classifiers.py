@@ -5,8 +5,11 @@
 The plans are those of `benchmarks/privdistil.py`. As in the paper the whole epsilon is the classifier's; beside that,
 the part of it that the plan leaves to the classifier at that epsilon. Private texts that were not seen are the first
 1,000 of [evaluation], one by one where they come in pairs; against them stand as many texts of the corpus that no party
-was given. A text is called private where the probability is over one half: the mean over the parties, as a run takes
-it, or one party's. It needs ../shared/data, and writes domain-classifiers.json as soon as a cell is done.
+was given. A text is called private where the probability is over one half: the mean over the parties, as a run
+takes it, or one party's. Beside the errors stands how often a private text is ranked before a public one (the area
+under the curve), for a choice takes the first and has no threshold; and both of a logistic regression on what each
+party's classifier sees, without noise. It needs ../shared/data, writes domain-classifiers.json as soon as a cell is
+done, and goes on with what is missing there.
 """
 
 import argparse
@@ -38,27 +41,39 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     epsilons = [float(each) for each in options.epsilons.split(",")]
-    cells: list[dict[str, Any]] = []
+    kept = options.out / "domain-classifiers.json"
+    cells: list[dict[str, Any]] = json.loads(kept.read_bytes())["cells"] if kept.exists() else []
     for task in options.tasks.split(","):
         plan = read_plan(PLANS[task])
         assert isinstance(plan, PrivDistilPlan)
         family = api.family_of(plan, PLANS[task].parent, Terminal())
-        for number in range(options.seeds):
-            bench = family.bench(plan.run.seed + number, WORK / f"domain-{task}")
+        for seed in range(plan.run.seed, plan.run.seed + options.seeds):
+            done = {(each["epsilon"], each["share"]) for each in cells if (each["task"], each["seed"]) == (task, seed)}
+            if done >= {(None, NONE), *((each, share) for each in epsilons for share in (WHOLE, PART))}:
+                continue
+            bench = family.bench(seed, WORK / f"domain-{task}")
             heldout = Heldout(bench)
+
+            def keep(
+                epsilon: float | None, share: str, found: dict[str, Any], task: str = task, seed: int = seed
+            ) -> None:
+                cells.append({"task": task, "seed": seed, "epsilon": epsilon, "share": share, **found})
+                print(json.dumps(cells[-1]), flush=True)
+                kept.write_text(json.dumps({"cells": cells, "table": table(cells)}, indent=1) + "\n")
+
+            if (None, NONE) not in done:
+                keep(None, NONE, heldout.without_noise())
             for epsilon in epsilons:
                 at = changed(bench.plan, epsilon=epsilon)
                 part = domain_epsilon(at, len(bench.public.domain.start), bench.public.opposed)
-                for share, own in (("whole", epsilon), ("the plan's part", part)):
-                    found = heldout.errors(own)
-                    cells.append({"task": task, "seed": bench.seed, "epsilon": epsilon, "share": share, **found})
-                    print(json.dumps(cells[-1]), flush=True)
-                    text = json.dumps({"cells": cells, "table": table(cells)}, indent=1)
-                    (options.out / "domain-classifiers.json").write_text(text + "\n")
+                for share, own in ((WHOLE, epsilon), (PART, part)):
+                    if (epsilon, share) not in done:
+                        keep(epsilon, share, heldout.errors(own))
 
 
 MOST = 1000
 """Private texts, of those that were not seen."""
+WHOLE, PART, NONE = "whole", "the plan's part", "no noise"
 
 
 class Heldout:
@@ -94,13 +109,36 @@ class Heldout:
         plan = changed(self.bench.plan, {"privacy": {"epsilon": 2 * epsilon}, "domain": {"epsilon": epsilon}})
         mechanism = domain_mechanism(plan, self.bench.public)
         weights = domain_classifiers(self.bench, plan, mechanism, f"held out {epsilon!r}")
-        private = np.stack([self.private(each) for each in weights.values()])
+        found = self.told(np.stack([self.private(each) for each in weights.values()]))
+        return {"own_epsilon": epsilon, "noise_multiplier": mechanism.noise_multiplier, **found}
+
+    def without_noise(self) -> dict[str, Any]:
+        """The same of a logistic regression at every party, on the same vectors."""
+        from sklearn.linear_model import LogisticRegression
+
+        domain = self.bench.public.domain
+        assert domain is not None
+        said = []
+        for name, (_, _, own) in zip(self.bench.plan.federation.names, self.bench.texts(domain), strict=True):
+            _, public = self.bench.sample(domain, name)
+            assert own is not None
+            assert public is not None
+            rows, labels = np.concatenate([own, public]), np.repeat([1, 0], [len(own), len(public)])
+            model = LogisticRegression(C=100, max_iter=2000).fit(rows, labels)
+            said.append(model.predict_proba(self.vectors)[:, 1])
+        return {"own_epsilon": None, "noise_multiplier": 0.0, **self.told(np.stack(said))}
+
+    def told(self, private: Any) -> dict[str, Any]:
+        """Errors and order of the probabilities [parties, texts] that texts are private."""
+        from sklearn.metrics import roc_auc_score
+
+        mean = private.mean(axis=0)
+        missed, taken = self.wrong(mean)
         return {
-            "own_epsilon": epsilon,
-            "noise_multiplier": mechanism.noise_multiplier,
             "texts": 2 * self.count,
-            "missed": self.wrong(private.mean(axis=0))[0],
-            "taken": self.wrong(private.mean(axis=0))[1],
+            "missed": missed,
+            "taken": taken,
+            "order": float(roc_auc_score(np.repeat([1, 0], self.count), mean)),
             "alone": statistics.fmean(sum(self.wrong(each)) / (2 * self.count) for each in private),
         }
 
@@ -134,6 +172,7 @@ def table(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
         row = {"task": task, "epsilon": epsilon, "share": share, "own_epsilon": own[0]["own_epsilon"]}
         row |= {"texts": own[0]["texts"], "seeds": len(own), "error": round(statistics.fmean(errors), 5)}
         row |= {"spread": round(statistics.stdev(errors), 5) if len(errors) > 1 else None}
+        row |= {"order": round(statistics.fmean(each["order"] for each in own), 5)}
         found.append(row | {"alone": round(statistics.fmean(each["alone"] for each in own), 5)})
     return found
 
