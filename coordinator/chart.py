@@ -1,9 +1,14 @@
 """A comparison as people look at it: a table for a terminal or a page, and a picture."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coordinator.comparison import Comparison
 from coordinator.terms import rounded_up
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 
 def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
@@ -52,20 +57,39 @@ def summary(comparison: Comparison) -> list[str]:
 
 
 def draw(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
-    """The view's metric over epsilon, a line a method, as PNG and SVG in `folder`; returns both paths."""
+    """The view's metric as PNG and SVG in `folder`; returns both paths.
+
+    Over epsilon, a line a method; at one epsilon alone a method in each row, its seeds beside its mean and spread.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(8.5, 5.2), layout="constrained")
+    plan = comparison.plan
+    unit = "user" if plan.privacy.unit == "user" else plan.privacy.record
+    about = f"(delta {plan.privacy.delta:g}, unit: one {unit})"
+    alone = len(comparison.epsilons) == 1
+    height = max(2.0, 0.8 + 0.36 * len(comparison.methods)) if alone else 5.2
+    figure, axes = pyplot.subplots(figsize=(8.5, height), layout="constrained")
+    (_rows if alone else _lines)(comparison, axes, about)
+    paths = folder / "comparison.png", folder / "comparison.svg"
+    with matplotlib.rc_context({"svg.hashsalt": "conclave"}):  # the same measures are the same bytes
+        for path in paths:
+            figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+    pyplot.close(figure)
+    return paths
+
+
+def _lines(comparison: Comparison, axes: "Axes", about: str) -> None:
     epsilons, view = comparison.epsilons, comparison.view
     for number, method in enumerate(comparison.methods):
+        colour, marker = f"C{number % 10}", "os^D"[number // 10 % 4]
         spreads = [comparison.spread(method.name, epsilon, view.metric) for epsilon in epsilons]
         found = [(e, s) for e, s in zip(epsilons, spreads, strict=True) if s is not None]
         points = [(epsilon, each) for epsilon, each in found if view.worst is None or each[0] < view.worst]
         if not points:
-            axes.plot([], [], color=f"C{number % 10}", label=f"{method.label} (off the scale)")
+            axes.plot([], [], color=colour, marker=marker, label=f"{method.label} (off the scale)")
             continue
         places, means, errors = [e for e, _ in points], [s[0] for _, s in points], [s[1] for _, s in points]
         plain = not method.private or method.plain
@@ -74,28 +98,54 @@ def draw(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
             means,
             yerr=errors,
             label=method.label,
-            color=f"C{number % 10}",
+            color=colour,
             capsize=3,
             linestyle="--" if plain else "-",
-            marker="" if plain else "o",
+            marker="" if plain else marker,
         )
     axes.set_xscale("log")
     axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
     if view.logarithmic:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(base=10, subs=(1, 1.5, 2, 2.5, 3, 4, 5, 7)))
-        axes.yaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%.0f"))
+        _ticks(axes.yaxis)
     axes.minorticks_off()
-    unit = "user" if comparison.plan.privacy.unit == "user" else comparison.plan.privacy.record
-    axes.set_xlabel(f"epsilon (delta {comparison.plan.privacy.delta:g}, unit: one {unit})")
+    axes.set_xlabel(f"epsilon {about}")
     axes.set_ylabel(view.axis)
     axes.grid(alpha=0.3)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize="small")
-    paths = folder / "comparison.png", folder / "comparison.svg"
-    for path in paths:
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
-    pyplot.close(figure)
-    return paths
+
+
+def _rows(comparison: Comparison, axes: "Axes", about: str) -> None:
+    (epsilon,), view = comparison.epsilons, comparison.view
+    labels = []
+    for place, method in enumerate(comparison.methods):
+        spread = comparison.spread(method.name, epsilon, view.metric)
+        off = spread is not None and view.worst is not None and spread[0] >= view.worst
+        labels.append(f"{method.label} (off the scale)" if off else method.label)
+        if spread is None or off:
+            continue
+        colour = "C7" if not method.private or method.plain or method.leaks else "C0"
+        seeds = [cell.metrics.get(view.metric) for cell in comparison.of(method.name, epsilon)]
+        values = [each for each in seeds if each is not None]
+        axes.plot(values, [place] * len(values), ".", color=colour, alpha=0.4)
+        axes.errorbar([spread[0]], [place], xerr=[spread[1]], color=colour, capsize=3, marker="o")
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    if view.logarithmic:
+        axes.set_xscale("log")
+        _ticks(axes.xaxis)
+        axes.minorticks_off()
+    axes.set_xlabel(
+        f"{view.axis}, at epsilon {epsilon:g} {about}\ngrey: to measure the others by, or without a guarantee"
+    )
+    axes.grid(alpha=0.3)
+
+
+def _ticks(axis: "Axis") -> None:
+    from matplotlib.ticker import FormatStrFormatter, LogLocator
+
+    axis.set_major_locator(LogLocator(base=10, subs=(1, 1.5, 2, 2.5, 3, 4, 5, 7)))
+    axis.set_major_formatter(FormatStrFormatter("%.0f"))
 
 
 def _cell(comparison: Comparison, method: str, epsilon: float) -> str:
