@@ -70,7 +70,7 @@ def draw(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
     unit = "user" if plan.privacy.unit == "user" else plan.privacy.record
     about = f"(delta {plan.privacy.delta:g}, unit: one {unit})"
     alone = len(comparison.epsilons) == 1
-    height = max(2.0, 0.8 + 0.36 * len(comparison.methods)) if alone else 5.2
+    height = max(2.0, 1.0 + 0.36 * len(comparison.methods)) if alone else 5.2
     figure, axes = pyplot.subplots(figsize=(8.5, height), layout="constrained")
     (_rows if alone else _lines)(comparison, axes, about)
     paths = folder / "comparison.png", folder / "comparison.svg"
@@ -135,9 +135,7 @@ def _rows(comparison: Comparison, axes: "Axes", about: str) -> None:
         axes.set_xscale("log")
         _ticks(axes.xaxis)
         axes.minorticks_off()
-    axes.set_xlabel(
-        f"{view.axis}, at epsilon {epsilon:g} {about}\ngrey: to measure the others by, or without a guarantee"
-    )
+    axes.set_xlabel(f"{view.axis}, at epsilon {epsilon:g}\n{about}\ngrey: to measure others by, or no guarantee")
     axes.grid(alpha=0.3)
 
 

@@ -43,7 +43,7 @@ def test_at_one_epsilon_every_method_has_a_row_of_its_own(comparison, tmp_path):
     png, svg = chart.draw(comparison(4.0), tmp_path)
     words = said(svg)
     assert [each for each in words if each in {method.label for method in METHODS}] == [each.label for each in METHODS]
-    assert any("at epsilon 4 (delta 1e-05, unit: one document)" in each for each in words)
+    assert {"accuracy, higher is better, at epsilon 4", "(delta 1e-05, unit: one document)"} <= set(words)
     assert png.read_bytes().startswith(b"\x89PNG")
 
 
