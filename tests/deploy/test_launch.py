@@ -165,8 +165,17 @@ def test_a_party_that_cannot_start_is_named(request_for, monkeypatch):
 
 @pytest.mark.slow
 def test_parties_that_take_too_long_are_named(request_for, monkeypatch):
+    class Silent:
+        def request(self, name):
+            time.sleep(30)
+
+        def stop(self):
+            pass
+
+    monkeypatch.setattr(launch, "PartyActor", Silent)
     monkeypatch.setattr(launch, "START_SECONDS", 0.1)
     monkeypatch.setattr(launch, "PARTY_SECONDS", 0.2)
+    monkeypatch.setattr(launch, "STOP_SECONDS", 0.1)
     late = pytest.raises(LaunchError, match=r"^party party-0, party-1: not started after 0\.5 s\.")
     with late, RayLauncher().launch(request_for(2)):
         pass
