@@ -21,11 +21,12 @@ demo: $(STAMP)
 	@$(BIN)/coordinator run examples/dped/demo.toml --output demo --replace
 
 # A file of tests at a time in each of as many processes as there are processors, four at most (400 MB each).
+SHARED := -n logical --maxprocesses 4 --dist loadfile
 test: $(STAMP)
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest $(SHARED)
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow $(SHARED)
 
 # The fault tests with new random seeds, for so many minutes: make soak MINUTES=120
 MINUTES ?= 30

@@ -7,6 +7,13 @@ from pathlib import Path
 
 import pytest
 
+RAY = (
+    "tests/deploy/",
+    "tests/coordinator/test_run.py",
+    "tests/coordinator/test_privdistil_run.py::test_a_corpus_that_ray_works_through",
+)
+"""What starts Ray: two of them at once are more than two processors start in time."""
+
 WORDS = "the a film was is good bad great awful dull bright plot actor and not very slow fast end start story we saw it"
 """What the small models' tokenizers know as whole words."""
 
@@ -14,6 +21,19 @@ WORDS = "the a film was is good bad great awful dull bright plot actor and not v
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With `--dist loadfile` files are shared out among processes whole, and all of `RAY` to one process."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Sharing(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return "ray" if nodeid.startswith(RAY) else super()._split_scope(nodeid)
+
+    return Sharing(config, log) if config.getvalue("dist") == "loadfile" else None
+
 
 # A shell that starts the suite in the background makes it ignore Ctrl-C, and so every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

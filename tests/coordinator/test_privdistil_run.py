@@ -250,6 +250,7 @@ def test_a_classifier_that_learned_nothing_is_said_to_be_no_better_than_random(h
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_corpus_that_ray_works_through_gives_the_same_choice(here, privdistil_plan, tmp_path, monkeypatch):
     """Parties that Ray starts, and the corpus worked through by the same Ray; beside parties and corpus of here."""
     made = {"privacy": SAME, "dp_sgd": {"steps": 2}}

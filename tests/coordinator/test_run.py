@@ -450,6 +450,7 @@ SAME = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SAME)
 def test_actors_party_processes_and_a_secure_sum_give_the_same_student_byte_for_byte(home, name, serving):
     text, noise = SAME[name]
