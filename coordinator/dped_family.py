@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coordinator.comparison import HUGE
 from coordinator.dped_plan import DpedPlan
 from coordinator.family import Method, View
 from coordinator.launchers import Launcher, SimulationRequest
@@ -12,6 +11,7 @@ from coordinator.measure import Probes, metrics_of
 from coordinator.methods import METHODS, Bench, changed
 from coordinator.progress import Silent
 from coordinator.public import prepare
+from coordinator.report import shown_perplexity
 
 OFF_THE_SCALE = 1e4
 """Perplexity from which a student is worse than useless: five times worse than guessing among 2,000 words."""
@@ -59,7 +59,7 @@ class DpedFamily:
         assert self._probes is not None
         found = metrics_of(model, bench.plan, bench.public)
         return {
-            "perplexity": min(found["perplexity"], HUGE),
+            "perplexity": found["perplexity"],
             "wordsim": found["wordsim"]["spearman"],
             "analogies": found["analogies"]["accuracy"],
             **self._probes.accuracies(model.inputs),
@@ -84,7 +84,7 @@ def _shown(mean: float, deviation: float | None, best: float | None) -> str:
 
 def _said(perplexity: float | None) -> str:
     assert perplexity is not None
-    return f"perplexity {perplexity:.1f}" if perplexity < 1e5 else f"perplexity {perplexity:.0e}"
+    return f"perplexity {shown_perplexity(perplexity)}"
 
 
 VIEW = View(

@@ -331,11 +331,16 @@ def _claim(epsilon: float) -> str:
     )
 
 
+def shown_perplexity(value: float) -> str:
+    """With a decimal, or its order of magnitude where it says no more than that."""
+    return f"{value:.1f}" if value < 1e5 else f"{value:.0e}"
+
+
 def measurements(metrics: dict[str, Any]) -> list[tuple[str, str]]:
     """Each metric with its name in words and its value as a person reads it."""
     shown: list[tuple[str, str]] = []
     if "perplexity" in metrics:
-        shown.append(("context perplexity on public held-out text", f"{metrics['perplexity']:.1f}"))
+        shown.append(("context perplexity on public held-out text", shown_perplexity(metrics["perplexity"])))
     for key, label in (
         ("unigram_floor", "noised unigram model (the floor)"),
         ("public_unigram", "public text's unigram"),

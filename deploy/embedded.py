@@ -18,6 +18,7 @@ from deploy.launching import QUIET, LaunchError, environment, read_token
 OBJECT_STORE: Final = 80 * 1024 * 1024
 LONGEST_TEMPORARY: Final = 8
 """Characters of the place for Ray's folder: its sockets lie 93 to 96 deeper, and a socket's path has at most 107."""
+ATTEMPTS: Final = 2
 _PREFIX: Final = "conclave-ray-"
 _TOKEN: Final = secrets.token_hex(32)
 """What Ray's own processes ask of each other; Ray reads it once a process, and would keep one in the user's home."""
@@ -37,19 +38,7 @@ def embedded(parties: int) -> Iterator[Any]:
         folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place)
         handler = signal.getsignal(signal.SIGTERM)
         try:
-            try:
-                ray.init(
-                    address="local",
-                    num_cpus=min(parties, os.cpu_count() or 1),
-                    num_gpus=0,
-                    object_store_memory=OBJECT_STORE,
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    _temp_dir=os.path.join(folder, "r"),  # Ray opens its own folder to everybody
-                )
-            except Exception as error:  # noqa: BLE001 - Ray raises bare ones when 30 s pass
-                raise LaunchError(why_not_started(error)) from None
+            _start(ray, parties, folder)
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, handler)
             yield ray
@@ -58,11 +47,42 @@ def embedded(parties: int) -> Iterator[Any]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _start(ray: Any, parties: int, folder: str) -> None:
+    """Start Ray; once more where its processes are not up in time, which a busy machine or a port that another took
+    between Ray's choice and its use may be the cause of. What the first attempt started ends with this process.
+    """
+    for attempt in range(ATTEMPTS):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=min(parties, os.cpu_count() or 1),
+                num_gpus=0,
+                object_store_memory=OBJECT_STORE,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _temp_dir=os.path.join(folder, str(attempt)),  # Ray opens its own folder to everybody
+            )
+        except Exception as error:  # noqa: BLE001 - Ray raises bare ones when 30 s pass
+            if _late(error) and attempt + 1 < ATTEMPTS:
+                ray.shutdown()
+                continue
+            raise LaunchError(why_not_started(error)) from None
+        return
+
+
+def _late(error: Exception) -> bool:
+    return "timed out during startup" in str(error)
+
+
 def why_not_started(error: Exception) -> str:
     """What Ray said when it did not start, as one sentence, and what to do about it."""
     said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-    if "timed out during startup" in said:
-        said = "its processes were not up within 30 s. Is this machine busy, or short of memory? Run it again later"
+    if _late(error):
+        said = (
+            f"its processes were not up within 30 s, {ATTEMPTS} times. Is this machine busy, or short of memory? Run "
+            "it again later"
+        )
     return f"Ray could not be started: {said}."
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from learning.text import DataError
 from learning.words import Vocabulary, tokenize
 
 _ROWS = 256
+WORST: Final = 1e300
+"""The largest perplexity that is told, a finite number for all that reads it."""
 Texts = tuple[Sequence[str], Sequence[str | int]]
 Labelled = tuple[sparse.csr_array, Sequence[str | int]]
 """Texts as bags of words [texts, words], and their labels."""
@@ -37,7 +40,7 @@ class Accuracy:
 
 def context_perplexity(model: SkipGram, heldout: sparse.csr_array) -> float:
     """exp of the mean -log p(context | centre) over all pairs of held-out counts [V, V]. In rows of 256; lower is
-    better.
+    better, and `WORST` stands for all that is larger.
 
     Raises `DataError` where the held-out text has no pair of known words, or another vocabulary's size.
     """
@@ -47,7 +50,7 @@ def context_perplexity(model: SkipGram, heldout: sparse.csr_array) -> float:
         block = heldout[first : first + _ROWS].tocoo()
         logarithms = model.log_probabilities(np.arange(first, first + block.shape[0]))
         total += float(block.data @ logarithms[block.coords].astype(np.float64))
-    return float(np.exp(-total / heldout.sum()))
+    return float(np.exp(min(-total / heldout.sum(), np.log(WORST))))
 
 
 def unigram_perplexity(probabilities: NDArray[np.float64], heldout: sparse.csr_array) -> float:

@@ -108,11 +108,40 @@ def test_a_ray_that_does_not_start_is_told_in_a_sentence(monkeypatch):
         raise Exception("The current node timed out during startup. This could happen because\nof something.")
 
     monkeypatch.setattr(ray, "init", late)
-    with pytest.raises(LaunchError, match="not up within 30 s") as error, embedded(1):
+    with pytest.raises(LaunchError, match="not up within 30 s, 2 times") as error, embedded(1):
         pass
     assert "\n" not in str(error.value)
     assert why_not_started(ValueError()) == "Ray could not be started: ValueError."
     assert not list(Path("/tmp").glob(f"conclave-ray-{os.getpid()}-*"))
+
+
+def test_a_ray_that_is_late_once_is_started_again_in_another_folder(monkeypatch):
+    folders = []
+
+    def start(**options):
+        folders.append(options["_temp_dir"])
+        if len(folders) == 1:
+            raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray, "init", start)
+    with embedded(1) as found:
+        assert found is ray
+    first, second = folders
+    assert first != second
+    assert not Path(first).parent.exists()
+
+
+def test_a_ray_that_cannot_start_is_not_tried_twice(monkeypatch):
+    tried = []
+
+    def failing(**options):
+        tried.append(options)
+        raise ValueError("no such option")
+
+    monkeypatch.setattr(ray, "init", failing)
+    with pytest.raises(LaunchError, match=r"^Ray could not be started: no such option\.$"), embedded(1):
+        pass
+    assert len(tried) == 1
 
 
 @pytest.mark.slow

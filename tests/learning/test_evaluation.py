@@ -8,7 +8,15 @@ from scipy import sparse
 
 from learning import evaluation
 from learning.cooccurrence import counts_of
-from learning.evaluation import analogies, context_perplexity, nearest, sentiment_probe, unigram_perplexity, wordsim
+from learning.evaluation import (
+    WORST,
+    analogies,
+    context_perplexity,
+    nearest,
+    sentiment_probe,
+    unigram_perplexity,
+    wordsim,
+)
 from learning.skipgram import SkipGram, fit
 from learning.text import DataError
 from learning.words import Vocabulary, tokenize
@@ -32,6 +40,14 @@ def test_perplexity_is_that_of_the_definition() -> None:
     probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     expected = np.exp(-(heldout * np.log(probabilities)).sum() / heldout.sum())
     assert context_perplexity(model, sparse.csr_array(heldout)) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_model_that_is_sure_of_what_is_not_so_has_the_worst_perplexity_and_no_infinite_one() -> None:
+    model = _even(3)
+    sure = np.array([0.0, 0.0, 5000.0], np.float32)  # of the last word, which no context is
+    found = context_perplexity(SkipGram(model.inputs, model.outputs, sure), sparse.csr_array(np.array([[0, 1, 0]] * 3)))
+    assert found == pytest.approx(WORST, rel=1e-9)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
 def test_held_out_text_without_a_known_pair_is_refused() -> None:
