@@ -54,6 +54,7 @@ def test_gaussians_cost_what_the_analytic_formula_says(events, delta):
     assert exact * (1 - 1e-6) <= guarantee.epsilon <= exact * 1.001 + 1e-5
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(st.lists(LEAVES, min_size=1, max_size=2), st.integers(1, 20))
 def test_pld_is_at_most_rdp(events, repeats):

@@ -135,6 +135,7 @@ def test_more_bits_confirm_what_the_first_words_say(monkeypatch, constant):
     assert not (votes[~voted] == slow[~voted, None]).any()
 
 
+@pytest.mark.slow
 def test_more_bits_alone_have_the_right_distribution_too(monkeypatch):
     monkeypatch.setattr(argmax, "_CLOSE", np.inf)
     labels = noisy_argmax(np.tile([0, 0, 1], (500, 1)), 6, 1.0, stream("slow"))

@@ -144,6 +144,7 @@ def test_nothing_of_the_parties_is_read():
     assert there.bytes == missing.bytes
 
 
+@pytest.mark.slow
 def test_epsilon_is_the_runs_own():
     wanted = plan(privacy={"insecure_reproducible_noise": False})
     assert api.forecast(wanted).epsilon == bind(wanted).guarantee.epsilon
@@ -193,6 +194,7 @@ def test_moments_are_as_loud_as_forecast(tmp_path):
     assert row.directions > 0
 
 
+@pytest.mark.slow
 def test_hidden_states_and_counts_are_as_loud_as_forecast(tmp_path):
     wanted = plan(signals=["hidden", "counts"], privacy={"declared_size": 400})
     found, bench, bound = api.forecast(wanted), simulated(wanted, tmp_path), bind(wanted)
@@ -272,6 +274,7 @@ def test_drowned_counts_are_told_with_a_size_and_an_epsilon_that_help():
     assert dearer.row("counts").directions >= 1
 
 
+@pytest.mark.slow
 def test_teachers_that_were_trained_privately_answer_for_free():
     training = {"units_per_teacher": 100, "steps": 10, "batch": 20}
     loud = {"noise_multiplier": 30.0}

@@ -41,6 +41,7 @@ def test_the_plan_that_init_writes_is_a_good_one(tmp_path, launch):
     assert bind(plan).guarantee.epsilon <= plan.privacy.epsilon
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", sorted(ROOT.glob("examples/*/*.toml")), ids=lambda path: path.name)
 def test_every_example_is_a_good_plan(example):
     plan = read_plan(example)

@@ -114,6 +114,7 @@ def test_every_party_that_may_be_lost_makes_the_shares_of_teachers_noise_larger(
     assert none.votes.noise == one.votes.noise
 
 
+@pytest.mark.slow
 def test_noise_that_is_given_and_too_small_is_refused_with_the_figure_that_would_do():
     needed = calibrate(GaussianDpEvent, 6.0, SPARE)
     for signals in (("hidden",), ("votes", "hidden", "counts")):
@@ -141,6 +142,7 @@ def test_thresholded_votes_can_ask_every_query_within_their_cap(below, answered)
     assert release.event == votes.event()
 
 
+@pytest.mark.slow
 def test_private_training_takes_the_whole_budget_and_its_answers_none():
     bound = bind(plan(("votes", "hidden"), private_training=PRIVATE, privacy={"noise_multiplier": 5.0}))
     training, answers = bound.releases

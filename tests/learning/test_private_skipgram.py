@@ -163,6 +163,7 @@ def test_decay_pulls_towards_the_start():
     assert held.std() < free.std() / 2
 
 
+@pytest.mark.slow
 def test_with_a_large_budget_it_learns_the_topics():
     size, width = 30, 4
     units = unit_counts(_sentences(600, size, seed=1, words=12), size)
