@@ -23,8 +23,6 @@ from coordinator.store import write_whole
 from coordinator.terms import SAMPLER_SHARE, rounded_up
 
 FORMAT = 1
-HUGE = 1e300
-"""What a metric beyond all numbers counts as."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ class Comparison:
     def spread(self, method: str, epsilon: float, metric: str) -> Spread | None:
         """Mean and standard deviation over the seeds, None where it was not measured."""
         found = [cell.metrics.get(metric) for cell in self.of(method, epsilon)]
-        values = [min(value, HUGE) for value in found if value is not None]
+        values = [value for value in found if value is not None]
         return (fmean(values), stdev(values) if len(values) > 1 else 0.0) if values else None
 
 
