@@ -35,6 +35,9 @@ LONGEST = 300
 MAXIMUM_CELL = 16 * 1024 * 1024
 """Characters that one CSV cell may have."""
 
+NOTHING = "(nothing)"
+"""The built-in source of no document: what a party reads that must go on without its text."""
+
 _TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 _PLAIN = (".txt",)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
@@ -176,6 +179,8 @@ def _document(row: Row, source: Source) -> Document | str:
 
 
 def _tables(source: Source, cache: Path) -> Iterator[_Table]:
+    if source.source == NOTHING:
+        return iter(())
     if source.source in documentation.NAMES:
         return _built_in(source.source)
     try:

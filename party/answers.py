@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -9,6 +10,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from aggregation.free import FreeAnswers
+from aggregation.gradients import GradientMechanism
 from aggregation.noise import NoiseStream
 from aggregation.thresholded import ThresholdedVotes
 from party.ledger import Claim, Ledger
@@ -17,7 +20,7 @@ from party.mechanisms import Answering, answering, is_weights
 from party.policy import event_of
 from party.runs import Run
 from party.steps import is_step
-from party.work import Sum, load_counts, wrapped
+from party.work import CELL, Sum, load_counts, shape_of, wrapped
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import batch_digest
 from protos.refusal import Reason, Refusal
@@ -98,9 +101,10 @@ class Answers:
         attempt = attempt if is_step(release) else 0
         key = (run.id, release.name, attempt)
         if key not in self._counts:
-            held = sum(_size(counts) for (run_id, *_), counts in self._counts.items() if run_id == run.id)
+            held = [each.shape for (run_id, *_), each in self._counts.items() if run_id == run.id]
             path = run.counts(release.name, attempt)
-            self.limits.check_memory(held + path.stat().st_size)
+            shape = await asyncio.to_thread(shape_of, path)
+            self.limits.check_memory(sum(CELL * math.prod(each) for each in (*held, shape)))
             self._counts[key] = await asyncio.to_thread(load_counts, path)
         return self._counts[key]
 
@@ -159,12 +163,6 @@ def check_trained(run: Run, release: plan_pb2.Release, attempt: int) -> None:
         )
 
 
-def _size(counts: Sum) -> int:
-    if isinstance(counts, np.ndarray):
-        return counts.nbytes
-    return int(counts.data.nbytes + counts.indices.nbytes + counts.indptr.nbytes)
-
-
 def noised(clean: Sum, mechanism: Answering, stream: NoiseStream) -> NDArray[np.int32]:
     """Bounded sums plus this party's share of the noise, int32 `[rows, columns]` modulo 2**32.
 
@@ -172,23 +170,27 @@ def noised(clean: Sum, mechanism: Answering, stream: NoiseStream) -> NDArray[np.
     post-processing of the noisy integers: it can cost utility, never privacy, and the sum over parties is right modulo
     2**32 whatever wrapped on the way.
     """
-    if isinstance(clean, np.ndarray):
+    if isinstance(clean, np.ndarray) and isinstance(mechanism, GradientMechanism | FreeAnswers):
         return _noised_dense(clean, mechanism, stream)
     if isinstance(mechanism, ThresholdedVotes):
         noisy = np.zeros(clean.shape, dtype=np.int64)
     else:
         noisy = mechanism.noise_share(clean.shape, stream)
+    if isinstance(clean, np.ndarray):
+        noisy += clean
+        return wrapped(noisy)
     cells = clean.tocoo()
     np.add.at(noisy, (cells.row, cells.col), cells.data)
     return wrapped(noisy)
 
 
-def _noised_dense(clean: NDArray[np.int32], mechanism: Answering, stream: NoiseStream) -> NDArray[np.int32]:
+def _noised_dense(
+    clean: NDArray[np.int32], mechanism: GradientMechanism | FreeAnswers, stream: NoiseStream
+) -> NDArray[np.int32]:
     """The same, stretch by stretch: no array of all cells but what comes and what goes."""
     made, flat = np.empty(clean.size, np.int32), clean.reshape(-1)
     for start in range(0, clean.size, _AT_ONCE):
         part = flat[start : start + _AT_ONCE].astype(np.int64)
-        if not isinstance(mechanism, ThresholdedVotes):
-            part += mechanism.noise_share(part.shape, stream)
+        part += mechanism.noise_share(part.shape, stream)
         made[start : start + len(part)] = wrapped(part)
     return made.reshape(clean.shape)

@@ -82,6 +82,29 @@ def move(sql: sqlite3.Connection, run: str, release: str, start: int, end: int) 
     return True
 
 
+def check_most(sql: sqlite3.Connection, run: str, release: str, attempt: int, most: int | None) -> None:
+    """Raises `Refusal` (BUDGET) for one charge more than may stand, where there is such a bound."""
+    charged = attempted(sql, run, release)
+    if most is not None and attempt not in charged and len(charged) >= most:
+        often = "1 attempt" if most == 1 else f"{most} attempts"
+        raise Refusal(
+            Reason.BUDGET,
+            f"the plan pays for {often} at {release}, and {'it is' if most == 1 else 'all are'} charged.",
+        )
+
+
+def open_for(sql: sqlite3.Connection, reserved: int, release: str, request: bytes) -> None:
+    """Note what the text is opened for under a charge. Raises `Refusal` (CONFLICT) where that is something else."""
+    sql.execute("UPDATE reservations SET request = ? WHERE id = ? AND request IS NULL", (request, reserved))
+    kept = sql.execute("SELECT request FROM reservations WHERE id = ?", (reserved,)).fetchone()
+    if bytes(kept[0]) != request:
+        raise Refusal(
+            Reason.CONFLICT,
+            f"release {release} was charged for another training in this run; one charge is one training. Start a new "
+            "run.",
+        )
+
+
 def check_going(sql: sqlite3.Connection, run: str, release: str, attempt: int) -> None:
     """Raises `Refusal` (SECURE_SUM) for an attempt that was disclaimed: nothing more of it is made or revealed."""
     if _disclaimed(sql, run, release, attempt):

@@ -124,6 +124,8 @@ class PolicyTable(Settings):
     clear_votes: votes may go to the coordinator as they are, which is then trusted to draw the noise.
     minimum_noise: noise multiplier that every charged release must have at least. maximum_queries: what one plan may
     ask. weights: the parameters of a model may leave. `party.policy` defines all three.
+    step_seconds: what a step of federated training takes, public: the reply to it waits until so long has passed, or a
+    multiple of it, so that its time says nothing of the secret sample.
     """
 
     epsilon: Annotated[float, Field(gt=0)]
@@ -137,6 +139,7 @@ class PolicyTable(Settings):
     minimum_noise: Annotated[float, Field(gt=0)] | None = None
     maximum_queries: Annotated[int, Field(ge=1)] | None = None
     weights: bool = False
+    step_seconds: Annotated[float, Field(gt=0, le=3600)] | None = None
 
     @model_validator(mode="after")
     def _size_is_declared(self) -> "PolicyTable":

@@ -25,6 +25,19 @@ _CHUNK_UNITS: Final = 512
 _CHUNK_CHARACTERS: Final = 1 << 19
 
 
+def prepare(
+    job: Job, mechanism: CountsMechanism | VectorMechanism
+) -> Callable[[Job, Callable[[int], None]], sparse.csr_array]:
+    """Look at everything but the party's units. Raises `TrainingError` for a vocabulary or directions that cannot be
+    used.
+    """
+    vocabulary = vocabulary_of(job)
+    if isinstance(mechanism, CountsMechanism):
+        return lambda job, progress: cooccurrence(job, mechanism, progress)
+    directions_of(job, vocabulary)
+    return lambda job, progress: moments(job, mechanism, progress)
+
+
 def cooccurrence(job: Job, mechanism: CountsMechanism, progress: Callable[[int], None]) -> sparse.csr_array:
     """Count (word, context) pairs of every unit, bound each unit, sum: int64 `[words, words]`.
 
@@ -47,6 +60,15 @@ def moments(job: Job, mechanism: VectorMechanism, progress: Callable[[int], None
     their vectors. Raises like `cooccurrence`, and `TrainingError` for directions that cannot be used.
     """
     vocabulary = vocabulary_of(job)
+    directions = directions_of(job, vocabulary)
+    total = np.zeros(directions.columns, dtype=np.int64)
+    for _, counted in counted_units(job, vocabulary, progress):
+        total += contribute(counted, directions, mechanism)
+    return sparse.csr_array(total[None, :])
+
+
+def directions_of(job: Job, vocabulary: Vocabulary) -> Directions:
+    """The public directions that were provided. Raises `TrainingError`."""
     try:
         directions = Directions.from_bytes(Path(job.directions).read_bytes())
     except IntegrityError as error:
@@ -56,10 +78,7 @@ def moments(job: Job, mechanism: VectorMechanism, progress: Callable[[int], None
             f"the directions that were provided are of {directions.size:,} words, the vocabulary has "
             f"{len(vocabulary):,}."
         )
-    total = np.zeros(directions.columns, dtype=np.int64)
-    for _, counted in counted_units(job, vocabulary, progress):
-        total += contribute(counted, directions, mechanism)
-    return sparse.csr_array(total[None, :])
+    return directions
 
 
 def counted_units(

@@ -69,7 +69,10 @@ _STEPS: Final = (
     """,
     # `unsent`: charged before a training, and nothing of that release has left since; what was charged before may have.
     """
-    ALTER TABLE reservations ADD COLUMN unsent INTEGER NOT NULL DEFAULT 0
+    ALTER TABLE reservations ADD COLUMN unsent INTEGER NOT NULL DEFAULT 0;
+    -- What the text was opened for: the digest of a training's request. None before it was kept, and where nothing was
+    -- trained for the charge.
+    ALTER TABLE reservations ADD COLUMN request BLOB
     """,
 )
 VERSION: Final = len(_STEPS)

@@ -42,22 +42,36 @@ if TYPE_CHECKING:
 log = logging.getLogger("conclave.party")
 
 
+def prepare(job: Job, mechanism: JointMechanism) -> Callable[[Job, Callable[[int], None]], sparse.csr_array]:
+    """Look at everything but the party's units: the model that was provided, and the texts that are asked.
+
+    Raises `ConclaveError` where these cannot be used, the labels are scores, or the mechanism is for other answers.
+    """
+    assert job.text is not None
+    columns, targets = _labelled(job, job.text)
+    if mechanism.hidden is not None or mechanism.classes != len(targets.names):
+        raise TrainingError(
+            f"an ensemble votes for one of {len(targets.names):,} classes, and the release takes "
+            f"{mechanism.classes:,} classes{' and hidden states' if mechanism.hidden is not None else ''}."
+        )
+    public_texts(Path(job.text.texts), pairs=columns.second is not None)
+    _started(job.text, targets)
+    return partial(_vote, mechanism)
+
+
+def _vote(mechanism: JointMechanism, job: Job, progress: Callable[[int], None]) -> sparse.csr_array:
+    return vote(job, mechanism, progress)
+
+
 def vote(job: Job, mechanism: JointMechanism, progress: Callable[[int], None]) -> sparse.csr_array:
     """Train this party's classifiers, have them vote, bound the votes: int64 `[queries, classes]`, summed over them.
 
     Adding or removing one unit moves one vote a query: see `aggregation.votes.VotesMechanism`.
     Memory: the shard's tokens (`party.reading.TokenRows`), the model with its gradients, and one classifier's features
     and those of the queries where the last layer alone is trained.
-    Raises `ConclaveError`: the shard or its labels cannot be used, the model or the texts that were provided cannot,
-    the labels are scores, or the mechanism is for other answers.
+    Raises `ConclaveError`: the shard or its labels cannot be used.
     """
     assert job.text is not None
-    _, targets = _labelled(job, job.text)
-    if mechanism.hidden is not None or mechanism.classes != len(targets.names):
-        raise TrainingError(
-            f"an ensemble votes for one of {len(targets.names):,} classes, and the release takes "
-            f"{mechanism.classes:,} classes{' and hidden states' if mechanism.hidden is not None else ''}."
-        )
     return mechanism.contribute(gathered(job, job.text.teachers, progress, partial(some_answers, job), take_census))
 
 
@@ -97,8 +111,7 @@ def answers(
     A classifier without a unit votes what the public start says; so does one whose training goes to infinity, which the
     party's log says and nobody else: a failure would tell of its units.
     """
-    start, tokenizer = classifier(text.folder, targets, seed=text.seed)
-    adapt(start, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt == "lora" else None)
+    start, tokenizer = _started(text, targets)
     most = longest(start, text.longest)
     queries = public_rows(Path(text.texts), tokenizer, pairs=columns.second is not None, longest=most)
     read = _read(job, text, columns, targets, tokenizer, most)
@@ -126,6 +139,13 @@ def answers(
             f"{len(numbers):,}",
         )
     return votes
+
+
+def _started(text: TextWork, targets: LabelMap) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+    """The model that every classifier starts from, and its tokenizer."""
+    start, tokenizer = classifier(text.folder, targets, seed=text.seed)
+    adapt(start, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt == "lora" else None)
+    return start, tokenizer
 
 
 @dataclass(frozen=True, slots=True)

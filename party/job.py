@@ -2,9 +2,11 @@
 
 import json
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from aggregation.errors import ConclaveError
+from learning.text import NOTHING
 from party.config import SIZE_FACT, PolicyTable, ShardTable
 from protos.conclave.v1 import plan_pb2
 
@@ -20,14 +22,14 @@ MEMORY: Final = "MemoryError"
 
 
 class Failure(NamedTuple):
-    """Why there is no result: the kind, a sentence for the party's own log, and one for everybody else if there is one.
+    """Why there is no result: the kind, and a sentence.
 
-    public: says no more than the plan does.
+    private: it came after the shard was opened, so that only the party's own log may have it.
     """
 
     kind: str
     sentence: str
-    public: str | None = None
+    private: bool = False
 
 
 class PartFailed(ConclaveError):
@@ -121,9 +123,9 @@ class Job:
     """What to do with the shard. `release` is the plan's message in hexadecimal; `result` is written whole or not.
 
     census: where hashes of what is read go (see `party.census`), under `census_key`; without it none are made.
-    only_census: they are all that is wanted. memory: MiB that the process may hold; 0 for any. spread: where teachers
-    are trained; None for this machine. part: of a spread job, the first teacher and the one after the last, whose
-    answers are then the result, unbounded (`party.spreading`).
+    memory: MiB that the process may hold; 0 for any. spread: where teachers are trained; None for this machine. part:
+    of a spread job, the first teacher and the one after the last, whose answers are then the result, unbounded
+    (`party.spreading`).
     """
 
     parent: int
@@ -141,7 +143,6 @@ class Job:
     directions: str = ""
     census: str = ""
     census_key: str = ""
-    only_census: bool = False
     memory: int = 0
     spread: Spread | None = None
     part: tuple[int, int] | None = None
@@ -161,6 +162,32 @@ class Job:
         """What has to be read for the job, in one word for all steps of one training: all of it but what differs."""
         bare = None if self.text is None else replace(self.text, parameters="", key="")
         return replace(self, release="", result="", census="", text=bare).to_json()
+
+    @property
+    def frank(self) -> bool:
+        """Whether a training may fail for what is in the shard, and say so: the text of a simulation is nobody's."""
+        return bool(self.policy.get("simulation", False))
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where a private training leaves how far it is, to go on from there."""
+        return Path(self.result).with_suffix(".checkpoint")
+
+    @property
+    def without_text(self) -> "Job":
+        """The same job on a shard without a unit: what comes of it are zeros, or a training by noise alone."""
+        return replace(self, shard=self.shard | {"source": NOTHING, "part": None, "stream": False}, census="")
+
+    def paid_with(self, key: str) -> "Job":
+        """The job with the noise key of a private training, in hexadecimal, which the ledger gave for its event.
+
+        Any other job needs none: what noises its sums stays in the node.
+        """
+        if self.text is not None and self.text.kind == "text_model":
+            return replace(self, text=replace(self.text, key=key))
+        if self.teaching is not None and self.teaching.training:
+            return replace(self, teaching=replace(self.teaching, training_key=key))
+        return self
 
     @property
     def pairs(self) -> bool:

@@ -111,14 +111,26 @@ class Ledger:
         """The plan hash of a run that joined under this account and has not left, else None."""
         return await self._write(lambda: self._joined(run))
 
-    async def reserve(self, run: str, release: str, event: DpEvent, *, attempt: int = 0) -> bytes:
+    async def reserve(
+        self,
+        run: str,
+        release: str,
+        event: DpEvent,
+        *,
+        attempt: int = 0,
+        most: int | None = None,
+        request: bytes | None = None,
+    ) -> bytes:
         """Charge the account with one release's event; on disk when this returns. Idempotent per run, release, attempt.
 
         It is made before private text is opened for the release, and is unsent until `claim` or `mask` says that
-        something leaves. Returns the release's noise key. Raises `Refusal`: BUDGET naming what is left, SECURE_SUM for
-        an attempt that was disclaimed, NOT_JOINED.
+        something leaves. most: how many charges of the release may stand, as the plan says. request: the digest of what
+        the text is opened for; nothing else may be trained under this charge. Returns the release's noise key.
+
+        Raises `Refusal`: BUDGET naming what is left, or past `most`; CONFLICT for another request; SECURE_SUM for an
+        attempt that was disclaimed; NOT_JOINED.
         """
-        return await self._write(lambda: self._reserve(run, release, event, attempt))
+        return await self._write(lambda: self._reserve(run, release, event, attempt, most, request))
 
     async def mask(self, run: str, release: str, event: DpEvent, attempt: int, *, most: int | None = None) -> bytes:
         """Charge the masked vector of an attempt, before it leaves, and return its noise key. Idempotent per attempt.
@@ -158,10 +170,6 @@ class Ledger:
     async def sent(self, run: str, release: str) -> bool:
         """Whether something of a release may have left, at whichever attempt, or may never be known not to have."""
         return await self._write(lambda: attempts.sent(self._connection, run, release))
-
-    async def claimed(self, run: str, release: str) -> bool:
-        """Whether any row of a release was taken for a block, so that something of it may have left."""
-        return await self._write(lambda: self._claimed(run, release))
 
     async def attempted(self, run: str, release: str) -> tuple[int, ...]:
         """The attempts at a secure sum of a release that are charged, in order, without those that were refunded."""
@@ -212,12 +220,13 @@ class Ledger:
         """
         return await self._write(lambda: self._record(counted))
 
-    async def afford(self, run: str, wanted: Sequence[tuple[str, DpEvent]]) -> None:
-        """Return when the account can still pay for a run's releases, with what it inherited. Spends nothing.
+    async def afford(self, run: str, wanted: Callable[[], Sequence[tuple[str, DpEvent]]]) -> bool:
+        """Whether the account can still pay for a run's releases, with what it inherited. Spends nothing.
 
-        Raises `Refusal` (BUDGET, POLICY). An account that shares no records is not asked again: `join` did.
+        wanted: gives them, where they are looked at: an account that shares no records is not asked again, as `join`
+        did.
         """
-        await self._write(lambda: self._afford(run, wanted))
+        return await self._write(lambda: self._afford(run, wanted))
 
     async def charged(self, run: str) -> tuple[tuple[str, int, DpEvent], ...]:
         """What this account is charged for a run: release, attempt, event, in order, without what was refunded."""
@@ -267,10 +276,14 @@ class Ledger:
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return found
 
-    def _afford(self, run: str, wanted: Sequence[tuple[str, DpEvent]]) -> None:
+    def _afford(self, run: str, wanted: Callable[[], Sequence[tuple[str, DpEvent]]]) -> bool:
         group = self._group()
-        if group.others:
-            self._check_affordable(group, run, wanted)
+        try:
+            if group.others:
+                self._check_affordable(group, run, wanted())
+        except Refusal:
+            return False
+        return True
 
     def _join(self, run: str, plan_hash: bytes, wanted: Sequence[tuple[str, DpEvent]]) -> None:
         with transaction(self._connection) as sql:
@@ -324,21 +337,21 @@ class Ledger:
         ).fetchone()
         return None if row is None else bytes(row[0])
 
-    def _reserve(self, run: str, release: str, event: DpEvent, attempt: int) -> bytes:
-        with transaction(self._connection):
-            return self._reserve_within(run, release, event, attempt)[1]
+    def _reserve(
+        self, run: str, release: str, event: DpEvent, attempt: int, most: int | None, request: bytes | None
+    ) -> bytes:
+        with transaction(self._connection) as sql:
+            attempts.check_most(sql, run, release, attempt, most)
+            reserved, key = self._reserve_within(run, release, event, attempt)
+            if request is not None:
+                attempts.open_for(sql, reserved, release, request)
+            return key
 
     def _mask(self, run: str, release: str, event: DpEvent, attempt: int, most: int | None) -> bytes:
         with transaction(self._connection) as sql:
             attempts.check_going(sql, run, release, attempt)
             attempts.take_over(sql, run, release, attempt)
-            charged = attempts.attempted(sql, run, release)
-            if most is not None and attempt not in charged and len(charged) >= most:
-                often = "1 attempt" if most == 1 else f"{most} attempts"
-                raise Refusal(
-                    Reason.BUDGET,
-                    f"the plan pays for {often} at {release}, and {'it is' if most == 1 else 'all are'} charged.",
-                )
+            attempts.check_most(sql, run, release, attempt, most)
             key = self._reserve_within(run, release, event, attempt)[1]
             attempts.take_over(sql, run, release, attempt)  # where it was made just now
             return key
@@ -353,8 +366,8 @@ class Ledger:
             return row[0], row[1]
         if self._joined(run) is None:
             raise Refusal(Reason.NOT_JOINED, f"run {run} is not joined here.")
-        group = self._group()
-        group.admit(events_of(self._connection, group), event, release)
+        own = Group(self._own)  # of accounts that share its records `afford` knows, and the shard is not opened then
+        own.admit(events_of(self._connection, own), event, release)
         key = secrets.token_bytes(NOISE_KEY_BYTES)
         cursor = self._connection.execute(
             "INSERT INTO reservations (account, run, release, attempt, event, noise_key, reserved_at, unsent) "
@@ -388,14 +401,6 @@ class Ledger:
                 )
             sql.execute("INSERT INTO blocks VALUES (?, ?, ?, ?, ?)", (reservation, batch, digest, start, stop))
             return Claim(key, fresh=True)
-
-    def _claimed(self, run: str, release: str) -> bool:
-        row = self._connection.execute(
-            "SELECT EXISTS (SELECT 1 FROM blocks JOIN reservations ON reservations.id = reservation "
-            "WHERE run = ? AND release = ?)",
-            (run, release),
-        ).fetchone()
-        return bool(row[0])
 
     def _answered(self, run: str, release: str) -> None:
         with transaction(self._connection) as sql:

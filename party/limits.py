@@ -94,7 +94,10 @@ class Limits:
             )
 
     def check_memory(self, size: int) -> None:
-        """Raises `Refusal` (MEMORY) where a run's sums would not fit in what a run may hold. size: bytes."""
+        """Raises `Refusal` (MEMORY) where a run's sums would not fit in what a run may hold.
+
+        size: bytes, of all their cells, so that it says nothing of how many of them are 0.
+        """
         if size > self._table.memory_mib * 2**20:
             raise Refusal(
                 Reason.MEMORY,

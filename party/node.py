@@ -10,7 +10,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable
-from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Self
@@ -31,8 +31,8 @@ from party.keys import insecure_key
 from party.ledger import Ledger
 from party.limits import Limits, Quieter
 from party.metrics import Metrics, MetricsServer
-from party.operations import check_step, is_claimed, paid_before
-from party.policy import admit, admit_peers, affordable, event_of
+from party.operations import charge_of, check_step, is_claimed, training_digest
+from party.policy import admit, admit_peers, affordable, event_of, times
 from party.runs import NAME, Operation, Run, Runs, check_run_id, private_folder, remove_parts
 from party.serving import MORE_CALLS, SERVER_OPTIONS, AsTheyCome, check_free, listen, no_port, own_identity
 from party.steps import is_step, number_of, whole_of
@@ -41,7 +41,7 @@ from party.summing import Sums
 from party.tasks import TRAINS, Asks, check_fit, job_of
 from party.traces import located_traces, tracer_of
 from party.training import Training
-from party.worker import Workers
+from party.worker import Charge, Workers
 from protos import PROTOCOL_VERSION, tracing
 from protos.certificates import IdentityError, Role, Use, check_certificate
 from protos.conclave.v1 import party_pb2, party_pb2_grpc, plan_pb2
@@ -352,15 +352,15 @@ class Node(party_pb2_grpc.PartyServicer):
     async def _training(self, run: Run, request: party_pb2.TrainRequest) -> Training | None:
         """The training that a request asks for, begun if it has not been; None when it was done before.
 
-        What a killed node left of a training is nothing, and it is begun again. Where it is the training that is
-        charged, and its answers are free after it, it is begun again under the noise key that the ledger keeps, and not
-        charged again, provided that no result is stored and nothing was ever claimed of its answers. That leaks
-        nothing: all that leaves of a training leaves through those answers, so nobody has seen anything of the one
-        that was lost, and what will be seen is a single run of the charged mechanism under a single draw of its noise.
-        Once something was claimed the result must be the very one that was answered from, so there is no other.
+        Every training is charged before the shard is opened for it, and one charge is one request. What a killed node
+        left of a training is nothing, and the same request begins it again under the noise key that the ledger keeps,
+        not charged again, provided that no result is stored and nothing was ever sent of it. That leaks nothing: all
+        that leaves of a training leaves through its answers, so nobody has seen anything of the one that was lost, and
+        what will be seen is a single run of the charged mechanism under a single draw of its noise. Once something was
+        sent the result must be the very one that was answered from, so there is no other.
 
-        Of a step every attempt has a result of its own, which takes the place of the last attempt's, until that very
-        attempt is charged; and the steps before the last one that was trained are over.
+        Of a step every attempt has a result of its own, which takes the place of the last attempt's, until something of
+        that very attempt was sent; and the steps before the last one that was trained are over.
         """
         if not NAME.fullmatch(request.operation_id):
             raise Refusal(Reason.REQUEST, "an operation id has 1 to 64 small letters, digits and hyphens.")
@@ -404,7 +404,7 @@ class Node(party_pb2_grpc.PartyServicer):
         job = job_of(request, run, self.config, self._artefacts, self.home, self._ledger.census_key)
         training = Training(digest, release.name, self._workers, run.id)
         self._trainings[key] = training
-        kept = Operation(request.operation_id, digest, release.name, asks.attempt)
+        kept = Operation(request.operation_id, digest, release.name, asks.attempt, training_digest(request))
         training.task = asyncio.create_task(self._train(run, kept, training, job))
         training.task.add_done_callback(lambda task: task.cancelled() or task.exception())
         return training
@@ -414,15 +414,12 @@ class Node(party_pb2_grpc.PartyServicer):
         try:
             with self._metrics.training(), tracing.span("training", run=run.id, release=training.release):
                 await asyncio.to_thread(check_fit, job)
-                if (paid := paid_before(job)) is not None:
-                    if not await self._ledger.alone():
-                        await self._trained(run, training, replace(job, only_census=True))
-                    job = await self._paid(run, job, paid)
-                    await self._count()
-                await self._trained(run, training, job)
+                if not await self._serves_again(run, operation):
+                    await self._trained(run, training, job, partial(self._charge, run, operation, charge_of(job)))
                 await asyncio.to_thread(run.keep_operation, operation)
                 if number_of(operation.release) is not None:
                     await self._over(run, operation)
+                await self._padded(job, training)
         except BaseException as error:
             if job.stays:  # what it read may not be in the ledger: the next step reads it again
                 await self._workers.end(run.id)
@@ -440,6 +437,37 @@ class Node(party_pb2_grpc.PartyServicer):
             Path(job.census).unlink(missing_ok=True)
             self._trainings.pop((run.id, operation.id), None)
 
+    async def _serves_again(self, run: Run, operation: Operation) -> bool:
+        """Whether what was trained for an earlier attempt at a step is this one's too, with its charge.
+
+        So it is where nothing of the earlier one left and the request is the same: the text is not opened again, and
+        the sample that was drawn is seen by nobody else.
+        """
+        done = await asyncio.to_thread(run.operation, operation.release)
+        if done is None or number_of(operation.release) is None or done.training != operation.training:
+            return False
+        if not await self._ledger.move(run.id, operation.release, done.attempt, operation.attempt):
+            return False
+        before, now = (run.counts(operation.release, each.attempt) for each in (done, operation))
+        await asyncio.to_thread(before.replace, now)
+        return True
+
+    async def _padded(self, job: Job, training: Training) -> None:
+        """Have a step take a public time, where the party's file says which: a whole number of `step_seconds`.
+
+        What a step takes beside it tells how many units its secret sample has.
+        """
+        public = self.config.policy.step_seconds
+        if public is None or not job.stays:
+            return
+        if training.seconds > public:
+            log.warning(
+                "%s took longer than [policy] step_seconds = %g, which tells something of its sample; allow more.",
+                training.release,
+                public,
+            )
+        await asyncio.sleep(-training.seconds % public)
+
     async def _over(self, run: Run, operation: Operation) -> None:
         """Drop what is kept of the steps before one that was trained, and of its own earlier attempts' sums."""
         await asyncio.to_thread(run.drop_before, operation)
@@ -452,37 +480,62 @@ class Node(party_pb2_grpc.PartyServicer):
         self._answers.forget(run.id, lambda name: earlier(name) or name == operation.release)
         self._sums.forget(run.id, earlier)
 
-    async def _trained(self, run: Run, training: Training, job: Job) -> None:
+    async def _trained(self, run: Run, training: Training, job: Job, charge: Charge) -> None:
         """Have the job done, and what it read in the ledger, before anything of it counts.
 
-        A step whose process read the shard for an earlier one reads nothing, and leaves no census: that of the earlier
-        one was taken, or else its process is no more.
+        Where the accounts that share records with this one have no more to spend, the job is done without text: the
+        party's log says so, and nobody else, for whether a record is in two shards is a fact about the record.
 
-        Raises `Refusal` like `Training.run`, and BUDGET or POLICY where the account shares records with others and
-        their charges leave too little for this run.
+        A step whose process read the shard for an earlier one reads nothing, and leaves no census: that of the earlier
+        one was taken, or else its process is no more. Raises `Refusal` like `Training.run`.
         """
-        await training.run(job, self._turn, party=self.name, frank=self.config.policy.simulation)
-        if job.stays and not Path(job.census).exists():
-            return
-        shared = await self._ledger.record(Path(job.census))
+        wanted = partial(affordable, run.terms)
+        if await self._ledger.afford(run.id, wanted):
+            with_text = await training.run(job, self._turn, charge, party=self.name)
+            if not with_text or (await self._noted(job) and await self._ledger.afford(run.id, wanted)):
+                return
+        log.error(
+            "%s in run %s is trained without this party's text: accounts that share its records have nothing left to "
+            "spend (party budget), or what was read could not be noted.",
+            training.release,
+            run.id,
+        )
+        await training.without_text(job, self._turn, charge, party=self.name)
+
+    async def _noted(self, job: Job) -> bool:
+        """Whether what a job read is in the ledger now, so that something may come of it."""
+        census = Path(job.census)
+        if not census.exists() or not census.stat().st_size:
+            return job.stays or census.exists()
+        try:
+            shared = await self._ledger.record(census)
+        except (PartyError, OSError, sqlite3.Error) as error:
+            log.error("what was read is not in the ledger: %s", error)
+            return False
         if shared:
             known = ", ".join(shared)
             log.warning("%s shares records with accounts that were charged here: %s", self.config.lineage, known)
             await self._count()
-        await self._ledger.afford(run.id, list(dict(affordable(run.terms)).items()))
+        return True
 
-    async def _paid(self, run: Run, job: Job, release: plan_pb2.Release) -> Job:
-        """The job with the noise key of a private training, whose event is in the ledger when this returns.
+    async def _charge(self, run: Run, operation: Operation, release: plan_pb2.Release) -> str:
+        """Have what is to be trained in the ledger, before the shard is opened for it; its noise key.
 
-        A training begun again has the key of its first time and is not charged again; `_training` says when.
+        A training begun again, after a kill, has the key of its first time and is not charged again; `_training` says
+        when.
         """
-        key = await self._ledger.reserve(run.id, release.name, event_of(release))
+        key = await self._ledger.reserve(
+            run.id,
+            release.name,
+            event_of(release),
+            attempt=operation.attempt,
+            most=times(release, run.terms),
+            request=operation.training,
+        )
+        await self._count()
         if run.terms.privacy.insecure_reproducible_noise:
             key = insecure_key(run.terms.seed, self.config.name, release.name)
-        if job.text is not None:
-            return replace(job, text=replace(job.text, key=key.hex()))
-        assert job.teaching is not None
-        return replace(job, teaching=replace(job.teaching, training_key=key.hex()))
+        return key.hex()
 
     async def _cancel(self, keys: list[tuple[str, str]]) -> None:
         tasks = [training.task for key in keys if (training := self._trainings.get(key)) and training.task]

@@ -1,12 +1,12 @@
-"""What stands against training something, and what is paid for it before it begins."""
+"""What stands against training something, and what is charged for it before the shard is opened."""
 
 from party.job import Job, Teaching, TextWork, release_of
 from party.ledger import Ledger
-from party.mechanisms import is_weights
 from party.runs import Run
 from party.steps import is_step, number_of, whole_of
 from party.summing import MOST_ATTEMPTS
-from protos.conclave.v1 import plan_pb2
+from protos.conclave.v1 import party_pb2, plan_pb2
+from protos.digest import operation_digest
 from protos.refusal import Reason, Refusal
 
 
@@ -14,8 +14,6 @@ async def is_claimed(ledger: Ledger, run: Run, release: plan_pb2.Release, attemp
     """Whether something may have left that came out of a release, or of one attempt at a step."""
     if is_step(release):
         return await ledger.used(run.id, release.name, attempt)
-    if is_weights(release):  # charged before it is trained
-        return await ledger.claimed(run.id, release.name)
     return await ledger.sent(run.id, release.name)
 
 
@@ -34,11 +32,25 @@ def check_step(run: Run, release: plan_pb2.Release, attempt: int) -> None:
         )
 
 
-def paid_before(job: Job) -> plan_pb2.Release | None:
-    """The release whose event is charged before a job begins; None where what it makes is charged as it leaves."""
+def charge_of(job: Job) -> plan_pb2.Release:
+    """The release whose event is charged before a job opens the shard.
+
+    That of the training, where the training is what costs; else that of what is made, which is charged here and not
+    again when it leaves.
+    """
     match job:
         case Job(teaching=Teaching(training=training)) if training:
             return release_of(training)
         case Job(text=TextWork(kind="text_model", training=training)):
             return release_of(training)
-    return None
+    return release_of(job.release)
+
+
+def training_digest(request: party_pb2.TrainRequest) -> bytes:
+    """What a request has trained, whatever the operation is called and for which attempt at a step it is: 32 bytes."""
+    bare = party_pb2.TrainRequest()
+    bare.CopyFrom(request)
+    bare.ClearField("operation_id")
+    if bare.HasField("step"):
+        bare.step.ClearField("attempt")
+    return operation_digest(bare)

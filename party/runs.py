@@ -30,12 +30,14 @@ class Operation:
     """Something that was trained: the digest of its request and the release it was trained for.
 
     attempt: of the secure sum that it was trained for, of a step; other results serve every attempt, and have 0.
+    training: the digest of what was trained, whatever it was called (`party.operations.training_digest`).
     """
 
     id: str
     digest: bytes
     release: str
     attempt: int = 0
+    training: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,13 @@ class Run:
             kept = json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
             return None
-        return Operation(kept["id"], bytes.fromhex(kept["digest"]), release, kept.get("attempt", 0))
+        digest, training = (bytes.fromhex(kept.get(key, "")) for key in ("digest", "training"))
+        return Operation(kept["id"], digest, release, kept.get("attempt", 0), training)
 
     def keep_operation(self, operation: Operation) -> None:
         """Note that a release was trained; from now on nothing else trains it in this run."""
-        kept = json.dumps({"id": operation.id, "digest": operation.digest.hex(), "attempt": operation.attempt})
+        digests = {"digest": operation.digest.hex(), "training": operation.training.hex()}
+        kept = json.dumps({"id": operation.id, "attempt": operation.attempt} | digests)
         write_whole(self.folder / f"{operation.release}.operation.json", kept.encode())
 
     def last_step(self, release: str) -> int | None:

@@ -6,66 +6,68 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from aggregation.gradients import GradientMechanism
 from aggregation.noise import NoiseStream
-from learning.per_example import PerExample, check_apart
-from learning.private_training import AT_ONCE, clipped_sum
+from learning.private_training import AT_ONCE, Units, clipped_sum
 from party.job import Job
-from party.text_models import Ready, begin, ready
+from party.text_models import Loaded, begin, loaded, units_of
 from party.work import wrapped
 
 
 class Kept:
-    """What a process read and put together for a training, from step to step: model, units, vectors.
+    """What a process loaded and read for a training, from step to step: model, units, vectors.
 
-    Memory: as of `party.text_models.ready`, of one training.
+    Memory: as of `party.text_models.loaded` and `units_of`, of one training.
     """
 
     def __init__(self) -> None:
         self._reads = ""
-        self._ready: tuple[Ready, PerExample] | None = None
+        self._loaded: Loaded | None = None
+        self._units: Units | None = None
 
-    def of(self, job: Job, progress: Callable[[int], None]) -> tuple[Ready, PerExample]:
-        """What the job is about, read if the last job was about something else."""
-        if self._ready is None or self._reads != job.reads:
-            self._ready = None  # not two at a time
+    def loaded(self, job: Job) -> Loaded:
+        """The job's model, loaded if the last job was about something else. Raises as `party.text_models.loaded`."""
+        if self._loaded is None or self._reads != job.reads:
+            self._loaded = self._units = None  # not two at a time
             assert job.text is not None
-            made = ready(job, job.text, progress)
-            self._ready = made, _apart(made)
+            self._loaded = loaded(job, job.text)
             self._reads = job.reads
-        return self._ready
+        return self._loaded
+
+    def units(self, job: Job, progress: Callable[[int], None]) -> Units:
+        """The job's units, read if the last job was about others. Raises as `party.text_models.units_of`."""
+        found = self.loaded(job)
+        if self._units is None:
+            assert job.text is not None
+            self._units = units_of(job, job.text, found, progress)
+        return self._units
+
+
+def prepare(
+    job: Job, mechanism: GradientMechanism, kept: Kept
+) -> Callable[[Job, Callable[[int], None]], NDArray[np.int32]]:
+    """Everything of a step but its units. Raises `ConclaveError` like `party.text_models.loaded` and `begin`."""
+    assert job.text is not None
+    found = kept.loaded(job)
+    begin(job.text, found.trained, found.gradients.count, mechanism)
+    return lambda job, progress: step(job, mechanism, progress, kept)
 
 
 def step(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None], kept: Kept) -> NDArray[np.int32]:
     """The sum of clipped gradients of a Poisson sample: int32 [1, parameters] modulo 2**32, grid units, no noise.
 
-    The sample is drawn from the job's key, which is secret, secure and of this step and attempt alone. Adding or
-    removing one unit moves the sum as `GradientMechanism` says. An empty sample gives zeros. Memory: beside what is
-    `kept`, as of `learning.private_training.clipped_sum`.
-    Raises `ConclaveError` like `party.text_models.ready` and `begin`, `IntegrityError` for a gradient that is none.
+    The model is at the parameters of the job, as `prepare` leaves it. The sample is drawn from the job's key, which is
+    secret, secure and of this step and attempt alone. Adding or removing one unit moves the sum as `GradientMechanism`
+    says. An empty sample gives zeros. Memory: beside what is `kept`, as of `learning.private_training.clipped_sum`.
+    Raises `ConclaveError` like `party.text_models.units_of`.
     """
     assert job.text is not None
-    found, gradients = kept.of(job, progress)
-    begin(job.text, found.trained, gradients.count, mechanism)
+    found, units = kept.loaded(job), kept.units(job, progress)
     stream = NoiseStream.from_key(bytes.fromhex(job.text.key)).child("batch")
-    taken = mechanism.batch(len(found.units), stream)
-    total = clipped_sum(gradients, found.units.micro_batches(taken), found.losses, mechanism)
+    taken = mechanism.batch(len(units), stream)
+    total = clipped_sum(found.gradients, units.micro_batches(taken), found.losses, mechanism)
     made = np.empty(mechanism.parameters, np.int32)
     for start in range(0, len(total), AT_ONCE):
         made[start : start + AT_ONCE] = wrapped(mechanism.contribute_part(total[start : start + AT_ONCE]))
     return made[None, :]
-
-
-def _apart(found: Ready) -> PerExample:
-    """Raises `ModelError` for a model whose gradients cannot be told apart by examples."""
-    gradients, probe = PerExample(found.trained), found.probe
-    if probe is not None:
-
-        def loss(part: slice) -> Tensor:
-            labels = None if probe.labels is None else probe.labels[part]
-            return found.losses(found.trained, {name: each[part] for name, each in probe.inputs.items()}, labels)
-
-        check_apart(gradients, loss, probe.units)
-    return gradients

@@ -24,6 +24,7 @@ from party.keys import insecure_key, slot_key
 from party.mechanisms import Answering, answering, mechanism_of
 from party.runs import Run
 from party.text_tasks import TEXT_TASKS, check_text, provided, text_work
+from party.work import CELL
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.refusal import Reason, Refusal
 
@@ -111,20 +112,28 @@ def job_of(
 
 
 def check_fit(job: Job) -> None:
-    """What teachers are asked against what was provided, before any training is charged. Blocks: it reads files.
+    """What is asked against what was provided, before any training is charged. Blocks: it reads files.
 
     Raises `Refusal` as `check_text` does of a text model; else ARTEFACT for a vocabulary or a reference that is none,
-    and for a reference of other words or another width than the terms say; REQUEST for a word not in the vocabulary.
+    and for a reference of other words or another width than the terms say; REQUEST for a word not in the vocabulary;
+    MEMORY for counts of more words than this party holds.
     """
     if job.text is not None:
         check_text(job, job.text)
-    teaching = job.teaching
-    if teaching is None:
         return
     try:
         size = len(Vocabulary.from_bytes(Path(job.vocabulary).read_bytes()))
     except DataError as error:
         raise Refusal(Reason.ARTEFACT, f"the vocabulary that was provided cannot be used: {error}") from None
+    teaching = job.teaching
+    if teaching is None:
+        if not job.directions and CELL * size**2 > job.memory * 2**20:
+            raise Refusal(
+                Reason.MEMORY,
+                f"counts of {size:,} words take {CELL * size**2 / 2**20:,.0f} MiB, and this party's file allows "
+                f"[limits] memory_mib = {job.memory:,}. Use a smaller vocabulary.",
+            )
+        return
     for name, words in (("query", teaching.queries), ("class", teaching.classes)):
         if words and max(words) >= size:
             raise _wrong(f"a {name} is word {max(words):,}, and the vocabulary has {size:,} words, counted from 0.")

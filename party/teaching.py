@@ -39,6 +39,19 @@ class Wanted:
     hidden: bool
 
 
+def prepare(job: Job, mechanism: Answering) -> Callable[[Job, Callable[[int], None]], sparse.csr_array]:
+    """Look at everything but the party's units. Raises `ConclaveError` for a vocabulary, reference or words that do not
+    fit each other.
+    """
+    assert job.teaching is not None
+    wanted_by(mechanism)
+    size = len(vocabulary_of(job))
+    reference_of(job.teaching, size)
+    _positions("a query", job.teaching.queries, size)
+    _positions("a class", job.teaching.classes, size)
+    return lambda job, progress: teach(job, mechanism, progress)
+
+
 def teach(job: Job, mechanism: Answering, progress: Callable[[int], None]) -> sparse.csr_array:
     """Train this party's teachers, have them answer, bound the answers: int64 `[queries, columns]`.
 

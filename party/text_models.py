@@ -20,12 +20,14 @@ from learning.encoders import classifier, language_model, longest
 from learning.feature_units import FeatureUnits, head_losses
 from learning.features import features, head_alone
 from learning.labelled import LabelMap, ScoreRange
+from learning.per_example import PerExample, check_apart
 from learning.private_training import Losses, MicroBatch, Units
 from learning.text_units import TextUnits, probe_of
 from party.ensembles import public_rows
 from party.errors import TrainingError
 from party.job import UNKNOWN, Job, TextWork
 from party.labelling import columns_of, targets_of
+from party.public_texts import public_texts
 from party.reading import labelled_units, tell_if_few
 from party.runs import private_folder
 from party.text_reading import census_of, plain_units
@@ -44,20 +46,23 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """What is trained, and on what.
+class Loaded:
+    """A model that was provided, with its tokenizer, as it was tried; nothing private has been near it.
 
-    model: with its tokenizer; trained: it, or its own last layer where that alone is trained and `units` are what it
-    sees: its parameters in the order of `learning.adapting` are those of the model. probe: what to try the model on;
-    None for a layer that needs no trial.
+    trained: the model, or its own last layer where that alone is trained: its parameters in the order of
+    `learning.adapting` are those of the model. gradients: what tells those of one unit from another's.
     """
 
     model: "PreTrainedModel"
     tokenizer: "PreTrainedTokenizerBase"
     trained: nn.Module
-    units: Units
     losses: Losses
-    probe: MicroBatch | None
+    gradients: PerExample
+
+    @property
+    def head_alone(self) -> bool:
+        """Whether the last layer alone is trained, on what it sees of the units."""
+        return self.trained is not self.model
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,27 +86,50 @@ def put_together(text: TextWork) -> None:
             os.link(path, place)
 
 
-def ready(job: Job, text: TextWork, progress: Progress) -> Ready:
-    """Load the model, read this party's units, and see the encoder through them where the last layer alone is trained.
+def loaded(job: Job, text: TextWork) -> Loaded:
+    """The model that was provided, adapted, and tried on made-up examples.
 
-    The job's census is on disk when this returns. Memory: the model, the shard's tokens and, where they take their
-    place, the vectors of all examples, 4 bytes a number.
-    Raises `ConclaveError`: `ModelError` for a model that cannot be had or adapted, what `party.reading` raises for the
-    shard, `TrainingError` for public texts that are none.
+    Memory: the model. Raises `ModelError` for a model that cannot be had or adapted, or whose gradients cannot be told
+    apart by examples; `TrainingError` for public texts that are none.
     """
+    if text.objective == "domain":
+        public_texts(Path(text.texts), pairs=False)
     model, tokenizer, classes = _model(job, text)
     adapt(model, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt == "lora" else None)
     head = None if text.objective == "language" else head_alone(model)
-    read = _read(job, text, model, tokenizer, progress if head is None else within(progress, 0, 50))
+    if head is not None:
+        return Loaded(model, tokenizer, head, head_losses, PerExample(head))
+    gradients = PerExample(model)
+    if (probe := probe_of(model.config, classes)) is not None:
+        _try(gradients, probe)
+    return Loaded(model, tokenizer, model, losses, gradients)
+
+
+def units_of(job: Job, text: TextWork, found: Loaded, progress: Progress) -> Units:
+    """This party's units as the model takes them, seen through the encoder where the last layer alone is trained.
+
+    The job's census is on disk when this returns. Memory: the shard's tokens and, where they take their place, the
+    vectors of all examples, 4 bytes a number. Raises what `party.reading` raises for the shard.
+    """
+    model = found.model
+    read = _read(job, text, model, found.tokenizer, within(progress, 0, 50) if found.head_alone else progress)
     if (declared := job.declared_size) is not None:
         tell_if_few(read.own, needed=declared, why="[policy] declared_size")
-    if head is None:
-        units = TextUnits(model.config, read.rows, read.labels, members=read.members)
-        return Ready(model, tokenizer, model, units, losses, probe_of(model.config, classes))
+    if not found.head_alone:
+        return TextUnits(model.config, read.rows, read.labels, members=read.members)
     assert read.labels is not None
     vectors = _vectors(model, read.rows, job, within(progress, 50, 100))
-    seen = FeatureUnits(vectors, read.labels, members=read.members)
-    return Ready(model, tokenizer, head, seen, head_losses, None)
+    return FeatureUnits(vectors, read.labels, members=read.members)
+
+
+def _try(gradients: PerExample, probe: MicroBatch) -> None:
+    """Raises `ModelError` for a model whose gradients cannot be told apart by examples."""
+
+    def loss(part: slice) -> Tensor:
+        labels = None if probe.labels is None else probe.labels[part]
+        return losses(gradients.model, {name: each[part] for name, each in probe.inputs.items()}, labels)
+
+    check_apart(gradients, loss, probe.units)
 
 
 def begin(text: TextWork, trained: nn.Module, count: int, mechanism: GradientMechanism) -> None:

@@ -3,7 +3,7 @@
 It is what is asked where a policy lets no parameters out: PrivDistil selects public text by such scores.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,29 +19,46 @@ from learning.encoders import longest
 from party.job import Job, release_of
 from party.mechanisms import mechanism_of
 from party.public_texts import public_texts
-from party.text_models import DOMAINS, within
-from party.text_training import learn
+from party.text_models import DOMAINS, Loaded, within
+from party.text_training import learn, started
 
 _AT_ONCE: Final = 2048
 """Texts that are tokenised and scored between two words of progress."""
 
 
-def score(job: Job, mechanism: FreeAnswers, progress: Callable[[int], None]) -> NDArray[np.int32]:
-    """Train a domain classifier, and score the public texts that were provided: int32 [texts, 1], 0 to `levels`.
+def prepare(job: Job, mechanism: FreeAnswers) -> Callable[[Job, Callable[[int], None]], NDArray[np.int32]]:
+    """Everything but the party's own units: the model, and the texts to score.
 
-    A text's score is the probability that it is this party's text (class 0), rounded to 1/levels. It is post-processing
-    of the training, whose event is charged before this begins and whose noise is all this party's own: it costs nothing
-    and needs no noise, however many texts are scored. The parameters end with the process.
-    Memory: as of `party.text_training.learn`; the texts, and their bytes while these are read; the tokens of `_AT_ONCE`
-    texts, of which `learning.classifying.TOKENS` are in the model at a time; 4 bytes a text.
-    Raises `ConclaveError` like `learn`, and for texts that are none.
+    Raises `ConclaveError` like `party.text_training.started`, and `TrainingError` for texts that are none.
     """
     assert job.text is not None
     training = mechanism_of(release_of(job.text.training))
     assert isinstance(training, GradientMechanism)
-    found = learn(job, training, within(progress, 0, 80))
-    most = longest(found.model, job.text.longest)
     texts = public_texts(Path(job.text.scored), pairs=False)
+    found = started(job, training)
+    return lambda job, progress: score(job, mechanism, training, found, texts, progress)
+
+
+def score(
+    job: Job,
+    mechanism: FreeAnswers,
+    training: GradientMechanism,
+    found: Loaded,
+    texts: Sequence[str],
+    progress: Callable[[int], None],
+) -> NDArray[np.int32]:
+    """Train a domain classifier, and score public texts: int32 [texts, 1], 0 to `levels`.
+
+    A text's score is the probability that it is this party's text (class 0), rounded to 1/levels. It is post-processing
+    of the training, whose event is charged before this begins and whose noise is all this party's own: it costs nothing
+    and needs no noise, however many texts are scored. The parameters end with the process.
+    Memory: as of `party.text_training.learn`; the texts; the tokens of `_AT_ONCE` texts, of which
+    `learning.classifying.TOKENS` are in the model at a time; 4 bytes a text.
+    Raises `ConclaveError` like `learn`.
+    """
+    assert job.text is not None
+    learn(job, training, found, within(progress, 0, 80))
+    most = longest(found.model, job.text.longest)
     scores = np.empty((len(texts), 1), np.int32)
     own = DOMAINS.names.index("private")
     for start in range(0, len(texts), _AT_ONCE):

@@ -1,49 +1,62 @@
 """A text model that this party trains alone under DP-SGD, once the ledger has paid; its parameters are what leaves."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggregation.gradients import GradientMechanism
 from aggregation.noise import NoiseStream
-from learning.adapting import flatten, trainable
+from learning.adapting import flatten
 from learning.private_training import Optimisation, train_private
 from learning.schedules import Schedule
 from party.job import Job, TextWork
-from party.text_models import Ready, begin, ready, within
+from party.text_models import Loaded, begin, loaded, units_of, within
 
 
-def train(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None]) -> NDArray[np.int32]:
+def prepare(job: Job, mechanism: GradientMechanism) -> Callable[[Job, Callable[[int], None]], NDArray[np.int32]]:
+    """Everything of a training but its units. Raises `ConclaveError` like `started`."""
+    found = started(job, mechanism)
+    return lambda job, progress: train(job, mechanism, found, progress)
+
+
+def train(job: Job, mechanism: GradientMechanism, found: Loaded, progress: Callable[[int], None]) -> NDArray[np.int32]:
     """Train as `learn` does: the bits of the parameters, float32 [1, parameters], viewed as int32. Raises like it."""
-    found = learn(job, mechanism, progress)
+    learn(job, mechanism, found, progress)
     return flatten(found.trained).numpy().astype("<f4", copy=False).view("<i4")[None, :]
 
 
-def learn(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None]) -> Ready:
-    """Train from the parameters that were provided.
+def started(job: Job, mechanism: GradientMechanism) -> Loaded:
+    """The model, at the parameters that were provided.
+
+    Raises `ConclaveError` like `party.text_models.loaded` and `begin`, and for an optimisation that makes no sense.
+    """
+    assert job.text is not None
+    optimisation(job.text)
+    found = loaded(job, job.text)
+    begin(job.text, found.trained, found.gradients.count, mechanism)
+    return found
+
+
+def learn(job: Job, mechanism: GradientMechanism, found: Loaded, progress: Callable[[int], None]) -> None:
+    """Train the model that was `started`, in place.
 
     Every unit's part is clipped, and every step noised from the job's key, which belongs to this training alone: the
     price under add-or-remove of one unit is `mechanism.event()`. It goes on from the checkpoint beside the result where
     it was ended, and draws for a step what was drawn for that step before, as `train_private` says.
-    Raises `ConclaveError` like `party.text_models.ready`, `begin` and `train_private`.
+    Raises `ConclaveError` like `party.text_models.units_of` and `train_private`.
     """
     assert job.text is not None
-    found = ready(job, job.text, within(progress, 0, 10))
-    begin(job.text, found.trained, sum(each.numel() for each in trainable(found.trained).values()), mechanism)
     train_private(
         found.trained,
-        found.units,
+        units_of(job, job.text, found, within(progress, 0, 10)),
         found.losses,
         mechanism,
         optimisation(job.text),
         stream=NoiseStream.from_key(bytes.fromhex(job.text.key)),
-        probe=found.probe,
-        checkpoint=Path(job.result).with_suffix(".checkpoint"),
+        checkpoint=job.checkpoint,
         on_step=lambda done: progress(min(99, 10 + int(90 * done))),
     )
-    return found
 
 
 def optimisation(text: TextWork) -> Optimisation:

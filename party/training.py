@@ -1,4 +1,7 @@
-"""Training in a subprocess, seen from the node: one at a time, watched, ended with the node, never done twice."""
+"""Training in a subprocess, seen from the node: one at a time, watched, ended with the node, never done twice.
+
+Whatever is in the shard, something comes of a training that was charged: no failure tells of a record.
+"""
 
 import asyncio
 import logging
@@ -7,7 +10,7 @@ from typing import Final
 
 from party.job import MEMORY, STORAGE, UNKNOWN, Failure, Job
 from party.storage import full
-from party.worker import Workers
+from party.worker import Charge, Workers
 from protos.refusal import Reason, Refusal
 
 log = logging.getLogger("conclave.party")
@@ -33,31 +36,51 @@ class Training:
         """How long it has been going on."""
         return time.monotonic() - self.started
 
-    async def run(self, job: Job, turn: asyncio.Semaphore, *, party: str, frank: bool) -> None:
-        """Do the job when it is its turn. Raises `Refusal` (MEMORY, SHARD, STORAGE, TRAINING) when there is no result.
+    async def run(self, job: Job, turn: asyncio.Semaphore, charge: Charge, *, party: str) -> bool:
+        """Do the job when it is its turn; whether the party's text is in what came of it.
 
-        frank: whether the caller may read what is wrong with the shard. Of private text it may not: such a sentence can
-        name files and say that rows are unusable, and why. It reads the failure's public sentence, where there is one.
-        The party's own log has the other in any case.
+        charge: puts the cost into the ledger before the shard is opened, as of `Workers.do`. What goes wrong before
+        that is about what was provided, and is told. What goes wrong after it is about private text: the job is then
+        done again without any, and the party's own log alone says so. In a simulation it is told too.
+
+        Raises `Refusal` (MEMORY, SHARD, STORAGE, TRAINING) when there is no result, and as `charge`.
         """
         async with turn:
-            failure = await self._work(job)
-        if failure is None:
-            return
-        kind, sentence, public = failure
-        log.error("training failed: %s", sentence)
-        if kind == STORAGE:
-            raise full(party)
-        if kind == MEMORY:
-            raise Refusal(Reason.MEMORY, f"training at party {party}: {sentence}")
-        if kind in _SHARD_FAILURES and not frank:
-            sentence = public or "the shard cannot be used as the plan asks. Its own log says why."
-        raise Refusal(Reason.SHARD if kind in _SHARD_FAILURES else Reason.TRAINING, sentence)
+            failure = await self._work(job, charge)
+            if failure is None:
+                return True
+            log.error("training failed: %s", failure.sentence)
+            if failure.private and not job.frank:
+                log.error("%s goes on without this party's text, as if there were none.", self.release)
+                failure = await self._without_text(job, charge)
+                if failure is None:
+                    return False
+        raise _refusal(failure, party)
 
-    async def _work(self, job: Job) -> Failure | None:
+    async def without_text(self, job: Job, turn: asyncio.Semaphore, charge: Charge, *, party: str) -> None:
+        """Do the job as if the shard were empty, whatever was begun of it. Raises as `run`."""
+        async with turn:
+            failure = await self._without_text(job, charge)
+        if failure is not None:
+            raise _refusal(failure, party)
+
+    async def _without_text(self, job: Job, charge: Charge) -> Failure | None:
+        await asyncio.to_thread(job.checkpoint.unlink, missing_ok=True)
+        return await self._work(job.without_text, charge)
+
+    async def _work(self, job: Job, charge: Charge) -> Failure | None:
         """None when the result is on disk, else why there is none."""
 
         def told(percent: int) -> None:
-            self.percent = percent
+            # A job that is done again tells nothing until it is as far as the first was.
+            self.percent = percent if self.percent == UNKNOWN else max(self.percent, min(percent, 100))
 
-        return await self._workers.do(self._run, job, told)
+        return await self._workers.do(self._run, job, told, charge)
+
+
+def _refusal(failure: Failure, party: str) -> Refusal:
+    if failure.kind == STORAGE:
+        return full(party)
+    if failure.kind == MEMORY:
+        return Refusal(Reason.MEMORY, f"training at party {party}: {failure.sentence}")
+    return Refusal(Reason.SHARD if failure.kind in _SHARD_FAILURES else Reason.TRAINING, failure.sentence)

@@ -1,15 +1,17 @@
 """The training subprocess: does what a job says on this party's shard and leaves the result in the run's folder.
 
 Started by the node as `python -m party.work`. One JSON line on standard input is the job; the pipe then stays open, and
-its end means that the node is gone. Progress goes out as JSON lines: whole percents, the end, or why there is none;
-never a count, a loss or a word. After a step the process stays, with what it read, and takes the next line. Counts need
-no torch; it is imported for what does.
+its end means that the node is gone. First comes what needs public things alone, and a word when that is done. The shard
+is opened once the node has answered it, which it does when the job is charged. Progress goes out as JSON lines: whole
+percents, the end, or why there is none; never a count, a loss or a word. After a step the process stays, with what it
+read, and takes the next line. Counts need no torch; it is imported for what does.
 """
 
 import contextlib
 import ctypes
 import json
 import logging
+import math
 import os
 import queue
 import resource
@@ -17,9 +19,10 @@ import signal
 import sys
 import threading
 import traceback
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Final, TextIO, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,33 +37,49 @@ if TYPE_CHECKING:
 Sum: TypeAlias = sparse.csr_array | NDArray[np.int32]
 """A bounded, noise-free sum [rows, columns]: integers where few cells are not 0, else all of them modulo 2**32."""
 
+Private: TypeAlias = Callable[[Job, Callable[[int], None]], Sum]
+"""The part of a job that opens the shard, given the job with its key, and whom to tell of percents."""
+
+Done = TypeVar("Done")
+
+CELL: Final = 4
+"""Bytes of a cell of a sum that is held whole."""
+
+_LITTLE: Final = 1 << 20
+_DENSE_AT_ONCE: Final = 1 << 22
 _NICENESS: Final = 10
 _PR_SET_PDEATHSIG: Final = 1
 
 
 def work(job: Job, progress: Callable[[int], None], kept: "Kept | None" = None) -> None:
-    """Do the job: the bounded sum is at `job.result` when this returns, and its census at `job.census`.
+    """Do the whole job: the bounded sum is at `job.result` when this returns, and its census at `job.census`.
 
     kept: what this process read for an earlier step; a step leaves there what it read. Raises `ConclaveError`.
     """
-    if job.only_census:
-        take_census(job)
-    elif job.part is not None:
+    if job.part is not None:
         _answered(job, range(*job.part), progress)
-    elif job.text is not None:
-        save_counts(Path(job.result), _learned(job, progress, kept))
     else:
-        save_counts(Path(job.result), _counted(job, progress))
+        save_counts(Path(job.result), prepare(job, kept)(job, progress))
 
 
-def take_census(job: Job) -> None:
-    """Read the shard for its census alone. Raises `ConclaveError` when it cannot be used."""
-    if job.text is None:
-        from party.counting import take_census
-    else:
-        from party.text_reading import take_census
+def prepare(job: Job, kept: "Kept | None" = None) -> Private:
+    """Have everything ready that a job needs but its text: nothing private is read, whatever was provided.
 
-    take_census(job)
+    What it gives does the rest. Raises `ConclaveError` for what was provided, and that only.
+    """
+    if job.text is not None:
+        return _learning(job, kept)
+    from aggregation.counts import CountsMechanism
+    from aggregation.vectors import VectorMechanism
+    from party import counting
+    from party.mechanisms import answering
+
+    mechanism = answering(release_of(job.release))
+    if isinstance(mechanism, CountsMechanism | VectorMechanism):
+        return counting.prepare(job, mechanism)
+    from party import teaching
+
+    return teaching.prepare(job, mechanism)
 
 
 def _answered(job: Job, numbers: range, progress: Callable[[int], None]) -> None:
@@ -75,35 +94,19 @@ def _answered(job: Job, numbers: range, progress: Callable[[int], None]) -> None
     save_answers(Path(job.result), some_answers(job, numbers, progress))
 
 
-def _counted(job: Job, progress: Callable[[int], None]) -> Sum:
-    from aggregation.counts import CountsMechanism
-    from aggregation.vectors import VectorMechanism
-    from party.counting import cooccurrence, moments
-    from party.mechanisms import answering
-
-    mechanism = answering(release_of(job.release))
-    if isinstance(mechanism, CountsMechanism):
-        return cooccurrence(job, mechanism, progress)
-    if isinstance(mechanism, VectorMechanism):
-        return moments(job, mechanism, progress)
-    from party.teaching import teach
-
-    return teach(job, mechanism, progress)
-
-
-def _learned(job: Job, progress: Callable[[int], None], kept: "Kept | None") -> Sum:
+def _learning(job: Job, kept: "Kept | None") -> Private:
     from learning.checkpoints import ModelError
     from party.text_models import put_together
 
     assert job.text is not None
     put_together(job.text)
     try:
-        return _learned_by_kind(job, progress, kept)
+        return _learning_by_kind(job, kept)
     except ModelError as error:
         raise ModelError(_unplaced(str(error), job.text.folder)) from error
 
 
-def _learned_by_kind(job: Job, progress: Callable[[int], None], kept: "Kept | None") -> Sum:
+def _learning_by_kind(job: Job, kept: "Kept | None") -> Private:
     from aggregation.free import FreeAnswers
     from aggregation.gradients import GradientMechanism
     from party.mechanisms import mechanism_of
@@ -112,22 +115,22 @@ def _learned_by_kind(job: Job, progress: Callable[[int], None], kept: "Kept | No
     mechanism = mechanism_of(release_of(job.release))
     if job.text.kind == "ensemble":
         from aggregation.joint import JointMechanism
-        from party.ensembles import vote
+        from party import ensembles
 
         assert isinstance(mechanism, JointMechanism)
-        return vote(job, mechanism, progress)
+        return ensembles.prepare(job, mechanism)
     if isinstance(mechanism, FreeAnswers):
-        from party.text_scoring import score
+        from party import text_scoring
 
-        return score(job, mechanism, progress)
+        return text_scoring.prepare(job, mechanism)
     assert isinstance(mechanism, GradientMechanism)
     if job.text.kind == "step":
-        from party.stepping import Kept, step
+        from party import stepping
 
-        return step(job, mechanism, progress, kept or Kept())
-    from party.text_training import train
+        return stepping.prepare(job, mechanism, stepping.Kept() if kept is None else kept)
+    from party import text_training
 
-    return train(job, mechanism, progress)
+    return text_training.prepare(job, mechanism)
 
 
 def _unplaced(sentence: str, folder: str) -> str:
@@ -143,24 +146,38 @@ def _unplaced(sentence: str, folder: str) -> str:
 
 
 def attempt(job: Job, progress: Callable[[int], None], kept: "Kept | None" = None) -> Failure | None:
-    """Do the job; None when its result is on disk, else why there is none. Only bugs raise. kept: as of `work`."""
+    """Do the whole job; None when its result is on disk, else why there is none. Only bugs raise."""
+    failure = tried(job, lambda: work(job, progress, kept))
+    return failure if isinstance(failure, Failure) else None
+
+
+def prepared(job: Job, kept: "Kept | None" = None) -> Private | Failure:
+    """`prepare`, or why it cannot be done. Only bugs raise."""
+    return tried(job, lambda: prepare(job, kept))
+
+
+def finished(private: Private, job: Job, progress: Callable[[int], None]) -> Failure | None:
+    """Do what was prepared, with the job's key; None when its result is on disk, else why there is none."""
+    result = tried(job, lambda: save_counts(Path(job.result), private(job, progress)))
+    return result._replace(private=True) if isinstance(result, Failure) else None
+
+
+def tried(job: Job, act: Callable[[], Done]) -> Done | Failure:
+    """What an act for a job gives, or why it gives nothing. Only bugs raise."""
     from aggregation.errors import ConclaveError
 
     try:
-        work(job, progress, kept)
+        return act()
     except PartFailed as part:
         return part.failure
     except ConclaveError as error:
-        if is_full(error):
-            return Failure(STORAGE, str(error))
-        return Failure(type(error).__name__, str(error), getattr(error, "public", None))
+        return Failure(STORAGE if is_full(error) else type(error).__name__, str(error))
     except Exception as error:  # libraries wrap what the disk or the system says in errors of their own
         if is_exhausted(error):
             return Failure(MEMORY, f"it needs more than the {job.memory:,} MiB that [limits] memory_mib allows.")
         if not is_full(error):
             raise
         return Failure(STORAGE, "the disk is full or read-only.")
-    return None
 
 
 def is_exhausted(error: BaseException) -> bool:
@@ -169,7 +186,9 @@ def is_exhausted(error: BaseException) -> bool:
 
 
 def save_counts(path: Path, counts: Sum) -> None:
-    """Write a matrix whole or not at all, with mode 0600."""
+    """Write a matrix whole or not at all, with mode 0600: no larger than all its cells are, unless that is little."""
+    if not isinstance(counts, np.ndarray) and _bytes(counts) > max(_LITTLE, CELL * math.prod(counts.shape)):
+        counts = _dense(counts)
     part = path.with_name(f".{path.name}.part")
     with contextlib.suppress(FileNotFoundError):
         part.unlink()
@@ -187,12 +206,39 @@ def save_counts(path: Path, counts: Sum) -> None:
         part.unlink(missing_ok=True)
 
 
+def _bytes(counts: sparse.csr_array) -> int:
+    return int(counts.data.nbytes + counts.indices.nbytes + counts.indptr.nbytes)
+
+
+def _dense(counts: sparse.csr_array) -> NDArray[np.int32]:
+    """All cells modulo 2**32. Memory: they, and a part of them as they were."""
+    made = np.empty(counts.shape, np.int32)
+    rows = max(1, _DENSE_AT_ONCE // max(1, counts.shape[1]))
+    for start in range(0, counts.shape[0], rows):
+        made[start : start + rows] = wrapped(counts[start : start + rows].toarray().astype(np.int64, copy=False))
+    return made
+
+
 def load_counts(path: Path) -> Sum:
     """The matrix that `save_counts` wrote."""
     with np.load(path, allow_pickle=False) as parts:
         if "dense" in parts:
             return np.asarray(parts["dense"])
         return sparse.csr_array((parts["data"], parts["indices"], parts["indptr"]), shape=tuple(parts["shape"]))
+
+
+def shape_of(path: Path) -> tuple[int, int]:
+    """Rows and columns of the matrix that `save_counts` wrote, which are public; its cells stay where they are."""
+    with zipfile.ZipFile(path) as parts:
+        if "dense.npy" not in parts.namelist():
+            with np.load(path, allow_pickle=False) as found:
+                rows, columns = found["shape"].tolist()
+                return rows, columns
+        with parts.open("dense.npy") as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            rows, columns = read(file)[0]
+            return rows, columns
 
 
 def wrapped(cells: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -263,7 +309,7 @@ def main() -> int:
         kept = Kept()
     while True:
         try:
-            failure = attempt(job, lambda percent: _say(out, percent=percent), kept)
+            failure = _done(job, kept, lines, out)
         except Exception:  # noqa: BLE001  the log is this process' standard error; the node names it
             traceback.print_exc()
             return 1
@@ -274,6 +320,21 @@ def main() -> int:
         if not job.stays:
             return 0
         job = Job.from_json(lines.get())
+
+
+def _done(job: Job, kept: "Kept | None", lines: "queue.SimpleQueue[bytes]", out: TextIO) -> Failure | None:
+    """Do a job as the node has it: what is public, its word that the job is charged, the rest."""
+
+    def told(percent: int) -> None:
+        _say(out, percent=percent)
+
+    if job.part is not None:  # of a job whose whole is charged already
+        return attempt(job, told)
+    private = prepared(job, kept)
+    if isinstance(private, Failure):
+        return private
+    _say(out, prepared=True)
+    return finished(private, job.paid_with(json.loads(lines.get())["key"]), told)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,14 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import BinaryIO, Final, Self, TypeAlias
 
 from party.job import Failure, Job
+
+Charge: TypeAlias = Callable[[], Awaitable[str]]
+"""Puts what a job costs into the ledger, once however often it is called; the key it is noised by, in hexadecimal."""
 
 IDLE: Final = 300.0
 """Seconds without a step after which a process that was kept is ended; the next step reads the shard again."""
@@ -57,8 +60,11 @@ class Worker:
         """Whether the process goes on."""
         return self._process.returncode is None
 
-    async def do(self, job: Job, told: Callable[[int], None]) -> Failure | None:
-        """None when the result is on disk, else why there is none; the process is of no use then."""
+    async def do(self, job: Job, told: Callable[[int], None], charge: Charge) -> Failure | None:
+        """None when the result is on disk, else why there is none; the process is of no use then.
+
+        Raises as `charge`.
+        """
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -71,6 +77,12 @@ class Worker:
             said = json.loads(line)
             if "percent" in said:
                 told(said["percent"])
+            elif "prepared" in said:
+                failure = failure._replace(private=True)
+                word = json.dumps({"key": await charge()}).encode()
+                with contextlib.suppress(ConnectionError):
+                    process.stdin.write(word + b"\n")
+                    await process.stdin.drain()
             elif "kind" in said:
                 failure = Failure(**said)
             elif said.get("finished", False):
@@ -98,25 +110,28 @@ class Workers:
         self._kept: dict[str, Worker] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def do(self, run: str, job: Job, told: Callable[[int], None]) -> Failure | None:
-        """Have a job of a run done; None when its result is on disk, else why there is none.
+    async def do(self, run: str, job: Job, told: Callable[[int], None], charge: Charge) -> Failure | None:
+        """Have a job of a run done; None when its result is on disk, else why there is none. Raises as `charge`.
 
-        A process that failed, or whose job was cancelled, is ended. One that was kept, and was ended by somebody else
-        in the meantime, is replaced.
+        charge: is awaited before the shard is opened, once more where the process has to be replaced. A process that
+        failed, or whose job was cancelled, is ended. One that was kept, and was ended by somebody else in the meantime,
+        is replaced.
         """
         worker = self._kept.pop(run, None) if job.stays else None
         if worker is not None and worker.alive:
-            failure = await self._done(run, worker, job, told)
+            failure = await self._done(run, worker, job, told, charge)
             if failure is None or failure.kind:
                 return failure
-        return await self._done(run, await Worker.start(self._log_file), job, told)
+        return await self._done(run, await Worker.start(self._log_file), job, told, charge)
 
-    async def _done(self, run: str, worker: Worker, job: Job, told: Callable[[int], None]) -> Failure | None:
+    async def _done(
+        self, run: str, worker: Worker, job: Job, told: Callable[[int], None], charge: Charge
+    ) -> Failure | None:
         if worker.idle is not None:
             worker.idle.cancel()
         kept = False
         try:
-            failure = await worker.do(job, told)
+            failure = await worker.do(job, told, charge)
             kept = failure is None and job.stays
             return failure
         finally:

@@ -16,6 +16,7 @@ from coordinator.plan import plan_of
 from party import work
 from party.accounts import open_account, read_account
 from party.config import check_config
+from party.job import Failure
 from party.node import start
 from party.runs import private_folder
 from party.training import Training
@@ -94,13 +95,23 @@ class Here:
         if name in self.nodes:
             self.wait(self.nodes.pop(name).stop())
 
-    def trained(self, job):
+    async def trained(self, job, charge):
         """Do a job in this process."""
+        private = await asyncio.to_thread(self._prepared, job)
+        if isinstance(private, Failure):
+            return private
+        return await asyncio.to_thread(self._finished, private, job.paid_with(await charge()))
+
+    def _prepared(self, job):
         from party.stepping import Kept
 
         with ALONE:
             kept = self._keeps.setdefault(Path(job.result).parent, Kept()) if job.stays else None
-            return work.attempt(job, lambda percent: None, kept)
+            return work.prepared(job, kept)
+
+    def _finished(self, private, job):
+        with ALONE:
+            return work.finished(private, job, lambda percent: None)
 
 
 @pytest.fixture
@@ -115,8 +126,8 @@ def here(monkeypatch, tmp_path):
 def launching(monkeypatch):
     found = Here()
 
-    async def trains(training, job):
-        return await asyncio.to_thread(found.trained, job)
+    async def trains(training, job, charge):
+        return await found.trained(job, charge)
 
     train = GrpcLink.train
 

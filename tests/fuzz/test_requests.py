@@ -158,10 +158,13 @@ def scene(tests, tmp_path_factory, tiny_bert):
     made = tests("party/conftest.py")
     before = Training._work
 
-    async def here(training, job):
+    async def here(training, job, charge):
         if UNTRAINED in job.result:  # so that every request for it is looked at to its end
             return Failure("TrainingError", "nothing is trained in this run")
-        return await asyncio.to_thread(made.work.attempt, job, lambda percent: None)
+        private = await asyncio.to_thread(made.work.prepared, job)
+        if isinstance(private, Failure):
+            return private
+        return await asyncio.to_thread(made.work.finished, private, job.paid_with(await charge()), lambda percent: None)
 
     Training._work = here
     model = tmp_path_factory.mktemp("model") / "bert"

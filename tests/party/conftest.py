@@ -371,7 +371,7 @@ def trains_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     kept: dict[Path, Any] = {}
 
-    async def here(training: Training, job: work.Job) -> Failure | None:
+    async def here(training: Training, job: work.Job, charge: Callable[[], Awaitable[str]]) -> Failure | None:
         def told(percent: int) -> None:
             training.percent = percent
 
@@ -379,7 +379,10 @@ def trains_here(monkeypatch: pytest.MonkeyPatch) -> None:
             from party.stepping import Kept
 
             kept.setdefault(Path(job.result).parent, Kept())
-        return await asyncio.to_thread(work.attempt, job, told, kept.get(Path(job.result).parent))
+        private = await asyncio.to_thread(work.prepared, job, kept.get(Path(job.result).parent))
+        if isinstance(private, Failure):
+            return private
+        return await asyncio.to_thread(work.finished, private, job.paid_with(await charge()), told)
 
     monkeypatch.setattr(Training, "_work", here)
 

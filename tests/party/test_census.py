@@ -41,7 +41,7 @@ def taken(tmp_path):
     vocabulary = tmp_path / "vocabulary"
     vocabulary.write_bytes(Vocabulary(("apple", "bread", "cheese")).to_bytes())
 
-    def takes(*, key=KEY, record="document", by_user=False, only_census=False, **shard):
+    def takes(*, key=KEY, record="document", by_user=False, **shard):
         path = tmp_path / ".counts.census.part"
         job = Job(
             parent=os.getpid(),
@@ -56,7 +56,6 @@ def taken(tmp_path):
             result=str(tmp_path / "result.npz"),
             census=str(path),
             census_key=key.hex(),
-            only_census=only_census,
         )
         assert attempt(job, lambda _: None) is None
         rows_ = [row for chunk in census.chunks(path) for row in chunk]
@@ -65,14 +64,11 @@ def taken(tmp_path):
     return takes
 
 
-@pytest.mark.parametrize("only_census", [False, True])
 @pytest.mark.parametrize(
     ("record", "by_user"), [("document", False), ("sentence", False), ("pair", False), ("document", True)]
 )
-def test_every_document_is_in_it_by_its_text_user_and_id_whatever_the_unit(
-    taken, tmp_path, record, by_user, only_census
-):
-    found, path = taken(record=record, by_user=by_user, only_census=only_census, user="who", id="number")
+def test_every_document_is_in_it_by_its_text_user_and_id_whatever_the_unit(taken, record, by_user):
+    found, path = taken(record=record, by_user=by_user, user="who", id="number")
     assert found == {
         census.TEXT: {hashed("text", text) for text in TEXTS},
         census.USER: {hashed("user", user) for user in ("u0", "u1")},
@@ -80,7 +76,6 @@ def test_every_document_is_in_it_by_its_text_user_and_id_whatever_the_unit(
     }
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.stat().st_size <= 17 * 12
-    assert (tmp_path / "result.npz").exists() != only_census
 
 
 def test_without_such_columns_a_document_is_known_by_its_text_alone(taken):

@@ -39,10 +39,10 @@ def slow_training(monkeypatch, trains_here):
     """Training that waits for the returned dictionary's event; and how often it began."""
     here, state = Training._work, {"goes_on": asyncio.Event(), "begun": 0}
 
-    async def slow(training, job):
+    async def slow(training, job, charge):
         state["begun"] += 1
         await state["goes_on"].wait()
-        return await here(training, job)
+        return await here(training, job, charge)
 
     monkeypatch.setattr(Training, "_work", slow)
     return state

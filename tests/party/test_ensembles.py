@@ -241,13 +241,13 @@ def test_texts_that_are_none_are_one_sentence(make, texts):
 def test_scores_and_other_releases_are_refused(make):
     rows = [row | {"label": "0.5"} for row in ROWS]
     with pytest.raises(TrainingError, match="votes are of classes"):
-        ensembles.vote(make(rows, SCORES), VOTES, lambda percent: None)
+        ensembles.prepare(make(rows, SCORES), VOTES)
     hidden = HiddenMechanism(layers=1, width=4, clip=1.0, levels=8, noise=5.0, shares=2)
     with pytest.raises(TrainingError, match="takes 2 classes and hidden states"):
-        ensembles.vote(make(), replace(VOTES, hidden=hidden), lambda percent: None)
+        ensembles.prepare(make(), replace(VOTES, hidden=hidden))
     three = JointMechanism(VotesMechanism(classes=3, levels=4, noise=5.0, shares=2), None)
     with pytest.raises(TrainingError, match="one of 2 classes, and the release takes 3"):
-        ensembles.vote(make(), three, lambda percent: None)
+        ensembles.prepare(make(), three)
 
 
 def test_too_few_units_are_told_to_the_partys_log_and_nobody_else(make, caplog):

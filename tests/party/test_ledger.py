@@ -278,13 +278,34 @@ async def test_a_charge_from_before_it_was_known_what_left_is_never_taken_over(o
     await ledger.reserve("run", "counts", EVENT)
     await ledger.close()
     with contextlib.closing(sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)) as sql:
-        sql.execute("ALTER TABLE reservations DROP COLUMN unsent")
+        for column in ("unsent", "request"):
+            sql.execute(f"ALTER TABLE reservations DROP COLUMN {column}")
         sql.execute("PRAGMA user_version = 4")
     ledger = await opened()
     assert await ledger.used("run", "counts", 0)
     assert not await ledger.move("run", "counts", 0, 1)
     await ledger.mask("run", "counts", EVENT, 1)
     assert await charges(ledger) == [(0, EVENT), (1, EVENT)]
+
+
+async def test_one_charge_is_for_one_request(opened):
+    ledger = await joined(opened)
+    key = await ledger.reserve("run", "counts", EVENT, request=b"one")
+    assert await ledger.reserve("run", "counts", EVENT, request=b"one") == key
+    with pytest.raises(Refusal, match="charged for another training") as refusal:
+        await ledger.reserve("run", "counts", EVENT, request=b"another")
+    assert refusal.value.reason == Reason.CONFLICT
+    assert await charges(ledger) == [(0, EVENT)]
+
+
+async def test_a_release_is_opened_no_more_often_than_the_plan_pays_for(opened):
+    ledger = await joined(opened)
+    for attempt in (0, 1):
+        await ledger.reserve("run", "counts", EVENT, attempt=attempt, most=2)
+    with pytest.raises(Refusal, match="the plan pays for 2 attempts at counts") as refusal:
+        await ledger.reserve("run", "counts", EVENT, attempt=2, most=2)
+    assert refusal.value.reason == Reason.BUDGET
+    await ledger.reserve("run", "counts", EVENT, attempt=1, most=2)
 
 
 KILLED_IN = """

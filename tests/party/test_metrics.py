@@ -71,7 +71,8 @@ async def test_the_figures_are_those_of_what_happened(opened, tmp_path):
 async def test_trainings_that_run_and_fail_are_counted(opened, monkeypatch, terms, releases):
     goes_on = asyncio.Event()
 
-    async def fails(training, job):
+    async def fails(training, job, charge):
+        await charge()
         await goes_on.wait()
         return Failure("TrainingError", "it failed.")
 
@@ -91,7 +92,7 @@ async def test_trainings_that_run_and_fail_are_counted(opened, monkeypatch, term
     assert seen[("conclave_party_trainings_total", "failed")] == 1
     assert seen[("conclave_party_trainings_total", "finished")] == 0
     assert seen[("conclave_party_refusals_total", "training")] == 1
-    assert seen[("conclave_party_epsilon_spent",)] > 0, "private training is charged before it begins"
+    assert seen[("conclave_party_epsilon_spent",)] > 0, "a training is charged before it opens the shard"
 
 
 async def test_without_the_table_nothing_is_served(opened):

@@ -1,5 +1,6 @@
 """Labelled text at a party: every example once, with its unit's others, and counts that only the party's log has."""
 
+import asyncio
 import json
 import logging
 import os
@@ -11,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learning.labelled import LabelError, LabelMap, LabelMapError, ScoreRange, TextColumns
+from learning.text import NOTHING
 from party import work
 from party.census import written
 from party.config import PartTable, PolicyTable, ShardTable
 from party.errors import ShardError
-from party.job import Job
+from party.job import Failure, Job
 from party.reading import BEYOND, TokenRows, labelled_units, tell_if_few
 from party.training import Training
 from protos.refusal import Reason, Refusal
@@ -223,47 +225,54 @@ def test_too_few_units_are_the_partys_own_affair(caplog):
 
 
 @pytest.fixture
-def failing(tmp_path, monkeypatch):
-    """`await failing(error, frank=...)`: the refusal of a training that ends so, its words sent as its process does."""
+def trained(tmp_path, monkeypatch):
+    """`await trained(error, frank=...)`: what becomes of a training whose text ends it so, and the shards it had."""
 
-    async def fails(error, *, frank):
-        import asyncio
+    async def trains(error, *, frank):
+        shards = []
 
-        def raises(job, progress, kept=None):
-            raise error
+        async def ends_so(training, job, charge):
+            await charge()
+            shards.append(job.shard["source"])
+            if len(shards) > 1:
+                return None
+            failure = work.tried(job, lambda: raises(error))
+            return Failure(**json.loads(json.dumps(failure._replace(private=True)._asdict())))
 
-        monkeypatch.setattr(work, "work", raises)
-        failure = work.attempt(None, lambda percent: None)
-        told = json.loads(json.dumps(failure._asdict()))
+        async def charge():
+            return ""
 
-        async def said_so(training, job):
-            return type(failure)(**told)
-
-        monkeypatch.setattr(Training, "_work", said_so)
-        policy = PolicyTable(epsilon=1.0, delta=1e-6, recipes=["dped"])
+        monkeypatch.setattr(Training, "_work", ends_so)
+        policy = PolicyTable(epsilon=1.0, delta=1e-6, recipes=["dped"], simulation=frank)
         shard = ShardTable(source=str(tmp_path))
-        job = Job(os.getpid(), shard.model_dump(), policy.model_dump(), "document", False, "", "", "")
-        with pytest.raises(Refusal) as refusal:
-            await Training(b"", "counts").run(job, asyncio.Semaphore(), party="north", frank=frank)
-        return refusal.value
+        job = Job(os.getpid(), shard.model_dump(), policy.model_dump(), "document", False, "", "", str(tmp_path / "result"))
+        with_text = await Training(b"", "counts").run(job, asyncio.Semaphore(), charge, party="north")
+        return with_text, shards
 
-    return fails
+    def raises(error):
+        raise error
+
+    return trains
 
 
-WITHOUT_A_WORD = "the shard cannot be used as the plan asks. Its own log says why."
-
-
-@pytest.mark.parametrize(
-    ("error", "public"),
-    [
-        (LabelError("The label 'patient 4711' is outside.", "A label is outside."), "A label is outside."),
-        (LabelMapError("The columns a, b must differ."), WITHOUT_A_WORD),
-        (ShardError("the shard has one class only: 'positive'."), WITHOUT_A_WORD),
-    ],
+ERRORS = (
+    LabelError("The label 'patient 4711' is outside.", "A label is outside."),
+    LabelMapError("The columns a, b must differ."),
+    ShardError("the shard has one class only: 'positive'."),
 )
-async def test_a_caller_who_may_not_read_what_is_wrong_gets_the_public_sentence(failing, caplog, error, public):
-    outside = await failing(error, frank=False)
-    assert (outside.reason, outside.sentence) == (Reason.SHARD, public)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_a_training_that_its_text_ended_is_done_without_any_and_only_the_party_knows(
+    trained, caplog, error, tmp_path
+):
+    with_text, shards = await trained(error, frank=False)
+    assert (with_text, shards) == (False, [str(tmp_path), NOTHING])
     assert str(error) in caplog.text
-    inside = await failing(error, frank=True)
-    assert (inside.reason, inside.sentence) == (Reason.SHARD, str(error))
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_in_a_simulation_the_caller_reads_what_is_wrong(trained, error):
+    with pytest.raises(Refusal) as refusal:
+        await trained(error, frank=True)
+    assert (refusal.value.reason, refusal.value.sentence) == (Reason.SHARD, str(error))

@@ -250,7 +250,7 @@ async def test_a_party_lost_before_its_vector_is_left_out(four):
     parties = await four(dropouts=1)
     total = await parties.to_the_end(lost=("east",))
     assert np.array_equal(total, sum(parties.noisy(name) for name in NAMES if name != "east"))
-    assert parties.charged("east") == []
+    assert parties.charged("east") == [0]  # its text was opened; what is asked again is not charged again
 
 
 async def test_under_the_secure_sum_nothing_is_answered_in_clear(four):
@@ -258,7 +258,7 @@ async def test_under_the_secure_sum_nothing_is_answered_in_clear(four):
     caller = parties.callers["north"]
     refusal = await refused(caller.answer(caller.batch(0, 0, 3)))
     assert (refusal.reason, "sums alone" in refusal.sentence) == (Reason.PLAN, True)
-    assert parties.charged("north") == []
+    assert not await parties.callers["north"].node._ledger.sent("run-1", "counts")
 
 
 async def test_a_plan_with_a_trusted_aggregator_has_no_secure_sum(opened):
@@ -268,12 +268,13 @@ async def test_a_plan_with_a_trusted_aggregator_has_no_secure_sum(opened):
         assert (await refused(parties.ask("north", kind))).reason == Reason.PLAN
 
 
-async def test_it_is_charged_before_the_masked_vector_leaves_and_not_sooner(four):
+async def test_the_masked_vector_takes_over_what_was_charged_before_the_text_was_opened(four):
     parties = await four()
+    ledger = parties.callers["north"].node._ledger
     _, inboxes = await parties.to_shares()
-    assert parties.charged("north") == []
+    assert (parties.charged("north"), await ledger.sent("run-1", "counts")) == ([0], False)
     await parties.ask("north", MASK, inboxes["north"])
-    assert parties.charged("north") == [0]
+    assert (parties.charged("north"), await ledger.sent("run-1", "counts")) == ([0], True)
 
 
 async def test_a_block_that_was_lost_on_its_way_comes_again_as_it_was(four):
@@ -471,7 +472,7 @@ async def test_a_party_names_whose_shares_it_could_not_open(four):
     changed = Inbox(inbox.group, "north", ((dealer, bytes(len(sealed))), *rest))
     refusal = await refused(parties.ask("north", MASK, changed.encode()))
     assert (refusal.reason, refusal.who, dealer) == (Reason.SECURE_SUM, "east", "east")
-    assert parties.charged("north") == []
+    assert not await parties.callers["north"].node._ledger.sent("run-1", "counts")
 
 
 class Driving(Federation):
@@ -645,7 +646,7 @@ async def test_an_attempt_at_a_step_is_masked_of_its_own_sample_alone(stepping):
     await north.step(0, north.model, np.zeros(parties.cells), 2)
     refusal = await refused(parties.ask("north", MASK, inboxes["north"], 1))
     assert "steps.0 is trained for attempt 2, not 1" in refusal.sentence
-    assert parties.charged("north") == [0]
+    assert parties.charged("north") == [0, 2]  # nothing had left of the second, whose charge is now the third's
     refusal = await refused(north.step(0, north.model, np.zeros(parties.cells), 1, operation="again"))
     assert refusal.reason == Reason.CONFLICT
     kept = sorted(path.name for path in (parties.folder / "north.party/runs/run-1").glob("steps.0*"))

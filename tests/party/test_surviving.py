@@ -179,11 +179,11 @@ async def test_private_training_begun_again_has_the_noise_key_of_its_first_time(
     """With true noise: one draw of it, whatever was begun under it and lost."""
     here, keys = Training._work, []
 
-    async def never_ends_at_first(training, job):
-        keys.append(job.teaching.training_key)
+    async def never_ends_at_first(training, job, charge):
+        keys.append(await charge())
         if len(keys) == 1:
             await asyncio.sleep(600)
-        return await here(training, job)
+        return await here(training, job, charge)
 
     monkeypatch.setattr(Training, "_work", never_ends_at_first)
     plan, policy = terms(releases=releases("training", "free"), epsilon=20.0), {"epsilon": 90.0}

@@ -9,7 +9,6 @@ import pytest
 
 from aggregation.gradients import GradientMechanism
 from learning.batching import encode
-from learning.per_example import PerExample
 from learning.private_training import clipped_sum
 from party import text_reading
 from party.census import TEXT, chunks
@@ -17,7 +16,7 @@ from party.config import PolicyTable, ShardTable
 from party.errors import ShardError
 from party.job import Descent, Job, TextWork
 from party.reading import MOST_EXAMPLES
-from party.text_models import ready
+from party.text_models import loaded, units_of
 from party.text_reading import plain_units, take_census
 
 PAIRS = (
@@ -117,10 +116,10 @@ def test_one_unit_more_moves_the_clipped_sum_by_no_more_than_the_clip(make, adap
 
     def total(pairs):
         job = make(pairs, adapt=adapt, by_user=by_user, users=len(PAIRS))  # every record has a user of its own
-        found = ready(job, job.text, lambda percent: None)
-        gradients = PerExample(found.trained)
-        mechanism = GradientMechanism(clip, 400, 1.0, 1.0, 1, gradients.count)
-        return clipped_sum(gradients, found.units.micro_batches(np.arange(len(found.units))), found.losses, mechanism)
+        found = loaded(job, job.text)
+        units = units_of(job, job.text, found, lambda percent: None)
+        mechanism = GradientMechanism(clip, 400, 1.0, 1.0, 1, found.gradients.count)
+        return clipped_sum(found.gradients, units.micro_batches(np.arange(len(units))), found.losses, mechanism)
 
     whole = total(PAIRS)
     for place in (0, 2):  # the second has one text

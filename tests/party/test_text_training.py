@@ -20,6 +20,7 @@ from party.accounts import read_account
 from party.keys import insecure_key
 from party.mechanisms import mechanism_of
 from party.policy import admit, event_of
+from party.steps import step_of
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.credentials import bearer
 from protos.digest import artefact_digest
@@ -113,14 +114,13 @@ async def test_a_training_that_was_lost_goes_on_under_its_own_noise_and_is_charg
 
     monkeypatch.setattr(text_training, "train_private", lost)
     keys = []
-    original = caller.node._paid
+    original = caller.node._charge
 
-    async def paid(*given):
-        job = await original(*given)
-        keys.append(job.text.key)
-        return job
+    async def charge(*given):
+        keys.append(await original(*given))
+        return keys[-1]
 
-    monkeypatch.setattr(caller.node, "_paid", paid)
+    monkeypatch.setattr(caller.node, "_charge", charge)
     assert "it was ended" in (await refused(caller.train_alone(caller.model, start))).sentence
     await caller.train_alone(caller.model, start)
     assert len(set(keys)) == 1
@@ -268,14 +268,15 @@ async def test_under_a_secure_sum_a_model_is_answered_and_steps_are_not(learner,
     found = await parameters_of(caller, HEAD)
     assert np.isfinite(found).all()
     assert np.abs(found).max() > 0.01
-    assert charged() == [("weights", event_of(releases[0]))]
+    once = [("weights", event_of(releases[0])), ("steps.0", event_of(step_of(releases[1], "steps.0")))]
+    assert charged() == once
     refusal = await refused(caller.answer(caller.batch(0, 0, 1, "steps.0"), columns=HEAD))
     assert (refusal.reason, "steps.0 is summed securely" in refusal.sentence) == (Reason.PLAN, True)
     for kind in (party_pb2.SUM_ROUND_ADVERTISE, party_pb2.SUM_ROUND_MASK, party_pb2.SUM_ROUND_DISCLAIM):
         refusal = await refused(sum_round(caller, "weights", kind))
         assert (refusal.reason, "one party's model, which is in no sum" in refusal.sentence) == (Reason.PLAN, True)
     assert await sum_round(caller, "steps.0", party_pb2.SUM_ROUND_ADVERTISE)
-    assert charged() == [("weights", event_of(releases[0]))]
+    assert charged() == once
 
 
 async def sum_round(caller, release, kind):

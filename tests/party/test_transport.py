@@ -210,8 +210,10 @@ async def test_what_a_run_cost_is_attested_under_the_partys_key(node, opened, au
     caller = await opened(node=node)
     caller.channel, caller.stub = secure(node, authority)
     async with caller.channel:
-        await caller.ready()
+        await caller.join()
         before = await caller.attest()
+        await caller.provide()
+        await caller.train()
         await caller.answer(caller.batch(0, 0, 3))
         after = await caller.attest()
     said = [

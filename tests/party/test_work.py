@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -125,10 +126,9 @@ def test_failures_are_sentences(job, tmp_path):
         (job(vocabulary=str(tmp_path / "broken")), TrainingError),
         (job(by_user=True, shard={"user": None}), ShardError),
     ]:
-        name, sentence, public = attempt(broken, lambda percent: None)
+        name, sentence, _ = attempt(broken, lambda percent: None)
         assert name == kind.__name__
         assert sentence.endswith(".")
-        assert public is None
     assert not list(tmp_path.glob("*result*"))
 
 
@@ -143,16 +143,54 @@ def started(job, **pipes):
 
 def test_it_says_percents_and_the_end_and_nothing_else(job):
     with started(job()) as process:
-        said = [json.loads(line) for line in process.stdout]
+        said = [json.loads(process.stdout.readline())]
+        process.stdin.write(b'{"key": ""}\n')
+        process.stdin.flush()
+        said += [json.loads(line) for line in process.stdout]
         assert process.wait() == 0
         process.stdin.close()
-    assert said == [{"percent": 255}, {"finished": True}]
+    assert said == [{"prepared": True}, {"percent": 255}, {"finished": True}]
+
+
+async def test_the_shard_is_opened_when_the_job_is_charged_and_not_before(job, tmp_path):
+    """The shard is a pipe here, and whoever opens it to read lets the writer through."""
+    (tmp_path / "rows.jsonl").unlink()
+    os.mkfifo(tmp_path / "rows.jsonl")
+    charged, opened = [], threading.Event()
+
+    def writes():
+        with (tmp_path / "rows.jsonl").open("w") as rows:
+            opened.set()
+            rows.write('{"text": "apple bread cheese", "who": "u"}\n')
+
+    writer = threading.Thread(target=writes, daemon=True)
+    writer.start()
+
+    async def charge():
+        charged.append(opened.is_set())
+        return ""
+
+    assert await Training(b"", "counts")._work(job(), charge) is None
+    writer.join(10)
+    assert (charged, opened.is_set()) == ([False], True)
+
+
+async def test_what_was_provided_fails_before_anything_is_charged(job, tmp_path):
+    async def charge():
+        raise AssertionError("charged")
+
+    (tmp_path / "broken").write_bytes(b"none")
+    failure = await Training(b"", "counts")._work(job(vocabulary=str(tmp_path / "broken")), charge)
+    assert (failure.kind, failure.private) == ("TrainingError", False)
 
 
 async def test_why_there_is_no_result_comes_back_from_the_process_whole(job):
+    async def charge():
+        return ""
+
     asked = job(by_user=True, shard={"user": None})
-    failure = await Training(b"", "counts")._work(asked)
-    assert failure == attempt(asked, lambda percent: None)
+    failure = await Training(b"", "counts")._work(asked, charge)
+    assert failure == attempt(asked, lambda percent: None)._replace(private=True)
     assert failure.kind == "ShardError"
 
 
@@ -160,6 +198,7 @@ def test_it_ends_when_the_pipe_closes(job, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"text": "apple bread cheese", "who": "u"}\n' * 500_000)
     with started(job()) as process:
         assert process.stdout.readline()
+        process.stdin.write(b'{"key": ""}\n')
         process.stdin.close()
         assert process.wait(timeout=10) != 0
     assert not list(tmp_path.glob("*result*"))
@@ -168,7 +207,7 @@ def test_it_ends_when_the_pipe_closes(job, tmp_path):
 NODE = """
 import subprocess, sys, time
 process = subprocess.Popen([sys.executable, "-P", "-m", "party.work"], stdin=subprocess.PIPE)
-process.stdin.write(sys.stdin.buffer.readline())
+process.stdin.write(sys.stdin.buffer.readline() + b'{"key": ""}\\n')
 process.stdin.flush()
 print(process.pid, flush=True)
 time.sleep(600)

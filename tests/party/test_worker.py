@@ -16,13 +16,15 @@ HEAD = 2 * 32 + 2
 START = np.zeros(HEAD, np.float32)
 DOES = """
 import json, sys
-for line in sys.stdin:
+for line in iter(sys.stdin.readline, ''):
     job = json.loads(line)
+    print(json.dumps({"prepared": True}), flush=True)
+    assert json.loads(sys.stdin.readline()) == {"key": "6b"}
     print(json.dumps({"percent": 50}), flush=True)
     if job["release"] == "sleeps":
         sys.stdin.read()
     if job["release"] == "fails":
-        print(json.dumps({"kind": "TrainingError", "sentence": "no.", "public": None}), flush=True)
+        print(json.dumps({"kind": "TrainingError", "sentence": "no.", "private": False}), flush=True)
         sys.exit(1)
     print(json.dumps({"finished": True}), flush=True)
     if job["text"] is None:
@@ -47,6 +49,11 @@ def done(percent):
     """What is told of progress here: nothing."""
 
 
+async def charge():
+    """What puts the cost into the ledger: here nothing does."""
+    return "6b"
+
+
 @pytest.fixture
 async def workers(monkeypatch):
     """Workers whose processes say what training says, and do nothing."""
@@ -64,18 +71,18 @@ async def workers(monkeypatch):
 async def test_steps_of_a_run_have_one_process_and_other_trainings_one_each(workers):
     told = []
     for _ in range(3):
-        assert await workers.do("run-1", job(), told.append) is None
+        assert await workers.do("run-1", job(), told.append, charge) is None
     first = workers.kept("run-1")
     assert told == [50, 50, 50]
-    assert await workers.do("run-1", job(kind=""), done) is None
+    assert await workers.do("run-1", job(kind=""), done, charge) is None
     assert workers.kept("run-1") == first
-    assert await workers.do("run-2", job(), done) is None
+    assert await workers.do("run-2", job(), done, charge) is None
     assert workers.kept("run-2") not in (None, first)
 
 
 async def test_a_process_ends_with_its_run_and_all_end_with_the_node(workers):
     for run in ("run-1", "run-2", "run-3"):
-        await workers.do(run, job(), done)
+        await workers.do(run, job(), done, charge)
     pids = [workers.kept(run) for run in ("run-1", "run-2", "run-3")]
     await workers.end("run-1")
     await workers.end("run-1")
@@ -87,34 +94,34 @@ async def test_a_process_ends_with_its_run_and_all_end_with_the_node(workers):
 
 
 async def test_a_process_that_failed_is_ended_and_another_takes_its_place(workers):
-    await workers.do("run-1", job(), done)
+    await workers.do("run-1", job(), done, charge)
     first = workers.kept("run-1")
-    assert await workers.do("run-1", job("fails"), done) == Failure("TrainingError", "no.")
+    assert await workers.do("run-1", job("fails"), done, charge) == Failure("TrainingError", "no.")
     assert workers.kept("run-1") is None
     assert await gone(first)
-    assert await workers.do("run-1", job(), done) is None
+    assert await workers.do("run-1", job(), done, charge) is None
 
 
 async def test_a_process_that_somebody_else_ended_is_replaced_unseen(workers):
-    await workers.do("run-1", job(), done)
+    await workers.do("run-1", job(), done, charge)
     first = workers.kept("run-1")
     psutil.Process(first).kill()  # and nobody has looked since
-    assert await workers.do("run-1", job(), done) is None
+    assert await workers.do("run-1", job(), done, charge) is None
     assert workers.kept("run-1") not in (None, first)
 
 
 async def test_an_idle_process_ends(workers, monkeypatch):
     monkeypatch.setattr(worker, "IDLE", 0.1)
-    await workers.do("run-1", job(), done)
+    await workers.do("run-1", job(), done, charge)
     assert await gone(workers.kept("run-1"))
     assert workers.kept("run-1") is None
 
 
 async def test_a_step_that_is_cancelled_ends_its_process(workers):
-    await workers.do("run-1", job(), done)
+    await workers.do("run-1", job(), done, charge)
     first = workers.kept("run-1")
     begun = asyncio.Event()
-    step = asyncio.create_task(workers.do("run-1", job("sleeps"), lambda percent: begun.set()))
+    step = asyncio.create_task(workers.do("run-1", job("sleeps"), lambda percent: begun.set(), charge))
     await begun.wait()
     step.cancel()
     with pytest.raises(asyncio.CancelledError):
