@@ -245,7 +245,9 @@ def trained(tmp_path, monkeypatch):
         monkeypatch.setattr(Training, "_work", ends_so)
         policy = PolicyTable(epsilon=1.0, delta=1e-6, recipes=["dped"], simulation=frank)
         shard = ShardTable(source=str(tmp_path))
-        job = Job(os.getpid(), shard.model_dump(), policy.model_dump(), "document", False, "", "", str(tmp_path / "result"))
+        job = Job(
+            os.getpid(), shard.model_dump(), policy.model_dump(), "document", False, "", "", str(tmp_path / "result")
+        )
         with_text = await Training(b"", "counts").run(job, asyncio.Semaphore(), charge, party="north")
         return with_text, shards
 
