@@ -2,6 +2,9 @@
 
 The functions that write run inside a transaction, and the order of their rows is the order in which things were
 promised: an attempt that was disclaimed reveals nothing for ever after, one that revealed is never disclaimed.
+
+A release is charged before private text is opened for it. Until something of it leaves, that charge is unsent: it goes
+over to whichever attempt sends something first, so that one opening of the text is one charge.
 """
 
 import sqlite3
@@ -28,8 +31,55 @@ def attempted(sql: sqlite3.Connection, run: str, release: str) -> tuple[int, ...
 
 
 def used(sql: sqlite3.Connection, run: str, release: str, attempt: int) -> bool:
-    """Whether an attempt may never begin again: it was charged at some time, or disclaimed."""
-    return reservation(sql, run, release, attempt) is not None or _disclaimed(sql, run, release, attempt)
+    """Whether an attempt may never begin again: something of it may have left at some time, or it was disclaimed."""
+    row = reservation(sql, run, release, attempt)
+    return (row is not None and not is_unsent(sql, row[0])) or _disclaimed(sql, run, release, attempt)
+
+
+def is_unsent(sql: sqlite3.Connection, reserved: int) -> bool:
+    """Whether nothing has left under a reservation: no masked vector, no block of rows."""
+    return bool(sql.execute("SELECT unsent FROM reservations WHERE id = ?", (reserved,)).fetchone()[0])
+
+
+def sent(sql: sqlite3.Connection, run: str, release: str) -> bool:
+    """Whether something of a release may have left; a charge that was taken back counts, an unsent one does not."""
+    row = sql.execute(
+        "SELECT EXISTS (SELECT 1 FROM reservations WHERE run = ? AND release = ? AND NOT unsent)", (run, release)
+    ).fetchone()
+    return bool(row[0])
+
+
+def send(sql: sqlite3.Connection, reserved: int) -> None:
+    """Note that something leaves under a reservation from now on, other than a masked vector. Idempotent."""
+    sql.execute("UPDATE reservations SET unsent = 0 WHERE id = ? AND unsent", (reserved,))
+
+
+def take_over(sql: sqlite3.Connection, run: str, release: str, attempt: int) -> None:
+    """Make an unsent charge of a release, if there is one, that of the masked vector of this attempt.
+
+    The attempt's own comes first, then the earliest; where the attempt was charged and has sent, none does.
+    """
+    own = reservation(sql, run, release, attempt)
+    if own is not None and not is_unsent(sql, own[0]):
+        return
+    row = sql.execute(
+        "SELECT id FROM reservations WHERE run = ? AND release = ? AND unsent "
+        "ORDER BY attempt = ? DESC, attempt LIMIT 1",
+        (run, release, attempt),
+    ).fetchone()
+    if row is not None:
+        sql.execute("UPDATE reservations SET attempt = ?, masked = 1, unsent = 0 WHERE id = ?", (attempt, row[0]))
+
+
+def move(sql: sqlite3.Connection, run: str, release: str, start: int, end: int) -> bool:
+    """Make the unsent charge of one attempt that of another; whether it was. As `Ledger.move` says."""
+    row = reservation(sql, run, release, start)
+    if row is None or row[1] is None or not is_unsent(sql, row[0]):
+        return False
+    if reservation(sql, run, release, end) is not None or _disclaimed(sql, run, release, end):
+        return False
+    sql.execute("UPDATE reservations SET attempt = ? WHERE id = ?", (end, row[0]))
+    return True
 
 
 def check_going(sql: sqlite3.Connection, run: str, release: str, attempt: int) -> None:
@@ -46,7 +96,7 @@ def reveal(sql: sqlite3.Connection, run: str, release: str, attempt: int, surviv
     """Note to which list of survivors an attempt's shares go. Raises `Refusal` as `Ledger.reveal` does."""
     check_going(sql, run, release, attempt)
     row = reservation(sql, run, release, attempt)
-    if row is None or row[1] is None:
+    if row is None or row[1] is None or is_unsent(sql, row[0]):
         raise Refusal(Reason.NOT_JOINED, f"attempt {attempt} at {release} of run {run} is not going on here.")
     sql.execute("INSERT OR IGNORE INTO revealed VALUES (?, ?, ?)", (row[0], survivors, time.time()))
     kept = sql.execute("SELECT survivors FROM revealed WHERE reservation = ?", (row[0],)).fetchone()
@@ -69,13 +119,14 @@ def disclaim(sql: sqlite3.Connection, run: str, release: str, attempt: int) -> N
 def refund(sql: sqlite3.Connection, run: str, release: str, attempt: int) -> bool:
     """Take back an attempt's charge; whether there was one. Raises `Refusal` as `Ledger.refund` does.
 
-    The row stays, so that the attempt's number is never used again; its noise key goes.
+    The row stays, so that the attempt's number is never used again; its noise key goes. An unsent charge is not taken
+    back: the text was opened for it. It waits for the next attempt.
     """
     row = sql.execute(
-        "SELECT id, masked, refunded_at FROM reservations WHERE run = ? AND release = ? AND attempt = ?",
+        "SELECT id, masked, refunded_at, unsent FROM reservations WHERE run = ? AND release = ? AND attempt = ?",
         (run, release, attempt),
     ).fetchone()
-    if row is None or row[2] is not None:
+    if row is None or row[2] is not None or row[3]:
         return False
     _check_unrevealed(sql, row[0], release, attempt)
     if not _disclaimed(sql, run, release, attempt):

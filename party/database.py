@@ -67,6 +67,10 @@ _STEPS: Final = (
       PRIMARY KEY (run, release, attempt)
     ) STRICT, WITHOUT ROWID
     """,
+    # `unsent`: charged before a training, and nothing of that release has left since; what was charged before may have.
+    """
+    ALTER TABLE reservations ADD COLUMN unsent INTEGER NOT NULL DEFAULT 0
+    """,
 )
 VERSION: Final = len(_STEPS)
 """`PRAGMA user_version` of a ledger that is up to date."""

@@ -111,15 +111,35 @@ class Ledger:
         """The plan hash of a run that joined under this account and has not left, else None."""
         return await self._write(lambda: self._joined(run))
 
-    async def reserve(self, run: str, release: str, event: DpEvent, *, attempt: int = 0, masked: bool = False) -> bytes:
+    async def reserve(self, run: str, release: str, event: DpEvent, *, attempt: int = 0) -> bytes:
         """Charge the account with one release's event; on disk when this returns. Idempotent per run, release, attempt.
 
-        masked: whether it is for a masked vector alone, so that `refund` may take it back.
-
-        Returns the release's noise key. Raises `Refusal`: BUDGET naming what is left, SECURE_SUM for an attempt that
-        was disclaimed.
+        It is made before private text is opened for the release, and is unsent until `claim` or `mask` says that
+        something leaves. Returns the release's noise key. Raises `Refusal`: BUDGET naming what is left, SECURE_SUM for
+        an attempt that was disclaimed, NOT_JOINED.
         """
-        return await self._write(lambda: self._reserve(run, release, event, attempt, masked))
+        return await self._write(lambda: self._reserve(run, release, event, attempt))
+
+    async def mask(self, run: str, release: str, event: DpEvent, attempt: int, *, most: int | None = None) -> bytes:
+        """Charge the masked vector of an attempt, before it leaves, and return its noise key. Idempotent per attempt.
+
+        A charge of the release that is unsent is taken over: it is this attempt's from now on, with its noise key.
+        Else a new one is made. Either way it is for a masked vector alone, so that `refund` may take it back, unless
+        rows were claimed under it. most: how many charges of the release may stand, as the plan says.
+
+        Raises `Refusal` as `reserve` does, and BUDGET past `most`.
+        """
+        return await self._write(lambda: self._mask(run, release, event, attempt, most))
+
+    async def move(self, run: str, release: str, from_attempt: int, to_attempt: int) -> bool:
+        """Make the unsent charge of one attempt that of another, with its noise key; whether there was one to move.
+
+        So a step whose sum was lost before anything left is trained again without another charge. False where nothing
+        is charged for `from_attempt`, or something of it may have left, or its run ended; and where `to_attempt` was
+        charged itself or disclaimed. That `from_attempt` was disclaimed does not matter: it sent nothing and never
+        will.
+        """
+        return await self._write(lambda: self._within(attempts.move, run, release, from_attempt, to_attempt))
 
     async def claim(
         self, run: str, release: str, event: DpEvent, batch: int, digest: bytes, rows: tuple[int, int]
@@ -135,6 +155,10 @@ class Ledger:
         """Whether a release of a run was charged already."""
         return await self._write(lambda: attempts.reservation(self._connection, run, release, 0) is not None)
 
+    async def sent(self, run: str, release: str) -> bool:
+        """Whether something of a release may have left, at whichever attempt, or may never be known not to have."""
+        return await self._write(lambda: attempts.sent(self._connection, run, release))
+
     async def claimed(self, run: str, release: str) -> bool:
         """Whether any row of a release was taken for a block, so that something of it may have left."""
         return await self._write(lambda: self._claimed(run, release))
@@ -144,7 +168,7 @@ class Ledger:
         return await self._write(lambda: attempts.attempted(self._connection, run, release))
 
     async def used(self, run: str, release: str, attempt: int) -> bool:
-        """Whether an attempt may never begin again: it was charged at some time, or disclaimed."""
+        """Whether an attempt may never begin again: something of it may have left, or it was disclaimed."""
         return await self._write(lambda: attempts.used(self._connection, run, release, attempt))
 
     async def reveal(self, run: str, release: str, attempt: int, survivors: bytes) -> None:
@@ -152,7 +176,7 @@ class Ledger:
 
         survivors: the digest of the list. Raises `Refusal` (CONFLICT) where shares were revealed to another list: two
         lists of one attempt could open a party's vector. SECURE_SUM where the attempt was disclaimed. NOT_JOINED where
-        it was never charged, or has ended.
+        nothing was masked for it, or its run has ended.
         """
         await self._write(lambda: self._within(attempts.reveal, run, release, attempt, survivors))
 
@@ -300,13 +324,26 @@ class Ledger:
         ).fetchone()
         return None if row is None else bytes(row[0])
 
-    def _reserve(self, run: str, release: str, event: DpEvent, attempt: int, masked: bool) -> bytes:
+    def _reserve(self, run: str, release: str, event: DpEvent, attempt: int) -> bytes:
         with transaction(self._connection):
-            return self._reserve_within(run, release, event, attempt, masked=masked)[1]
+            return self._reserve_within(run, release, event, attempt)[1]
 
-    def _reserve_within(
-        self, run: str, release: str, event: DpEvent, attempt: int, *, masked: bool = False
-    ) -> tuple[int, bytes]:
+    def _mask(self, run: str, release: str, event: DpEvent, attempt: int, most: int | None) -> bytes:
+        with transaction(self._connection) as sql:
+            attempts.check_going(sql, run, release, attempt)
+            attempts.take_over(sql, run, release, attempt)
+            charged = attempts.attempted(sql, run, release)
+            if most is not None and attempt not in charged and len(charged) >= most:
+                often = "1 attempt" if most == 1 else f"{most} attempts"
+                raise Refusal(
+                    Reason.BUDGET,
+                    f"the plan pays for {often} at {release}, and {'it is' if most == 1 else 'all are'} charged.",
+                )
+            key = self._reserve_within(run, release, event, attempt)[1]
+            attempts.take_over(sql, run, release, attempt)  # where it was made just now
+            return key
+
+    def _reserve_within(self, run: str, release: str, event: DpEvent, attempt: int) -> tuple[int, bytes]:
         """Id and noise key of the reservation, made if it is not there. Inside a transaction."""
         attempts.check_going(self._connection, run, release, attempt)
         row = attempts.reservation(self._connection, run, release, attempt)
@@ -320,9 +357,9 @@ class Ledger:
         group.admit(events_of(self._connection, group), event, release)
         key = secrets.token_bytes(NOISE_KEY_BYTES)
         cursor = self._connection.execute(
-            "INSERT INTO reservations (account, run, release, attempt, event, noise_key, reserved_at, masked) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (self._own.id, run, release, attempt, json.dumps(events.to_json(event)), key, time.time(), int(masked)),
+            "INSERT INTO reservations (account, run, release, attempt, event, noise_key, reserved_at, unsent) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, 1)",
+            (self._own.id, run, release, attempt, json.dumps(events.to_json(event)), key, time.time()),
         )
         assert cursor.lastrowid is not None
         return cursor.lastrowid, key
@@ -331,6 +368,7 @@ class Ledger:
         start, stop = rows
         with transaction(self._connection) as sql:
             reservation, key = self._reserve_within(run, release, event, 0)
+            attempts.send(sql, reservation)
             row = sql.execute(
                 "SELECT digest FROM blocks WHERE reservation = ? AND batch = ?", (reservation, batch)
             ).fetchone()

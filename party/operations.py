@@ -16,7 +16,7 @@ async def is_claimed(ledger: Ledger, run: Run, release: plan_pb2.Release, attemp
         return await ledger.used(run.id, release.name, attempt)
     if is_weights(release):  # charged before it is trained
         return await ledger.claimed(run.id, release.name)
-    return await ledger.reserved(run.id, release.name) or bool(await ledger.attempted(run.id, release.name))
+    return await ledger.sent(run.id, release.name)
 
 
 def check_step(run: Run, release: plan_pb2.Release, attempt: int) -> None:

@@ -170,8 +170,8 @@ class Sums:
                 holders = self._holders.get((run.id, release.name, attempt), holders)
             verify = await asyncio.to_thread(self._verifier, run)
             await asyncio.to_thread(check_disclaimers, context, holders, Disclaimers.decode(request.message), verify)
-            await self._ledger.refund(run.id, release.name, attempt)
-            log.info("took back the charge of %s", context.title, extra={"event": "refunded"} | what)
+            if await self._ledger.refund(run.id, release.name, attempt):
+                log.info("took back the charge of %s", context.title, extra={"event": "refunded"} | what)
         return b""
 
     async def _context(self, run: Run, release: plan_pb2.Release, attempt: int) -> Context:
@@ -276,15 +276,8 @@ class Sums:
             counts = await self._answers.clean(run, release, context.attempt)
             self._answers.limits.check_block(request.rows_at_once, counts.shape[1])
             await self._answers.limits.pace(counts.shape[0])
-            charged, paid = await self._ledger.attempted(run.id, release.name), times(release, run.terms)
-            if context.attempt not in charged and len(charged) >= paid:
-                often = "1 attempt" if paid == 1 else f"{paid} attempts"
-                raise Refusal(
-                    Reason.BUDGET,
-                    f"the plan pays for {often} at {release.name}, and {'it is' if paid == 1 else 'all are'} charged.",
-                )
-            key = await self._ledger.reserve(
-                run.id, release.name, event_of(release), attempt=context.attempt, masked=True
+            key = await self._ledger.mask(
+                run.id, release.name, event_of(release), context.attempt, most=times(release, run.terms)
             )
             session.rows_at_once = request.rows_at_once
             noisy = vector(run, release, counts, self._identity.name, key, request.rows_at_once)

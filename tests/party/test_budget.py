@@ -162,7 +162,7 @@ async def test_a_refunded_attempt_is_shown_at_no_cost(home, party_file, capsys):
     ledger = await Ledger.open(home, "north", **CAP)
     await ledger.join("one", b"p" * 32, [])
     for attempt in (0, 1):
-        await ledger.reserve("one", "counts", EVENT, attempt=attempt, masked=True)
+        await ledger.mask("one", "counts", EVENT, attempt)
     await ledger.disclaim("one", "counts", 0)
     await ledger.refund("one", "counts", 0)
     await ledger.close()

@@ -1,8 +1,10 @@
 """The ledger: on disk before it says so, charged once, never past the cap, and rows never noised twice."""
 
 import asyncio
+import contextlib
 import os
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -79,8 +81,8 @@ async def test_a_run_that_may_charge_a_release_twice_must_be_able_to_pay_twice(o
 
 async def test_shares_of_an_attempt_are_revealed_to_one_list_of_survivors_also_after_a_restart(opened):
     ledger = await joined(opened)
-    await ledger.reserve("run", "counts", EVENT)
-    await ledger.reserve("run", "counts", EVENT, attempt=1)
+    await ledger.mask("run", "counts", EVENT, 0)
+    await ledger.mask("run", "counts", EVENT, 1)
     await ledger.reveal("run", "counts", 0, b"one" * 8)
     await ledger.reveal("run", "counts", 0, b"one" * 8)
     await ledger.close()
@@ -90,17 +92,19 @@ async def test_shares_of_an_attempt_are_revealed_to_one_list_of_survivors_also_a
     await ledger.reveal("run", "counts", 1, b"two" * 8)
 
 
-async def test_nothing_is_revealed_of_an_attempt_that_was_never_charged_or_has_ended(opened):
+async def test_nothing_is_revealed_of_an_attempt_that_masked_nothing_or_has_ended(opened):
     ledger = await joined(opened)
     assert (await refused(ledger.reveal("run", "counts", 0, b"l" * 32))).reason == Reason.NOT_JOINED
     await ledger.reserve("run", "counts", EVENT)
+    assert (await refused(ledger.reveal("run", "counts", 0, b"l" * 32))).reason == Reason.NOT_JOINED
+    await ledger.mask("run", "counts", EVENT, 0)
     await ledger.leave("run")
     assert (await refused(ledger.reveal("run", "counts", 0, b"l" * 32))).reason == Reason.NOT_JOINED
 
 
 async def test_what_is_disclaimed_is_never_revealed_also_after_a_restart(opened):
     ledger = await joined(opened)
-    await ledger.reserve("run", "counts", EVENT, masked=True)
+    await ledger.mask("run", "counts", EVENT, 0)
     await ledger.disclaim("run", "counts", 0)
     await ledger.disclaim("run", "counts", 0)
     await ledger.disclaim("run", "counts", 1)  # shares come before the charge
@@ -116,7 +120,7 @@ async def test_what_is_disclaimed_is_never_revealed_also_after_a_restart(opened)
 
 async def test_what_was_revealed_is_never_disclaimed_or_refunded_also_after_a_restart(opened):
     ledger = await joined(opened)
-    await ledger.reserve("run", "counts", EVENT, masked=True)
+    await ledger.mask("run", "counts", EVENT, 0)
     await ledger.reveal("run", "counts", 0, b"l" * 32)
     for _ in range(2):
         for asked in (ledger.disclaim, ledger.refund):
@@ -129,7 +133,7 @@ async def test_what_was_revealed_is_never_disclaimed_or_refunded_also_after_a_re
 
 async def test_a_refunded_attempt_costs_nothing_and_is_used_for_ever(opened, tmp_path):
     ledger = await joined(opened, epsilon=6.0)
-    await ledger.reserve("run", "counts", EVENT, masked=True)
+    await ledger.mask("run", "counts", EVENT, 0)
     assert (await refused(ledger.refund("run", "counts", 0))).reason == Reason.SECURE_SUM  # not disclaimed
     assert (await refused(ledger.reserve("run", "counts", EVENT, attempt=1))).reason == Reason.BUDGET
     await ledger.disclaim("run", "counts", 0)
@@ -139,10 +143,10 @@ async def test_a_refunded_attempt_costs_nothing_and_is_used_for_ever(opened, tmp
     ledger = await opened(epsilon=6.0)
     assert (await ledger.budget()).spent == 0
     assert await ledger.attempted("run", "counts") == await ledger.charged("run") == ()
-    assert (await refused(ledger.reserve("run", "counts", EVENT, masked=True))).reason == Reason.SECURE_SUM
+    assert (await refused(ledger.mask("run", "counts", EVENT, 0))).reason == Reason.SECURE_SUM
     assert await ledger.used("run", "counts", 0)
     await ledger.join("run", PLAN, [("counts", EVENT)])
-    await ledger.reserve("run", "counts", EVENT, attempt=1, masked=True)
+    await ledger.mask("run", "counts", EVENT, 1)
     assert [(attempt, event) for _, attempt, event in await ledger.charged("run")] == [(1, EVENT)]
     kept = read_account(tmp_path / "ledger.sqlite", "north").reservations
     assert [(each.attempt, each.stands) for each in kept] == [(0, False), (1, True)]
@@ -150,12 +154,167 @@ async def test_a_refunded_attempt_costs_nothing_and_is_used_for_ever(opened, tmp
 
 async def test_a_charge_for_anything_but_a_masked_vector_is_never_taken_back(opened):
     ledger = await joined(opened)
-    await ledger.reserve("run", "counts", EVENT)
-    await ledger.reserve("run", "counts", EVENT, masked=True)
+    await ledger.claim("run", "counts", EVENT, 0, b"d", (0, 5))
+    await ledger.mask("run", "counts", EVENT, 0)
     await ledger.disclaim("run", "counts", 0)
     refusal = await refused(ledger.refund("run", "counts", 0))
     assert (refusal.reason, "for a masked vector alone" in refusal.sentence) == (Reason.SECURE_SUM, True)
     assert await ledger.attempted("run", "counts") == (0,)
+
+
+async def charges(ledger):
+    return [(attempt, event) for _, attempt, event in await ledger.charged("run")]
+
+
+@pytest.mark.parametrize("attempt", [0, 1, 7])
+async def test_a_masked_vector_takes_over_what_was_charged_before_the_training(opened, attempt):
+    ledger = await joined(opened)
+    key = await ledger.reserve("run", "counts", EVENT)
+    assert not await ledger.sent("run", "counts")
+    for _ in range(2):
+        assert await ledger.mask("run", "counts", EVENT, attempt) == key
+        assert await charges(ledger) == [(attempt, EVENT)]
+        assert await ledger.sent("run", "counts")
+        await ledger.close()
+        ledger = await opened()
+    await ledger.disclaim("run", "counts", attempt)
+    assert await ledger.refund("run", "counts", attempt)
+    assert await charges(ledger) == []
+
+
+async def test_a_masked_vector_is_charged_anew_where_every_charge_of_the_release_has_sent_something(opened):
+    ledger = await joined(opened)
+    await ledger.reserve("run", "counts", EVENT)
+    first = await ledger.mask("run", "counts", EVENT, 0)
+    second = await ledger.mask("run", "counts", EVENT, 1)
+    assert first != second
+    assert await charges(ledger) == [(0, EVENT), (1, EVENT)]
+    await ledger.disclaim("run", "counts", 1)
+    assert await ledger.refund("run", "counts", 1)
+    await ledger.mask("run", "counts", EVENT, 2)
+    assert await charges(ledger) == [(0, EVENT), (2, EVENT)]
+
+
+async def test_a_masked_vector_takes_over_its_own_attempt_s_charge_before_another_s(opened):
+    ledger = await joined(opened)
+    keys = [await ledger.reserve("run", "counts", EVENT, attempt=attempt) for attempt in (0, 1)]
+    assert await ledger.mask("run", "counts", EVENT, 1) == keys[1]
+    assert await ledger.mask("run", "counts", EVENT, 2) == keys[0]
+    assert await charges(ledger) == [(2, EVENT), (1, EVENT)]
+
+
+async def test_rows_that_were_claimed_keep_their_charge_to_themselves(opened):
+    ledger = await joined(opened)
+    await ledger.reserve("run", "counts", EVENT)
+    await ledger.claim("run", "counts", EVENT, 0, b"d", (0, 5))
+    assert await ledger.sent("run", "counts")
+    assert not await ledger.move("run", "counts", 0, 1)
+    await ledger.mask("run", "counts", EVENT, 1)
+    assert await charges(ledger) == [(0, EVENT), (1, EVENT)]
+
+
+async def test_masked_vectors_stop_where_the_plan_no_longer_pays(opened):
+    ledger = await joined(opened)
+    await ledger.reserve("run", "counts", EVENT)
+    await ledger.mask("run", "counts", EVENT, 3, most=1)
+    await ledger.mask("run", "counts", EVENT, 3, most=1)
+    refusal = await refused(ledger.mask("run", "counts", EVENT, 4, most=1))
+    assert (refusal.reason, "pays for 1 attempt at counts" in refusal.sentence) == (Reason.BUDGET, True)
+    await ledger.mask("run", "counts", EVENT, 4, most=2)
+
+
+async def test_a_masked_vector_is_refused_as_a_reservation_is_and_takes_nothing_over(opened):
+    ledger = await joined(opened, epsilon=6.0)
+    assert (await refused(ledger.mask("stranger", "counts", EVENT, 0))).reason == Reason.NOT_JOINED
+    await ledger.reserve("run", "counts", EVENT)
+    await ledger.disclaim("run", "counts", 1)
+    assert (await refused(ledger.mask("run", "counts", EVENT, 1))).reason == Reason.SECURE_SUM
+    assert await charges(ledger) == [(0, EVENT)]
+    await ledger.mask("run", "counts", EVENT, 2)
+    assert (await refused(ledger.mask("run", "counts", EVENT, 3))).reason == Reason.BUDGET
+    await ledger.leave("run")
+    assert (await refused(ledger.mask("run", "counts", EVENT, 2))).reason == Reason.NOT_JOINED
+
+
+async def test_a_charge_of_a_run_that_ended_is_not_taken_over(opened):
+    ledger = await joined(opened)
+    await ledger.reserve("run", "counts", EVENT)
+    await ledger.leave("run")
+    assert (await refused(ledger.mask("run", "counts", EVENT, 1))).reason == Reason.NOT_JOINED
+    assert not await ledger.move("run", "counts", 0, 1)
+    assert await charges(ledger) == [(0, EVENT)]
+
+
+async def test_an_unsent_charge_goes_over_to_another_attempt(opened):
+    ledger = await joined(opened)
+    assert not await ledger.move("run", "counts", 0, 1)
+    key = await ledger.reserve("run", "counts", EVENT)
+    await ledger.disclaim("run", "counts", 0)  # it sent nothing, and never will
+    assert not await ledger.refund("run", "counts", 0), "the text was opened for it"
+    assert await ledger.move("run", "counts", 0, 1)
+    assert not await ledger.move("run", "counts", 0, 1)
+    await ledger.close()
+    ledger = await opened()
+    assert await charges(ledger) == [(1, EVENT)]
+    assert await ledger.reserve("run", "counts", EVENT, attempt=1) == key
+    await ledger.reserve("run", "counts", EVENT, attempt=2)
+    assert not await ledger.move("run", "counts", 1, 2), "attempt 2 has a charge of its own"
+    await ledger.disclaim("run", "counts", 3)
+    assert not await ledger.move("run", "counts", 1, 3)
+    await ledger.mask("run", "counts", EVENT, 1)
+    assert not await ledger.move("run", "counts", 1, 4)
+
+
+async def test_an_attempt_that_sent_nothing_may_begin_again_also_after_its_charge(opened):
+    ledger = await joined(opened)
+    await ledger.reserve("run", "counts", EVENT)
+    assert not await ledger.used("run", "counts", 0)
+    await ledger.mask("run", "counts", EVENT, 0)
+    assert await ledger.used("run", "counts", 0)
+
+
+async def test_a_charge_from_before_it_was_known_what_left_is_never_taken_over(opened, tmp_path):
+    ledger = await joined(opened)
+    await ledger.reserve("run", "counts", EVENT)
+    await ledger.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)) as sql:
+        sql.execute("ALTER TABLE reservations DROP COLUMN unsent")
+        sql.execute("PRAGMA user_version = 4")
+    ledger = await opened()
+    assert await ledger.used("run", "counts", 0)
+    assert not await ledger.move("run", "counts", 0, 1)
+    await ledger.mask("run", "counts", EVENT, 1)
+    assert await charges(ledger) == [(0, EVENT), (1, EVENT)]
+
+
+KILLED_IN = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from dp_accounting import GaussianDpEvent
+from party import attempts
+from party.ledger import Ledger
+async def main():
+    ledger = await Ledger.open(Path(sys.argv[1]), "north", epsilon=20.0, delta=1e-6, simulation=False)
+    take_over = attempts.take_over
+    def dies(*given):
+        take_over(*given)
+        os.kill(os.getpid(), signal.SIGKILL)
+    attempts.take_over = dies
+    await ledger.mask("run", "counts", GaussianDpEvent(1.0), 1)
+asyncio.run(main())
+"""
+
+
+async def test_a_kill_within_a_take_over_leaves_the_charge_as_it_was(opened, tmp_path):
+    ledger = await joined(opened)
+    key = await ledger.reserve("run", "counts", EVENT)
+    await ledger.close()
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(KILLED_IN), str(tmp_path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    ledger = await opened()
+    assert (await charges(ledger), await ledger.sent("run", "counts")) == ([(0, EVENT)], False)
+    assert await ledger.mask("run", "counts", EVENT, 1) == key
+    assert await charges(ledger) == [(1, EVENT)]
 
 
 async def test_past_the_cap_it_refuses_and_says_what_is_left(opened):

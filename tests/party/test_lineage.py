@@ -284,7 +284,7 @@ async def test_a_ledger_from_before_refunds_is_read_whole_and_what_it_charged_st
     with contextlib.closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as sql:
         sql.executescript(
             "ALTER TABLE reservations DROP COLUMN masked; ALTER TABLE reservations DROP COLUMN refunded_at; "
-            "DROP TABLE disclaimed; PRAGMA user_version = 3"
+            "ALTER TABLE reservations DROP COLUMN unsent; DROP TABLE disclaimed; PRAGMA user_version = 3"
         )
     assert archive.statement("north") == before
     assert (before.documents, before.account.uncounted) == (20, False)
