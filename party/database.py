@@ -71,14 +71,22 @@ _STEPS: Final = (
     """
     ALTER TABLE reservations ADD COLUMN unsent INTEGER NOT NULL DEFAULT 0
     """,
+    # What an account's cap is about; NULL for one from before that was kept. `blank`: answered without text.
+    """
+    ALTER TABLE accounts ADD COLUMN unit TEXT;
+    ALTER TABLE accounts ADD COLUMN relation TEXT;
+    ALTER TABLE runs ADD COLUMN blank INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE reservations ADD COLUMN blank INTEGER NOT NULL DEFAULT 0
+    """,
 )
 VERSION: Final = len(_STEPS)
 """`PRAGMA user_version` of a ledger that is up to date."""
 
 COUNTING_UNITS: Final = 2
 REFUNDING: Final = 4
-"""The versions from which a ledger counts units, and can take a charge back: what is read from an older one lacks it.
-"""
+PROTECTING: Final = 6
+"""The versions from which a ledger counts units, can take a charge back, and says what its accounts protect: what is
+read from an older one lacks it."""
 
 
 def connect(path: Path) -> sqlite3.Connection:

@@ -33,6 +33,7 @@ from party.limits import Limits, Quieter
 from party.metrics import Metrics, MetricsServer
 from party.operations import check_step, is_claimed, paid_before
 from party.policy import admit, admit_peers, affordable, event_of
+from party.protection import admit_unit, of_policy
 from party.runs import NAME, Operation, Run, Runs, check_run_id, private_folder, remove_parts
 from party.serving import MORE_CALLS, SERVER_OPTIONS, AsTheyCome, check_free, listen, no_port, own_identity
 from party.steps import is_step, number_of, whole_of
@@ -188,6 +189,7 @@ class Node(party_pb2_grpc.PartyServicer):
         terms = request.plan.terms
         await asyncio.to_thread(admit, terms, self.config)
         admit_peers(request.peers, terms, self.config)
+        admit_unit(terms, self.config)
         run_id = request.run.run_id
         wanted = affordable(terms)
         if request.check_only:
@@ -458,7 +460,7 @@ class Node(party_pb2_grpc.PartyServicer):
         A step whose process read the shard for an earlier one reads nothing, and leaves no census: that of the earlier
         one was taken, or else its process is no more.
 
-        Raises `Refusal` like `Training.run`, and BUDGET or POLICY where the account shares records with others and
+        Raises `Refusal` like `Training.run`, and BUDGET where the account shares records with others and
         their charges leave too little for this run.
         """
         await training.run(job, self._turn, party=self.name, frank=self.config.policy.simulation)
@@ -469,7 +471,8 @@ class Node(party_pb2_grpc.PartyServicer):
             known = ", ".join(shared)
             log.warning("%s shares records with accounts that were charged here: %s", self.config.lineage, known)
             await self._count()
-        await self._ledger.afford(run.id, list(dict(affordable(run.terms)).items()))
+        if not await self._ledger.afford(run.id, affordable(run.terms), release=training.release):
+            raise Refusal(Reason.BUDGET, "the ledger cannot pay for this run.")
 
     async def _paid(self, run: Run, job: Job, release: plan_pb2.Release) -> Job:
         """The job with the noise key of a private training, whose event is in the ledger when this returns.
@@ -590,7 +593,12 @@ async def start(
 async def _started(config: PartyConfig, home: Path, identity: Identity, token: str, training_log: Path | None) -> Node:
     policy = config.policy
     ledger = await Ledger.open(
-        home, config.lineage, epsilon=policy.epsilon, delta=policy.delta, simulation=policy.simulation
+        home,
+        config.lineage,
+        epsilon=policy.epsilon,
+        delta=policy.delta,
+        simulation=policy.simulation,
+        protection=of_policy(policy),
     )
     try:
         remove_parts(home)
