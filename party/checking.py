@@ -281,7 +281,7 @@ def _policy(config: PartyConfig) -> Line:
             "policy", "simulation = true admits noise that protects nobody: right only if this text is public"
         )
     rules = [
-        f"epsilon {policy.epsilon:g} and delta {policy.delta:g} for the life of the data",
+        f"epsilon {policy.epsilon:g} and delta {policy.delta:g} for {of_policy(policy)}, for the life of the data",
         f"recipes {', '.join(policy.recipes)}",
         f"minimum_parties {policy.minimum_parties}",
     ]

@@ -244,7 +244,7 @@ class Ledger:
         wanted: as at `join`, so that charges to come count. False once is False for ever after for this run: what it is
         asked from then on is answered without text, noise alone, so that nobody outside is told whose records are
         whose. The log and `party budget` tell it here. release: the one that is being made; what it was charged, and
-        nothing has left under yet, then costs the other accounts nothing.
+        nothing has left under yet, then costs the other accounts nothing, and has to be made without text.
         """
         return await self._write(lambda: self._afford(run, wanted, release))
 
@@ -421,12 +421,12 @@ class Ledger:
             if not opening:
                 raise over(self._own, release)
             self._go_blank(group, run)
-            blank = True
+        marked = int(blank and not opening)  # else `afford` marks it, when whoever makes it is told
         key = secrets.token_bytes(NOISE_KEY_BYTES)
         cursor = self._connection.execute(
             "INSERT INTO reservations (account, run, release, attempt, event, noise_key, reserved_at, unsent, blank) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?)",
-            (self._own.id, run, release, attempt, json.dumps(events.to_json(event)), key, time.time(), int(blank)),
+            (self._own.id, run, release, attempt, json.dumps(events.to_json(event)), key, time.time(), marked),
         )
         assert cursor.lastrowid is not None
         return cursor.lastrowid, key

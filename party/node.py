@@ -464,13 +464,10 @@ class Node(party_pb2_grpc.PartyServicer):
         their charges leave too little for this run.
         """
         await training.run(job, self._turn, party=self.name, frank=self.config.policy.simulation)
-        if job.stays and not Path(job.census).exists():
-            return
-        shared = await self._ledger.record(Path(job.census))
-        if shared:
+        read = not job.stays or Path(job.census).exists()
+        if read and (shared := await self._ledger.record(Path(job.census))):
             known = ", ".join(shared)
             log.warning("%s shares records with accounts that were charged here: %s", self.config.lineage, known)
-            await self._count()
         if not await self._ledger.afford(run.id, affordable(run.terms), release=training.release):
             raise Refusal(Reason.BUDGET, "the ledger cannot pay for this run.")
 

@@ -195,6 +195,7 @@ async def test_without_text_a_run_goes_on_as_if_nothing_were_shared(archive):
         assert await ledger.charged("run") == (("counts", 0, EVENT), ("counts", 1, EVENT))
         await ledger.reserve("other", "counts", EVENT)
         assert await ledger.blank("other"), "found when it was charged, before any text was opened"
+        assert not await ledger.afford("other", wanted, release="counts")
     finally:
         await ledger.close()
     assert archive.spent("north") == spent_by(3)
