@@ -12,18 +12,16 @@ import os
 import secrets
 import sqlite3
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
-from dp_accounting import DpEvent, SelfComposedDpEvent
+from dp_accounting import DpEvent
 
 from aggregation import events
-from party import attempts
+from party import attempts, paying
 from party.accounts import (
     DOCUMENT,
     JoinedRun,
@@ -31,12 +29,11 @@ from party.accounts import (
     end_run,
     every,
     joined_runs,
-    note,
     reservations,
     take_up,
 )
 from party.database import FILE, connect, lock_folder, transaction
-from party.lineages import Budget, Group, budget_of, events_of, group_of, over, own_events, record_units
+from party.lineages import Budget, Group, budget_of, record_units
 from party.protection import Protection
 from protos.refusal import Reason, Refusal
 
@@ -124,7 +121,7 @@ class Ledger:
 
     async def can_pay(self, wanted: Sequence[tuple[str, DpEvent]]) -> None:
         """Return when a run of these releases could join now. Writes nothing. Raises `Refusal` (BUDGET)."""
-        await self._write(lambda: self._check_join(self._group(), "", wanted))
+        await self._write(lambda: paying.check_join(self._connection, self._own, "", wanted))
 
     async def leave(self, run: str) -> None:
         """End a run: its noise keys are erased, its charges stay. Idempotent; an unknown run is not an error."""
@@ -246,11 +243,11 @@ class Ledger:
         whose. The log and `party budget` tell it here. release: the one that is being made; what it was charged, and
         nothing has left under yet, then costs the other accounts nothing, and has to be made without text.
         """
-        return await self._write(lambda: self._afford(run, wanted, release))
+        return await self._write(lambda: self._within(paying.afford, self._own, run, wanted, release))
 
     async def blank(self, run: str) -> bool:
         """Whether a run answers without text, noise alone, since `afford` or `reserve` found that it must."""
-        return await self._write(lambda: self._blank(run))
+        return await self._write(lambda: paying.is_blank(self._connection, run))
 
     async def charged(self, run: str) -> tuple[tuple[str, int, DpEvent], ...]:
         """What this account is charged for a run: release, attempt, event, in order, without what was refunded."""
@@ -297,34 +294,6 @@ class Ledger:
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return found
 
-    def _afford(self, run: str, wanted: Sequence[tuple[str, DpEvent]], release: str) -> bool:
-        with transaction(self._connection) as sql:
-            if not self._blank(run):
-                group = self._group()
-                if not group.others or self._fits(group, events_of(sql, group), run, wanted):
-                    return True
-                self._go_blank(group, run)
-            sql.execute(
-                "UPDATE reservations SET blank = 1 WHERE run = ? AND release = ? AND account = ? AND unsent",
-                (run, release, self._own.id),
-            )
-            return False
-
-    def _blank(self, run: str) -> bool:
-        row = self._connection.execute("SELECT blank FROM runs WHERE id = ?", (run,)).fetchone()
-        return row is not None and bool(row[0])
-
-    def _go_blank(self, group: Group, run: str) -> None:
-        """Answer a run without text from now on, and tell the administrator why. Inside a transaction."""
-        self._connection.execute("UPDATE runs SET blank = 1 WHERE id = ?", (run,))
-        shared = ", ".join(each.lineage for each in group.others)
-        why = group.hindered or "together they leave too little for it"
-        note(
-            self._connection,
-            self._own.lineage,
-            f"run {run} is answered without text, noise alone: this account shares records with {shared}, and {why}",
-        )
-
     def _join(self, run: str, plan_hash: bytes, wanted: Sequence[tuple[str, DpEvent]]) -> None:
         with transaction(self._connection) as sql:
             row = sql.execute(
@@ -336,31 +305,12 @@ class Ledger:
                 raise Refusal(Reason.CONFLICT, f"run {run} is bound to another plan here; start a new run.")
             if row is not None and not row[2]:
                 raise Refusal(Reason.CONFLICT, f"run {run} is charged to another account here; start a new run.")
-            self._check_join(self._group() if row is None else Group(self._own), run, wanted)
+            (paying.check_join if row is None else paying.check_join_again)(sql, self._own, run, wanted)
             if row is None:
                 sql.execute(
                     "INSERT INTO runs (id, plan_hash, joined_at, account) VALUES (?, ?, ?, ?)",
                     (run, plan_hash, time.time(), self._own.number),
                 )
-
-    def _check_join(self, group: Group, run: str, wanted: Sequence[tuple[str, DpEvent]]) -> None:
-        """Raises `Refusal` (BUDGET), in the same words whether it is the account's own charges that are in the way."""
-        if not self._fits(group, events_of(self._connection, group), run, wanted):
-            raise over(self._own, "this plan")
-
-    def _fits(self, group: Group, spent: list[DpEvent], run: str, wanted: Sequence[tuple[str, DpEvent]]) -> bool:
-        """Whether a run's releases that are not charged yet may follow what a group has spent."""
-        paid = Counter({release: len(attempts.attempted(self._connection, run, release)) for release, _ in wanted})
-        left: list[tuple[str, DpEvent]] = []
-        for release, event in wanted:
-            if paid[release]:
-                paid[release] -= 1
-            else:
-                left.append((release, event))
-        for event, alike in groupby(left, key=lambda each: each[1]):  # hundreds of steps cost the same
-            count = len(list(alike))
-            spent.append(event if count == 1 else SelfComposedDpEvent(event, count))
-        return group.holds(spent)
 
     def _leave(self, run: str) -> None:
         end_run(self._connection, run)
@@ -368,9 +318,6 @@ class Ledger:
     def _ownership(self) -> tuple[int, bool]:
         """The parameters of `_OWN`."""
         return self._own.number, self._own.uncounted
-
-    def _group(self) -> Group:
-        return group_of(self._connection, self._own)
 
     def _joined(self, run: str) -> bytes | None:
         row = self._connection.execute(
@@ -402,8 +349,7 @@ class Ledger:
     ) -> tuple[int, bytes]:
         """Id and noise key of the reservation, made if it is not there. Inside a transaction.
 
-        opening: before text is opened for it, so that it can still be answered without. Else what leaves is made
-        already: of text, unless all that the release was charged before was blank.
+        opening: before text is opened for it (`party.paying.check_charge`).
         """
         attempts.check_going(self._connection, run, release, attempt)
         row = attempts.reservation(self._connection, run, release, attempt)
@@ -413,20 +359,12 @@ class Ledger:
             return row[0], row[1]
         if self._joined(run) is None:
             raise Refusal(Reason.NOT_JOINED, f"run {run} is not joined here.")
-        if not self._own.filter.admits(own_events(self._connection, self._own), event):
-            raise over(self._own, release)
-        blank = self._blank(run) if opening else attempts.all_blank(self._connection, run, release)
-        group = self._group()
-        if not blank and group.others and not group.admits(events_of(self._connection, group), event):
-            if not opening:
-                raise over(self._own, release)
-            self._go_blank(group, run)
-        marked = int(blank and not opening)  # else `afford` marks it, when whoever makes it is told
+        blank = paying.check_charge(self._connection, self._own, run, release, event, opening=opening)
         key = secrets.token_bytes(NOISE_KEY_BYTES)
         cursor = self._connection.execute(
             "INSERT INTO reservations (account, run, release, attempt, event, noise_key, reserved_at, unsent, blank) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?)",
-            (self._own.id, run, release, attempt, json.dumps(events.to_json(event)), key, time.time(), marked),
+            (self._own.id, run, release, attempt, json.dumps(events.to_json(event)), key, time.time(), int(blank)),
         )
         assert cursor.lastrowid is not None
         return cursor.lastrowid, key
