@@ -389,6 +389,8 @@ def party_tables(plan: Plan, releases: Sequence[Release] = ()) -> dict[str, dict
     policy = {
         "epsilon": _cap(plan, releases),
         "delta": plan.privacy.delta,
+        "unit": plan.privacy.unit,
+        "record": plan.privacy.record,
         "recipes": [plan.run.recipe],
         "simulation": True,
         "clear_votes": True,

@@ -49,6 +49,14 @@ def sent(sql: sqlite3.Connection, run: str, release: str) -> bool:
     return bool(row[0])
 
 
+def all_blank(sql: sqlite3.Connection, run: str, release: str) -> bool:
+    """Whether a release was charged before, and each time for what is made without text."""
+    row = sql.execute(
+        "SELECT COUNT(*) > 0 AND MIN(blank) FROM reservations WHERE run = ? AND release = ?", (run, release)
+    ).fetchone()
+    return bool(row[0])
+
+
 def send(sql: sqlite3.Connection, reserved: int) -> None:
     """Note that something leaves under a reservation from now on, other than a masked vector. Idempotent."""
     sql.execute("UPDATE reservations SET unsent = 0 WHERE id = ? AND unsent", (reserved,))

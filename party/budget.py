@@ -36,13 +36,16 @@ class Inherited:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One account in full. documents: how many different ones it was charged for."""
+    """One account in full. documents: how many different ones it was charged for. hindered: why nothing can be paid for
+    with its records, whatever is left.
+    """
 
     account: Opened
     documents: int
     budget: Budget
     runs: tuple[RunCost, ...]
     inherited: tuple[Inherited, ...]
+    hindered: str
     log: tuple[Noted, ...]
 
 
@@ -72,9 +75,10 @@ def statements(home: Path, lineage: str | None = None) -> tuple[Statement, ...]:
                     budget=budget_of(sql, group),
                     runs=tuple(_cost(run, charged, own.delta) for run in runs if _of(run, charged)),
                     inherited=tuple(
-                        Inherited(each, sum(charge.stands for charge in reservations(sql, each.id)))
+                        Inherited(each, sum(each_.stands and not each_.blank for each_ in reservations(sql, each.id)))
                         for each in group.others
                     ),
+                    hindered=group.hindered,
                     log=noted(sql, [own.lineage]),
                 )
             )
@@ -91,13 +95,21 @@ def to_json(statement: Statement) -> dict[str, Any]:
         "simulation": account.simulation,
         "documents": None if account.uncounted else statement.documents,
         "delta": account.delta,
+        "unit": None if account.protection is None else account.protection.unit,
+        "relation": None if account.protection is None else account.protection.relation,
         "cap": budget.cap,
         "spent": _finite(budget.spent),
         "left": budget.left,
         "order": account.filter.order,
+        "hindered": statement.hindered or None,
         "runs": [_run_to_json(each) for each in statement.runs],
         "inherited": [
-            {"account": each.account.lineage, "id": each.account.id, "releases": each.charges}
+            {
+                "account": each.account.lineage,
+                "id": each.account.id,
+                "unit": None if each.account.protection is None else each.account.protection.unit,
+                "releases": each.charges,
+            }
             for each in statement.inherited
         ],
         "log": [{"at": each.at, "what": each.what, "by": each.by} for each in statement.log],
@@ -115,7 +127,7 @@ def shown(statement: Statement) -> list[tuple[str, str]]:
         ("id", account.id),
         (
             "spent",
-            f"epsilon {budget.spent:.2f} of {budget.cap:.2f} (delta {account.delta:g}) in {runs} "
+            f"epsilon {budget.spent:.2f} of {budget.cap:.2f} (delta {account.delta:g}) for {account.about}, in {runs} "
             f"{'run' if runs == 1 else 'runs'}{inherited}; a release of {budget.left:.2f} is left",
         ),
     ]
@@ -127,6 +139,7 @@ def shown(statement: Statement) -> list[tuple[str, str]]:
         lines.append(("run", f"{each.run.id}   {_day(each.run.joined_at)}, {state}   {own}   {_releases(each)}"))
     for other in statement.inherited:
         why = "from before documents were counted" if other.account.uncounted else "shares records"
+        why += f", for {other.account.about}"
         lines.append(
             (
                 "inherited",
@@ -134,6 +147,8 @@ def shown(statement: Statement) -> list[tuple[str, str]]:
                 f"{'release' if other.charges == 1 else 'releases'}",
             )
         )
+    if statement.hindered:
+        lines.append(("", f"plans are refused, or answered without text: {statement.hindered}"))
     lines += [("log", f"{_minute(each.at)}   {each.what}, by {each.by}") for each in statement.log]
     return lines
 
@@ -164,6 +179,7 @@ def _run_to_json(cost: RunCost) -> dict[str, Any]:
                 "attempt": each.attempt,
                 "reserved_at": each.reserved_at,
                 "refunded_at": each.refunded_at,
+                "without_text": each.blank,
             }
             for each in cost.charged
         ],
@@ -178,6 +194,7 @@ def _how(charge: Reservation) -> str:
     """In brackets, where there is anything to say: which attempt it was, and that a refunded one costs nothing."""
     said = [f"attempt {charge.attempt + 1}"] if charge.attempt or not charge.stands else []
     said += [] if charge.stands else ["refunded, costs nothing"]
+    said += ["without text"] if charge.blank else []
     return f" ({', '.join(said)})" if said else ""
 
 

@@ -19,10 +19,11 @@ from cryptography import x509
 
 from aggregation.errors import ConclaveError
 from party.accounts import check as check_cap
-from party.accounts import find, missing
+from party.accounts import find, is_charged, missing
 from party.config import PartyConfig, ShardTable, located, read_config, split_address
 from party.database import FILE, reading
 from party.errors import PartyError
+from party.protection import of_policy
 from party.serving import check_free, own_identity
 from party.shard import source_of
 from party.traces import check_traces
@@ -232,18 +233,20 @@ def _account(config: PartyConfig, home: Path) -> Line:
                 return ok("account", "a simulation's: serving opens it")
             if own is None:
                 raise missing(sql, config.lineage, home)
-            check_cap(own, policy.epsilon, policy.delta, policy.simulation, path)
+            stated = own.protection is not None or (is_charged(sql, own) and not policy.simulation)
+            about = of_policy(policy) if stated else None  # one that was never charged takes the policy's by serving
+            check_cap(own, policy.epsilon, policy.delta, policy.simulation, path, about)
             from party.lineages import budget_of, group_of  # what prices takes a second to import
 
             budget = budget_of(sql, group_of(sql, own))
     except ConclaveError as error:
         return to_do("account", str(error))
     if not budget.left:
-        return to_do("account", f"{own.lineage}: nothing is left of epsilon {own.epsilon:g}, so every plan is refused.")
+        return to_do("account", f"{own.lineage}: nothing is left of {own.cap}, so every plan is refused.")
     return ok(
         "account",
         f"{own.lineage}: a release of epsilon {math.floor(budget.left * 1000) / 1000:g} at delta {own.delta:g} is left "
-        f"of {own.epsilon:g}",
+        f"of {own.epsilon:g} for {of_policy(policy)}",
     )
 
 
@@ -278,7 +281,7 @@ def _policy(config: PartyConfig) -> Line:
             "policy", "simulation = true admits noise that protects nobody: right only if this text is public"
         )
     rules = [
-        f"epsilon {policy.epsilon:g} and delta {policy.delta:g} for the life of the data",
+        f"epsilon {policy.epsilon:g} and delta {policy.delta:g} for {of_policy(policy)}, for the life of the data",
         f"recipes {', '.join(policy.recipes)}",
         f"minimum_parties {policy.minimum_parties}",
     ]

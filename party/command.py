@@ -154,9 +154,13 @@ def open_account(
     config: ConfigOption = Path("party.toml"),
     as_json: JsonOption = False,
 ) -> None:
-    """Open an account with the policy's cap, for the life of its data. On record, with the time and your user name."""
+    """Open an account with the policy's cap and unit, for the life of its data. On record, with time and user name.
+
+    For an account that was charged before accounts kept what they protect, it states that: all of it protected this.
+    """
     from party.accounts import open_account as opens
     from party.config import LINEAGE
+    from party.protection import of_policy
     from party.runs import private_folder
 
     settings = read_config(config)
@@ -165,14 +169,19 @@ def open_account(
         raise SettingsError(f"{name[:80]} is no name for an account. Use letters, digits, dots, _ and -, 64 at most.")
     home, policy = settings.home(config.absolute().parent), settings.policy
     private_folder(home)
-    account, new = opens(home, name, epsilon=policy.epsilon, delta=policy.delta, simulation=policy.simulation)
+    about = of_policy(policy)
+    account, new = opens(
+        home, name, epsilon=policy.epsilon, delta=policy.delta, simulation=policy.simulation, protection=about
+    )
     if as_json:
-        print(json.dumps({"account": account.lineage, "id": account.id, "opened": new}))
+        said = {"unit": about.unit, "relation": about.relation}
+        print(json.dumps({"account": account.lineage, "id": account.id, "opened": new} | said))
     elif new:
-        print(f"Account {account.lineage} is open: epsilon {account.epsilon:g} at delta {account.delta:g}, for good.")
+        print(f"Account {account.lineage} is open, for good: {account.cap}.")
+        print("A plan that protects anything else is refused.")
         print("Records that another account here was charged for bring those charges with them.")
     else:
-        print(f"Account {account.lineage} was open already. Nothing was changed; see party budget.")
+        print(f"Account {account.lineage} was open already, for {about}. See party budget.")
 
 
 @app.command()

@@ -118,8 +118,10 @@ class ShardTable(Settings):
 class PolicyTable(Settings):
     """`[policy]`: what binds every plan, whatever the plan says.
 
-    epsilon, delta: the cap for the life of this data, over all runs. declared_size: how many records the shard may be
-    said to have, public; no rate, bound or fact is ever taken from the true count.
+    epsilon, delta: the cap for the life of this data, over all runs. unit, record, relation: what that cap is about, as
+    plans say it; a plan that protects anything else is refused (`party.protection`).
+    declared_size: how many records the shard may be said to have, public; no rate, bound or fact is ever taken from the
+    true count.
     simulation: the text is not private (a trial on one machine); only then is insecure noise admitted.
     clear_votes: votes may go to the coordinator as they are, which is then trusted to draw the noise.
     minimum_noise: noise multiplier that every charged release must have at least. maximum_queries: what one plan may
@@ -130,6 +132,9 @@ class PolicyTable(Settings):
 
     epsilon: Annotated[float, Field(gt=0)]
     delta: Annotated[float, Field(gt=0, lt=1)]
+    unit: Literal["record", "user"] = "record"
+    record: Literal["document", "sentence", "pair"] = "document"
+    relation: Literal["add-or-remove"] = "add-or-remove"
     recipes: Annotated[list[str], Field(min_length=1)]
     minimum_parties: Annotated[int, Field(ge=1)] = 1
     tell: list[Literal["size-to-nearest-1000"]] = Field(default_factory=list)
@@ -270,6 +275,12 @@ class PartyConfig(Settings):
                 "plaintext = true is for a trial with text that is nobody's secret: say so with simulation = true in "
                 "[policy], or use an [identity] in place of plaintext (`party enroll`)."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _users_have_a_column(self) -> "PartyConfig":
+        if self.policy.unit == "user" and self.shard.user is None:
+            raise ValueError('[policy] unit = "user" needs [shard] user, the column that says whose a record is.')
         return self
 
     @property

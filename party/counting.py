@@ -124,7 +124,9 @@ def _units(job: Job) -> Iterator[Unit]:
         noted = None
         if job.census:
             key = bytes.fromhex(job.census_key)
-            noted = opened.enter_context(written(Path(job.census), key, job.shard_table)).note
+            noted = opened.enter_context(
+                written(Path(job.census), key, job.shard_table, job.record, by_user=job.by_user)
+            ).note
         yield from units(job.shard_table, job.record, by_user=job.by_user, cache=Path(job.cache), noted=noted)
 
 

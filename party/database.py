@@ -69,9 +69,15 @@ _STEPS: Final = (
     """,
     # `unsent`: charged before a training, and nothing of that release has left since; what was charged before may have.
     """
-    ALTER TABLE reservations ADD COLUMN unsent INTEGER NOT NULL DEFAULT 0;
-    -- What the text was opened for: the digest of a training's request. None before it was kept, and where nothing was
-    -- trained for the charge.
+    ALTER TABLE reservations ADD COLUMN unsent INTEGER NOT NULL DEFAULT 0
+    """,
+    # What an account's cap is about; NULL for one from before that was kept. `blank`: answered without text. `request`:
+    # what the text was opened for, the digest of a training's request; NULL where nothing was trained for the charge.
+    """
+    ALTER TABLE accounts ADD COLUMN unit TEXT;
+    ALTER TABLE accounts ADD COLUMN relation TEXT;
+    ALTER TABLE runs ADD COLUMN blank INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE reservations ADD COLUMN blank INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE reservations ADD COLUMN request BLOB
     """,
 )
@@ -80,8 +86,9 @@ VERSION: Final = len(_STEPS)
 
 COUNTING_UNITS: Final = 2
 REFUNDING: Final = 4
-"""The versions from which a ledger counts units, and can take a charge back: what is read from an older one lacks it.
-"""
+PROTECTING: Final = 6
+"""The versions from which a ledger counts units, can take a charge back, and says what its accounts protect: what is
+read from an older one lacks it."""
 
 
 def connect(path: Path) -> sqlite3.Connection:

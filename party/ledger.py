@@ -12,21 +12,29 @@ import os
 import secrets
 import sqlite3
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
-from dp_accounting import DpEvent, SelfComposedDpEvent
+from dp_accounting import DpEvent
 
 from aggregation import events
-from party import attempts
-from party.accounts import JoinedRun, Opened, check, end_run, ensure, every, find, joined_runs, missing, reservations
+from party import attempts, paying
+from party.accounts import (
+    DOCUMENT,
+    JoinedRun,
+    Opened,
+    end_run,
+    every,
+    joined_runs,
+    reservations,
+    take_up,
+)
 from party.database import FILE, connect, lock_folder, transaction
-from party.lineages import Budget, Group, budget_of, events_of, group_of, record_units
+from party.lineages import Budget, Group, budget_of, record_units
+from party.protection import Protection
 from protos.refusal import Reason, Refusal
 
 NOISE_KEY_BYTES: Final = 32
@@ -57,12 +65,21 @@ class Ledger:
         self._census_key: bytes
 
     @classmethod
-    async def open(cls, folder: Path, lineage: str, *, epsilon: float, delta: float, simulation: bool) -> Self:
+    async def open(
+        cls,
+        folder: Path,
+        lineage: str,
+        *,
+        epsilon: float,
+        delta: float,
+        simulation: bool,
+        protection: Protection = DOCUMENT,
+    ) -> Self:
         """Take up the lineage's account in `folder`/ledger.sqlite. In a simulation one that is not there is opened.
 
         Raises `PartyError` when another node holds the folder, when the file is no ledger, when nobody opened the
-        account (`party.accounts.open_account`), or when it was opened under another cap: a cap holds for the life of
-        the data.
+        account (`party.accounts.open_account`), when it was opened under another cap or for another unit: both hold
+        for the life of the data; and when it was charged before accounts kept their unit, and nobody has stated it.
         """
         lock = lock_folder(folder)
         writer = ThreadPoolExecutor(1, thread_name_prefix="ledger")
@@ -72,7 +89,7 @@ class Ledger:
             connection = await loop.run_in_executor(writer, connect, path)
             ledger = cls(path, writer, connection, lock)
             try:
-                await ledger._write(lambda: ledger._take_up(lineage, epsilon, delta, simulation))
+                await ledger._write(lambda: ledger._take_up(lineage, epsilon, delta, simulation, protection))
             except BaseException:
                 await ledger._write(connection.close)
                 raise
@@ -95,13 +112,16 @@ class Ledger:
     async def join(self, run: str, plan_hash: bytes, wanted: Sequence[tuple[str, DpEvent]]) -> None:
         """Bind a run id to a plan, provided the account can pay for all its releases. Spends nothing. Idempotent.
 
+        What accounts that share records were charged counts the first time, and not again: that they share any may
+        have been found in this very run, and `afford` says so to this party alone.
+
         Raises `Refusal`: CONFLICT for another plan or account under this id, NOT_JOINED for a run that ended, BUDGET.
         """
         await self._write(lambda: self._join(run, plan_hash, wanted))
 
     async def can_pay(self, wanted: Sequence[tuple[str, DpEvent]]) -> None:
-        """Return when a run of these releases could join now. Writes nothing. Raises `Refusal` (BUDGET, POLICY)."""
-        await self._write(lambda: self._check_affordable(self._group(), "", wanted))
+        """Return when a run of these releases could join now. Writes nothing. Raises `Refusal` (BUDGET)."""
+        await self._write(lambda: paying.check_join(self._connection, self._own, "", wanted))
 
     async def leave(self, run: str) -> None:
         """End a run: its noise keys are erased, its charges stay. Idempotent; an unknown run is not an error."""
@@ -127,8 +147,10 @@ class Ledger:
         something leaves. most: how many charges of the release may stand, as the plan says. request: the digest of what
         the text is opened for; nothing else may be trained under this charge. Returns the release's noise key.
 
-        Raises `Refusal`: BUDGET naming what is left, or past `most`; CONFLICT for another request; SECURE_SUM for an
-        attempt that was disclaimed; NOT_JOINED.
+        Where the account alone could pay, and cannot with those that share records with it, it is charged all the same
+        and the run answers without text from now on: ask `afford` before anything that was made of text counts.
+        Raises `Refusal`: BUDGET where the account alone cannot pay, or past `most`; CONFLICT for another request;
+        SECURE_SUM for an attempt that was disclaimed; NOT_JOINED.
         """
         return await self._write(lambda: self._reserve(run, release, event, attempt, most, request))
 
@@ -139,7 +161,8 @@ class Ledger:
         Else a new one is made. Either way it is for a masked vector alone, so that `refund` may take it back, unless
         rows were claimed under it. most: how many charges of the release may stand, as the plan says.
 
-        Raises `Refusal` as `reserve` does, and BUDGET past `most`.
+        Raises `Refusal` as `reserve` does, and BUDGET past `most` and where a new charge of a release that was made of
+        text is more than the accounts that share records can pay.
         """
         return await self._write(lambda: self._mask(run, release, event, attempt, most))
 
@@ -220,13 +243,20 @@ class Ledger:
         """
         return await self._write(lambda: self._record(counted))
 
-    async def afford(self, run: str, wanted: Callable[[], Sequence[tuple[str, DpEvent]]]) -> bool:
-        """Whether the account can still pay for a run's releases, with what it inherited. Spends nothing.
+    async def afford(self, run: str, wanted: Callable[[], Sequence[tuple[str, DpEvent]]], *, release: str = "") -> bool:
+        """Whether a run's releases may be made of text: all accounts that share records can pay. Spends nothing.
 
-        wanted: gives them, where they are looked at: an account that shares no records is not asked again, as `join`
-        did.
+        wanted: gives them as at `join`, so that charges to come count; an account that shares no records is not asked
+        again, and they are not looked at. False once is False for ever after for this run: what it is
+        asked from then on is answered without text, noise alone, so that nobody outside is told whose records are
+        whose. The log and `party budget` tell it here. release: the one that is being made; what it was charged, and
+        nothing has left under yet, then costs the other accounts nothing, and has to be made without text.
         """
-        return await self._write(lambda: self._afford(run, wanted))
+        return await self._write(lambda: self._within(paying.afford, self._own, run, wanted, release))
+
+    async def blank(self, run: str) -> bool:
+        """Whether a run answers without text, noise alone, since `afford` or `reserve` found that it must."""
+        return await self._write(lambda: paying.is_blank(self._connection, run))
 
     async def charged(self, run: str) -> tuple[tuple[str, int, DpEvent], ...]:
         """What this account is charged for a run: release, attempt, event, in order, without what was refunded."""
@@ -238,8 +268,11 @@ class Ledger:
         return await self._write(lambda: joined_runs(self._connection))
 
     async def budget(self) -> Budget:
-        """What is spent and what is left."""
-        return await self._write(self._budget)
+        """What is spent and what is left by this account's own charges, as a coordinator could add them up itself.
+
+        What accounts that share records were charged is in `party.budget.statements`, for the administrator alone.
+        """
+        return await self._write(lambda: budget_of(self._connection, Group(self._own)))
 
     async def close(self) -> None:
         """Finish what was asked for and let go of the folder. Idempotent."""
@@ -258,15 +291,9 @@ class Ledger:
         with transaction(self._connection) as sql:
             return act(sql, *given)
 
-    def _take_up(self, lineage: str, epsilon: float, delta: float, simulation: bool) -> None:
+    def _take_up(self, lineage: str, epsilon: float, delta: float, simulation: bool, protection: Protection) -> None:
         sql = self._connection
-        found = find(sql, lineage)
-        if found is None and not simulation:
-            raise missing(sql, lineage, self._path.parent)
-        if found is None:
-            found = ensure(sql, lineage, epsilon, delta, simulation, self._path)
-        check(found, epsilon, delta, simulation, self._path)
-        self._own = found
+        self._own = take_up(sql, lineage, epsilon, delta, simulation, self._path, protection)
         self._census_key = bytes(sql.execute("SELECT census_key FROM secret").fetchone()[0])
 
     def _record(self, counted: Path) -> tuple[str, ...]:
@@ -275,15 +302,6 @@ class Ledger:
         # Millions of hashes lie in the log, which would stay as large as it is now.
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return found
-
-    def _afford(self, run: str, wanted: Callable[[], Sequence[tuple[str, DpEvent]]]) -> bool:
-        group = self._group()
-        try:
-            if group.others:
-                self._check_affordable(group, run, wanted())
-        except Refusal:
-            return False
-        return True
 
     def _join(self, run: str, plan_hash: bytes, wanted: Sequence[tuple[str, DpEvent]]) -> None:
         with transaction(self._connection) as sql:
@@ -296,40 +314,19 @@ class Ledger:
                 raise Refusal(Reason.CONFLICT, f"run {run} is bound to another plan here; start a new run.")
             if row is not None and not row[2]:
                 raise Refusal(Reason.CONFLICT, f"run {run} is charged to another account here; start a new run.")
-            self._check_affordable(self._group(), run, wanted)
+            (paying.check_join if row is None else paying.check_join_again)(sql, self._own, run, wanted)
             if row is None:
                 sql.execute(
                     "INSERT INTO runs (id, plan_hash, joined_at, account) VALUES (?, ?, ?, ?)",
                     (run, plan_hash, time.time(), self._own.number),
                 )
 
-    def _check_affordable(self, group: Group, run: str, wanted: Sequence[tuple[str, DpEvent]]) -> None:
-        spent = events_of(self._connection, group)
-        paid = Counter({release: len(attempts.attempted(self._connection, run, release)) for release, _ in wanted})
-        left: list[tuple[str, DpEvent]] = []
-        for release, event in wanted:
-            if paid[release]:
-                paid[release] -= 1
-            else:
-                left.append((release, event))
-        for event, alike in groupby(left, key=lambda each: each[1]):  # hundreds of steps cost the same
-            (first, *more) = [release for release, _ in alike]
-            together = SelfComposedDpEvent(event, 1 + len(more)) if more else event
-            group.admit(spent, together, first)
-            spent.append(together)
-
     def _leave(self, run: str) -> None:
         end_run(self._connection, run)
-
-    def _budget(self) -> Budget:
-        return budget_of(self._connection, self._group())
 
     def _ownership(self) -> tuple[int, bool]:
         """The parameters of `_OWN`."""
         return self._own.number, self._own.uncounted
-
-    def _group(self) -> Group:
-        return group_of(self._connection, self._own)
 
     def _joined(self, run: str) -> bytes | None:
         row = self._connection.execute(
@@ -342,7 +339,7 @@ class Ledger:
     ) -> bytes:
         with transaction(self._connection) as sql:
             attempts.check_most(sql, run, release, attempt, most)
-            reserved, key = self._reserve_within(run, release, event, attempt)
+            reserved, key = self._reserve_within(run, release, event, attempt, opening=True)
             if request is not None:
                 attempts.open_for(sql, reserved, release, request)
             return key
@@ -356,8 +353,13 @@ class Ledger:
             attempts.take_over(sql, run, release, attempt)  # where it was made just now
             return key
 
-    def _reserve_within(self, run: str, release: str, event: DpEvent, attempt: int) -> tuple[int, bytes]:
-        """Id and noise key of the reservation, made if it is not there. Inside a transaction."""
+    def _reserve_within(
+        self, run: str, release: str, event: DpEvent, attempt: int, *, opening: bool = False
+    ) -> tuple[int, bytes]:
+        """Id and noise key of the reservation, made if it is not there. Inside a transaction.
+
+        opening: before text is opened for it (`party.paying.check_charge`).
+        """
         attempts.check_going(self._connection, run, release, attempt)
         row = attempts.reservation(self._connection, run, release, attempt)
         if row is not None:
@@ -366,13 +368,12 @@ class Ledger:
             return row[0], row[1]
         if self._joined(run) is None:
             raise Refusal(Reason.NOT_JOINED, f"run {run} is not joined here.")
-        own = Group(self._own)  # of accounts that share its records `afford` knows, and the shard is not opened then
-        own.admit(events_of(self._connection, own), event, release)
+        blank = paying.check_charge(self._connection, self._own, run, release, event, opening=opening)
         key = secrets.token_bytes(NOISE_KEY_BYTES)
         cursor = self._connection.execute(
-            "INSERT INTO reservations (account, run, release, attempt, event, noise_key, reserved_at, unsent) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, 1)",
-            (self._own.id, run, release, attempt, json.dumps(events.to_json(event)), key, time.time()),
+            "INSERT INTO reservations (account, run, release, attempt, event, noise_key, reserved_at, unsent, blank) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?)",
+            (self._own.id, run, release, attempt, json.dumps(events.to_json(event)), key, time.time(), int(blank)),
         )
         assert cursor.lastrowid is not None
         return cursor.lastrowid, key

@@ -15,7 +15,7 @@ from dp_accounting import DpEvent, get_epsilon_gaussian
 
 from aggregation.accounting import LifetimeFilter
 from party import census
-from party.accounts import Opened, charges, every, joined_runs, note
+from party.accounts import Opened, charges, every, is_charged, joined_runs, note
 from party.database import COUNTING_UNITS, version_of
 from party.errors import PartyError
 from protos.refusal import Reason, Refusal
@@ -51,23 +51,35 @@ class Group:
         """Each account's own, at the order that was fixed when it was opened."""
         return tuple(each.filter for each in (self.own, *self.others))
 
-    def admit(self, spent: Sequence[DpEvent], event: DpEvent, release: str) -> None:
-        """Return when `event` may follow what the group has spent. Raises `Refusal` (BUDGET, POLICY).
+    @cached_property
+    def hindered(self) -> str:
+        """Why no release may read the own account's records, whatever is left of the caps; else nothing.
 
-        It does not say whose charges stand in the way: that a record is in two shards is nobody's business outside.
+        Noise of a simulation may be known to anyone, so no cap can hold for a record that one has read. And charges for
+        different units do not add up (`party.protection`).
         """
-        self._keep_apart()
-        if all(each.admits(spent, event) for each in self.filters):
-            return
-        raise Refusal(
-            Reason.BUDGET,
-            f"the ledger cannot pay for {release}: of the cap of {self.own.epsilon:g}, a release of epsilon "
-            f"{math.floor(self.left(spent) * 1000) / 1000:g} at delta {self.own.delta:g} is left. "
-            "(A cap over all runs to come counts a release for somewhat more than one plan does for itself.)",
-        )
+        for each in self.others:
+            if each.simulation != self.own.simulation:
+                if not each.uncounted:
+                    return f"{each.lineage} read some of them {'in a simulation' if each.simulation else 'in earnest'}"
+            elif each.protection is None:
+                return f"nobody has stated what the charges to {each.lineage} protected"
+            elif each.protection != self.own.protection:
+                return f"{each.lineage} was charged for {each.protection}"
+        return ""
+
+    def admits(self, spent: Sequence[DpEvent], event: DpEvent) -> bool:
+        """Whether `event` may follow what the group has spent."""
+        return not self.hindered and all(each.admits(spent, event) for each in self.filters)
+
+    def holds(self, spent: Sequence[DpEvent]) -> bool:
+        """Whether what the group has spent is within every cap."""
+        return not self.hindered and all(each.spent(spent) <= each.cap for each in self.filters)
 
     def left(self, spent: Sequence[DpEvent]) -> float:
         """Epsilon at the own cap's delta of the largest single Gaussian release that every cap still admits."""
+        if self.hindered:
+            return 0.0
         tightest = min(self.filters, key=lambda each: (each.cap - each.spent(spent)) / each.order)
         divergence = tightest.cap - tightest.spent(spent)
         if not divergence > 0:
@@ -82,22 +94,25 @@ class Group:
             return float(get_epsilon_gaussian(math.sqrt(own.order / (2 * divergence)), own.delta))
         return math.inf if divergence else 0.0
 
-    def _keep_apart(self) -> None:
-        """Noise of a simulation may be known to anyone, so no cap can hold for a record that one has read."""
-        if all(each.simulation == self.own.simulation or each.uncounted for each in self.others):
-            return
-        was = "as private text" if self.own.simulation else "in a simulation, whose noise may be known to anyone"
-        raise Refusal(
-            Reason.POLICY,
-            f"records of this shard were read here before {was}. A simulation and a promise share no record.",
-            "simulation",
-        )
+
+def over(own: Opened, what: str) -> Refusal:
+    """The refusal of what an account cannot pay for: the same words whoever's charges stand in the way.
+
+    That a record is in two shards is nobody's business outside, and neither is a figure that depends on it.
+    """
+    return Refusal(
+        Reason.BUDGET,
+        f"the ledger cannot pay for {what} within this party's cap of {own.cap}; its administrator sees what is left "
+        "with party budget. (A cap over all runs to come counts a release for somewhat more than one plan does for "
+        "itself.)",
+    )
 
 
 def group_of(sql: sqlite3.Connection, own: Opened) -> Group:
-    """The accounts of the ledger that share records with `own`, through others too.
+    """The accounts of the ledger that share records with `own`, through others too, where that matters.
 
-    One that was charged before units were counted may share any with each, and is taken to.
+    Two that nobody can tell apart are taken to: one that was charged before units were counted shares with each, and
+    one of parts of documents with all of other units, whose documents were not taken apart when they were counted.
     """
     known = {each.number: each for each in every(sql)}
     linked: dict[int, set[int]] = {number: set() for number in known}
@@ -109,20 +124,37 @@ def group_of(sql: sqlite3.Connection, own: Opened) -> Group:
         new = linked[ahead.pop()] - reached
         reached |= new
         ahead += new
-    reached |= {each.number for each in known.values() if each.uncounted or own.uncounted}
+    reached |= {each.number for each in known.values() if _alike(own, each)}
     others = (known[number] for number in sorted(reached - {own.number}))
-    # A simulation that was refused private text, and was charged nothing, has shown nothing of it to anyone.
-    return Group(own, tuple(each for each in others if own.simulation or not each.simulation or _charged(sql, each)))
+    return Group(own, tuple(each for each in others if _counts(sql, own, each)))
 
 
-def _charged(sql: sqlite3.Connection, account: Opened) -> bool:
-    row = sql.execute("SELECT EXISTS (SELECT 1 FROM reservations WHERE account = ?)", (account.id,)).fetchone()
-    return bool(row[0])
+def _counts(sql: sqlite3.Connection, own: Opened, other: Opened) -> bool:
+    """Whether an account that shares records matters: one of the same kind has a cap on them, a charged one has told of
+    them, and what was read in earnest is not for a simulation. What was answered without text told nothing.
+    """
+    alike = (other.simulation, other.protection) == (own.simulation, own.protection)
+    return alike or (own.simulation and not other.simulation) or is_charged(sql, other)
+
+
+def _alike(own: Opened, other: Opened) -> bool:
+    """Whether no census could tell that two accounts share no record."""
+    if own.uncounted or other.uncounted:
+        return True
+    inside = any(each.protection is not None and each.protection.inside_documents for each in (own, other))
+    return inside and own.protection != other.protection
+
+
+def own_events(sql: sqlite3.Connection, own: Opened) -> list[DpEvent]:
+    """All that an account was charged itself, without what was taken back; it is all that is told outside."""
+    return charges(sql, own.id)
 
 
 def events_of(sql: sqlite3.Connection, group: Group) -> list[DpEvent]:
-    """All that the accounts of a group were charged, without what was taken back."""
-    return [event for account in (group.own, *group.others) for event in charges(sql, account.id)]
+    """All that the accounts of a group were charged, without what was taken back, and what others answered without
+    text."""
+    others = [event for account in group.others for event in charges(sql, account.id, blank=False)]
+    return own_events(sql, group.own) + others
 
 
 def budget_of(sql: sqlite3.Connection, group: Group) -> Budget:

@@ -19,15 +19,21 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = own = CollectorRegistry()
-        self._cap = Gauge("conclave_party_epsilon_cap", "Epsilon of the account's cap, for life.", registry=own)
+        self._cap = Gauge(
+            "conclave_party_epsilon_cap",
+            "Epsilon of the account's cap, for life and for its unit (party budget).",
+            registry=own,
+        )
         self._spent = Gauge(
             "conclave_party_epsilon_spent",
-            "Epsilon, at the cap's delta, of one Gaussian release that is worth all that was charged.",
+            "Epsilon, at the cap's delta and for its unit, of one Gaussian release that is worth all that this account "
+            "was charged itself; party budget adds what accounts that share records were charged.",
             registry=own,
         )
         self._left = Gauge(
             "conclave_party_epsilon_left",
-            "Epsilon, at the cap's delta, of the largest Gaussian release that the cap still admits.",
+            "Epsilon, at the cap's delta and for its unit, of the largest Gaussian release that the cap still admits "
+            "after this account's own charges.",
             registry=own,
         )
         self._runs = Gauge("conclave_party_runs_open", "Runs that were joined and have not ended.", registry=own)

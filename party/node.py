@@ -33,6 +33,7 @@ from party.limits import Limits, Quieter
 from party.metrics import Metrics, MetricsServer
 from party.operations import charge_of, check_step, is_claimed, training_digest
 from party.policy import admit, admit_peers, affordable, event_of, times
+from party.protection import admit_unit, of_policy
 from party.runs import NAME, Operation, Run, Runs, check_run_id, private_folder, remove_parts
 from party.serving import MORE_CALLS, SERVER_OPTIONS, AsTheyCome, check_free, listen, no_port, own_identity
 from party.steps import is_step, number_of, whole_of
@@ -188,6 +189,7 @@ class Node(party_pb2_grpc.PartyServicer):
         terms = request.plan.terms
         await asyncio.to_thread(admit, terms, self.config)
         admit_peers(request.peers, terms, self.config)
+        admit_unit(terms, self.config)
         run_id = request.run.run_id
         wanted = affordable(terms)
         if request.check_only:
@@ -489,10 +491,10 @@ class Node(party_pb2_grpc.PartyServicer):
         A step whose process read the shard for an earlier one reads nothing, and leaves no census: that of the earlier
         one was taken, or else its process is no more. Raises `Refusal` like `Training.run`.
         """
-        wanted = partial(affordable, run.terms)
-        if await self._ledger.afford(run.id, wanted):
+        may = partial(self._ledger.afford, run.id, partial(affordable, run.terms), release=charge_of(job).name)
+        if await may():
             with_text = await training.run(job, self._turn, charge, party=self.name)
-            if not with_text or (await self._noted(job) and await self._ledger.afford(run.id, wanted)):
+            if not with_text or (await self._noted(job) and await may()):
                 return
         log.error(
             "%s in run %s is trained without this party's text: accounts that share its records have nothing left to "
@@ -501,6 +503,7 @@ class Node(party_pb2_grpc.PartyServicer):
             run.id,
         )
         await training.without_text(job, self._turn, charge, party=self.name)
+        await may()  # so that what was charged now costs those accounts nothing
 
     async def _noted(self, job: Job) -> bool:
         """Whether what a job read is in the ledger now, so that something may come of it."""
@@ -515,7 +518,6 @@ class Node(party_pb2_grpc.PartyServicer):
         if shared:
             known = ", ".join(shared)
             log.warning("%s shares records with accounts that were charged here: %s", self.config.lineage, known)
-            await self._count()
         return True
 
     async def _charge(self, run: Run, operation: Operation, release: plan_pb2.Release) -> str:
@@ -643,7 +645,12 @@ async def start(
 async def _started(config: PartyConfig, home: Path, identity: Identity, token: str, training_log: Path | None) -> Node:
     policy = config.policy
     ledger = await Ledger.open(
-        home, config.lineage, epsilon=policy.epsilon, delta=policy.delta, simulation=policy.simulation
+        home,
+        config.lineage,
+        epsilon=policy.epsilon,
+        delta=policy.delta,
+        simulation=policy.simulation,
+        protection=of_policy(policy),
     )
     try:
         remove_parts(home)

@@ -49,7 +49,10 @@ def census_of(job: Job) -> Iterator[Census | None]:
     with ExitStack() as opened:
         census = None
         if job.census:
-            census = opened.enter_context(written(Path(job.census), bytes.fromhex(job.census_key), job.shard_table))
+            key = bytes.fromhex(job.census_key)
+            census = opened.enter_context(
+                written(Path(job.census), key, job.shard_table, job.record, by_user=job.by_user)
+            )
         yield census
 
 

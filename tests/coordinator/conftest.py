@@ -18,6 +18,7 @@ from party.accounts import open_account, read_account
 from party.config import check_config
 from party.job import Failure
 from party.node import start
+from party.protection import of_policy
 from party.runs import private_folder
 from party.training import Training
 from protos.certificates import key_pem, make_request, new_keys
@@ -84,7 +85,8 @@ class Here:
         if not config.policy.simulation and read_account(home / "ledger.sqlite", config.lineage) is None:
             private_folder(home)
             policy = config.policy
-            open_account(home, config.lineage, epsilon=policy.epsilon, delta=policy.delta, simulation=False)
+            cap = {"epsilon": policy.epsilon, "delta": policy.delta, "simulation": False}
+            open_account(home, config.lineage, **cap, protection=of_policy(policy))
         return await start(config, token=f"token {name}", issued=issued, base=request.base)
 
     def wait(self, coroutine):

@@ -141,7 +141,7 @@ async def test_every_party_is_looked_at_when_one_is_away(home, serve):
     [
         ({"minimum_parties": 5}, "policy minimum_parties = 5, this plan has 2"),
         ({"minimum_noise": 50.0}, "policy minimum_noise = 50; release counts"),
-        ({"epsilon": 1.0}, "the ledger cannot pay for counts"),
+        ({"epsilon": 1.0}, "the ledger cannot pay for this plan within this party's cap of epsilon 1"),
     ],
 )
 async def test_a_partys_own_rule_and_its_budget_are_told_beforehand(home, serve, policy, said):

@@ -25,6 +25,7 @@ from party.accounts import open_account, read_account
 from party.config import PartyConfig, check_config, read_config
 from party.job import Failure
 from party.node import Node, start
+from party.protection import of_policy
 from party.runs import private_folder
 from party.training import Training
 from protos import PROTOCOL_VERSION
@@ -133,7 +134,8 @@ def open_account_of(config: PartyConfig, base: Path) -> None:
     home, policy = config.home(base), config.policy
     if not policy.simulation and read_account(home / "ledger.sqlite", config.lineage) is None:
         private_folder(home)
-        open_account(home, config.lineage, epsilon=policy.epsilon, delta=policy.delta, simulation=False)
+        cap = {"epsilon": policy.epsilon, "delta": policy.delta, "simulation": False}
+        open_account(home, config.lineage, **cap, protection=of_policy(policy))
 
 
 @dataclass
@@ -454,6 +456,7 @@ def learner(
             films()
         settings = {"recipe": "dp_sgd", "releases": releases or [descent()], "epsilon": 100.0, "labelled": LABELLED}
         rules = {"simulation": True, "epsilon": 200.0, "recipes": ["dp_sgd"], "weights": True}
+        rules |= {"unit": "user"} if plan.get("unit") == plan_pb2.UNIT_USER else {}
         others = {name: self_made(name, Role.PARTY, None) for name in peers}
         caller = await opened(
             node=node,

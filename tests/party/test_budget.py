@@ -1,8 +1,10 @@
 """Accounts opened on purpose and on record, and `party budget`: what was charged, what is left, what was inherited."""
 
 import asyncio
+import contextlib
 import getpass
 import json
+import sqlite3
 
 import pytest
 from dp_accounting import GaussianDpEvent
@@ -15,6 +17,7 @@ from party.config import check_config
 from party.errors import PartyError
 from party.ledger import Ledger
 from party.node import start
+from party.protection import Protection
 
 EVENT = GaussianDpEvent(4.0)
 CAP = {"epsilon": 20.0, "delta": 1e-6, "simulation": False}
@@ -24,11 +27,13 @@ CAP = {"epsilon": 20.0, "delta": 1e-6, "simulation": False}
 def party_file(tmp_path):
     """`party_file(...)`: writes the file of party north, whose folder is `north.party`, with changes; its path."""
 
-    def writes(epsilon=20.0, simulation="false", account="north"):
+    def writes(epsilon=20.0, simulation="false", account="north", **about):
         path = tmp_path / "party.toml"
         path.write_text(
             f'name = "north"\naccount = "{account}"\nlisten = "127.0.0.1:0"\nshard = {{ source = "notes.jsonl" }}\n'
-            f'policy = {{ epsilon = {epsilon}, delta = 1e-6, recipes = ["dped"], simulation = {simulation} }}\n'
+            f'policy = {{ epsilon = {epsilon}, delta = 1e-6, recipes = ["dped"], simulation = {simulation}'
+            + "".join(f', {key} = "{value}"' for key, value in about.items())
+            + " }\n"
         )
         return str(path)
 
@@ -82,17 +87,19 @@ async def test_the_account_of_a_simulation_opens_by_itself_and_is_on_record(tmp_
     ledger = await Ledger.open(tmp_path, "north", **CAP | {"simulation": True})
     await ledger.close()
     (line,) = statements(tmp_path, "north")[0].log
-    assert line.what == "opened with epsilon 20 at delta 1e-06 for a simulation"
+    assert line.what == "opened with epsilon 20 at delta 1e-06 for a document, added or removed, a simulation"
     assert getpass.getuser() in line.by
 
 
 def test_opening_is_explicit_logged_and_done_once(party_file, tmp_path, capsys):
     path = party_file()
     assert main(["account", "open", "--config", path]) == 0
-    assert "Account north is open: epsilon 20 at delta 1e-06, for good." in said(capsys).out
+    assert "north is open, for good: epsilon 20 (delta 1e-06) for a document, added or removed." in said(capsys).out
     account = read_account(tmp_path / "north.party" / "ledger.sqlite", "north").id
     assert main(["account", "open", "--config", path, "--json"]) == 0
-    assert json.loads(said(capsys).out) == {"account": "north", "id": account, "opened": False}
+    assert json.loads(said(capsys).out) == {
+        "account": "north", "id": account, "opened": False, "unit": "document", "relation": "add-or-remove"
+    }  # fmt: skip
     assert main(["account", "open", "letters.2027", "--config", path]) == 0
     assert main(["budget", "--all", "--config", path, "--json"]) == 0
     said_ = said(capsys).out.splitlines()[-1]
@@ -100,7 +107,7 @@ def test_opening_is_explicit_logged_and_done_once(party_file, tmp_path, capsys):
     assert list(found) == ["north", "letters.2027"]
     for each in found.values():
         ((what, by),) = [(line["what"], line["by"]) for line in each["log"]]
-        assert what == "opened with epsilon 20 at delta 1e-06"
+        assert what == "opened with epsilon 20 at delta 1e-06 for a document, added or removed"
         assert getpass.getuser() in by
 
 
@@ -110,6 +117,8 @@ def test_opening_is_explicit_logged_and_done_once(party_file, tmp_path, capsys):
         ({"epsilon": 30.0}, [], 1, "A cap holds for the life of the data"),
         ({"simulation": "true"}, [], 1, "was opened for private text"),
         ({"epsilon": 0.0001}, ["other"], 1, "admits nothing"),
+        ({"record": "sentence"}, [], 1, "was opened for a document, added or removed; the policy now says a sentence"),
+        ({"unit": "user"}, ["other"], 2, "needs [shard] user"),
         ({}, ["../other"], 2, "is no name for an account"),
     ],
 )
@@ -151,7 +160,8 @@ async def test_a_budget_is_the_filters_and_each_run_has_a_price_of_its_own(home,
     shown = said(capsys).out
     account = found["id"]
     assert account in shown
-    assert f"epsilon {found['spent']:.2f} of 20.00 (delta 1e-06) in 2 runs" in shown
+    assert (found["unit"], found["relation"], found["hindered"]) == ("document", "add-or-remove", None)
+    assert f"epsilon {found['spent']:.2f} of 20.00 (delta 1e-06) for a document, added or removed, in 2 runs" in shown
     assert "votes, votes (attempt 2)" in shown
     assert "(PLD)" in shown
     assert "0 documents charged" in shown
@@ -204,3 +214,18 @@ def test_without_a_ledger_it_says_how_to_begin(party_file, tmp_path, capsys):
     assert main(["budget", "--config", party_file()]) == 1
     assert "party account open" in said(capsys).err
     assert not (tmp_path / "north.party").exists()
+
+
+async def test_what_shares_records_for_another_unit_is_told_with_what_it_was_charged_for(home, party_file, capsys):
+    open_account(home, "users", **CAP, protection=Protection("user"))
+    await charge(home, "one", [("counts", 0)], lineage="users", protection=Protection("user"))
+    with contextlib.closing(sqlite3.connect(home / "ledger.sqlite")) as sql:
+        sql.execute("INSERT INTO links VALUES (1, 2), (2, 1)")
+        sql.commit()
+    assert main(["budget", "--config", party_file()]) == 0
+    shown = said(capsys).out
+    assert "shares records, for a user, added or removed: 1 release" in shown
+    assert "answered without text: users was charged for a user, added or removed" in shown
+    assert main(["budget", "--config", party_file(), "--json"]) == 0
+    found = json.loads(said(capsys).out)
+    assert (found["left"], found["inherited"][0]["unit"]) == (0.0, "user")

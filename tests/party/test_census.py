@@ -20,6 +20,7 @@ from protos.conclave.v1 import plan_pb2
 
 KEY = b"k" * 32
 TEXTS = ("Apple bread. Cheese apple.", "cheese cheese bread", "bread apple bread", "apple")
+SENTENCES = ("Apple bread.", "Cheese apple.", *TEXTS[1:])
 COUNTS = plan_pb2.Release(
     name="counts",
     charges=1,
@@ -59,23 +60,27 @@ def taken(tmp_path):
         )
         assert attempt(job, lambda _: None) is None
         rows_ = [row for chunk in census.chunks(path) for row in chunk]
-        return {kind: {row[:-1] for row in rows_ if row[-1] == kind} for kind in (0, 1, 2)}, path
+        return {kind: {row[:-1] for row in rows_ if row[-1] == kind} for kind in range(4)}, path
 
     return takes
 
 
 @pytest.mark.parametrize(
-    ("record", "by_user"), [("document", False), ("sentence", False), ("pair", False), ("document", True)]
+    ("record", "by_user"),
+    [("document", False), ("sentence", False), ("pair", False), ("document", True), ("sentence", True)],
 )
-def test_every_document_is_in_it_by_its_text_user_and_id_whatever_the_unit(taken, record, by_user):
+def test_the_unit_is_in_it_and_all_that_contains_it(taken, record, by_user):
+    """Every document by its text, user and id, and every sentence where what is protected is part of a document."""
     found, path = taken(record=record, by_user=by_user, user="who", id="number")
+    parts = record != "document" and not by_user
     assert found == {
         census.TEXT: {hashed("text", text) for text in TEXTS},
         census.USER: {hashed("user", user) for user in ("u0", "u1")},
         census.ID: {hashed("id", f"n{number}") for number in range(4)},
+        census.SENTENCE: {hashed("sentence", sentence) for sentence in SENTENCES} if parts else set(),
     }
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert path.stat().st_size <= 17 * 12
+    assert path.stat().st_size == 17 * (12 + (5 if parts else 0))
 
 
 def test_without_such_columns_a_document_is_known_by_its_text_alone(taken):

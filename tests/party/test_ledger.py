@@ -16,6 +16,7 @@ from dp_accounting import GaussianDpEvent
 from party.accounts import open_account, read_account
 from party.errors import PartyError
 from party.ledger import Ledger
+from party.protection import Protection
 from protos.refusal import Reason, Refusal
 
 EVENT = GaussianDpEvent(1.0)
@@ -27,8 +28,8 @@ async def opened(tmp_path):
     """`await opened(...)`: a ledger below `tmp_path`, its account opened before; closed by itself."""
     ledgers = []
 
-    async def opens(lineage="north", *, epsilon=20.0, delta=1e-6, simulation=False):
-        cap = {"epsilon": epsilon, "delta": delta, "simulation": simulation}
+    async def opens(lineage="north", *, epsilon=20.0, delta=1e-6, simulation=False, unit="document"):
+        cap = {"epsilon": epsilon, "delta": delta, "simulation": simulation, "protection": Protection(unit)}
         if read_account(tmp_path / "ledger.sqlite", lineage) is None:
             open_account(tmp_path, lineage, **cap)
         ledger = await Ledger.open(tmp_path, lineage, **cap)
@@ -278,9 +279,13 @@ async def test_a_charge_from_before_it_was_known_what_left_is_never_taken_over(o
     await ledger.reserve("run", "counts", EVENT)
     await ledger.close()
     with contextlib.closing(sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)) as sql:
-        for column in ("unsent", "request"):
-            sql.execute(f"ALTER TABLE reservations DROP COLUMN {column}")
+        for table, column in [
+            ("reservations", "unsent"), ("reservations", "blank"), ("reservations", "request"), ("runs", "blank"),
+            ("accounts", "unit"), ("accounts", "relation"),
+        ]:  # fmt: skip
+            sql.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
         sql.execute("PRAGMA user_version = 4")
+    open_account(tmp_path, "north", epsilon=20.0, delta=1e-6, simulation=False)
     ledger = await opened()
     assert await ledger.used("run", "counts", 0)
     assert not await ledger.move("run", "counts", 0, 1)
@@ -338,14 +343,14 @@ async def test_a_kill_within_a_take_over_leaves_the_charge_as_it_was(opened, tmp
     assert await charges(ledger) == [(1, EVENT)]
 
 
-async def test_past_the_cap_it_refuses_and_says_what_is_left(opened):
+async def test_past_the_cap_it_refuses_and_says_what_the_cap_is_about(opened):
     ledger = await opened(epsilon=6.0)
     await ledger.join("one", PLAN, [])
     await ledger.join("two", PLAN, [])
     await ledger.reserve("one", "counts", EVENT)
     refusal = await refused(ledger.reserve("two", "counts", EVENT))
     assert refusal.reason == Reason.BUDGET
-    assert "of the cap of 6" in refusal.sentence
+    assert "cap of epsilon 6 (delta 1e-06) for a document, added or removed" in refusal.sentence
 
 
 async def test_joining_spends_nothing_but_asks_whether_it_could(opened, tmp_path):
@@ -419,7 +424,7 @@ async def test_another_lineage_is_another_account(opened):
     assert (await opened("other")).account != account
 
 
-@pytest.mark.parametrize("change", [{"epsilon": 21.0}, {"delta": 1e-5}, {"simulation": True}])
+@pytest.mark.parametrize("change", [{"epsilon": 21.0}, {"delta": 1e-5}, {"simulation": True}, {"unit": "user"}])
 async def test_a_cap_cannot_be_moved_later(opened, change):
     await (await opened()).close()
     with pytest.raises(PartyError, match="account north was opened"):
