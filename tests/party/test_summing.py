@@ -190,7 +190,8 @@ def joined(opened, terms, films, pooled, tmp_path):
         certificates = {name: each.signing.public_bytes(Encoding.DER) for name, each in identities.items()}
         labelled = plan_pb2.LabelledText(kind=plan_pb2.TEXT_KIND_SINGLE, labels=["no", "yes"])
         settings = {"parties": list(NAMES), "minimum_parties": 4, "trust": plan_pb2.TRUST_SECURE_SUM, "attempts": 2}
-        settings |= {"recipe": "privdistil", "labelled": labelled, "epsilon": 100.0, "insecure_reproducible_noise": True}
+        settings |= {"recipe": "privdistil", "labelled": labelled, "epsilon": 100.0}
+        settings |= {"insecure_reproducible_noise": True}
         whole = terms(**settings | plan)
         callers = {}
         for name in NAMES:
