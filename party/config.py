@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from learning.labelled import LabelMap, LabelMapError
+from party.recipes import RECIPES
 from protos.certificates import FINGERPRINT
 from protos.settings import Settings, SettingsError, check_settings, is_loopback, printable, read_settings
 
@@ -119,7 +120,9 @@ class PolicyTable(Settings):
     """`[policy]`: what binds every plan, whatever the plan says.
 
     epsilon, delta: the cap for the life of this data, over all runs. unit, record, relation: what that cap is about, as
-    plans say it; a plan that protects anything else is refused (`party.protection`).
+    plans say it; a plan that protects anything else is refused (`party.protection`). recipes: which plans may run;
+    `party.recipes` has what each releases and trains. trust: who may see more than sums; `party.company` says what
+    holds without it. minimum_parties: the smallest company, counted in parties that are proven (`party.company`).
     declared_size: how many records the shard may be said to have, public; no rate, bound or fact is ever taken from the
     true count.
     simulation: the text is not private (a trial on one machine); only then is insecure noise admitted.
@@ -136,6 +139,7 @@ class PolicyTable(Settings):
     record: Literal["document", "sentence", "pair"] = "document"
     relation: Literal["add-or-remove"] = "add-or-remove"
     recipes: Annotated[list[str], Field(min_length=1)]
+    trust: Literal["secure-sum", "trusted-aggregator"] | None = None
     minimum_parties: Annotated[int, Field(ge=1)] = 1
     tell: list[Literal["size-to-nearest-1000"]] = Field(default_factory=list)
     declared_size: Annotated[int, Field(ge=1)] | None = None
@@ -145,6 +149,14 @@ class PolicyTable(Settings):
     maximum_queries: Annotated[int, Field(ge=1)] | None = None
     weights: bool = False
     step_seconds: Annotated[float, Field(gt=0, le=3600)] | None = None
+
+    @field_validator("recipes")
+    @classmethod
+    def _recipes_are_known(cls, recipes: list[str]) -> list[str]:
+        odd = next((name for name in recipes if name not in RECIPES), None)
+        if odd is not None:
+            raise ValueError(f'there is no recipe "{odd}". Known here: {", ".join(sorted(RECIPES))}.')
+        return recipes
 
     @model_validator(mode="after")
     def _size_is_declared(self) -> "PolicyTable":

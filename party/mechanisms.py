@@ -60,6 +60,11 @@ def broken(what: str) -> Refusal:
     return Refusal(Reason.PLAN, f"the plan cannot be right: {what}.")
 
 
+def against(rule: str, what: str) -> Refusal:
+    """A refusal by a rule of this party's own policy."""
+    return Refusal(Reason.POLICY, f"policy {what}.", rule)
+
+
 def _mechanism_of(release: plan_pb2.Release) -> Named:
     match release.WhichOneof("mechanism"):
         case "counts":

@@ -22,6 +22,7 @@ from party.answers import Answers
 from party.artefacts import PARAMETERS, Artefacts, drop_parameters
 from party.attesting import attestation, described
 from party.checking import fits
+from party.company import admit_peers
 from party.config import SIZE_FACT, PartyConfig, located, split_address
 from party.draining import SENDING, Drain
 from party.errors import PartyError
@@ -32,7 +33,7 @@ from party.ledger import Ledger
 from party.limits import Limits, Quieter
 from party.metrics import Metrics, MetricsServer
 from party.operations import charge_of, check_step, is_claimed, training_digest
-from party.policy import admit, admit_peers, affordable, event_of, times
+from party.policy import admit, affordable, event_of, times
 from party.protection import admit_unit, of_policy
 from party.runs import NAME, Operation, Run, Runs, check_run_id, private_folder, remove_parts
 from party.serving import MORE_CALLS, SERVER_OPTIONS, AsTheyCome, check_free, listen, no_port, own_identity

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
@@ -16,12 +15,14 @@ from aggregation.free import FreeAnswers
 from aggregation.gradients import GradientMechanism
 from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
+from party.company import MOST_ATTEMPTS, admit_company, admit_shares, admit_trust
 from party.config import PartyConfig
 from party.labelling import admit_labelled
-from party.mechanisms import Named, broken, mechanism_of, shares_of
+from party.mechanisms import Named, against, broken, mechanism_of, shares_of
+from party.recipes import why_not
 from party.steps import MOST_STEPS, charged
-from protos.certificates import PARTY_NAME, IdentityError, fingerprint, read_certificate
-from protos.conclave.v1 import party_pb2, plan_pb2
+from protos.certificates import PARTY_NAME
+from protos.conclave.v1 import plan_pb2
 from protos.refusal import Reason, Refusal
 
 RELEASE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}", re.ASCII)
@@ -31,9 +32,6 @@ CAPACITY: Final = 2**31
 MOST_RELEASES: Final = 64
 MOST_PARTIES: Final = 1000
 MOST_CHARGES: Final = 10**6
-MOST_ATTEMPTS: Final = 10
-WITHOUT_LABELS: Final = frozenset({"dped"})
-"""Recipes that read text alone."""
 
 
 def admit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
@@ -43,12 +41,13 @@ def admit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
     """
     if len(terms.releases) > MOST_RELEASES or len(terms.parties) > MOST_PARTIES:
         raise broken(f"it has more than {MOST_RELEASES} releases or {MOST_PARTIES} parties")
-    _admit_company(terms, config)
+    _admit_names(terms, config)
+    admit_company(terms, config)
     _admit_promise(terms, config)
-    if terms.recipe in WITHOUT_LABELS and terms.HasField("labelled"):
-        raise broken(f"{terms.recipe} reads text alone, and it declares labelled text")
     admit_labelled(terms, config.shard)
     events = [_admit_release(release, terms, config) for release in terms.releases]
+    if (mixture := why_not(terms)) is not None:
+        raise against("recipes", f"recipes = {', '.join(config.policy.recipes)}; {mixture}")
     events = [
         event for release, event in zip(terms.releases, events, strict=True) for _ in range(times(release, terms))
     ]
@@ -64,26 +63,6 @@ def admit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
             f"its releases cost epsilon {spent:.4g} at delta {terms.privacy.delta:g}, "
             f"above the {terms.privacy.epsilon:g} it promises"
         )
-
-
-def admit_peers(peers: Sequence[party_pb2.Peer], terms: plan_pb2.Terms, config: PartyConfig) -> None:
-    """Return when every party of the plan that `[peers]` pins has the signing key that is pinned, else raise `Refusal`.
-
-    The coordinator may run the certificate authority, so its word makes nobody a peer: what counts is the fingerprint
-    that was learned out of band. A pinned party for which no certificate came, or several keys, is refused as well.
-    Parties that are not pinned are fine here; under the secure sum each of them counts as a colluder.
-    """
-    for name, pinned in sorted(config.peers.items()):
-        if name not in terms.parties:
-            continue
-        given = {_fingerprint(peer) for peer in peers if peer.name == name}
-        if given != {pinned}:
-            shown = " and ".join(sorted(given)) or "no certificate"
-            raise _against(
-                "peers",
-                f"peers: the signing key of party {name} is pinned as {pinned}, and the coordinator gives {shown}; "
-                f"ask {name}'s administrator, not the coordinator, which key it is",
-            )
 
 
 def queries_of(release: plan_pb2.Release) -> int:
@@ -114,8 +93,12 @@ def noise_of(event: DpEvent) -> float:
       - votes under a threshold: 1/sqrt(cap), that of all queries and tests together;
       - private training: `noise_multiplier` of one step, without what sampling gains;
       - free answers: nothing, for the training was looked at.
-    How often an event is charged does not enter: `maximum_queries` and the caps bound that. Skellam and discrete
-    Gaussian releases are compared by the same ratio. An event of another kind has noise that is not compared: 0.
+    Where an aggregator is trusted it sees each party's contribution under that party's own share of the noise, and
+    `minimum_noise` is compared with that share's multiplier: this one over the square root of the shares that the
+    release counts on. Votes without noise are the exception: `clear_votes` lets the aggregator see them, and what is
+    compared is the noise that it draws. How often an event is charged does not enter: `maximum_queries` and the caps
+    bound that. Skellam and discrete Gaussian releases are compared by the same ratio. An event of another kind has
+    noise that is not compared: 0.
     """
     multipliers = []  # of the parts of one event, which are released together
     for part, _ in leaves(event):
@@ -168,7 +151,7 @@ def event_of(release: plan_pb2.Release) -> DpEvent:
     return event if release.charges == 1 else SelfComposedDpEvent(event, release.charges)
 
 
-def _admit_company(terms: plan_pb2.Terms, config: PartyConfig) -> None:
+def _admit_names(terms: plan_pb2.Terms, config: PartyConfig) -> None:
     policy, parties = config.policy, list(terms.parties)
     if len(set(parties)) != len(parties) or parties != sorted(parties):
         raise broken("its parties are not sorted or one is named twice")
@@ -180,16 +163,7 @@ def _admit_company(terms: plan_pb2.Terms, config: PartyConfig) -> None:
             Reason.PLAN, f"this party is {config.name}, and the plan knows {', '.join(parties) or 'no party'}."
         )
     if terms.recipe not in policy.recipes:
-        raise _against("recipes", f"recipes = {', '.join(policy.recipes)}; this plan runs {terms.recipe or 'none'}")
-    if len(parties) < policy.minimum_parties:
-        raise _against("minimum_parties", f"minimum_parties = {policy.minimum_parties}, this plan has {len(parties)}")
-    if terms.minimum_parties < policy.minimum_parties:
-        raise _against(
-            "minimum_parties",
-            f"minimum_parties = {policy.minimum_parties}, this plan would go on with {terms.minimum_parties}",
-        )
-    if terms.minimum_parties > len(parties):
-        raise broken(f"it wants {terms.minimum_parties} parties and has {len(parties)}")
+        raise against("recipes", f"recipes = {', '.join(policy.recipes)}; this plan runs {terms.recipe or 'none'}")
 
 
 def _admit_promise(terms: plan_pb2.Terms, config: PartyConfig) -> None:
@@ -201,48 +175,15 @@ def _admit_promise(terms: plan_pb2.Terms, config: PartyConfig) -> None:
     if privacy.record not in (plan_pb2.RECORD_DOCUMENT, plan_pb2.RECORD_SENTENCE, plan_pb2.RECORD_PAIR):
         raise broken("it does not say what a record is")
     if privacy.unit == plan_pb2.UNIT_USER and config.shard.user is None:
-        raise _against("shard.user", "this party's shard has no user column, and the plan protects users")
-    _admit_trust(terms, config)
+        raise against("shard.user", "this party's shard has no user column, and the plan protects users")
+    admit_trust(terms, config)
     if privacy.insecure_reproducible_noise and not config.policy.simulation:
-        raise _against(
+        raise against(
             "simulation",
             "simulation = false; insecure_reproducible_noise protects nobody and is for a simulation alone",
         )
     if privacy.dropouts + privacy.colluders >= len(terms.parties):
         raise broken(f"{privacy.dropouts} dropouts and {privacy.colluders} colluders leave no honest party")
-
-
-def _admit_trust(terms: plan_pb2.Terms, config: PartyConfig) -> None:
-    """Raises `Refusal` where the sum would not be what it is called.
-
-    Under the secure sum a party knows only those peers that it has pinned: everybody else the coordinator may have made
-    up, and counts as a colluder.
-    """
-    privacy, parties = terms.privacy, list(terms.parties)
-    if not 0 <= privacy.attempts <= MOST_ATTEMPTS:
-        raise broken(f"it would charge a release {privacy.attempts} times; use 1 to {MOST_ATTEMPTS}")
-    if privacy.trust == plan_pb2.TRUST_TRUSTED_AGGREGATOR:
-        if privacy.colluders or privacy.attempts > 1:
-            raise broken("it speaks of colluders or attempts, and a trusted aggregator has neither")
-        return
-    if privacy.trust != plan_pb2.TRUST_SECURE_SUM:
-        raise broken("it does not say who is trusted with the sum")
-    if len(parties) <= 2 * privacy.dropouts + privacy.colluders:
-        raise broken(
-            f"of {len(parties)} parties, {privacy.dropouts} dropouts and {privacy.colluders} colluders are too many "
-            "for a secure sum"
-        )
-    if any(release.HasField("thresholded") for release in terms.releases):
-        raise broken("it shows the coordinator votes, under a secure sum that shows it nothing but sums")
-    unknown = sorted(set(parties) - set(config.peers) - {config.name})
-    if len(unknown) > privacy.colluders:
-        are, them = ("is", "it") if len(unknown) == 1 else ("are", "them")
-        raise _against(
-            "peers",
-            f"peers: {', '.join(unknown)} {are} not pinned here, so the coordinator could have made {them} up, and "
-            f"this plan allows {privacy.colluders} colluders; pin their fingerprints in [peers], as their "
-            "administrators read them out",
-        )
 
 
 def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: PartyConfig) -> DpEvent:
@@ -255,22 +196,12 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
     mechanism = mechanism_of(release)
     _admit_steps(release, mechanism)
     shares = shares_of(mechanism)
-    honest = len(terms.parties) - terms.privacy.dropouts - terms.privacy.colluders
-    if shares > honest:
-        raise broken(
-            f"release {release.name} counts on {shares} noise shares; "
-            f"with the dropouts and colluders it allows, {honest} may be all there are"
-        )
-    if shares and terms.minimum_parties < shares + terms.privacy.colluders:
-        raise broken(
-            f"it would go on with {terms.minimum_parties} parties, and release {release.name} counts on "
-            f"{shares} noise shares"
-        )
+    admit_shares(release, shares, terms, config)
     match mechanism:
         case CountsMechanism() | VectorMechanism():
             _admit_size(mechanism, config)
         case ThresholdedVotes() if not config.policy.clear_votes:
-            raise _against(
+            raise against(
                 "clear_votes",
                 f"clear_votes = false; release {release.name} sends this party's votes to the coordinator, which adds "
                 "the noise itself",
@@ -278,13 +209,16 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
         case FreeAnswers():
             _admit_free(release, mechanism, terms)
     if release.weights and not config.policy.weights:
-        raise _against("weights", f"weights = false; release {release.name} sends the parameters of a model")
+        raise against("weights", f"weights = false; release {release.name} sends the parameters of a model")
     event = event_of(release)
     least, noise = config.policy.minimum_noise, noise_of(event)
+    alone = terms.privacy.trust == plan_pb2.TRUST_TRUSTED_AGGREGATOR and shares > 1
+    noise = noise / math.sqrt(shares) if alone else noise
     if least is not None and noise < least:
-        raise _against(
+        whose = "at each party, as the aggregator sees it, " if alone else ""
+        raise against(
             "minimum_noise",
-            f"minimum_noise = {least:g}; release {release.name} has a noise multiplier of {noise:.4g}",
+            f"minimum_noise = {least:g}; release {release.name} has {whose}a noise multiplier of {noise:.4g}",
         )
     return event
 
@@ -312,7 +246,7 @@ def _admit_queries(terms: plan_pb2.Terms, config: PartyConfig) -> None:
     asked = {release.name: queries_of(release) for release in terms.releases}
     if most is not None and sum(asked.values()) > most:
         listed = ", ".join(f"{name} {queries:,}" for name, queries in asked.items() if queries)
-        raise _against(
+        raise against(
             "maximum_queries", f"maximum_queries = {most:,}; this plan may ask {sum(asked.values()):,} ({listed})"
         )
 
@@ -320,7 +254,7 @@ def _admit_queries(terms: plan_pb2.Terms, config: PartyConfig) -> None:
 def _admit_size(mechanism: CountsMechanism | VectorMechanism, config: PartyConfig) -> None:
     declared = config.policy.declared_size
     if declared is not None and declared * mechanism.levels >= CAPACITY:
-        raise _against(
+        raise against(
             "declared_size",
             f"declared_size = {declared}; so many records of {mechanism.levels} levels may overflow a 32-bit sum; "
             f"levels up to {(CAPACITY - 1) // declared} would fit",
@@ -343,14 +277,3 @@ def _admit_free(release: plan_pb2.Release, mechanism: FreeAnswers, terms: plan_p
         )
     if [each.free.after for each in terms.releases if each.HasField("free")].count(mechanism.after) > 1:
         raise broken(f"two releases are free after {mechanism.after!r}; one training is one set of teachers")
-
-
-def _fingerprint(peer: party_pb2.Peer) -> str:
-    try:
-        return fingerprint(read_certificate(peer.certificate))
-    except IdentityError:
-        return "something that is no certificate"
-
-
-def _against(rule: str, what: str) -> Refusal:
-    return Refusal(Reason.POLICY, f"policy {what}.", rule)

@@ -21,7 +21,8 @@ from party.artefacts import Artefacts
 from party.config import PartyConfig
 from party.job import Job, Spread, Teaching, release_of
 from party.keys import insecure_key, slot_key
-from party.mechanisms import Answering, answering, mechanism_of
+from party.mechanisms import Answering, against, answering, mechanism_of
+from party.recipes import task_of, tasks_of
 from party.runs import Run
 from party.text_tasks import TEXT_TASKS, check_text, provided, text_work
 from party.work import CELL
@@ -75,9 +76,14 @@ class Asks:
 def job_of(
     request: party_pb2.TrainRequest, run: Run, config: PartyConfig, artefacts: Artefacts, home: Path, census_key: bytes
 ) -> Job:
-    """The job that does what a request asks. Raises `Refusal` (ARTEFACT, REQUEST) for one that cannot be done."""
+    """The job that does what a request asks.
+
+    Raises `Refusal`: POLICY (`recipes`) for a task that the run's recipe does not have, ARTEFACT and REQUEST for one
+    that cannot be done.
+    """
     asks = Asks.of(request)
     release = run.release(asks.release)
+    _admit_task(request, release, run.terms)
     privacy = run.terms.privacy
     job = Job(
         parent=os.getpid(),
@@ -158,6 +164,13 @@ def check_fit(job: Job) -> None:
             f"the reference that was provided has {parameters:,} parameters, and the plan's terms pay for a training "
             f"of {training.parameters:,}.",
         )
+
+
+def _admit_task(request: party_pb2.TrainRequest, release: plan_pb2.Release, terms: plan_pb2.Terms) -> None:
+    task, known = task_of(request), tasks_of(terms, release)
+    if task not in known:
+        given = f"is given by {' or '.join(sorted(known))}" if known else "is given by no task"
+        raise against("recipes", f"recipes: release {release.name} of {terms.recipe} {given}, not by {task}")
 
 
 def _teaching(

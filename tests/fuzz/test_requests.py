@@ -26,7 +26,12 @@ from protos.refusal import LONGEST, Reason, Refusal, refusal_of
 
 SECONDS = 20
 UNTRAINED = "run-4"
-LEARNING = "run-4-text"
+LEARNING = {
+    "step": ("run-4-steps", "dp_sgd"),
+    "text_model": ("run-4-weights", "privdistil"),
+    "ensemble": ("run-4-votes", "pate"),
+}
+"""Runs of text models, by the task that each has: their ids and recipes."""
 OF_TEXT = {"step": "steps.0", "text_model": "weights", "ensemble": "votes"}
 VERBS = ("Describe", "Join", "Leave", "Provide", "Train", "Answer", "SecureSum", "Attest")
 TIMES = 50
@@ -49,7 +54,7 @@ class Scene:
     async def _start(self):
         made = self.made
         peer = self_made("south", Role.PARTY, None)
-        policy = {"epsilon": 1e9, "recipes": ["dped", "dp_sgd"], "weights": True}
+        policy = {"epsilon": 1e9, "recipes": ["dped", "dp_sgd", "pate", "privdistil"], "weights": True}
         config = made.make_config(
             self.where, peers={"south": peer.fingerprint}, policy=policy, limits=LIMITS, shard={"label": "who"}
         )
@@ -67,23 +72,25 @@ class Scene:
         await self._learning()
 
     async def _learning(self):
-        """A run of text models, none of which is trained, and one request for each way of training them."""
+        """Runs of text models, none of which is trained, and one request for each way of training them."""
         made = self.made
         settings = {"clip": 1.0, "levels": 400, "noise_multiplier": 1.0, "sampling_probability": 0.5, "steps": 4}
         gradients = plan_pb2.GradientMechanism(**settings, parameters=made.HEAD)
         votes = plan_pb2.VotesMechanism(classes=2, levels=2, noise=12.0, shares=2, distribution="gaussian")
-        releases = [
-            plan_pb2.Release(name="steps", charges=1, gradients=gradients, stepped=True),
-            plan_pb2.Release(name="weights", charges=1, gradients=gradients, weights=True),
-            plan_pb2.Release(name="votes", charges=2, joint=plan_pb2.JointMechanism(votes=votes)),
-        ]
-        terms = made.make_terms(recipe="dp_sgd", epsilon=1000.0, labelled=made.LABELLED, releases=releases)
-        self.learning = caller = await self.joined(LEARNING, terms, trained=False)
-        files = await caller.provide_model(self.model_folder)
-        model = party_pb2.TextModel(files=files, adapt=party_pb2.ADAPT_HEAD, longest=16, rank=2, alpha=4)
+        releases = {
+            "step": plan_pb2.Release(name="steps", charges=1, gradients=gradients, stepped=True),
+            "text_model": plan_pb2.Release(name="weights", charges=1, gradients=gradients, weights=True),
+            "ensemble": plan_pb2.Release(name="votes", charges=2, joint=plan_pb2.JointMechanism(votes=votes)),
+        }
         start, texts = bytes(4 * made.HEAD), b'["bad plot", "we saw it"]'
-        await caller.provide(start, kind="parameters")
-        await caller.provide(texts, kind="texts")
+        self.learning = {}
+        for task, (run_id, recipe) in LEARNING.items():
+            asked = {"recipe": recipe, "epsilon": 1000.0, "labelled": made.LABELLED, "releases": [releases[task]]}
+            self.learning[task] = caller = await self.joined(run_id, made.make_terms(**asked), trained=False)
+            files = await caller.provide_model(self.model_folder)
+            await caller.provide(start, kind="parameters")
+            await caller.provide(texts, kind="texts")
+        model = party_pb2.TextModel(files=files, adapt=party_pb2.ADAPT_HEAD, longest=16, rank=2, alpha=4)
         known = {"model": model, "parameters_sha256": artefact_digest(start)}
         descent = party_pb2.Descent(
             learning_rate=0.1, optimiser=1, schedule=1, momentum=0.9, expected_batch=4.0, epochs=2, batch=4
@@ -102,7 +109,11 @@ class Scene:
                 )
             },
         ]
-        self.tasks = [party_pb2.TrainRequest(run=caller.run, operation_id="text", **task) for task in tasks]
+        self.tasks = [
+            party_pb2.TrainRequest(run=self.learning[kind].run, operation_id="text", **{kind: task})
+            for each in tasks
+            for kind, task in each.items()
+        ]
 
     async def _roster(self, peer):
         """What the coordinator of a secure sum shows both parties of it after they have advertised."""
@@ -254,7 +265,7 @@ def pertinent(scene, verb, request):
         request.operation_id = "another"
         task = request.WhichOneof("task")
         if task in OF_TEXT:
-            request.run.CopyFrom(scene.learning.run)
+            request.run.CopyFrom(scene.learning[task].run)
             getattr(request, task).release = OF_TEXT[task]
         elif task is not None:
             getattr(request, task).release = "answers" if task == "teachers" else "counts"

@@ -107,17 +107,24 @@ def make_terms(**changes: Any) -> plan_pb2.Terms:
     return plan_pb2.Terms(**whole | changes)
 
 
+@functools.cache
+def south() -> Identity:
+    """The other party of these tests, which the party under test has pinned and which every caller shows."""
+    return self_made("south", Role.PARTY, None)
+
+
 def make_tables(where: Path, **changes: Any) -> dict[str, Any]:
-    """The tables of a party file, its shard a file of four documents in `where`."""
+    """The tables of a party file, its shard a file of four documents in `where`; south is pinned."""
     shard = where / "notes.jsonl"
     if not shard.exists():
         shard.write_text("".join(f'{{"text": "{text}", "who": "p{n % 2}"}}\n' for n, text in enumerate(TEXTS)))
-    policy = {"epsilon": 20.0, "delta": 1e-6, "recipes": ["dped"]} | changes.pop("policy", {})
+    policy = {"epsilon": 20.0, "delta": 1e-6, "recipes": ["dped"], "trust": "trusted-aggregator"}
     return {
         "name": "north",
         "listen": "127.0.0.1:0",
         "shard": {"source": "notes.jsonl"} | changes.pop("shard", {}),
-        "policy": policy,
+        "policy": policy | changes.pop("policy", {}),
+        "peers": {"south": south().fingerprint},
         **changes,
     }
 
@@ -136,6 +143,11 @@ def open_account_of(config: PartyConfig, base: Path) -> None:
         private_folder(home)
         cap = {"epsilon": policy.epsilon, "delta": policy.delta, "simulation": False}
         open_account(home, config.lineage, **cap, protection=of_policy(policy))
+
+
+def shown(identity: Identity) -> Any:
+    """A party as the coordinator shows it to another."""
+    return party_pb2.Peer(name=identity.name, certificate=identity.signing.public_bytes(Encoding.DER))
 
 
 @dataclass
@@ -167,7 +179,8 @@ class Caller:
         return await self.ask(self.stub.Attest(request, metadata=bearer(self.token)))
 
     async def join(self, **changes: Any) -> Any:
-        request = {"protocol_version": PROTOCOL_VERSION, "run": self.run, "plan": self.plan} | changes
+        request = {"protocol_version": PROTOCOL_VERSION, "run": self.run, "plan": self.plan}
+        request |= {"peers": [shown(south())]} | changes
         return await self.ask(self.stub.Join(party_pb2.JoinRequest(**request), metadata=bearer(self.token)))
 
     async def leave(self) -> Any:
@@ -438,7 +451,7 @@ def learner(
 ) -> Opener:
     """`await learner(...)`: a caller of a party of labelled text that joined and has the model, `caller.model`.
 
-    peers: other parties whose keys this one has pinned.
+    recipe: by default one that may have these releases. peers: other parties whose keys this one has pinned.
     """
 
     async def joins(
@@ -454,10 +467,11 @@ def learner(
     ) -> Caller:
         if not (tmp_path / "notes.jsonl").exists():
             films()
-        settings = {"recipe": "dp_sgd", "releases": releases or [descent()], "epsilon": 100.0, "labelled": LABELLED}
-        rules = {"simulation": True, "epsilon": 200.0, "recipes": ["dp_sgd"], "weights": True}
+        recipe = "pate" if any(each.HasField("joint") for each in releases) else "privdistil"
+        settings = {"recipe": recipe, "releases": releases or [descent()], "epsilon": 100.0, "labelled": LABELLED}
+        rules = {"simulation": True, "epsilon": 200.0, "recipes": ["dp_sgd", "pate", "privdistil"], "weights": True}
         rules |= {"unit": "user"} if plan.get("unit") == plan_pb2.UNIT_USER else {}
-        others = {name: self_made(name, Role.PARTY, None) for name in peers}
+        others = {name: south() if name == "south" else self_made(name, Role.PARTY, None) for name in peers}
         caller = await opened(
             node=node,
             plan=make_terms(**settings | {"insecure_reproducible_noise": True} | plan),
@@ -466,8 +480,7 @@ def learner(
             limits=limits or {},
             peers={name: other.fingerprint for name, other in others.items()},
         )
-        shown = {name: other.signing.public_bytes(Encoding.DER) for name, other in others.items()}
-        await caller.join(peers=[party_pb2.Peer(name=name, certificate=each) for name, each in shown.items()])
+        await caller.join(peers=[shown(other) for other in others.values()])
         files = await caller.provide_model(folder or pooled)
         caller.model = party_pb2.TextModel(  # type: ignore[attr-defined]
             **{"files": files, "adapt": party_pb2.ADAPT_HEAD, "longest": 16, "rank": 2, "alpha": 4} | (model or {})

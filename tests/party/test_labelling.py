@@ -27,14 +27,14 @@ def scores(low, high, **more):
 
 
 @pytest.fixture
-def terms(terms):
+def terms(terms, descent):
     """Terms of a recipe that reads labels."""
-    return functools.partial(terms, recipe="dp_sgd")
+    return functools.partial(terms, recipe="dp_sgd", releases=[descent()], epsilon=100.0)
 
 
 @pytest.fixture
 def config(config):
-    return functools.partial(config, policy={"recipes": ["dp_sgd"]})
+    return functools.partial(config, policy={"recipes": ["dp_sgd", "pate"], "epsilon": 200.0})
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def votes_on(classes):
 
 
 def test_votes_are_of_the_classes_that_the_plan_declares(refused, terms, config):
-    assert admit(terms(labelled=labelled(), releases=votes_on(2)), config(shard=STARS)) is None
+    assert admit(terms(labelled=labelled(), releases=votes_on(2), recipe="pate"), config(shard=STARS)) is None
     for text, classes, said in [
         (labelled(), 3, "votes on 3 classes, and its labelled text has 2"),
         (scores(0, 5), 2, "votes, and its labelled text has scores"),
@@ -147,7 +147,7 @@ def test_a_label_belongs_to_a_document(refused, record):
 
 
 async def test_join_refuses_labels_that_are_not_here_and_takes_those_that_are(opened, terms):
-    policy = {"simulation": True, "recipes": ["dp_sgd"]}
+    policy = {"simulation": True, "recipes": ["dp_sgd"], "epsilon": 200.0}
     caller = await opened(
         plan=terms(labelled=labelled(labels=["yes", "no"])), shard=MAPPED, plaintext=True, policy=policy
     )
@@ -187,4 +187,4 @@ def test_columns_are_the_shards_own_and_a_second_is_read_where_the_plan_has_one(
 def test_a_recipe_that_reads_text_alone_declares_no_labelled_text(terms, config):
     with pytest.raises(Refusal, match="dped reads text alone") as refusal:
         admit(terms(recipe="dped", labelled=labelled()), config(policy={"recipes": ["dped"]}, shard=STARS))
-    assert refusal.value.reason == Reason.PLAN
+    assert (refusal.value.reason, refusal.value.rule) == (Reason.POLICY, "recipes")

@@ -190,12 +190,13 @@ def joined(opened, terms, films, pooled, tmp_path):
         certificates = {name: each.signing.public_bytes(Encoding.DER) for name, each in identities.items()}
         labelled = plan_pb2.LabelledText(kind=plan_pb2.TEXT_KIND_SINGLE, labels=["no", "yes"])
         settings = {"parties": list(NAMES), "minimum_parties": 4, "trust": plan_pb2.TRUST_SECURE_SUM, "attempts": 2}
-        settings |= {"recipe": "dp_sgd", "labelled": labelled, "epsilon": 100.0, "insecure_reproducible_noise": True}
+        settings |= {"recipe": "privdistil", "labelled": labelled, "epsilon": 100.0}
+        settings |= {"insecure_reproducible_noise": True}
         whole = terms(**settings | plan)
         callers = {}
         for name in NAMES:
             pins = {other: identities[other].fingerprint for other in NAMES if other != name}
-            rules = {"simulation": True, "epsilon": 200.0, "recipes": ["dp_sgd"]}
+            rules = {"simulation": True, "epsilon": 200.0, "recipes": ["privdistil"]}
             caller = await opened(plan=whole, name=name, peers=pins, policy=rules, shard={"label": "stars"})
             await caller.join(peers=[party_pb2.Peer(name=other, certificate=certificates[other]) for other in pins])
             files = await caller.provide_model(pooled)

@@ -206,12 +206,12 @@ async def test_under_a_secure_sum_scores_are_summed_and_not_answered(scorer, dom
 @pytest.mark.parametrize(
     ("texts", "changes", "says"),
     [
-        (SCORED, {"objective": party_pb2.OBJECTIVE_LABELS}, "texts are scored by a domain classifier"),
-        (SCORED, {"objective": party_pb2.OBJECTIVE_LANGUAGE}, "texts are scored by a domain classifier"),
+        (SCORED, {"objective": party_pb2.OBJECTIVE_LABELS}, "given by text_model for a domain, not by"),
+        (SCORED, {"objective": party_pb2.OBJECTIVE_LANGUAGE}, "given by text_model for a domain, not by"),
         (SCORED, {"scored_sha256": b""}, "the texts were never provided"),
         (SCORED, {"scored_sha256": b"t" * 32}, "the texts were never provided"),
         (SCORED, {"texts_sha256": b"t" * 32}, "the texts were never provided"),
-        (SCORED, {"release": "domain"}, "release domain is not one that text_model can give"),
+        (SCORED, {"release": "domain"}, "release domain of privdistil is given by no task"),
         ([*SCORED, "one more"], {}, "7 texts are asked, and release scores has rows for 6"),
         ([["a", "pair"]], {}, "pairs are not scored"),
         ([*SCORED[:2], 3], {}, "no JSON list of texts"),
@@ -227,11 +227,15 @@ async def test_scores_that_make_no_sense_are_refused_before_anything_is_charged(
     assert charged() == []
 
 
-@pytest.mark.parametrize(
-    "shape", [{"classes": 2}, {"layers": 2}, {"width": 2}, {"clip": 0.5}, {"classes": 2, "layers": 0}]
-)
-async def test_a_release_of_other_answers_is_no_release_of_scores(scorer, domain, scores, charged, shape):
-    caller = await scorer(domain(), scores(**shape))
+@pytest.mark.parametrize("shape", [{"classes": 2}, {"layers": 2}, {"width": 2}, {"classes": 2, "layers": 0}])
+async def test_a_release_of_other_answers_is_no_release_of_scores(scorer, domain, scores, shape):
+    refusal = await refused(scorer(domain(), scores(**shape)))
+    assert (refusal.reason, refusal.rule) == (Reason.POLICY, "recipes")
+    assert "release scores is of free answers of teachers, and privdistil has" in refusal.sentence
+
+
+async def test_a_release_of_scores_that_reach_no_further_than_half_is_none(scorer, domain, scores, charged):
+    caller = await scorer(domain(), scores(clip=0.5))
     refusal = await refused(asked(caller))
     assert refusal.reason == Reason.REQUEST
     assert "release scores is of other answers; scores have no classes, 1 layer of width 1, and clip 1" in str(refusal)

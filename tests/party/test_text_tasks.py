@@ -59,11 +59,10 @@ async def test_an_ensembles_votes_are_answered_like_any_teachers(learner):
         ([], {}, "are no JSON list"),
         (QUERIES, {"teachers": 0}, "0 teachers make no sense"),
         (QUERIES, {"texts_sha256": b"t" * 32}, "the texts were never provided"),
-        (QUERIES, {"release": "steps.0"}, "is not one that ensemble can give"),
     ],
 )
-async def test_an_ensemble_that_makes_no_sense_is_refused(learner, descent, texts, change, says):
-    caller = await learner(VOTES, descent())
+async def test_an_ensemble_that_makes_no_sense_is_refused(learner, texts, change, says):
+    caller = await learner(VOTES)
     assert says in (await refused(asked(caller, texts, **change))).sentence
 
 

@@ -20,6 +20,7 @@ from party.accounts import read_account
 from party.keys import insecure_key
 from party.mechanisms import mechanism_of
 from party.policy import admit, event_of
+from party.recipes import LANGUAGE, RECIPES, Kind, Recipe, part
 from party.steps import step_of
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.credentials import bearer
@@ -188,14 +189,23 @@ async def test_of_pairs_it_learns_both_texts_of_a_record_as_one_unit(learner, we
     assert charged() == [("weights", event_of(release))]
 
 
+@pytest.fixture
+def language(monkeypatch):
+    """The name of a recipe whose models learn a language; parties can, and no recipe of a coordinator's asks it yet."""
+    further = Recipe(({Kind.WEIGHTS: part(LANGUAGE)},))
+    monkeypatch.setitem(RECIPES, "language", further)
+    return "language"
+
+
 @pytest.mark.parametrize("how", ["lora", "full"])
-async def test_a_language_model_is_trained_without_labels(learner, weights, films, tiny_gpt2, how):
+async def test_a_language_model_is_trained_without_labels(learner, language, weights, films, tiny_gpt2, how):
     model, tokenizer = language_model(str(tiny_gpt2))
     adapt(model, how, seed=7, lora=Lora(2, 4))
     start = flatten(model).numpy()
     release = weights(len(start), sampling_probability=1.0, noise_multiplier=0.5, steps=2, levels=4000)
     caller = await learner(
-        release, folder=tiny_gpt2, labelled=None, epsilon=1e9, policy={"epsilon": 1e9}, shard={"label": None},
+        release, folder=tiny_gpt2, labelled=None, epsilon=1e9, shard={"label": None},
+        recipe=language, policy={"epsilon": 1e9, "recipes": [language]},
         model={"adapt": {"lora": party_pb2.ADAPT_LORA, "full": party_pb2.ADAPT_FULL}[how]},
     )  # fmt: skip
     await caller.train_alone(caller.model, start, objective=party_pb2.OBJECTIVE_LANGUAGE)
@@ -209,17 +219,21 @@ async def test_a_language_model_is_trained_without_labels(learner, weights, film
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"objective": party_pb2.OBJECTIVE_UNSPECIFIED}, "an objective is not said"),
+        (
+            {"objective": party_pb2.OBJECTIVE_UNSPECIFIED},
+            "text_model for labels, not by text_model.",
+        ),
         ({"objective": party_pb2.OBJECTIVE_DOMAIN}, "the texts were never provided"),
         ({"descent": party_pb2.Descent(learning_rate=0.1)}, "an optimiser is not said"),
         ({"descent": party_pb2.Descent(learning_rate=float("nan"))}, "learning_rate = nan makes no sense"),
-        ({"release": "steps.0"}, "is not one that text_model can give"),
+        ({"release": "steps.0"}, "steps.0 of privdistil is given by step, not by text_model for labels"),
     ],
 )
 async def test_a_training_that_makes_no_sense_is_refused_before_it_is_charged(
     learner, weights, descent, charged, change, says
 ):
-    caller = await learner(weights(), descent())
+    other = descent() if "release" in change else descent("more", weights=True)
+    caller = await learner(weights(), other)
     refusal = await refused(caller.train_alone(caller.model, np.zeros(HEAD), **change))
     assert says in refusal.sentence
     assert charged() == []
@@ -232,8 +246,13 @@ async def test_a_training_that_makes_no_sense_is_refused_before_it_is_charged(
         (False, party_pb2.ADAPT_FULL, "The checkpoint that was provided lacks"),
     ],
 )
-async def test_a_model_without_what_is_to_be_trained_is_named(learner, weights, tiny_gpt2, causal, adapts, says):
-    caller = await learner(weights(), folder=tiny_gpt2 if causal else None, model={"adapt": adapts}, labelled=None)
+async def test_a_model_without_what_is_to_be_trained_is_named(
+    learner, language, weights, tiny_gpt2, causal, adapts, says
+):
+    caller = await learner(
+        weights(), folder=tiny_gpt2 if causal else None, model={"adapt": adapts}, labelled=None,
+        recipe=language, policy={"recipes": [language]},
+    )  # fmt: skip
     refusal = await refused(caller.train_alone(caller.model, np.zeros(HEAD), objective=party_pb2.OBJECTIVE_LANGUAGE))
     assert refusal.reason == Reason.TRAINING
     assert says in refusal.sentence
@@ -242,8 +261,8 @@ async def test_a_model_without_what_is_to_be_trained_is_named(learner, weights, 
 @pytest.mark.parametrize("trust", [plan_pb2.TRUST_TRUSTED_AGGREGATOR, plan_pb2.TRUST_SECURE_SUM])
 def test_weights_leave_where_the_party_says_so_whoever_sums(terms, config, weights, descent, trust):
     parties = {"parties": ["north", "south", "west"], "minimum_parties": 3, "trust": trust}
-    plan = {"recipe": "dp_sgd", "epsilon": 100.0, **parties}
-    own = {"recipes": ["dp_sgd"], "weights": True, "epsilon": 200.0}
+    plan = {"recipe": "privdistil", "epsilon": 100.0, **parties}
+    own = {"recipes": ["privdistil"], "weights": True, "epsilon": 200.0}
     peers = dict.fromkeys(("south", "west"), "SHA256:" + "0" * 64)
     both = [weights(), descent(shares=3)]
     assert admit(terms(releases=both, **plan), config(policy=own, peers=peers)) is None
@@ -263,7 +282,10 @@ async def test_under_a_secure_sum_a_model_is_answered_and_steps_are_not(learner,
         policy={"epsilon": 1e4},
     )  # fmt: skip
     start = np.zeros(HEAD, np.float32)
-    await caller.train_alone(caller.model, start)
+    texts = json.dumps(PUBLIC).encode()
+    await caller.provide(texts, kind="texts")
+    domain = {"objective": party_pb2.OBJECTIVE_DOMAIN, "texts_sha256": artefact_digest(texts)}
+    await caller.train_alone(caller.model, start, **domain)
     await caller.step(0, caller.model, start)
     found = await parameters_of(caller, HEAD)
     assert np.isfinite(found).all()
