@@ -29,11 +29,13 @@ from learning.schedules import Schedule
 from party.errors import TrainingError
 from party.job import Job, TextWork
 from party.labelling import columns_of, targets_of
+from party.provided_settings import tokens_of
 from party.public_texts import public_texts
 from party.reading import LabelledUnits, labelled_units, tell_if_few
 from party.shard import slot
 from party.spreading import gathered
 from party.text_reading import census_of, take_census
+from party.trials import try_model, try_tokenizer
 from protos.conclave.v1 import plan_pb2
 
 if TYPE_CHECKING:
@@ -100,6 +102,8 @@ def answers(
     start, tokenizer = classifier(text.folder, targets, seed=text.seed)
     adapt(start, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt == "lora" else None)
     most = longest(start, text.longest)
+    rows = try_tokenizer(tokenizer, tokens_of(start.config), most, documents=False, pairs=columns.second is not None)
+    try_model(start, rows, len(targets.names), head=head_alone(start), apart=False)
     queries = public_rows(Path(text.texts), tokenizer, pairs=columns.second is not None, longest=most)
     read = _read(job, text, columns, targets, tokenizer, most)
     labels = read.labels.astype(np.int64, copy=False)

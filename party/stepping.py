@@ -13,7 +13,7 @@ from aggregation.noise import NoiseStream
 from learning.per_example import PerExample, check_apart
 from learning.private_training import AT_ONCE, clipped_sum
 from party.job import Job
-from party.text_models import Ready, begin, ready
+from party.text_models import Ready, begin, ready, start_of
 from party.work import wrapped
 
 
@@ -47,8 +47,9 @@ def step(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None]
     Raises `ConclaveError` like `party.text_models.ready` and `begin`, `IntegrityError` for a gradient that is none.
     """
     assert job.text is not None
+    start = start_of(job.text, mechanism)
     found, gradients = kept.of(job, progress)
-    begin(job.text, found.trained, gradients.count, mechanism)
+    begin(found.trained, gradients.count, start)
     stream = NoiseStream.from_key(bytes.fromhex(job.text.key)).child("batch")
     taken = mechanism.batch(len(found.units), stream)
     total = clipped_sum(gradients, found.units.micro_batches(taken), found.losses, mechanism)

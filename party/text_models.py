@@ -1,7 +1,5 @@
 """A text model that was provided, as a party trains it: its files put together, its units read, ready for gradients."""
 
-import contextlib
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,9 +24,10 @@ from party.ensembles import public_rows
 from party.errors import TrainingError
 from party.job import UNKNOWN, Job, TextWork
 from party.labelling import columns_of, targets_of
+from party.provided_settings import tokens_of
 from party.reading import labelled_units, tell_if_few
-from party.runs import private_folder
 from party.text_reading import census_of, plain_units
+from party.trials import try_model, try_tokenizer
 from protos.conclave.v1 import plan_pb2
 
 if TYPE_CHECKING:
@@ -70,15 +69,38 @@ class _Read:
     own: int
 
 
-def put_together(text: TextWork) -> None:
-    """Have the model's files lie in `text.folder` under their names. Idempotent."""
-    folder = Path(text.folder)
-    private_folder(folder)
-    for name, path in text.files.items():
-        place = folder / name
-        place.parent.mkdir(mode=0o700, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            os.link(path, place)
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What there is before a shard is opened: the model with what is trained of it marked, tried on made-up text.
+
+    classes: as `probe_of` takes them. head: the last layer where it alone is trained. public: the public texts that a
+    domain classifier learns against, as tokens; empty for others.
+    """
+
+    model: "PreTrainedModel"
+    tokenizer: "PreTrainedTokenizerBase"
+    classes: int | None
+    head: nn.Linear | None
+    public: Sequence[Tokens]
+
+
+def prepared(job: Job, text: TextWork) -> Prepared:
+    """Load the model from its folder and try it. Nothing of the shard has a part in it, nor in what is raised.
+
+    Raises `ConclaveError`: `ModelError` for a model that cannot be had or adapted, `TrainingError` for one that fails
+    at made-up text, and for public texts that are none.
+    """
+    model, tokenizer, classes = _model(job, text)
+    adapt(model, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt == "lora" else None)
+    head = None if text.objective == "language" else head_alone(model)
+    most = longest(model, text.longest)
+    pairs = text.objective == "labels" and columns_of(_labelled(text), job.shard_table).second is not None
+    rows = try_tokenizer(tokenizer, tokens_of(model.config), most, documents=text.objective == "language", pairs=pairs)
+    try_model(model, rows, classes, head=head)
+    public: Sequence[Tokens] = ()
+    if text.objective == "domain":
+        public = public_rows(Path(text.texts), tokenizer, pairs=False, longest=most)
+    return Prepared(model, tokenizer, classes, head, public)
 
 
 def ready(job: Job, text: TextWork, progress: Progress) -> Ready:
@@ -86,43 +108,49 @@ def ready(job: Job, text: TextWork, progress: Progress) -> Ready:
 
     The job's census is on disk when this returns. Memory: the model, the shard's tokens and, where they take their
     place, the vectors of all examples, 4 bytes a number.
-    Raises `ConclaveError`: `ModelError` for a model that cannot be had or adapted, what `party.reading` raises for the
-    shard, `TrainingError` for public texts that are none.
+    Raises `ConclaveError`: as `prepared`, before the shard is opened, and what `party.reading` raises for the shard.
     """
-    model, tokenizer, classes = _model(job, text)
-    adapt(model, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt == "lora" else None)
-    head = None if text.objective == "language" else head_alone(model)
-    read = _read(job, text, model, tokenizer, progress if head is None else within(progress, 0, 50))
+    found = prepared(job, text)
+    model, tokenizer, head = found.model, found.tokenizer, found.head
+    read = _read(job, text, found, progress if head is None else within(progress, 0, 50))
     if (declared := job.declared_size) is not None:
         tell_if_few(read.own, needed=declared, why="[policy] declared_size")
     if head is None:
         units = TextUnits(model.config, read.rows, read.labels, members=read.members)
-        return Ready(model, tokenizer, model, units, losses, probe_of(model.config, classes))
+        return Ready(model, tokenizer, model, units, losses, probe_of(model.config, found.classes))
     assert read.labels is not None
     vectors = _vectors(model, read.rows, job, within(progress, 50, 100))
     seen = FeatureUnits(vectors, read.labels, members=read.members)
     return Ready(model, tokenizer, head, seen, head_losses, None)
 
 
-def begin(text: TextWork, trained: nn.Module, count: int, mechanism: GradientMechanism) -> None:
-    """Set what is trained to the parameters that were provided.
+def start_of(text: TextWork, mechanism: GradientMechanism) -> Tensor:
+    """The parameters that were provided, float32 [parameters], before a shard is opened.
 
-    count: trainable numbers. Raises `TrainingError` where these, the model's and those that the mechanism bounds are
-    not as many, and for one that is not finite.
+    Raises `TrainingError` where they are not as many as the mechanism bounds, and for one that is not finite.
     """
-    if count != mechanism.parameters:
-        raise TrainingError(
-            f"the model trains {count:,} numbers, and the plan's terms bound {mechanism.parameters:,}. Start a new run "
-            "with the same model and adapt at both ends."
-        )
     vector = np.fromfile(text.parameters, "<f4")
-    if len(vector) != count or Path(text.parameters).stat().st_size != 4 * count:
+    if len(vector) != mechanism.parameters or Path(text.parameters).stat().st_size != 4 * mechanism.parameters:
         raise TrainingError(
-            f"the parameters that were provided are {len(vector):,} numbers, the model trains {count:,}."
+            f"the parameters that were provided are {len(vector):,} numbers, and the plan's terms bound "
+            f"{mechanism.parameters:,}."
         )
     if not np.isfinite(vector).all():
         raise TrainingError("the parameters that were provided hold NaN or infinity. Use a smaller learning rate.")
-    unflatten(trained, torch.from_numpy(vector.astype(np.float32, copy=False)))
+    return torch.from_numpy(vector.astype(np.float32, copy=False))
+
+
+def begin(trained: nn.Module, count: int, start: Tensor) -> None:
+    """Set what is trained to the parameters that were provided, `start_of`.
+
+    count: trainable numbers. Raises `TrainingError` where these and the provided ones are not as many.
+    """
+    if count != len(start):
+        raise TrainingError(
+            f"the model trains {count:,} numbers, and the plan's terms bound {len(start):,}. Start a new run with the "
+            "same model and adapt at both ends."
+        )
+    unflatten(trained, start)
 
 
 def within(progress: Progress, low: int, high: int) -> Progress:
@@ -144,11 +172,10 @@ def _model(job: Job, text: TextWork) -> "tuple[PreTrainedModel, PreTrainedTokeni
 def _read(
     job: Job,
     text: TextWork,
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
+    prepared: Prepared,
     progress: Progress,
 ) -> _Read:
-    most = longest(model, text.longest)
+    tokenizer, most = prepared.tokenizer, longest(prepared.model, text.longest)
 
     def done(units: int) -> None:
         progress(job.percent(units))
@@ -172,7 +199,7 @@ def _read(
     plain = plain_units(job, partial(spoken, tokenizer, longest=most), longest=most, done=done)
     if text.objective == "language":
         return _Read(plain.rows, None, plain.members, len(plain))
-    public = public_rows(Path(text.texts), tokenizer, pairs=False, longest=most)
+    public = prepared.public
     labels = torch.zeros(len(plain.rows) + len(public), dtype=torch.int64)
     labels[len(plain.rows) :] = 1
     members: list[Sequence[int]] | None = None

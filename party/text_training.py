@@ -12,7 +12,7 @@ from learning.adapting import flatten, trainable
 from learning.private_training import Optimisation, train_private
 from learning.schedules import Schedule
 from party.job import Job, TextWork
-from party.text_models import Ready, begin, ready, within
+from party.text_models import Ready, begin, ready, start_of, within
 
 
 def train(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None]) -> NDArray[np.int32]:
@@ -30,8 +30,9 @@ def learn(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None
     Raises `ConclaveError` like `party.text_models.ready`, `begin` and `train_private`.
     """
     assert job.text is not None
+    start = start_of(job.text, mechanism)
     found = ready(job, job.text, within(progress, 0, 10))
-    begin(job.text, found.trained, sum(each.numel() for each in trainable(found.trained).values()), mechanism)
+    begin(found.trained, sum(each.numel() for each in trainable(found.trained).values()), start)
     train_private(
         found.trained,
         found.units,

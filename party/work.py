@@ -93,10 +93,10 @@ def _counted(job: Job, progress: Callable[[int], None]) -> Sum:
 
 def _learned(job: Job, progress: Callable[[int], None], kept: "Kept | None") -> Sum:
     from learning.checkpoints import ModelError
-    from party.text_models import put_together
+    from party.provided_models import put_together
 
     assert job.text is not None
-    put_together(job.text)
+    put_together(job.text, job.memory)
     try:
         return _learned_by_kind(job, progress, kept)
     except ModelError as error:
