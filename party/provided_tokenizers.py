@@ -124,7 +124,7 @@ def _optional(given: object, check: Callable[[object, int], Part]) -> Part | Non
 def _flat(part: Part | None) -> list[Part]:
     if part is None:
         return []
-    inside = next((value for key, value in part.items() if key in ("normalizers", "pretokenizers")), [])
+    inside: list[Part] = part.get("normalizers") or part.get("pretokenizers") or []
     return [part, *(each for one in inside for each in _flat(one))]
 
 

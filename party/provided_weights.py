@@ -74,7 +74,9 @@ def declared(config: "PretrainedConfig", memory: int) -> Declared:
 
     try:
         with torch.device("meta"):
-            model = AutoModel.from_config(config, attn_implementation="eager", trust_remote_code=False)
+            model = AutoModel.from_config(  # type: ignore[no-untyped-call]
+                config, attn_implementation="eager", trust_remote_code=False
+            )
     except Exception as error:  # what the library says of a configuration can be anything
         raise wrong("config.json", f"makes no model ({type(error).__name__})") from error
     found = Declared(model.base_model_prefix, {name: tuple(each.shape) for name, each in model.state_dict().items()})

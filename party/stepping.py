@@ -47,9 +47,9 @@ def step(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None]
     Raises `ConclaveError` like `party.text_models.ready` and `begin`, `IntegrityError` for a gradient that is none.
     """
     assert job.text is not None
-    start = start_of(job.text, mechanism)
+    point = start_of(job.text, mechanism)
     found, gradients = kept.of(job, progress)
-    begin(found.trained, gradients.count, start)
+    begin(found.trained, gradients.count, point)
     stream = NoiseStream.from_key(bytes.fromhex(job.text.key)).child("batch")
     taken = mechanism.batch(len(found.units), stream)
     total = clipped_sum(gradients, found.units.micro_batches(taken), found.losses, mechanism)

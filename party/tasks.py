@@ -15,13 +15,13 @@ from aggregation.gradients import GradientMechanism
 from aggregation.joint import JointMechanism
 from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
-from learning.text import DataError
-from learning.words import Vocabulary
 from party.artefacts import Artefacts
 from party.config import PartyConfig
+from party.errors import TrainingError
 from party.job import Job, Spread, Teaching, release_of
 from party.keys import insecure_key, slot_key
 from party.mechanisms import Answering, answering, mechanism_of
+from party.provided_words import vocabulary_in
 from party.runs import Run
 from party.text_tasks import TEXT_TASKS, check_text, provided, text_work
 from protos.conclave.v1 import party_pb2, plan_pb2
@@ -122,9 +122,9 @@ def check_fit(job: Job) -> None:
     if teaching is None:
         return
     try:
-        size = len(Vocabulary.from_bytes(Path(job.vocabulary).read_bytes()))
-    except DataError as error:
-        raise Refusal(Reason.ARTEFACT, f"the vocabulary that was provided cannot be used: {error}") from None
+        size = len(vocabulary_in(Path(job.vocabulary)))
+    except TrainingError as error:
+        raise Refusal(Reason.ARTEFACT, str(error)) from None
     for name, words in (("query", teaching.queries), ("class", teaching.classes)):
         if words and max(words) >= size:
             raise _wrong(f"a {name} is word {max(words):,}, and the vocabulary has {size:,} words, counted from 0.")

@@ -25,6 +25,7 @@ from party.errors import TrainingError
 from party.job import UNKNOWN, Job, TextWork
 from party.labelling import columns_of, targets_of
 from party.provided_settings import tokens_of
+from party.public_texts import public_texts
 from party.reading import labelled_units, tell_if_few
 from party.text_reading import census_of, plain_units
 from party.trials import try_model, try_tokenizer
@@ -98,19 +99,21 @@ def prepared(job: Job, text: TextWork) -> Prepared:
     rows = try_tokenizer(tokenizer, tokens_of(model.config), most, documents=text.objective == "language", pairs=pairs)
     try_model(model, rows, classes, head=head)
     public: Sequence[Tokens] = ()
+    if text.scored:
+        public_texts(Path(text.scored), pairs=False)
     if text.objective == "domain":
         public = public_rows(Path(text.texts), tokenizer, pairs=False, longest=most)
     return Prepared(model, tokenizer, classes, head, public)
 
 
-def ready(job: Job, text: TextWork, progress: Progress) -> Ready:
+def ready(job: Job, text: TextWork, progress: Progress, found: Prepared | None = None) -> Ready:
     """Load the model, read this party's units, and see the encoder through them where the last layer alone is trained.
 
-    The job's census is on disk when this returns. Memory: the model, the shard's tokens and, where they take their
-    place, the vectors of all examples, 4 bytes a number.
+    found: what `prepared` gave, if it was called before. The job's census is on disk when this returns. Memory: the
+    model, the shard's tokens and, where they take their place, the vectors of all examples, 4 bytes a number.
     Raises `ConclaveError`: as `prepared`, before the shard is opened, and what `party.reading` raises for the shard.
     """
-    found = prepared(job, text)
+    found = found or prepared(job, text)
     model, tokenizer, head = found.model, found.tokenizer, found.head
     read = _read(job, text, found, progress if head is None else within(progress, 0, 50))
     if (declared := job.declared_size) is not None:
