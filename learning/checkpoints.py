@@ -173,11 +173,8 @@ def save(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", folder:
 
 def _tokenizer(name: str, place: str, config: "PretrainedConfig", cache: Path | None) -> "PreTrainedTokenizerBase":
     """Padding and cutting on the right, and a padding token, which the configuration then names too."""
-    from transformers import AutoTokenizer
-
-    tokenizer: PreTrainedTokenizerBase = _had(
-        name, place, lambda **more: AutoTokenizer.from_pretrained(place, **more), cache
-    )
+    kind = _kind_of_tokenizer(place)
+    tokenizer: PreTrainedTokenizerBase = _had(name, place, lambda **more: kind.from_pretrained(place, **more), cache)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise ModelError(f"{name} has no tokenizer beside it. Save the model's tokenizer in the same folder.")
     size = getattr(config, "vocab_size", None)
@@ -193,6 +190,20 @@ def _tokenizer(name: str, place: str, config: "PretrainedConfig", cache: Path | 
         tokenizer.pad_token = instead
     config.pad_token_id = tokenizer.pad_token_id
     return tokenizer
+
+
+def _kind_of_tokenizer(place: str) -> Any:
+    """What reads a tokenizer. One that is said to be as tokenizer.json has it is read so: for some kinds of model the
+    library would make another of its words, by rules of its own.
+    """
+    from transformers import AutoTokenizer, TokenizersBackend
+
+    try:
+        told = json.loads((Path(place) / "tokenizer_config.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return AutoTokenizer
+    plain = isinstance(told, dict) and told.get("tokenizer_class") == "TokenizersBackend" and "auto_map" not in told
+    return TokenizersBackend if plain and (Path(place) / "tokenizer.json").is_file() else AutoTokenizer
 
 
 def _had(name: str, place: str, get: Callable[..., Found], cache: Path | None) -> Found:

@@ -1,48 +1,62 @@
-"""Public artefacts that a coordinator provided, each under its own SHA-256, whole or not there.
+"""Public artefacts that a coordinator provided for a run, each under its own SHA-256, whole or not there.
 
-Every run may share them, but for the parameters that a training starts from: those come anew at every step, and lie in
-the folder of their run for as long as none have come after them.
+They lie in the folder of their run and go with it, when it is left or purged. Whether one is here already is answered
+of that run alone: it would tell of other runs otherwise. What several runs were given is on the disk once. Of the
+parameters that a training starts from, which come anew at every step, those before the last are removed.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import secrets
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from party.runs import private_folder, remove_parts
+from party.config import LimitsTable
 from protos.conclave.v1 import party_pb2
 from protos.refusal import Reason, Refusal
 
 PARAMETERS: Final = "parameters"
 KINDS: Final = ("vocabulary", "reference", "directions", "model", PARAMETERS, "texts")
+MOST_ARTEFACTS: Final = 1024
+"""Of one run."""
 
-_ENDING: Final = ".parameters"
+_ENDING: Final = ".artefact"
+_PARAMETERS_ENDING: Final = ".parameters"
+_LEAST: Final = 4096
+"""Bytes that a file takes at least, however few are in it."""
 
 
+@dataclass(frozen=True, slots=True)
 class Artefacts:
-    """One folder, a file an artefact. They are public and named by what they hold, so every run may share them."""
+    """What one run was given, but for parameters. folder: the run's."""
 
-    def __init__(self, folder: Path, most_mib: int) -> None:
-        """most_mib: of one artefact, MiB ([limits] artefact_mib)."""
-        self._folder = folder
-        self._most = most_mib
-        private_folder(folder)
-        remove_parts(folder)
+    folder: Path
 
     def path(self, sha256: bytes) -> Path:
         """Where the artefact of this digest is, or would be."""
-        return self._folder / sha256.hex()
+        return self.folder / f"{sha256.hex()}{_ENDING}"
+
+
+class Intake:
+    """Takes what coordinators provide, within the party's limits."""
+
+    def __init__(self, limits: LimitsTable) -> None:
+        """limits: of one artefact, and of all that a run may leave here."""
+        self._limits = limits
+        self._coming: Counter[Path] = Counter()
 
     async def take(
         self, header: party_pb2.ArtefactHeader, parts: AsyncIterator[party_pb2.ProvideRequest], run: Path
     ) -> bool:
-        """Store what follows a header; True when it was there already and nothing was read.
+        """Store what follows a header; True when the run had it already and nothing was read.
 
-        run: the folder of the run that it is for. Raises `Refusal` (ARTEFACT) for an unknown kind, one over the limit,
-        or bytes that are not what the header says.
+        run: the folder of the run that it is for. Raises `Refusal` (ARTEFACT) for an unknown kind, one over the limits,
+        or bytes that are not what the header says; NOT_JOINED when the run ends meanwhile.
         """
         if header.kind not in KINDS:
             raise Refusal(
@@ -51,17 +65,44 @@ class Artefacts:
             )
         if len(header.sha256) != hashlib.sha256().digest_size:
             raise Refusal(Reason.ARTEFACT, "an artefact is named by its SHA-256, 32 bytes.")
-        if header.size > self._most * 2**20:
+        if header.size > self._limits.artefact_mib * 2**20:
             raise Refusal(
                 Reason.ARTEFACT,
-                f"an artefact of {header.size:,} bytes is over the limit of {self._most:,} MiB ([limits] artefact_mib "
-                "in the party file).",
+                f"an artefact of {header.size:,} bytes is over the limit of {self._limits.artefact_mib:,} MiB "
+                "([limits] artefact_mib in the party file).",
             )
-        path = parameters(run, header.sha256) if header.kind == PARAMETERS else self.path(header.sha256)
+        path = parameters(run, header.sha256) if header.kind == PARAMETERS else Artefacts(run).path(header.sha256)
         if path.exists():
             return True
-        await self._store(path, header, parts)
+        with self._room(run, max(header.size, _LEAST)):
+            try:
+                await self._store(path, header, parts)
+            except FileNotFoundError:
+                raise Refusal(Reason.NOT_JOINED, f"run {run.name} ended while the {header.kind} came.") from None
         return False
+
+    @contextlib.contextmanager
+    def _room(self, run: Path, size: int) -> Iterator[None]:
+        """Count what is on its way with what is there. Raises `Refusal` (ARTEFACT) where it is too much."""
+        there = []
+        for path in (*run.glob(f"*{_ENDING}"), *run.glob(f"*{_PARAMETERS_ENDING}")):
+            with contextlib.suppress(FileNotFoundError):  # parameters may go meanwhile
+                there.append(max(path.stat().st_size, _LEAST))
+        total = sum(there) + self._coming[run] + size
+        if total > self._limits.run_artefacts_mib * 2**20 or len(there) >= MOST_ARTEFACTS:
+            raise Refusal(
+                Reason.ARTEFACT,
+                f"with this one run {run.name} would leave {len(there) + 1:,} artefacts and {total:,} bytes here; the "
+                f"limit is {MOST_ARTEFACTS:,} and {self._limits.run_artefacts_mib:,} MiB ([limits] run_artefacts_mib "
+                "in the party file).",
+            )
+        self._coming[run] += size
+        try:
+            yield
+        finally:
+            self._coming[run] -= size
+            if not self._coming[run]:
+                del self._coming[run]
 
     async def _store(
         self, path: Path, header: party_pb2.ArtefactHeader, parts: AsyncIterator[party_pb2.ProvideRequest]
@@ -88,6 +129,7 @@ class Artefacts:
                 raise Refusal(
                     Reason.ARTEFACT, f"the {header.kind} that came is not the one its SHA-256 names. Send it again."
                 )
+            await asyncio.to_thread(_shared, part, path.name)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
@@ -95,11 +137,21 @@ class Artefacts:
 
 def parameters(run: Path, sha256: bytes) -> Path:
     """Where the parameters of this digest are in a run's folder, or would be."""
-    return run / f"{sha256.hex()}{_ENDING}"
+    return run / f"{sha256.hex()}{_PARAMETERS_ENDING}"
 
 
 def drop_parameters(run: Path, sha256: bytes) -> None:
     """Remove all parameters from a run's folder but these."""
-    for path in run.glob(f"*{_ENDING}"):
-        if path.name != f"{sha256.hex()}{_ENDING}":
+    for path in run.glob(f"*{_PARAMETERS_ENDING}"):
+        if path.name != f"{sha256.hex()}{_PARAMETERS_ENDING}":
             path.unlink(missing_ok=True)
+
+
+def _shared(part: Path, name: str) -> None:
+    """Have a file that came be the one that another run has of this name, and so of these bytes, if one has it."""
+    for other in part.parent.parent.glob(f"*/{name}"):
+        again = part.with_name(f".{name}.{secrets.token_hex(4)}")
+        with contextlib.suppress(OSError):  # the other run may end meanwhile, or have as many links as there can be
+            os.link(other, again)
+            again.replace(part)
+            return

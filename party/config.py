@@ -215,7 +215,8 @@ class LimitsTable(Settings):
     runs: joined and not ended, at a time. calls: at a time; calls_per_second: a second, and as many at once; beyond
     either a call is refused and asked again. queries_per_second: rows or queries answered, of all runs; more wait.
     block_mib: of one answered block. memory_mib: what one training may hold, and the bounded sums of one run.
-    artefact_mib: of one file that is provided, the weights of a model for example.
+    artefact_mib: of one file that is provided, the weights of a model for example; run_artefacts_mib: of all that one
+    run leaves here.
     """
 
     runs: Annotated[int, Field(ge=1)] = 16
@@ -225,6 +226,7 @@ class LimitsTable(Settings):
     block_mib: Annotated[int, Field(ge=1, le=1024)] = 64
     memory_mib: Annotated[int, Field(ge=256)] = 8192
     artefact_mib: Annotated[int, Field(ge=1)] = 2048
+    run_artefacts_mib: Annotated[int, Field(ge=1)] = 8192
 
 
 class SiteTable(Settings):

@@ -10,15 +10,13 @@ import numpy as np
 from scipy import sparse
 
 from aggregation.counts import CountsMechanism
-from aggregation.errors import IntegrityError
 from aggregation.vectors import VectorMechanism
 from learning.cooccurrence import Passage, pair_counts, unit_counts
-from learning.moments import Directions, contribute
-from learning.text import DataError
+from learning.moments import contribute
 from learning.words import Vocabulary, tokenize
 from party.census import written
-from party.errors import TrainingError
 from party.job import Job
+from party.provided_words import directions_in, vocabulary_in
 from party.shard import Unit, units
 
 _CHUNK_UNITS: Final = 512
@@ -34,7 +32,7 @@ def prepare(
     vocabulary = vocabulary_of(job)
     if isinstance(mechanism, CountsMechanism):
         return lambda job, progress: cooccurrence(job, mechanism, progress)
-    directions_of(job, vocabulary)
+    directions_in(Path(job.directions), len(vocabulary))
     return lambda job, progress: moments(job, mechanism, progress)
 
 
@@ -60,25 +58,11 @@ def moments(job: Job, mechanism: VectorMechanism, progress: Callable[[int], None
     their vectors. Raises like `cooccurrence`, and `TrainingError` for directions that cannot be used.
     """
     vocabulary = vocabulary_of(job)
-    directions = directions_of(job, vocabulary)
+    directions = directions_in(Path(job.directions), len(vocabulary))
     total = np.zeros(directions.columns, dtype=np.int64)
     for _, counted in counted_units(job, vocabulary, progress):
         total += contribute(counted, directions, mechanism)
     return sparse.csr_array(total[None, :])
-
-
-def directions_of(job: Job, vocabulary: Vocabulary) -> Directions:
-    """The public directions that were provided. Raises `TrainingError`."""
-    try:
-        directions = Directions.from_bytes(Path(job.directions).read_bytes())
-    except IntegrityError as error:
-        raise TrainingError(f"the directions that were provided cannot be used: {error}") from None
-    if directions.size != len(vocabulary):
-        raise TrainingError(
-            f"the directions that were provided are of {directions.size:,} words, the vocabulary has "
-            f"{len(vocabulary):,}."
-        )
-    return directions
 
 
 def counted_units(
@@ -112,10 +96,7 @@ def take_census(job: Job) -> None:
 
 def vocabulary_of(job: Job) -> Vocabulary:
     """The public vocabulary that was provided. Raises `TrainingError`."""
-    try:
-        return Vocabulary.from_bytes(Path(job.vocabulary).read_bytes())
-    except DataError as error:
-        raise TrainingError(f"the vocabulary that was provided cannot be used: {error}") from None
+    return vocabulary_in(Path(job.vocabulary))
 
 
 def _units(job: Job) -> Iterator[Unit]:

@@ -29,11 +29,13 @@ from learning.schedules import Schedule
 from party.errors import TrainingError
 from party.job import Job, TextWork
 from party.labelling import columns_of, targets_of
+from party.provided_settings import tokens_of
 from party.public_texts import public_texts
 from party.reading import LabelledUnits, labelled_units, tell_if_few
 from party.shard import slot
 from party.spreading import gathered
 from party.text_reading import census_of, take_census
+from party.trials import try_model, try_tokenizer
 from protos.conclave.v1 import plan_pb2
 
 if TYPE_CHECKING:
@@ -54,13 +56,13 @@ def prepare(job: Job, mechanism: JointMechanism) -> Callable[[Job, Callable[[int
             f"an ensemble votes for one of {len(targets.names):,} classes, and the release takes "
             f"{mechanism.classes:,} classes{' and hidden states' if mechanism.hidden is not None else ''}."
         )
-    public_texts(Path(job.text.texts), pairs=columns.second is not None)
-    _started(job.text, targets)
-    return partial(_vote, mechanism)
-
-
-def _vote(mechanism: JointMechanism, job: Job, progress: Callable[[int], None]) -> sparse.csr_array:
-    return vote(job, mechanism, progress)
+    pairs = columns.second is not None
+    public_texts(Path(job.text.texts), pairs=pairs)
+    start, tokenizer = _started(job.text, targets)
+    most = longest(start, job.text.longest)
+    rows = try_tokenizer(tokenizer, tokens_of(start.config), most, documents=False, pairs=pairs)
+    try_model(start, rows, len(targets.names), head=head_alone(start), apart=False)
+    return lambda job, progress: vote(job, mechanism, progress)
 
 
 def vote(job: Job, mechanism: JointMechanism, progress: Callable[[int], None]) -> sparse.csr_array:

@@ -7,6 +7,7 @@ Nothing here imports torch.
 import asyncio
 import contextlib
 import logging
+import shutil
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable
@@ -19,7 +20,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from party.answers import Answers
-from party.artefacts import PARAMETERS, Artefacts, drop_parameters
+from party.artefacts import PARAMETERS, Artefacts, Intake, drop_parameters
 from party.attesting import attestation, described
 from party.checking import fits
 from party.company import admit_peers
@@ -81,7 +82,7 @@ class Node(party_pb2_grpc.PartyServicer):
         self._ledger = ledger
         self._token = token
         self._runs = Runs(home / "runs")
-        self._artefacts = Artefacts(home / "artefacts", config.limits.artefact_mib)
+        self._intake = Intake(config.limits)
         self.limits = Limits(config.name, config.limits)
         self.quieter = Quieter()
         self._answers = Answers(config.name, ledger, self.limits)
@@ -249,7 +250,7 @@ class Node(party_pb2_grpc.PartyServicer):
             raise Refusal(Reason.ARTEFACT, "an artefact starts with its header.")
         header = first.header
         run = await self._run(header.run)
-        known = await self._artefacts.take(header, parts, run.folder)
+        known = await self._intake.take(header, parts, run.folder)
         if header.kind == PARAMETERS and not any(run_id == run.id for run_id, _ in self._trainings):
             await asyncio.to_thread(drop_parameters, run.folder, header.sha256)
         return party_pb2.ProvideResponse(known=known)
@@ -404,7 +405,7 @@ class Node(party_pb2_grpc.PartyServicer):
                 f"release {release.name} was answered from already, and what it was answered from is gone; start a "
                 "new run.",
             )
-        job = job_of(request, run, self.config, self._artefacts, self.home, self._ledger.census_key)
+        job = job_of(request, run, self.config, Artefacts(run.folder), self.home, self._ledger.census_key)
         training = Training(digest, release.name, self._workers, run.id)
         self._trainings[key] = training
         kept = Operation(request.operation_id, digest, release.name, asks.attempt, training_digest(request))
@@ -655,6 +656,7 @@ async def _started(config: PartyConfig, home: Path, identity: Identity, token: s
     )
     try:
         remove_parts(home)
+        shutil.rmtree(home / "artefacts", ignore_errors=True)  # files that no run would take along when it ends
         Runs(home / "runs").tidy([run.id for run in await ledger.runs() if run.left_at is not None])
         node = Node(config, home, ledger, identity, token, training_log)
     except BaseException:

@@ -204,11 +204,13 @@ def sync_folder(path: Path) -> None:
 
 
 def _size(folder: Path) -> int:
-    size = 0
+    sizes = {}
     for each in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):  # a node beside this one may be at work
-            size += each.stat().st_size if each.is_file() else 0
-    return size
+            found = each.stat()
+            if each.is_file():
+                sizes[found.st_ino] = found.st_size  # a model's weights have two names
+    return sum(sizes.values())
 
 
 def write_whole(path: Path, content: bytes) -> None:

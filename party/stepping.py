@@ -11,7 +11,7 @@ from aggregation.gradients import GradientMechanism
 from aggregation.noise import NoiseStream
 from learning.private_training import AT_ONCE, Units, clipped_sum
 from party.job import Job
-from party.text_models import Loaded, begin, loaded, units_of
+from party.text_models import Loaded, begin, loaded, start_of, units_of
 from party.work import wrapped
 
 
@@ -47,10 +47,14 @@ class Kept:
 def prepare(
     job: Job, mechanism: GradientMechanism, kept: Kept
 ) -> Callable[[Job, Callable[[int], None]], NDArray[np.int32]]:
-    """Everything of a step but its units. Raises `ConclaveError` like `party.text_models.loaded` and `begin`."""
+    """Everything of a step but its units.
+
+    Raises `ConclaveError` like `party.text_models.loaded`, `start_of` and `begin`.
+    """
     assert job.text is not None
+    start = start_of(job.text, mechanism)
     found = kept.loaded(job)
-    begin(job.text, found.trained, found.gradients.count, mechanism)
+    begin(found.trained, found.gradients.count, start)
     return lambda job, progress: step(job, mechanism, progress, kept)
 
 

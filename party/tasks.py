@@ -15,13 +15,13 @@ from aggregation.gradients import GradientMechanism
 from aggregation.joint import JointMechanism
 from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
-from learning.text import DataError
-from learning.words import Vocabulary
 from party.artefacts import Artefacts
 from party.config import PartyConfig
+from party.errors import TrainingError
 from party.job import Job, Spread, Teaching, release_of
 from party.keys import insecure_key, slot_key
 from party.mechanisms import Answering, against, answering, mechanism_of
+from party.provided_words import vocabulary_in
 from party.recipes import task_of, tasks_of
 from party.runs import Run
 from party.text_tasks import TEXT_TASKS, check_text, provided, text_work
@@ -128,9 +128,9 @@ def check_fit(job: Job) -> None:
         check_text(job, job.text)
         return
     try:
-        size = len(Vocabulary.from_bytes(Path(job.vocabulary).read_bytes()))
-    except DataError as error:
-        raise Refusal(Reason.ARTEFACT, f"the vocabulary that was provided cannot be used: {error}") from None
+        size = len(vocabulary_in(Path(job.vocabulary)))
+    except TrainingError as error:
+        raise Refusal(Reason.ARTEFACT, str(error)) from None
     teaching = job.teaching
     if teaching is None:
         if not job.directions and CELL * size**2 > job.memory * 2**20:

@@ -20,11 +20,11 @@ from aggregation.noise import NoiseStream
 from aggregation.thresholded import ThresholdedVotes
 from learning.skipgram import SkipGram
 from learning.teachers import hidden_states, train_teacher, votes_of
-from learning.weights import from_bytes
 from party.counting import counted_units, take_census, vocabulary_of
 from party.errors import TrainingError
 from party.job import Job, Teaching, release_of
 from party.mechanisms import Answering, answering, mechanism_of
+from party.provided_words import reference_in
 from party.shard import slot
 from party.spreading import gathered
 
@@ -120,15 +120,7 @@ def answers(
 
 def reference_of(teaching: Teaching, size: int) -> SkipGram:
     """The public model that was provided. Raises `TrainingError` when it is none, or one of another vocabulary."""
-    try:
-        reference = from_bytes(Path(teaching.reference).read_bytes())
-    except IntegrityError as error:
-        raise TrainingError(f"the reference that was provided cannot be used: {error}") from None
-    if len(reference.bias) != size:
-        raise TrainingError(
-            f"the reference that was provided knows {len(reference.bias):,} words, the vocabulary has {size:,}."
-        )
-    return reference
+    return reference_in(Path(teaching.reference), size)
 
 
 def _teachers(job: Job, teaching: Teaching, numbers: range, reference: SkipGram, size: int) -> Iterator[SkipGram]:

@@ -1,7 +1,5 @@
 """A text model that was provided, as a party trains it: its files put together, its units read, ready for gradients."""
 
-import contextlib
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,10 +25,10 @@ from party.ensembles import public_rows
 from party.errors import TrainingError
 from party.job import UNKNOWN, Job, TextWork
 from party.labelling import columns_of, targets_of
-from party.public_texts import public_texts
+from party.provided_settings import tokens_of
 from party.reading import labelled_units, tell_if_few
-from party.runs import private_folder
 from party.text_reading import census_of, plain_units
+from party.trials import try_model, try_tokenizer
 from protos.conclave.v1 import plan_pb2
 
 if TYPE_CHECKING:
@@ -50,7 +48,8 @@ class Loaded:
     """A model that was provided, with its tokenizer, as it was tried; nothing private has been near it.
 
     trained: the model, or its own last layer where that alone is trained: its parameters in the order of
-    `learning.adapting` are those of the model. gradients: what tells those of one unit from another's.
+    `learning.adapting` are those of the model. gradients: what tells those of one unit from another's. public: the
+    public texts that a domain classifier learns against, as tokens; none for others.
     """
 
     model: "PreTrainedModel"
@@ -58,6 +57,7 @@ class Loaded:
     trained: nn.Module
     losses: Losses
     gradients: PerExample
+    public: Sequence[Tokens]
 
     @property
     def head_alone(self) -> bool:
@@ -75,34 +75,28 @@ class _Read:
     own: int
 
 
-def put_together(text: TextWork) -> None:
-    """Have the model's files lie in `text.folder` under their names. Idempotent."""
-    folder = Path(text.folder)
-    private_folder(folder)
-    for name, path in text.files.items():
-        place = folder / name
-        place.parent.mkdir(mode=0o700, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            os.link(path, place)
-
-
 def loaded(job: Job, text: TextWork) -> Loaded:
-    """The model that was provided, adapted, and tried on made-up examples.
+    """The model that was provided, adapted, and tried on made-up text. Nothing of the shard has a part in it.
 
     Memory: the model. Raises `ModelError` for a model that cannot be had or adapted, or whose gradients cannot be told
-    apart by examples; `TrainingError` for public texts that are none.
+    apart by examples; `TrainingError` for one that fails at made-up text, and for public texts that are none.
     """
-    if text.objective == "domain":
-        public_texts(Path(text.texts), pairs=False)
     model, tokenizer, classes = _model(job, text)
     adapt(model, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt == "lora" else None)
     head = None if text.objective == "language" else head_alone(model)
+    most = longest(model, text.longest)
+    pairs = text.objective == "labels" and columns_of(_labelled(text), job.shard_table).second is not None
+    rows = try_tokenizer(tokenizer, tokens_of(model.config), most, documents=text.objective == "language", pairs=pairs)
+    try_model(model, rows, classes, head=head)
+    public: Sequence[Tokens] = ()
+    if text.objective == "domain":
+        public = public_rows(Path(text.texts), tokenizer, pairs=False, longest=most)
     if head is not None:
-        return Loaded(model, tokenizer, head, head_losses, PerExample(head))
+        return Loaded(model, tokenizer, head, head_losses, PerExample(head), public)
     gradients = PerExample(model)
     if (probe := probe_of(model.config, classes)) is not None:
         _try(gradients, probe)
-    return Loaded(model, tokenizer, model, losses, gradients)
+    return Loaded(model, tokenizer, model, losses, gradients, public)
 
 
 def units_of(job: Job, text: TextWork, found: Loaded, progress: Progress) -> Units:
@@ -112,7 +106,7 @@ def units_of(job: Job, text: TextWork, found: Loaded, progress: Progress) -> Uni
     vectors of all examples, 4 bytes a number. Raises what `party.reading` raises for the shard.
     """
     model = found.model
-    read = _read(job, text, model, found.tokenizer, within(progress, 0, 50) if found.head_alone else progress)
+    read = _read(job, text, found, within(progress, 0, 50) if found.head_alone else progress)
     if (declared := job.declared_size) is not None:
         tell_if_few(read.own, needed=declared, why="[policy] declared_size")
     if not found.head_alone:
@@ -132,25 +126,33 @@ def _try(gradients: PerExample, probe: MicroBatch) -> None:
     check_apart(gradients, loss, probe.units)
 
 
-def begin(text: TextWork, trained: nn.Module, count: int, mechanism: GradientMechanism) -> None:
-    """Set what is trained to the parameters that were provided.
+def start_of(text: TextWork, mechanism: GradientMechanism) -> Tensor:
+    """The parameters that were provided, float32 [parameters], before a shard is opened.
 
-    count: trainable numbers. Raises `TrainingError` where these, the model's and those that the mechanism bounds are
-    not as many, and for one that is not finite.
+    Raises `TrainingError` where they are not as many as the mechanism bounds, and for one that is not finite.
     """
-    if count != mechanism.parameters:
-        raise TrainingError(
-            f"the model trains {count:,} numbers, and the plan's terms bound {mechanism.parameters:,}. Start a new run "
-            "with the same model and adapt at both ends."
-        )
     vector = np.fromfile(text.parameters, "<f4")
-    if len(vector) != count or Path(text.parameters).stat().st_size != 4 * count:
+    if len(vector) != mechanism.parameters or Path(text.parameters).stat().st_size != 4 * mechanism.parameters:
         raise TrainingError(
-            f"the parameters that were provided are {len(vector):,} numbers, the model trains {count:,}."
+            f"the parameters that were provided are {len(vector):,} numbers, and the plan's terms bound "
+            f"{mechanism.parameters:,}."
         )
     if not np.isfinite(vector).all():
         raise TrainingError("the parameters that were provided hold NaN or infinity. Use a smaller learning rate.")
-    unflatten(trained, torch.from_numpy(vector.astype(np.float32, copy=False)))
+    return torch.from_numpy(vector.astype(np.float32, copy=False))
+
+
+def begin(trained: nn.Module, count: int, start: Tensor) -> None:
+    """Set what is trained to the parameters that were provided, `start_of`.
+
+    count: trainable numbers. Raises `TrainingError` where these and the provided ones are not as many.
+    """
+    if count != len(start):
+        raise TrainingError(
+            f"the model trains {count:,} numbers, and the plan's terms bound {len(start):,}. Start a new run with the "
+            "same model and adapt at both ends."
+        )
+    unflatten(trained, start)
 
 
 def within(progress: Progress, low: int, high: int) -> Progress:
@@ -169,14 +171,8 @@ def _model(job: Job, text: TextWork) -> "tuple[PreTrainedModel, PreTrainedTokeni
     return *classifier(text.folder, targets, seed=text.seed), classes
 
 
-def _read(
-    job: Job,
-    text: TextWork,
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
-    progress: Progress,
-) -> _Read:
-    most = longest(model, text.longest)
+def _read(job: Job, text: TextWork, found: Loaded, progress: Progress) -> _Read:
+    tokenizer, most = found.tokenizer, longest(found.model, text.longest)
 
     def done(units: int) -> None:
         progress(job.percent(units))
@@ -184,7 +180,7 @@ def _read(
     if text.objective == "labels":
         labelled, shard = _labelled(text), job.shard_table
         with census_of(job) as census:
-            found = labelled_units(
+            read = labelled_units(
                 shard,
                 columns_of(labelled, shard),
                 targets_of(labelled, shard),
@@ -195,12 +191,12 @@ def _read(
                 census=census,
                 done=done,
             )
-        return _Read(found.rows, torch.from_numpy(found.labels), found.members, len(found))
+        return _Read(read.rows, torch.from_numpy(read.labels), read.members, len(read))
     spoken = encode_documents if text.objective == "language" else encode
     plain = plain_units(job, partial(spoken, tokenizer, longest=most), longest=most, done=done)
     if text.objective == "language":
         return _Read(plain.rows, None, plain.members, len(plain))
-    public = public_rows(Path(text.texts), tokenizer, pairs=False, longest=most)
+    public = found.public
     labels = torch.zeros(len(plain.rows) + len(public), dtype=torch.int64)
     labels[len(plain.rows) :] = 1
     members: list[Sequence[int]] | None = None

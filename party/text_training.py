@@ -11,7 +11,7 @@ from learning.adapting import flatten
 from learning.private_training import Optimisation, train_private
 from learning.schedules import Schedule
 from party.job import Job, TextWork
-from party.text_models import Loaded, begin, loaded, units_of, within
+from party.text_models import Loaded, begin, loaded, start_of, units_of, within
 
 
 def prepare(job: Job, mechanism: GradientMechanism) -> Callable[[Job, Callable[[int], None]], NDArray[np.int32]]:
@@ -29,12 +29,13 @@ def train(job: Job, mechanism: GradientMechanism, found: Loaded, progress: Calla
 def started(job: Job, mechanism: GradientMechanism) -> Loaded:
     """The model, at the parameters that were provided.
 
-    Raises `ConclaveError` like `party.text_models.loaded` and `begin`, and for an optimisation that makes no sense.
+    Raises `ConclaveError` like `party.text_models.loaded`, `start_of` and `begin`, and for an odd optimisation.
     """
     assert job.text is not None
     optimisation(job.text)
+    start = start_of(job.text, mechanism)
     found = loaded(job, job.text)
-    begin(job.text, found.trained, found.gradients.count, mechanism)
+    begin(found.trained, found.gradients.count, start)
     return found
 
 

@@ -96,10 +96,10 @@ def _answered(job: Job, numbers: range, progress: Callable[[int], None]) -> None
 
 def _learning(job: Job, kept: "Kept | None") -> Private:
     from learning.checkpoints import ModelError
-    from party.text_models import put_together
+    from party.provided_models import put_together
 
     assert job.text is not None
-    put_together(job.text)
+    put_together(job.text, job.memory)
     try:
         return _learning_by_kind(job, kept)
     except ModelError as error:

@@ -1,6 +1,7 @@
 """The node over real gRPC: what it does when asked rightly, and the one sentence it says when not."""
 
 import asyncio
+import copy
 import hashlib
 import os
 import stat
@@ -282,6 +283,60 @@ async def test_an_artefact_is_sent_once(opened):
     assert (await caller.provide()).known
 
 
+def of_run(caller, name):
+    """The same caller in another run of the same plan."""
+    other = copy.copy(caller)
+    other.run = party_pb2.RunContext(run_id=name, plan_hash=caller.run.plan_hash)
+    return other
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_what_other_runs_were_given_is_not_told_and_is_on_the_disk_once(opened, tmp_path):
+    one = await opened()
+    two = of_run(one, "run-2")
+    for caller in (one, two):
+        await caller.join()
+        assert not (await caller.provide()).known
+    first, second = (tmp_path / "north.party/runs").glob("*/*.artefact")
+    assert first.samefile(second)
+    await one.leave()
+    assert [path.parent.name for path in (tmp_path / "north.party/runs").glob("*/*.artefact")] == ["run-2"]
+    await two.train()
+    await two.leave()
+    assert not any(path.is_file() for path in (tmp_path / "north.party/runs").rglob("*"))
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_a_run_leaves_no_more_artefacts_than_the_party_allows(opened, tmp_path):
+    caller = await opened(limits={"artefact_mib": 1, "run_artefacts_mib": 2})
+    other = of_run(caller, "run-2")
+    for each in (caller, other):
+        await each.join()
+    parts = [bytes([number]) * 2**19 for number in range(5)]
+    for part in parts[:4]:
+        await caller.provide(part, kind="texts")
+    for kind in ("texts", "parameters", "model"):
+        refusal = await refused(caller.provide(parts[4], kind=kind))
+        assert refusal.reason == Reason.ARTEFACT
+        assert "run run-1 would leave 5 artefacts" in refusal.sentence
+        assert "2 MiB ([limits] run_artefacts_mib in the party file)" in refusal.sentence
+    assert (await caller.provide(parts[0], kind="texts")).known
+    several = [other.provide(part, kind="texts") for part in parts]
+    outcomes = await asyncio.gather(*several, return_exceptions=True)
+    assert sum(isinstance(each, Refusal) for each in outcomes) == 1
+    assert len(list((tmp_path / "north.party/runs/run-2").glob("*.artefact"))) == 4
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_small_artefacts_are_counted_too(opened, monkeypatch):
+    monkeypatch.setattr("party.artefacts.MOST_ARTEFACTS", 3)
+    caller = await opened()
+    await caller.join()
+    for number in range(3):
+        await caller.provide(str(number).encode(), kind="texts")
+    assert "would leave 4 artefacts" in (await refused(caller.provide(b"3", kind="texts"))).sentence
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -300,7 +355,7 @@ async def test_an_artefact_that_is_not_what_it_says_is_not_kept(opened, tmp_path
     refusal = await refused(caller.provide(**change))
     assert refusal.reason == Reason.ARTEFACT
     assert said in refusal.sentence
-    assert not any((tmp_path / "north.party" / "artefacts").iterdir())
+    assert not list((tmp_path / "north.party/runs/run-1").glob("*.artefact*"))
 
 
 @pytest.mark.usefixtures("trains_here")

@@ -44,9 +44,11 @@ async def test_a_run_is_removed_with_its_keys_and_its_charges_stay(answered, ope
     home = tmp_path / "north.party"
     (key,) = keys(tmp_path)
     assert len(key) == 32
+    assert list((home / "runs/run-1").glob("*.artefact"))
     assert main(["purge", "run-1", "--config", party_file]) == 0
     assert "Nothing of run run-1 is kept now" in capsys.readouterr().out
     assert list((home / "runs").iterdir()) == []
+    assert not list(home.rglob("*.artefact"))
     assert keys(tmp_path) == [None]
     assert not any(key in path.read_bytes() for path in home.rglob("*") if path.is_file())
     assert [each.release for each in read_account(home / "ledger.sqlite", "north").reservations] == ["counts"]

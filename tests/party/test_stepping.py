@@ -251,7 +251,7 @@ async def test_a_model_that_is_none_is_a_sentence_without_a_path(learner, vector
     caller.model.files.extend(files)
     refusal = await refused(caller.step(0, caller.model, vector))
     assert refusal.reason == Reason.TRAINING
-    assert refusal.sentence.startswith("The model that was provided lacks weights that can be read")
+    assert refusal.sentence.startswith("the model that was provided has no weights")
     assert str(tmp_path) not in refusal.sentence
 
 

@@ -221,7 +221,6 @@ async def test_what_a_killed_node_left_behind_is_removed_and_nothing_else(config
     home = tmp_path / "north.party"
     (home / "runs" / "open").mkdir(parents=True)
     (home / "runs" / "ended").mkdir()
-    (home / "artefacts").mkdir()
     cap = {"epsilon": 20.0, "delta": 1e-6, "simulation": False}
     open_account(home, "north", **cap)
     ledger = await Ledger.open(home, "north", **cap)
@@ -232,11 +231,12 @@ async def test_what_a_killed_node_left_behind_is_removed_and_nothing_else(config
     parts = [
         home / "runs" / "open" / ".counts.counts.npz.part",
         home / "runs" / "open" / ".counts.0.block.0a1b2c3d",
-        home / "artefacts" / f".{'a' * 64}.0a1b2c3d",
+        home / "runs" / "open" / f".{'a' * 64}.artefact.0a1b2c3d",
         home / ".slots.key.0a1b2c3d",
         home / "runs" / "ended" / "counts.counts.npz",
     ]
-    others = [home / ".hidden", home / "runs" / "open" / "counts.0.block", home / "artefacts" / ("a" * 64)]
+    others = [home / ".hidden", home / "runs" / "open" / "counts.0.block"]
+    others.append(home / "runs" / "open" / f"{'a' * 64}.artefact")
     for path in parts + others:
         path.write_bytes(b"x")
     await (await start(config(), token="t", base=tmp_path)).stop()
