@@ -1,10 +1,13 @@
 """`party check`: every line is ok or says what to do, and no line shows the text."""
 
+import contextlib
 import json
 import socket
+import sqlite3
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from dp_accounting import GaussianDpEvent
 
 from aggregation.accounting import LifetimeFilter
 from learning import text
@@ -158,6 +161,29 @@ def test_an_account_under_another_cap_is_told(site):
     path = site()
     path.write_text(path.read_text().replace("epsilon = 10.0", "epsilon = 11.0"))
     assert "was opened with epsilon = 10" in only_wrong(found(path), "account")
+
+
+def test_an_account_for_another_unit_is_told(site):
+    path = site()
+    assert "is left of 10 for a document, added or removed" in found(path)["account"].said
+    path.write_text(path.read_text().replace("epsilon = 10.0", 'record = "sentence"\nepsilon = 10.0'))
+    assert "was opened for a document, added or removed" in only_wrong(found(path), "account")
+
+
+@pytest.mark.parametrize("charged", [False, True])
+async def test_an_account_from_before_units_were_kept_is_told_where_it_was_charged(site, tmp_path, charged):
+    path = site()
+    home = tmp_path / "north.party"
+    if charged:
+        ledger = await Ledger.open(home, "north", epsilon=10.0, delta=1e-6, simulation=False)
+        await ledger.join("run-1", b"hash", [])
+        await ledger.reserve("run-1", "answers", GaussianDpEvent(4.0))
+        await ledger.close()
+    with contextlib.closing(sqlite3.connect(home / "ledger.sqlite", isolation_level=None)) as sql:
+        sql.execute("UPDATE accounts SET unit = NULL, relation = NULL")
+    line = found(path)["account"]
+    assert (line.state is State.OK) is not charged
+    assert "say so, for good and on record: party account open north" in line.said or not charged
 
 
 async def test_what_is_left_of_the_account_is_what_the_ledger_admits(site, releases, tmp_path):
