@@ -25,7 +25,7 @@ from aggregation.votes import VotesMechanism
 from coordinator.manifest import PLAN
 from coordinator.published import shown, strict_json
 from coordinator.stated import Attestation, Privacy, StatedRelease, StatedSteps
-from coordinator.terms import SAMPLER_SHARE, STEP, Chosen, Release
+from coordinator.terms import SAMPLER_SHARE, STEP, Chosen, Release, graphs_delta
 from protos.conclave.v1 import plan_pb2
 from protos.digest import canonical, plan_hash
 from protos.signing import RELATION
@@ -171,6 +171,9 @@ def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]
             for stated, message in zip(privacy.releases, plan.terms.releases, strict=False)
         ]
         slack = sum(each.slack(epsilon) for each in made)
+        if plan.terms.privacy.trust == plan_pb2.TRUST_SECURE_SUM:
+            private = plan.terms.privacy
+            slack += graphs_delta(made, len(plan.terms.parties), private.colluders, private.dropouts)
         stated = zip(privacy.releases, made, strict=True)
         lists = {"privacy.json": [from_json(each.event) for each, release in stated for _ in range(release.attempts)]}
         lists |= {each.party: list(each.events) for each in parties}
@@ -178,7 +181,10 @@ def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]
     except (ConclaveError, ArithmeticError, ValueError) as error:
         return 0.0, [f"The events have no price: {shown(error, 300)}"]
     if slack > privacy.sampler_delta * (1 + TOLERANCE):
-        found.append(f"The sampler takes {slack:.4g} of delta; privacy.json says {privacy.sampler_delta:.4g}.")
+        found.append(
+            f"The noise sampler and the graphs of secure sums take {slack:.4g} of delta; privacy.json says "
+            f"{privacy.sampler_delta:.4g}."
+        )
     for who, cost in costs.items():
         if cost > epsilon * (1 + TOLERANCE):
             whose = "the events in privacy.json" if who == "privacy.json" else f"the events that {who} attests"
@@ -240,6 +246,8 @@ def _release_against(stated: StatedRelease, message: plan_pb2.Release, terms: pl
         found.append(f"Release {name} of the plan cannot be: {shown(error, 300)}")
     if sorted(set(stated.parties)) != stated.parties or not set(stated.parties) <= set(terms.parties):
         found.append(f"privacy.json names parties in the sum of {name} that the plan does not have, or one twice.")
+    if not stated.values and (message.stepped or message.weights or message.WhichOneof("mechanism") != "gradients"):
+        found.append(f"privacy.json says that no value was released under {name}, so nothing says what sampling took.")
     if message.stepped != (stated.steps is not None):
         found.append(f"privacy.json says otherwise than the plan whether {name} is taken in steps.")
     elif stated.steps is not None:

@@ -137,7 +137,7 @@ def state(
         "accountant": bound.guarantee.accountant,
         "epsilon_by_rdp": _finite(bound.guarantee.rdp_epsilon) if bound.private else None,
         "epsilon_by_the_papers_formula": paper_claim(bound) if bound.private else None,
-        "sampler_delta": sum(release.slack(bound.guarantee.epsilon) for release in bound.releases),
+        "sampler_delta": bound.slack,
         "attempts": plan.privacy.attempts,
         "trust": plan.privacy.trust,
         "trust_means": trust,

@@ -425,6 +425,10 @@ def no_release(privacy):
     privacy["releases"][0]["name"] = "answers"
 
 
+def no_values(privacy):
+    privacy["releases"][0]["values"] = 0
+
+
 def few(privacy):
     privacy["releases"][0]["parties"] = ["east", "north"]
 
@@ -456,6 +460,7 @@ def none_claimed(privacy):
         (no_sampler, "of delta; privacy.json says 0."),
         (other_mechanism, "privacy.json describes another mechanism for counts than the plan has."),
         (no_release, "privacy.json lists other releases than the plan."),
+        (no_values, "privacy.json says that no value was released under counts"),
         (few, "2 parties are in the sum of counts and the plan needs 3"),
         (strange, "privacy.json names parties in the sum of counts that the plan does not have"),
         (other_trust, "privacy.json says trust secure-sum; by the plan it is trusted-aggregator."),
