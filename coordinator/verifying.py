@@ -4,7 +4,7 @@ With the authority's certificate at hand this shows who signed the folder, and t
 Without it the folder is checked against itself alone, and whoever changed it could have signed it anew.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
@@ -96,8 +96,8 @@ def record(verdict: Verdict) -> dict[str, Any]:
 
 
 def _files(found: Published, manifest: Manifest | None, unread: str) -> Finding:
-    """Every file is the one that was signed, and there is no other."""
-    wrong = list(found.odd)
+    """Every file is the one that was signed, and there is no other, nor a folder without one."""
+    wrong = some(found.odd)
     if manifest is None:
         return told("files", [*wrong, f"{unread} Without it nothing says which files belong here."], "")
     listed = manifest.files
@@ -117,6 +117,7 @@ def _files(found: Published, manifest: Manifest | None, unread: str) -> Finding:
                 odd.append(unreadable or f"{shown(path)} was altered: its SHA-256 is not the one that was signed.")
     extra = sorted(path for path in found.sizes if path not in listed and path not in _UNSIGNED)
     wrong += some(odd) + some(f"{shown(path)} was not there when the folder was signed." for path in extra)
+    wrong += some(f"{shown(path)} is a folder that holds nothing that was signed." for path in _empty(found, listed))
     whole = len(listed) - len(odd)
     return told("files", wrong, f"{whole} of {len(listed)} match the signed manifest")
 
@@ -216,6 +217,12 @@ def _trust(plan: plan_pb2.Plan | None, trust: Trust | None, simulation: bool) ->
     if simulation:
         well += "; simulation, so nothing is claimed between its parties"
     return told("trust", [], well)
+
+
+def _empty(found: Published, listed: Iterable[str]) -> list[str]:
+    """The folders that no listed file is in."""
+    used = {str(parent) for path in listed for parent in PurePosixPath(path).parents}
+    return sorted(set(found.folders) - used)
 
 
 def _inside(path: str) -> bool:

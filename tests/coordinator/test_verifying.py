@@ -233,6 +233,21 @@ def test_links_and_devices_are_named_and_never_opened(federation, folder, tmp_pa
     assert "README.md is missing" in found["card"]
 
 
+def test_a_folder_that_was_added_is_named_though_it_is_empty(federation, folder):
+    (folder / "1_Pooling/inner").mkdir(parents=True)
+    assert wrong(folder, federation.trust) == {
+        "files": "1_Pooling is a folder that holds nothing that was signed.\n"
+        "1_Pooling/inner is a folder that holds nothing that was signed."
+    }
+
+
+def test_a_hard_link_is_named_though_its_content_is_what_was_signed(federation, folder, tmp_path):
+    os.link(folder / "vectors.txt", tmp_path / "elsewhere.txt")
+    assert wrong(folder, federation.trust) == {
+        "files": "vectors.txt is a hard link: the same file has another name. Copy the folder."
+    }
+
+
 @pytest.mark.parametrize(
     "path", ["../copy/vectors.txt", "/etc/passwd", "a//b", "./vectors.txt", "manifest.json", "a\\b"]
 )
