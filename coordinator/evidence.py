@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Final
@@ -23,7 +24,7 @@ from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
 from aggregation.votes import VotesMechanism
 from coordinator.manifest import PLAN
-from coordinator.published import shown, strict_json
+from coordinator.published import shown, some, strict_json
 from coordinator.stated import Attestation, Privacy, StatedRelease, StatedSteps
 from coordinator.terms import SAMPLER_SHARE, STEP, Chosen, Release, graphs_delta
 from protos.conclave.v1 import plan_pb2
@@ -43,11 +44,16 @@ one sum: more than any run has, and little enough to be priced soon."""
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """What a party attests. events: what it was charged for stated releases. more: in words, how often beyond that."""
+    """What a party attests.
+
+    events: what it was charged for stated releases. more: in words, how often beyond that. beyond: in words, charges
+    that are of no release of the plan.
+    """
 
     party: str
     events: tuple[DpEvent, ...]
     more: tuple[str, ...]
+    beyond: tuple[str, ...] = ()
 
 
 def plan_of(content: bytes) -> plan_pb2.Plan:
@@ -105,10 +111,11 @@ def charged(attestation: Attestation, privacy: Privacy) -> tuple[Charged, list[s
     """What a party was charged, and in sentences where that departs from `privacy.json`.
 
     More than is stated there (another attempt, a release that was begun without coming to an end) is no departure: it
-    is priced. A step of a release is charged as a release of its own.
+    is priced. Nor is a charge for something else: it is the party's own affair. A step of a release is charged as a
+    release of its own.
     """
     party = attestation.party
-    found, more = [], []
+    found, more, beyond = [], [], []
     whole: dict[str, tuple[StatedRelease, str | None, DpEvent | None]] = {}  # by name: the price of one, as JSON
     for each in privacy.releases:
         event, wrong = _stated_event(each)
@@ -120,7 +127,7 @@ def charged(attestation: Attestation, privacy: Privacy) -> tuple[Charged, list[s
     for cost in attestation.releases:
         name = _release_of(cost.name, whole)
         if name is None:
-            found.append(f"{party} attests a charge for {shown(cost.name)}, which privacy.json does not know.")
+            beyond.append(f"a charge for {shown(cost.name)}")
             continue
         if (cost.name, cost.attempt) in seen:
             found.append(f"{party} attests attempt {cost.attempt} of {shown(cost.name)} twice.")
@@ -150,7 +157,7 @@ def charged(attestation: Attestation, privacy: Privacy) -> tuple[Charged, list[s
             more.append(f"{party} was charged {shown(name)} {extra} more time{'s' * (extra > 1)}")
         if event is not None and times[name]:
             events.append(event if times[name] == 1 else SelfComposedDpEvent(event, times[name]))
-    return Charged(party, tuple(events), tuple(more)), found
+    return Charged(party, tuple(events), tuple(more), tuple(some(beyond))), found
 
 
 def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]) -> tuple[float, list[str]]:
@@ -162,7 +169,6 @@ def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]
         return 0.0, ["privacy.json states no epsilon and delta, though its noise cannot be reproduced."]
     found = []
     epsilon = privacy.epsilon
-    delta = privacy.delta - privacy.sampler_delta
     if privacy.sampler_delta > privacy.delta * SAMPLER_SHARE * (1 + TOLERANCE):
         return 0.0, [f"privacy.json says the sampler takes {privacy.sampler_delta:g} of delta, more than a run admits."]
     try:
@@ -177,7 +183,7 @@ def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]
         stated = zip(privacy.releases, made, strict=True)
         lists = {"privacy.json": [from_json(each.event) for each, release in stated for _ in range(release.attempts)]}
         lists |= {each.party: list(each.events) for each in parties}
-        costs = _costs(lists, delta)
+        costs = _costs(lists, privacy.delta - privacy.sampler_delta)
     except (ConclaveError, ArithmeticError, ValueError) as error:
         return 0.0, [f"The events have no price: {shown(error, 300)}"]
     if slack > privacy.sampler_delta * (1 + TOLERANCE):
@@ -192,6 +198,37 @@ def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]
     if epsilon > plan.terms.privacy.epsilon * (1 + TOLERANCE):
         found.append(f"The stated epsilon {epsilon:.6g} is above the {plan.terms.privacy.epsilon:g} of the plan.")
     return max(costs.values()), found
+
+
+def dearer(privacy: Privacy, party: Charged) -> str:
+    """That what a party attests costs more than the stated epsilon, in words; empty where it does not.
+
+    Raises `ConclaveError` for events without a price.
+    """
+    if privacy.epsilon is None or privacy.delta is None:
+        return ""
+    (cost,) = _costs({party.party: party.events}, privacy.delta - privacy.sampler_delta).values()
+    return f"epsilon {cost:.6g} by its own events" if cost > privacy.epsilon * (1 + TOLERANCE) else ""
+
+
+def lacking(privacy: Privacy, plan: plan_pb2.Plan, attesting: AbstractSet[str]) -> list[str]:
+    """Where fewer parties attest validly than the promise needs, in sentences.
+
+    The promise counts on the noise of `minimum_parties` in every sum; what only the coordinator says of a party is no
+    evidence that it was there.
+    """
+    planned, needed = len(plan.terms.parties), max(1, plan.terms.minimum_parties)
+    if len(attesting) < needed:
+        return [
+            f"{len(attesting)} of {planned} parties attest validly what the run cost them, and the promise needs "
+            f"{needed}."
+        ]
+    return [
+        f"{len(there)} of {len(each.parties)} parties in the sum of {shown(each.name)} attest validly what it cost, "
+        f"and the promise needs {needed}."
+        for each in privacy.releases
+        if len(there := attesting & set(each.parties)) < needed
+    ]
 
 
 def _stated_event(release: StatedRelease) -> tuple[DpEvent | None, str]:
@@ -242,6 +279,13 @@ def _release_against(stated: StatedRelease, message: plan_pb2.Release, terms: pl
             found.append(f"privacy.json has another event for {name} than the plan's mechanism costs.")
         if stated.mechanism != mechanism:
             found.append(f"privacy.json describes another mechanism for {name} than the plan has.")
+        alone = isinstance(release.mechanism, GradientMechanism) and not message.stepped  # all of the noise is its own
+        shares = 0 if alone else getattr(release.mechanism, "shares", 0)
+        if shares and terms.minimum_parties < shares + terms.privacy.colluders:
+            found.append(
+                f"The plan goes on with {terms.minimum_parties} parties, and {name} counts on the noise of {shares} "
+                f"besides {terms.privacy.colluders} colluders."
+            )
     except (ConclaveError, ArithmeticError, ValueError) as error:
         found.append(f"Release {name} of the plan cannot be: {shown(error, 300)}")
     if sorted(set(stated.parties)) != stated.parties or not set(stated.parties) <= set(terms.parties):

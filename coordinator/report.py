@@ -105,11 +105,12 @@ def state(
     run: str,
     sums: Mapping[str, Sequence[str]],
     steps: Mapping[str, Sequence[Sequence[str]]] = MappingProxyType({}),
+    left_out: Mapping[str, str] = MappingProxyType({}),
 ) -> Statement:
     """Put together what can be said of a run whose sum over `parties` is complete.
 
     sums: the parties in the sum of each release, by its name; one that is not there (a training) has all of `parties`.
-    steps: of a stepped release, the parties in the sum of each step.
+    steps: of a stepped release, the parties in the sum of each step. left_out: why nothing is promised for a party.
     """
     plan = bound.plan
     epsilon = bound.guarantee.epsilon if bound.private else None
@@ -147,6 +148,7 @@ def state(
             "in_the_sum": len(parties),
             "shares_needed": shares(plan),
         },
+        "left_out": dict(left_out),
         "releases": [
             {
                 "name": release.name,
@@ -283,7 +285,13 @@ def promised(privacy: Mapping[str, Any]) -> str:
     return (
         f"Adding or removing {unit} at one party changes the probability of any student by at most a factor "
         f"e^epsilon, epsilon = {rounded_up(privacy['epsilon'])}, up to delta = {privacy['delta']:g}."
+        + "".join(f" {each}" for each in _left_out(privacy))
     )
+
+
+def _left_out(privacy: Mapping[str, Any]) -> list[str]:
+    """A sentence for every party that the promise leaves out."""
+    return [f"Nothing is promised for {name}: {why}." for name, why in sorted(privacy.get("left_out", {}).items())]
 
 
 def markdown(statement: Statement) -> str:
@@ -400,6 +408,7 @@ def render(report: dict[str, Any]) -> str:
         parties = privacy["parties"]
         lines += ["", f"guarantee  {guarantee}, {privacy['relation']}", f"accountant {privacy['accountant']}"]
         lines += [f"parties    {parties['in_the_sum']} of {parties['planned']} in the sum"]
+        lines += [f"left out   {sentence}" for sentence in _left_out(privacy)]
         lines += [f"release    {release['name']}: {release['says']}" for release in privacy["releases"]]
         lines += [
             f"lost       {release['name']}: {away}" for release in privacy["releases"] if (away := _away(release))
