@@ -1,4 +1,4 @@
-"""Whether what a published folder states follows from its plan, and from what each party signed about its cost."""
+"""Whether what a published folder states follows from its plan, and from what parties signed about its cost."""
 
 import json
 from collections import Counter
