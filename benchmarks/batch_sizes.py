@@ -4,10 +4,11 @@
 
 A shard of n units gives a batch of Binomial(n, q) units at every step, one of n - 1 units Binomial(n - 1, q). Whoever
 knew every size exactly would see `steps` draws of one or of the other, beside the noisy sums. The price of that is the
-divergence between the two, composed: by a privacy loss distribution, pessimistic, in both directions. To first order
-the loss of one step is (k/n - q) / (1 - q), of standard deviation sqrt(q / (n (1 - q))), so that all steps tell about as
-much as one Gaussian release of noise multiplier sqrt(n (1 - q) / (q steps)). It adds to the run's own epsilon by basic
-composition, delta by delta.
+divergence between the two, composed: by a privacy loss distribution, pessimistic, in both directions.
+
+To first order the loss of one step is (k/n - q) / (1 - q), of standard deviation sqrt(q / (n (1 - q))), so that all
+steps tell about as much as one Gaussian release of noise multiplier sqrt(n (1 - q) / (q steps)). It adds to the run's
+own epsilon by basic composition, delta by delta.
 """
 
 import argparse
