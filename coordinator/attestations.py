@@ -7,7 +7,8 @@ from typing import Final
 
 from aggregation.errors import ConclaveError
 from coordinator import manifest as names
-from coordinator.evidence import Charged, charged, dearer, lacking
+from coordinator.charges import Charged, charged
+from coordinator.evidence import dearer, lacking
 from coordinator.findings import APART, Finding, Trust, certificate_in, stands, told, tried
 from coordinator.manifest import Manifest, attestation_files
 from coordinator.published import Published, shaped, shown, some

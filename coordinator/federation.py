@@ -379,7 +379,9 @@ class Federation:
 
         async def ask(link: PartyLink) -> Outcome[Signed | Refusal]:
             outcome = await link.attest()
-            return Answered(outcome.refusal) if isinstance(outcome, Refused) else outcome
+            if isinstance(outcome, Lost):
+                return outcome
+            return Answered(outcome.refusal if isinstance(outcome, Refused) else outcome.value)
 
         said = await self._ask("attest", ask)
         signed, odd = {}, {}

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from coordinator import manifest as names
 from coordinator.attestations import check_parties
-from coordinator.evidence import Charged, against_plan, plan_of, recomputed
+from coordinator.charges import Charged
+from coordinator.evidence import against_plan, plan_of, recomputed
 from coordinator.findings import APART, Finding, Trust, certificate_in, stands, told, tried
 from coordinator.manifest import Manifest
 from coordinator.published import Published, shown, some
