@@ -439,6 +439,19 @@ def test_a_party_that_was_charged_too_often_is_left_out_alone(federation, tmp_pa
     assert wrong(folder, federation.trust) == {}
 
 
+def test_a_party_that_attests_nothing_is_left_out_where_the_promise_says_so(federation, tmp_path):
+    folder = federation.publish(
+        tmp_path / "student",
+        attestations={"north": None},
+        not_attested={"north": "it signed nothing that counts"},
+        left_out={"north": "what the run cost there is the coordinator's word alone"},
+    )
+    verdict = verify(folder, federation.trust)
+    assert verdict.ok, verdict.checks
+    assert verdict.checks[2].sentences[0].startswith("3 of 4 attestations")
+    assert "; north is left out of the promise: what the run cost there" in verdict.checks[2].sentences[0]
+
+
 def test_parties_that_are_left_out_do_not_count_for_the_promise_of_the_others(federation, tmp_path):
     own, out = charged_more(federation, "north", "west"), {"north": OVER, "west": OVER}
     found = wrong(federation.publish(tmp_path / "student", attestations=own, left_out=out), federation.trust)
