@@ -1,7 +1,8 @@
 """What a list of events costs, how much noise a budget needs, and the cap that holds for the life of a shard.
 
 All under add-or-remove of one unit. `dp_accounting` composes; this module chooses which of its accountants may speak.
-Samplers are priced as ideal: subtract every mechanism's `slack` from delta before asking.
+Samplers are priced as ideal, and graphs of secure sums as sound: subtract what every mechanism's `slack` and
+`aggregation.secure_sum.graph.failing` say from delta before asking.
 """
 
 import logging

@@ -12,15 +12,13 @@ from aggregation.errors import ConclaveError
 from aggregation.free import FreeAnswers
 from aggregation.gradients import GradientMechanism
 from aggregation.joint import JointMechanism
-from aggregation.secure_sum.context import Context
-from aggregation.secure_sum.graph import shape
 from aggregation.shares import GAUSSIAN
 from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
 from coordinator.common_plan import Plan
 from coordinator.errors import PlanError
 from coordinator.recipe import Recipe, recipe_of
-from coordinator.terms import SAMPLER_SHARE, Bound, Release, gaussian_multiplier, rounded_up
+from coordinator.terms import SAMPLER_SHARE, Bound, Release, gaussian_multiplier, graphs_delta, rounded_up
 from protos.conclave.v1 import plan_pb2
 
 _STEPS, _MOST_TIMES = 1024, 16
@@ -48,12 +46,19 @@ def bind(plan: PlanT, public: Any = None) -> Bound[PlanT]:
     spare = privacy.delta * (1 - SAMPLER_SHARE)
     recipe = recipe_of(plan)
     releases = recipe.releases(plan, privacy.noise_multiplier or _calibrated(recipe, plan, spare, public), public)
-    slack = sum(release.slack(privacy.epsilon) for release in releases) + _graph_failure(plan, releases)
-    if slack > privacy.delta * SAMPLER_SHARE:
+    graphs = _graphs(plan, releases)
+    sampled = sum(release.slack(privacy.epsilon) for release in releases)
+    if graphs > privacy.delta * SAMPLER_SHARE:
+        raise PlanError(
+            f"[privacy] delta = {privacy.delta:g} is too small for secure sums of {len(plan.federation.names)} parties "
+            f"against {privacy.colluders} colluders and {privacy.dropouts} drop-outs: that a graph of who masks with "
+            f"whom fails takes {graphs:.1e} of it. Plan for fewer of either. Nothing ran."
+        )
+    if sampled + graphs > privacy.delta * SAMPLER_SHARE:
         cells = sum(release.rows * release.columns * release.steps for release in releases)
         raise PlanError(
             f"[privacy] delta = {privacy.delta:g} is too small for {cells:,} noisy cells: the noise sampler's own "
-            f"error takes {slack:.1e} of it. {recipe.fewer_cells} Nothing ran."
+            f"error takes {sampled:.1e} of it. {recipe.fewer_cells} Nothing ran."
         )
     guarantee = price([release.at_most for release in releases], spare)
     if guarantee.epsilon > privacy.epsilon:
@@ -65,29 +70,17 @@ def bind(plan: PlanT, public: Any = None) -> Bound[PlanT]:
             "out and it is calibrated. Nothing ran."
         )
     guarantee = Guarantee(guarantee.epsilon, privacy.delta, guarantee.accountant, guarantee.rdp_epsilon)
-    return Bound(plan, releases, guarantee, _message(recipe, plan, releases))
+    return Bound(plan, releases, guarantee, _message(recipe, plan, releases), graphs)
 
 
-def _graph_failure(plan: Plan, releases: tuple[Release, ...]) -> float:
-    """Delta for a secure sum over a graph whose neighbourhoods might hold too few honest parties; usually none."""
-    privacy = plan.privacy
+def _graphs(plan: Plan, releases: tuple[Release, ...]) -> float:
+    privacy, parties = plan.privacy, len(plan.federation.names)
     if privacy.trust != "secure-sum":
         return 0.0
-    context = Context.of(
-        run="",
-        plan_hash="",
-        sum="",
-        attempt=0,
-        parties=plan.federation.names,
-        length=1,
-        dropouts=privacy.dropouts,
-        colluders=privacy.colluders,
-    )
     try:
-        failure = shape(context).failure
+        return graphs_delta(releases, parties, privacy.colluders, privacy.dropouts)
     except ConclaveError as error:
         raise PlanError(f"[privacy] {error}") from None
-    return failure * privacy.attempts * sum(release.steps for release in releases if release.rows)
 
 
 def _calibrated(recipe: Recipe[Any, Any], plan: Plan, delta: float, public: Any) -> float:

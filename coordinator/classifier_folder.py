@@ -175,7 +175,7 @@ A {_what(student)} of {texts}, learned from the labelled text of {parties} parti
 {_shown(student)}## Checking it
 
 `coordinator verify this-folder --trust ca.pem`, with the `ca.pem` of the federation's authority, compares every file
-with the coordinator's signature, and this promise with what each party signed about its cost.
+with the coordinator's signature, and this promise with what the parties signed about its cost.
 """
 
 

@@ -9,18 +9,21 @@ import base64
 import shutil
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from aggregation.accounting import LifetimeFilter
 from aggregation.errors import ConclaveError
 from coordinator import lease
+from coordinator.attestations import OVERCHARGED, UNATTESTED, judged
 from coordinator.common_plan import Plan
 from coordinator.errors import PartyLost, PartyRefused, RunError, RunStopped
+from coordinator.evidence import lacking
 from coordinator.federation import Federation
 from coordinator.identity import Own
 from coordinator.launchers import Launcher, LaunchRequest, PartyAddress
@@ -32,6 +35,7 @@ from coordinator.progress import Progress
 from coordinator.publish import check_free, publish
 from coordinator.recipe import Recipe, Student, recipe_of
 from coordinator.report import Statement, state
+from coordinator.stated import Privacy
 from coordinator.store import CANCELLED, FAILED, FINISHED, RESUMABLE, RUNNING, RunStore, sound
 from coordinator.terms import Bound, Release
 from coordinator.watching import Recorded
@@ -114,7 +118,17 @@ class Drive:
         with self._stage("evaluate") as result:
             student = self._recipe.student(content, self.bound, self.public, sizes, store)
             result |= {"metrics": student.metrics, "neighbours": student.neighbours}
-        sums = self._sums()
+        statement = self._statement(present, student.metrics, self._left_out())
+        if not store.finished("publish"):
+            self._publish(student, statement)
+        store.note(status=FINISHED, epsilon=statement.epsilon, privacy=statement.privacy, metrics=statement.metrics)
+        return statement, student.neighbours
+
+    def _statement(
+        self, present: Sequence[str], metrics: dict[str, Any], left_out: Mapping[str, str] = MappingProxyType({})
+    ) -> Statement:
+        """What can be said of the run once its sums are complete. present: who stayed to the end."""
+        store, sums = self.store, self._sums()
         steps = {
             release.name: [store.summed(release.step(number).name) for number in range(release.steps)]
             for release in self.bound.releases
@@ -123,13 +137,14 @@ class Drive:
         # In a secure sum one that is there to the end may have been out of the attempt that counts, or of a step.
         every = [*sums.values(), *(parties for each in steps.values() for parties in each)]
         whole = tuple(name for name in present if all(name in parties for parties in every))
-        statement = state(
-            self.bound, whole, plan_hash_of(store).hex(), student.metrics, run=store.id, sums=sums, steps=steps
-        )
-        if not store.finished("publish"):
-            self._publish(student, statement)
-        store.note(status=FINISHED, epsilon=statement.epsilon, privacy=statement.privacy, metrics=statement.metrics)
-        return statement, student.neighbours
+        digest = plan_hash_of(store).hex()
+        return state(self.bound, whole, digest, metrics, run=store.id, sums=sums, steps=steps, left_out=left_out)
+
+    def _left_out(self) -> dict[str, str]:
+        """Why nothing is promised for a party, as it was found when parties signed."""
+        with sound(self.store.folder):
+            kept = self.store.stages()["attest"][2].get("left_out", {})
+            return {name: str(why) for name, why in kept.items()}
 
     def _collected(self) -> tuple[tuple[str, ...], dict[str, int]]:
         """Who stayed to the end, and how many parties are in the sum of each release; asked only if not stored."""
@@ -179,9 +194,11 @@ class Drive:
             await federation.close()
 
     async def _attest(self, federation: Federation) -> None:
-        """Have every party in a sum sign what the run has cost it.
+        """Have every party in a sum sign what the run has cost it, and look at it as whoever verifies it will.
 
-        Where one is lost before it could, nobody would vouch for its part: the sums start again without it, free.
+        Where one is lost before it could, or signs what does not count, nobody would vouch for its part: the sums start
+        again without it, free. Where they cannot, and for one that was charged beyond the plan, nothing is promised, as
+        long as the others are enough; else nothing is published, and the run can be resumed.
         """
         with self._stage("attest") as result:
             gone = dict(federation.lost)  # of steps before the last, whose sums stand without them
@@ -189,19 +206,37 @@ class Drive:
                 sums = self._sums()
                 took_part = sorted({name for parties in sums.values() for name in parties})
                 costs = {name: self._charged_to(name, sums) for name in took_part}
-                try:
-                    signed = await federation.attest(plan_hash_of(self.store).hex(), costs)
-                except PartyRefused as refused:
-                    raise PartyRefused(
-                        f"{refused}\n  What was answered is stored, and nothing was paid twice. When that is mended:  "
-                        f"coordinator resume {self.store.id}"
-                    ) from None
+                signed = await federation.attest(plan_hash_of(self.store).hex(), costs)
+                stated = Privacy.model_validate(self._statement(federation.present, {}).privacy)
+                found = judged(signed, stated)
+                federation.disbelieve(found.unfit)
+                signed = {name: each for name, each in signed.items() if name not in found.unfit}
                 unsigned = [name for name in took_part if name not in signed and name not in gone]
-                if not unsigned:
-                    break
-                await self._without(federation, unsigned)
+                few = lacking(stated, self.bound.binding, set(signed) - set(found.beyond))
+                if unsigned and (few or not self._made_once):
+                    await self._without(federation, unsigned)
+                    continue
+                break
+            for name, why in found.beyond.items():
+                self.progress.say(f"  party {name} was charged for more than this run's plan: {why}")
+            if few:
+                raise RunError(self._too_few_vouch(few, found.beyond, federation.lost))
             missing = {name: why for name, why in federation.lost.items() if name not in signed}
+            silent = [name for name in missing if all(name in release.throughout for release in stated.releases)]
+            left_out = dict.fromkeys(silent, UNATTESTED) | dict.fromkeys(found.beyond, OVERCHARGED)
+            for name, why in left_out.items():
+                self.progress.say(f"  nothing is promised for {name}: {why}")
             result |= {"signed": {name: _packed(each) for name, each in signed.items()}, "missing": missing}
+            result |= {"left_out": left_out}
+
+    def _too_few_vouch(self, few: list[str], beyond: Mapping[str, str], lost: Mapping[str, str]) -> str:
+        """That nothing is published, because of whom, and what to do."""
+        why = [f"party {name} was charged for more than this run's plan: {each}." for name, each in beyond.items()]
+        why += [f"party {name} was lost: {each}." for name, each in lost.items()]
+        return (
+            f"{' '.join([*why, *few])} Nothing is published.\n  What was answered is stored, and nothing was paid "
+            f"twice. When that is mended:  coordinator resume {self.store.id}"
+        )
 
     def _charged_to(self, party: str, sums: dict[str, tuple[str, ...]]) -> list[Release]:
         """What a party's ledger has to have been charged: the releases in whose sums it is, step by step."""
@@ -217,7 +252,7 @@ class Drive:
     async def _without(self, federation: Federation, unsigned: list[str]) -> None:
         """Make the sums again of the parties that are left."""
         gone = " and ".join(unsigned)
-        if self._recipe.made_once(self.bound.plan) or self.bound.plan.privacy.trust == "secure-sum":
+        if self._made_once:
             raise PartyLost(
                 f"party {gone} was lost before it signed what the run cost it ({federation.lost.get(unsigned[0])}), "
                 "and its part is in a sum that is made once.\n  The run is stored, nothing was paid twice. When "
@@ -225,6 +260,11 @@ class Drive:
             )
         self.progress.say(f"  {gone} did not sign what the run cost it: the sums start again without it, at no cost")
         await self._recipe.collect(self.bound, self.public, federation, self.store, self._stage)
+
+    @property
+    def _made_once(self) -> bool:
+        """Whether a sum cannot be made again without one of its parties."""
+        return self._recipe.made_once(self.bound.plan) or self.bound.plan.privacy.trust == "secure-sum"
 
     def _sums(self) -> dict[str, tuple[str, ...]]:
         """Whose contributions are in each release; a training that is charged is its answers' parties'."""
@@ -262,9 +302,11 @@ class Drive:
 
     def _seal(self) -> Seal:
         with sound(self.store.folder):
-            kept = self.store.stages()["attest"][2]
+            _, attested_at, kept = self.store.stages()["attest"]
             signed = {name: _unpacked(each) for name, each in kept["signed"].items()}
             missing = {name: str(why) for name, why in kept["missing"].items()}
+            if attested_at is None:
+                raise ValueError("nobody attested what the run cost")
         return Seal(
             run=self.store.id,
             plan_hash=plan_hash_of(self.store).hex(),
@@ -272,6 +314,7 @@ class Drive:
             identity=self.own.identity,
             attestations=signed,
             not_attested=missing,
+            attested_at=attested_at,
             signed_at=time.time(),
         )
 

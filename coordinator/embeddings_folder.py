@@ -81,7 +81,7 @@ KeyedVectors.load_word2vec_format("this-folder/vectors.txt").most_similar("{stud
 ## Checking it
 
 `coordinator verify this-folder --trust ca.pem`, with the `ca.pem` of the federation's authority, compares every file
-with the coordinator's signature, and this promise with what each party signed about its cost.
+with the coordinator's signature, and this promise with what the parties signed about its cost.
 
 ## Nearest words
 

@@ -1,13 +1,13 @@
-"""Whether what a published folder states follows from its plan, and from what each party signed about its cost."""
+"""Whether what a published folder states follows from its plan, and from what parties signed about its cost."""
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
 
-from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
+from dp_accounting import DpEvent, GaussianDpEvent
 from google.protobuf.json_format import Parse, ParseError
 from google.protobuf.message import Message
 
@@ -22,10 +22,11 @@ from aggregation.joint import JointMechanism
 from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
 from aggregation.votes import VotesMechanism
+from coordinator.charges import Charged
 from coordinator.manifest import PLAN
 from coordinator.published import shown, strict_json
-from coordinator.stated import Attestation, Privacy, StatedRelease, StatedSteps
-from coordinator.terms import SAMPLER_SHARE, STEP, Chosen, Release
+from coordinator.stated import Privacy, StatedRelease, StatedSteps
+from coordinator.terms import SAMPLER_SHARE, Chosen, Release, graphs_delta
 from protos.conclave.v1 import plan_pb2
 from protos.digest import canonical, plan_hash
 from protos.signing import RELATION
@@ -36,18 +37,8 @@ MOST_PARTS: Final = 256
 MOST_KINDS: Final = 16
 MOST_OFTEN: Final = 10**9
 MOST_ATTEMPTS: Final = 10
-_MOST_DIGITS: Final = 9
 """Parties; parts of all events together, different ones that are not Gaussian, and repetitions of one; attempts at
 one sum: more than any run has, and little enough to be priced soon."""
-
-
-@dataclass(frozen=True, slots=True)
-class Charged:
-    """What a party attests. events: what it was charged for stated releases. more: in words, how often beyond that."""
-
-    party: str
-    events: tuple[DpEvent, ...]
-    more: tuple[str, ...]
 
 
 def plan_of(content: bytes) -> plan_pb2.Plan:
@@ -101,58 +92,6 @@ def against_plan(privacy: Privacy, plan: plan_pb2.Plan) -> list[str]:
     return found
 
 
-def charged(attestation: Attestation, privacy: Privacy) -> tuple[Charged, list[str]]:
-    """What a party was charged, and in sentences where that departs from `privacy.json`.
-
-    More than is stated there (another attempt, a release that was begun without coming to an end) is no departure: it
-    is priced. A step of a release is charged as a release of its own.
-    """
-    party = attestation.party
-    found, more = [], []
-    whole: dict[str, tuple[StatedRelease, str | None, DpEvent | None]] = {}  # by name: the price of one, as JSON
-    for each in privacy.releases:
-        event, wrong = _stated_event(each)
-        whole[each.name] = each, None if event is None else _as_text(event), event
-        found += [f"{party}: {wrong}"] if wrong else []
-    seen: set[tuple[str, int]] = set()
-    times: Counter[str] = Counter()
-    attested: dict[str, set[str]] = {name: set() for name in whole}
-    for cost in attestation.releases:
-        name = _release_of(cost.name, whole)
-        if name is None:
-            found.append(f"{party} attests a charge for {shown(cost.name)}, which privacy.json does not know.")
-            continue
-        if (cost.name, cost.attempt) in seen:
-            found.append(f"{party} attests attempt {cost.attempt} of {shown(cost.name)} twice.")
-            continue
-        seen.add((cost.name, cost.attempt))
-        attested[name].add(cost.name)
-        try:
-            same = _as_text(from_json(cost.event)) == whole[name][1]
-        except IntegrityError as error:
-            found.append(f"{party} attests an event of {shown(cost.name)} that cannot be read: {shown(error, 300)}")
-            continue
-        if same:
-            times[name] += 1
-        else:
-            found.append(
-                f"{party} attests another event for {shown(cost.name)} than privacy.json has: what is stated there is "
-                "not what the party was charged."
-            )
-    events = []
-    for name, (release, _, event) in whole.items():
-        expected = _sums_with(party, release)
-        if len(attested[name]) < expected:
-            of = "" if release.steps is None else f" {expected:,} steps of"
-            found.append(f"{party} is in the sum of{of} {shown(name)} and does not attest its cost.")
-        extra = times[name] - expected
-        if extra > 0:
-            more.append(f"{party} was charged {shown(name)} {extra} more time{'s' * (extra > 1)}")
-        if event is not None and times[name]:
-            events.append(event if times[name] == 1 else SelfComposedDpEvent(event, times[name]))
-    return Charged(party, tuple(events), tuple(more)), found
-
-
 def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]) -> tuple[float, list[str]]:
     """Epsilon of the worst party's events, and in sentences where the stated one departs from it or from the plan.
 
@@ -162,7 +101,6 @@ def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]
         return 0.0, ["privacy.json states no epsilon and delta, though its noise cannot be reproduced."]
     found = []
     epsilon = privacy.epsilon
-    delta = privacy.delta - privacy.sampler_delta
     if privacy.sampler_delta > privacy.delta * SAMPLER_SHARE * (1 + TOLERANCE):
         return 0.0, [f"privacy.json says the sampler takes {privacy.sampler_delta:g} of delta, more than a run admits."]
     try:
@@ -171,14 +109,20 @@ def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]
             for stated, message in zip(privacy.releases, plan.terms.releases, strict=False)
         ]
         slack = sum(each.slack(epsilon) for each in made)
+        if plan.terms.privacy.trust == plan_pb2.TRUST_SECURE_SUM:
+            private = plan.terms.privacy
+            slack += graphs_delta(made, len(plan.terms.parties), private.colluders, private.dropouts)
         stated = zip(privacy.releases, made, strict=True)
         lists = {"privacy.json": [from_json(each.event) for each, release in stated for _ in range(release.attempts)]}
         lists |= {each.party: list(each.events) for each in parties}
-        costs = _costs(lists, delta)
+        costs = _costs(lists, privacy.delta - privacy.sampler_delta)
     except (ConclaveError, ArithmeticError, ValueError) as error:
         return 0.0, [f"The events have no price: {shown(error, 300)}"]
     if slack > privacy.sampler_delta * (1 + TOLERANCE):
-        found.append(f"The sampler takes {slack:.4g} of delta; privacy.json says {privacy.sampler_delta:.4g}.")
+        found.append(
+            f"The noise sampler and the graphs of secure sums take {slack:.4g} of delta; privacy.json says "
+            f"{privacy.sampler_delta:.4g}."
+        )
     for who, cost in costs.items():
         if cost > epsilon * (1 + TOLERANCE):
             whose = "the events in privacy.json" if who == "privacy.json" else f"the events that {who} attests"
@@ -188,34 +132,35 @@ def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]
     return max(costs.values()), found
 
 
-def _stated_event(release: StatedRelease) -> tuple[DpEvent | None, str]:
-    """What a party is charged for a release once, or for one of its steps; None, and why, where that cannot be."""
-    try:
-        if release.steps is None:
-            return from_json(release.event), ""
-        return GradientMechanism(**release.mechanism | {"steps": 1}).event(), ""
-    except (ConclaveError, TypeError, ValueError, ArithmeticError) as error:
-        return None, f"privacy.json has an event of {shown(release.name)} that cannot be read: {shown(error, 300)}"
+def dearer(privacy: Privacy, party: Charged) -> str:
+    """That what a party attests costs more than the stated epsilon, in words; empty where it does not.
+
+    Raises `ConclaveError` for events without a price.
+    """
+    if privacy.epsilon is None or privacy.delta is None:
+        return ""
+    (cost,) = _costs({party.party: party.events}, privacy.delta - privacy.sampler_delta).values()
+    return f"epsilon {cost:.6g} by its own events" if cost > privacy.epsilon * (1 + TOLERANCE) else ""
 
 
-def _release_of(name: str, known: Mapping[str, tuple[StatedRelease, Any, Any]]) -> str | None:
-    """The stated release that a charge is of: of that name, or whose step has that name."""
-    if name in known:
-        return name if known[name][0].steps is None else None
-    base, _, number = name.rpartition(STEP)
-    if base not in known or known[base][0].steps is None or not number.isdecimal() or len(number) > _MOST_DIGITS:
-        return None
-    steps = known[base][0].mechanism.get("steps")
-    return base if str(int(number)) == number and isinstance(steps, int) and int(number) < steps else None
+def lacking(privacy: Privacy, plan: plan_pb2.Plan, attesting: AbstractSet[str]) -> list[str]:
+    """Where fewer parties attest validly than the promise needs, in sentences.
 
-
-def _sums_with(party: str, release: StatedRelease) -> int:
-    """How many of a release's sums a party is in."""
-    return int(party in release.parties) if release.steps is None else release.steps.parties.get(party, 0)
-
-
-def _as_text(event: DpEvent) -> str:
-    return json.dumps(to_json(event), sort_keys=True)
+    The promise counts on the noise of `minimum_parties` in every sum; what only the coordinator says of a party is no
+    evidence that it was there.
+    """
+    planned, needed = len(plan.terms.parties), max(1, plan.terms.minimum_parties)
+    if len(attesting) < needed:
+        return [
+            f"{len(attesting)} of {planned} parties attest validly what the run cost them, and the promise needs "
+            f"{needed}."
+        ]
+    return [
+        f"{len(there)} of {len(each.parties)} parties in the sum of {shown(each.name)} attest validly what it cost, "
+        f"and the promise needs {needed}."
+        for each in privacy.releases
+        if len(there := attesting & set(each.parties)) < needed
+    ]
 
 
 def _word(kind: Any, value: int) -> str:
@@ -236,10 +181,19 @@ def _release_against(stated: StatedRelease, message: plan_pb2.Release, terms: pl
             found.append(f"privacy.json has another event for {name} than the plan's mechanism costs.")
         if stated.mechanism != mechanism:
             found.append(f"privacy.json describes another mechanism for {name} than the plan has.")
+        alone = isinstance(release.mechanism, GradientMechanism) and not message.stepped  # all of the noise is its own
+        shares = 0 if alone else getattr(release.mechanism, "shares", 0)
+        if shares and terms.minimum_parties < shares + terms.privacy.colluders:
+            found.append(
+                f"The plan goes on with {terms.minimum_parties} parties, and {name} counts on the noise of {shares} "
+                f"besides {terms.privacy.colluders} colluders."
+            )
     except (ConclaveError, ArithmeticError, ValueError) as error:
         found.append(f"Release {name} of the plan cannot be: {shown(error, 300)}")
     if sorted(set(stated.parties)) != stated.parties or not set(stated.parties) <= set(terms.parties):
         found.append(f"privacy.json names parties in the sum of {name} that the plan does not have, or one twice.")
+    if not stated.values and (message.stepped or message.weights or message.WhichOneof("mechanism") != "gradients"):
+        found.append(f"privacy.json says that no value was released under {name}, so nothing says what sampling took.")
     if message.stepped != (stated.steps is not None):
         found.append(f"privacy.json says otherwise than the plan whether {name} is taken in steps.")
     elif stated.steps is not None:

@@ -373,12 +373,43 @@ class Federation:
     async def attest(self, digest: str, sums: Mapping[str, Sequence[Release]]) -> dict[str, Signed]:
         """Every party's signed word on what the run has cost it, checked against the releases in whose sums it is.
 
-        digest: the plan hash, in hex. A party that is lost meanwhile attests nothing; `lost` says why.
+        digest: the plan hash, in hex. A party that is lost meanwhile attests nothing, and one whose word does not
+        count is lost; `lost` says why.
         """
-        signed = await self._ask("attest", lambda link: link.attest())
-        for name, each in signed.items():
-            attested(name, each, self._run_id, digest, sums.get(name, ()), self._own)
+
+        async def ask(link: PartyLink) -> Outcome[Signed | Refusal]:
+            outcome = await link.attest()
+            if isinstance(outcome, Lost):
+                return outcome
+            return Answered(outcome.refusal if isinstance(outcome, Refused) else outcome.value)
+
+        said = await self._ask("attest", ask)
+        signed, odd = {}, {}
+        for name, each in said.items():
+            if isinstance(each, Refusal):
+                odd[name] = f"party {name} refused to attest what the run cost it: {each.sentence}"
+                continue
+            try:
+                attested(name, each, self._run_id, digest, sums.get(name, ()), self._own)
+                signed[name] = each
+            except PartyRefused as error:
+                odd[name] = str(error)
+        self.disbelieve(odd)
         return signed
+
+    def disbelieve(self, odd: Mapping[str, str]) -> None:
+        """Go on without parties whose signed word does not count. odd: why, a sentence each.
+
+        Raises `PartyLost` where too few are left.
+        """
+        for name, why in odd.items():
+            self.lost[name], self._where[name] = "it signed nothing that counts about the run's cost", ""
+            self._links.pop(name, None)
+            self._attendance.gone(name, why)
+        if odd and len(self._links) < self._minimum:
+            raise PartyLost("\n  ".join([*odd.values(), self._too_few()]))
+        for why in odd.values():
+            self._attendance.say(f"  {why} The run goes on without it")
 
     async def leave(self) -> None:
         """End the run at every party that still answers."""

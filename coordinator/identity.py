@@ -13,9 +13,10 @@ from aggregation.events import to_json
 from coordinator import provisioning
 from coordinator.common_plan import Plan
 from coordinator.errors import PartyRefused, PlanError
+from coordinator.findings import APART
 from coordinator.store import home
 from coordinator.terms import Release
-from protos.certificates import IdentityError, Role, check_dates
+from protos.certificates import IdentityError, Role, check_dates, moment
 from protos.conclave.v1 import party_pb2
 from protos.identity import Identity, load_identity
 from protos.signing import ATTESTATION, DESCRIBED, Signed, check, signed_of
@@ -92,9 +93,14 @@ def attested(
     try:
         said = _checked(signed, ATTESTATION, name, own)
         # Whoever verifies what is published goes by the time of the signature, so a clock that was put back shows here.
-        if isinstance(signed_at := said.get("signed_at"), float):
-            whose = f"when it signed, the certificate of party {name}"
-            check_dates(signed.signer, whose, Role.PARTY, datetime.fromtimestamp(signed_at, UTC))
+        if isinstance(signed_at := said.get("signed_at"), float | int):
+            at = datetime.fromtimestamp(signed_at, UTC)
+            check_dates(signed.signer, f"when it signed, the certificate of party {name}", Role.PARTY, at)
+            if abs(datetime.now(UTC) - at) > APART:
+                raise PartyRefused(
+                    f"party {name} attests nothing that counts: it says that it signed at {moment(at)}, and the clock "
+                    f"here says {moment(datetime.now(UTC))}. Set both by a time server."
+                )
     except IdentityError as error:
         raise PartyRefused(f"party {name} attests nothing that counts: {error}") from None
     except (ValueError, OverflowError, OSError):
@@ -107,7 +113,7 @@ def attested(
     if missing:
         raise PartyRefused(
             f"party {name} does not attest the cost of {', '.join(missing)} as the plan has it. Its ledger and this "
-            "run disagree; nothing is published."
+            "run disagree."
         )
     return said
 

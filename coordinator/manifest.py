@@ -45,7 +45,8 @@ class Seal:
     """What a student's folder is sealed with.
 
     binding: what every party joined, whose hash is `plan_hash` (hex). attestations: each party's signed word on what
-    the run cost it. not_attested: of every other party in a sum, why there is none. signed_at: seconds since 1970.
+    the run cost it. not_attested: of every other party in a sum, why there is none. attested_at, signed_at: when the
+    coordinator had the attestations, and when it signs; seconds since 1970.
     """
 
     run: str
@@ -54,6 +55,7 @@ class Seal:
     identity: Identity
     attestations: Mapping[str, Signed]
     not_attested: Mapping[str, str]
+    attested_at: float
     signed_at: float
 
 
@@ -71,13 +73,18 @@ class Attestor(Settings):
 
 
 class Manifest(Settings):
-    """`manifest.json`. files: by their path in the folder, with slashes; all but the manifest and its signature."""
+    """`manifest.json`. files: by their path in the folder, with slashes; all but the manifest and its signature.
+
+    attested_at: when the coordinator had the parties' attestations, by its own clock: with it the coordinator vouches
+    for the times that they carry. None in manifests that say nothing of it.
+    """
 
     format: Literal[1]
     kind: Literal["conclave manifest 1"]
     run: str = Field(min_length=1, max_length=200)
     plan_hash: Digest
     signed_at: Seconds
+    attested_at: Seconds | None = None
     coordinator: str = Field(pattern=COORDINATOR_NAME)
     parties: dict[PartyName, Attestor]
     not_attested: dict[PartyName, str]
@@ -91,7 +98,8 @@ def write(folder: Path, seal: Seal) -> None:
     """
     (folder / PLAN).write_bytes(canonical(seal.binding))
     (folder / SIGNER).write_bytes(pem_of(seal.identity.signing))
-    (folder / ATTESTATIONS).mkdir()
+    if seal.attestations:
+        (folder / ATTESTATIONS).mkdir()
     signers = {name: signed.signer for name, signed in seal.attestations.items()}
     for name, signed in seal.attestations.items():
         statement, signature, certificate = (folder / each for each in attestation_files(name))
@@ -129,6 +137,7 @@ def _fields(folder: Path, seal: Seal, signers: Mapping[str, x509.Certificate]) -
         "run": seal.run,
         "plan_hash": seal.plan_hash,
         "signed_at": seal.signed_at,
+        "attested_at": seal.attested_at,
         "coordinator": seal.identity.name,
         "parties": {name: {"fingerprint": fingerprint(signer)} for name, signer in signers.items()},
         "not_attested": dict(seal.not_attested),

@@ -27,10 +27,15 @@ Model = TypeVar("Model", bound=Settings)
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A folder as it was found. sizes: of its plain files, by path with slashes. odd: a sentence for anything else."""
+    """A folder as it was found.
+
+    sizes: of its plain files, by path with slashes. folders: the paths of those in it. odd: a sentence for anything
+    else, and for a file that has another name somewhere.
+    """
 
     folder: Path
     sizes: Mapping[str, int]
+    folders: tuple[str, ...]
     odd: tuple[str, ...]
 
     @classmethod
@@ -39,6 +44,7 @@ class Published:
         if not os.path.isdir(folder):  # which no name is too long for
             raise IntegrityError(f"{shown(folder)} is not a folder. Name the published folder of a student.")
         sizes: dict[str, int] = {}
+        folders: list[str] = []
         odd: list[str] = []
         waiting = [""]
         while waiting:
@@ -53,16 +59,19 @@ class Published:
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISDIR(status.st_mode):
                     waiting.append(path)
+                    folders.append(path)
                 elif stat.S_ISREG(status.st_mode):
                     sizes[path] = status.st_size
+                    if status.st_nlink > 1:  # whoever has another name for it may write in it after it was looked at
+                        odd.append(f"{shown(path)} is a hard link: the same file has another name. Copy the folder.")
                 elif stat.S_ISLNK(status.st_mode):
                     odd.append(f"{shown(path)} is a symbolic link, which a published folder never holds.")
                 else:
                     odd.append(f"{shown(path)} is not a plain file, which a published folder never holds.")
-            if len(sizes) + len(odd) + len(waiting) > MOST_FILES:
+            if len(sizes) + len(odd) + len(folders) > MOST_FILES:
                 odd.append(f"The folder holds more than {MOST_FILES:,} files; the rest was not looked at.")
                 break
-        return cls(folder, sizes, tuple(odd))
+        return cls(folder, sizes, tuple(folders), tuple(odd))
 
     def sha256(self, path: str) -> str:
         """A file's digest, in hex. Raises `IntegrityError`."""

@@ -69,6 +69,7 @@ class Privacy(Stated):
     trust: str
     insecure_reproducible_noise: bool
     parties: StatedParties
+    left_out: dict[PartyName, str] = Field(default_factory=dict)
     releases: list[StatedRelease] = Field(min_length=1, max_length=64)
 
 

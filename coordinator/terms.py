@@ -1,6 +1,7 @@
 """What parties release together, priced, and a plan whose mechanisms are chosen."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Generic, TypeAlias, TypeVar
@@ -13,13 +14,14 @@ from aggregation.counts import CountsMechanism
 from aggregation.free import FreeAnswers
 from aggregation.gradients import GradientMechanism
 from aggregation.joint import JointMechanism
+from aggregation.secure_sum.graph import failing
 from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
 from coordinator.common_plan import Plan
 from protos.conclave.v1 import plan_pb2
 
 SAMPLER_SHARE = 1e-3
-"""The part of a plan's delta that is kept for the noise sampler's distance from its ideal."""
+"""The part of a plan's delta that is kept for the noise sampler's distance from its ideal and for graphs that fail."""
 
 Chosen: TypeAlias = (
     CountsMechanism | VectorMechanism | JointMechanism | ThresholdedVotes | GradientMechanism | FreeAnswers
@@ -89,14 +91,20 @@ class Release:
 class Bound(Generic[PlanT_co]):
     """A plan with its mechanisms chosen.
 
-    guarantee: what the run costs at every party, delta being the plan's; slack of the noise sampler is inside it.
-    binding: the message that every party is asked to join under.
+    guarantee: what the run costs at every party, delta being the plan's; `slack` is inside it. binding: the message
+    that every party is asked to join under. graphs: of delta, what the graphs of its secure sums take.
     """
 
     plan: PlanT_co
     releases: tuple[Release, ...]
     guarantee: Guarantee
     binding: plan_pb2.Plan
+    graphs: float = 0.0
+
+    @property
+    def slack(self) -> float:
+        """Delta that the accountant does not see: of noise samplers that are not ideal, and of graphs that fail."""
+        return sum(release.slack(self.guarantee.epsilon) for release in self.releases) + self.graphs
 
     @property
     def private(self) -> bool:
@@ -106,6 +114,11 @@ class Bound(Generic[PlanT_co]):
     def release(self, name: str) -> Release | None:
         """The release of that name, or None where the plan has no use for it."""
         return next((release for release in self.releases if release.name == name), None)
+
+
+def graphs_delta(releases: Sequence[Release], parties: int, colluders: int, dropouts: int) -> float:
+    """Delta that the graphs of all secure sums of these releases take. Raises `ConclaveError` where there is none."""
+    return failing(parties, colluders, dropouts) * sum(release.steps for release in releases if release.rows)
 
 
 def rounded_up(epsilon: float, decimals: int = 3) -> str:

@@ -4,22 +4,23 @@ With the authority's certificate at hand this shows who signed the folder, and t
 Without it the folder is checked against itself alone, and whoever changed it could have signed it anew.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from coordinator import manifest as names
 from coordinator.attestations import check_parties
-from coordinator.evidence import Charged, against_plan, plan_of, recomputed
-from coordinator.findings import Finding, Trust, certificate_in, stands, told, tried
+from coordinator.charges import Charged
+from coordinator.evidence import against_plan, plan_of, recomputed
+from coordinator.findings import APART, Finding, Trust, certificate_in, stands, told, tried
 from coordinator.manifest import Manifest
 from coordinator.published import Published, shown, some
 from coordinator.report import promised
 from coordinator.stated import Privacy
 from coordinator.terms import rounded_up
-from protos.certificates import Role
+from protos.certificates import Role, moment
 from protos.conclave.v1 import plan_pb2
 from protos.digest import plan_hash
 from protos.signing import Signed
@@ -35,7 +36,6 @@ NO_PROMISE: Final = (
 )
 _PROMISING: Final = (names.MANIFEST, names.SIGNATURE, names.PRIVACY, names.PLAN)
 _UNSIGNED: Final = (names.MANIFEST, names.SIGNATURE)
-_LATER: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,12 @@ def verify(folder: Path, trust: Trust | None = None) -> Verdict:
     manifest, unread = tried(lambda: found.model(names.MANIFEST, Manifest))
     privacy, no_privacy = tried(lambda: found.model(names.PRIVACY, Privacy))
     plan, no_plan = tried(lambda: plan_of(found.read(names.PLAN)))
-    checks = [_files(found, manifest, unread), _signer(found, manifest, trust)]
-    attested, parties = check_parties(found, manifest, privacy, plan, trust)
-    checks.append(parties)
+    attested = check_parties(found, manifest, privacy, plan, trust)
+    checks = [_files(found, manifest, unread), _signer(found, manifest, trust, attested.times), attested.finding]
     checks.append(_plan(manifest, plan, no_plan))
-    checks.append(_privacy(manifest, privacy, no_privacy, plan, [each for each, _ in attested]))
+    checks.append(_privacy(manifest, privacy, no_privacy, plan, [each for each, _ in attested.statements]))
     checks.append(_card(found, privacy))
-    checks.append(_trust(plan, trust, any(said.simulation for _, said in attested)))
+    checks.append(_trust(plan, trust, any(said.simulation for _, said in attested.statements)))
     epsilon = None if privacy is None else privacy.epsilon
     return Verdict(folder, None if manifest is None else shown(manifest.run), epsilon, tuple(checks))
 
@@ -96,8 +95,8 @@ def record(verdict: Verdict) -> dict[str, Any]:
 
 
 def _files(found: Published, manifest: Manifest | None, unread: str) -> Finding:
-    """Every file is the one that was signed, and there is no other."""
-    wrong = list(found.odd)
+    """Every file is the one that was signed, and there is no other, nor a folder without one."""
+    wrong = some(found.odd)
     if manifest is None:
         return told("files", [*wrong, f"{unread} Without it nothing says which files belong here."], "")
     listed = manifest.files
@@ -117,12 +116,16 @@ def _files(found: Published, manifest: Manifest | None, unread: str) -> Finding:
                 odd.append(unreadable or f"{shown(path)} was altered: its SHA-256 is not the one that was signed.")
     extra = sorted(path for path in found.sizes if path not in listed and path not in _UNSIGNED)
     wrong += some(odd) + some(f"{shown(path)} was not there when the folder was signed." for path in extra)
+    wrong += some(f"{shown(path)} is a folder that holds nothing that was signed." for path in _empty(found, listed))
     whole = len(listed) - len(odd)
     return told("files", wrong, f"{whole} of {len(listed)} match the signed manifest")
 
 
-def _signer(found: Published, manifest: Manifest | None, trust: Trust | None) -> Finding:
-    """The manifest is signed with the key in coordinator.pem, which is the coordinator's."""
+def _signer(found: Published, manifest: Manifest | None, trust: Trust | None, times: Sequence[float]) -> Finding:
+    """The manifest is signed with the key in coordinator.pem, which is the coordinator's.
+
+    times: when parties signed. A certificate that has expired since counts only where they vouch for the time of it.
+    """
     signed, unread = tried(
         lambda: Signed(found.read(names.MANIFEST), found.read(names.SIGNATURE), certificate_in(found, names.SIGNER))
     )
@@ -133,14 +136,28 @@ def _signer(found: Published, manifest: Manifest | None, trust: Trust | None) ->
     _, wrong = stands(signed, names.KIND, Role.COORDINATOR, name, signed_at, trust)
     if wrong:
         return told("signer", [f"{names.MANIFEST}: {wrong}"], "")
-    now = datetime.now(UTC)
-    if signed_at is not None and datetime.fromtimestamp(signed_at, UTC) > now + _LATER:
+    if manifest is None or signed_at is None:
+        return told("signer", [], "the signature is that of coordinator.pem")
+    now, at = datetime.now(UTC), datetime.fromtimestamp(signed_at, UTC)
+    if at > now + APART:
         return told("signer", [f"{names.MANIFEST} says that it was signed in the future; a clock is wrong."], "")
+    told_times = [*times, *([] if manifest.attested_at is None else [manifest.attested_at])]
+    latest = datetime.fromtimestamp(max([signed_at, *told_times]), UTC)
+    if latest > at + APART:
+        said = f"{names.MANIFEST} says that it was signed at {moment(at)}, and what it lists is of {moment(latest)}."
+        return told("signer", [said], "")
     end = signed.signer.not_valid_after_utc
+    if end < latest:
+        return told(
+            "signer", [f"coordinator.pem expired at {moment(end)}, and parties signed at {moment(latest)}."], ""
+        )
     until = f"certificate valid until {end:%Y-%m-%d}"
     if end < now:
+        if not times or manifest.attested_at is None:
+            said = f"coordinator.pem expired at {moment(end)}, and nobody else vouches for the time of its signature."
+            return told("signer", [said], "")
         until = f"certificate expired on {end:%Y-%m-%d}, after it signed this"
-    return told("signer", [], f"{name}, {until}")
+    return told("signer", [], f"{name}, signed at {moment(at)}, {until}")
 
 
 def _plan(manifest: Manifest | None, plan: plan_pb2.Plan | None, unread: str) -> Finding:
@@ -216,6 +233,12 @@ def _trust(plan: plan_pb2.Plan | None, trust: Trust | None, simulation: bool) ->
     if simulation:
         well += "; simulation, so nothing is claimed between its parties"
     return told("trust", [], well)
+
+
+def _empty(found: Published, listed: Iterable[str]) -> list[str]:
+    """The folders that no listed file is in."""
+    used = {str(parent) for path in listed for parent in PurePosixPath(path).parents}
+    return sorted(set(found.folders) - used)
 
 
 def _inside(path: str) -> bool:

@@ -22,7 +22,7 @@ from aggregation.secure_sum.advertise import Roster
 from aggregation.secure_sum.consistency import Consents, Survivors
 from aggregation.secure_sum.context import Context
 from aggregation.secure_sum.disclaim import Disclaimers, check_disclaimers, disclaim
-from aggregation.secure_sum.graph import drawn
+from aggregation.secure_sum.graph import MOST_BEGUN, drawn
 from aggregation.secure_sum.keys import Verify
 from aggregation.secure_sum.mask import MaskedBlock, block_count
 from aggregation.secure_sum.opening import Openings
@@ -41,8 +41,8 @@ from protos.refusal import Reason, Refusal
 
 log = logging.getLogger("conclave.party")
 
-MOST_ATTEMPTS: Final = 1000
-"""Attempts at one sum, charged or not."""
+MOST_ATTEMPTS: Final = MOST_BEGUN
+"""Attempts at one sum, charged or not: each draws a graph, and that one of them fails is in the plan's delta."""
 
 
 @dataclass

@@ -28,6 +28,9 @@ from aggregation.secure_sum.context import Context
 LARGEST_COMPLETE = 16
 FAILURE = 2.0**-40
 STALL = 1e-6
+MOST_BEGUN = 1000
+"""Attempts that a party begins at one sum. Each draws a graph, seen by the coordinator before anything is charged."""
+_QUICK = 50_000  # parties times dropouts up to which the exact failure takes seconds at the most
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Shape:
     degree: neighbours of each party; parties - 1 or more means everybody.
     threshold: of the degree + 1 shares of a secret, how many rebuild it.
     failure: upper bound of the probability that the graph fails its two conditions, however the coordinator chooses
-        among the graphs it can bring about; times attempts, to be added to delta.
+        among the graphs it can bring about; `failing` is what it adds to delta.
     stall: upper bound of the probability that `dropouts` losses, independent of the graph, leave a secret with fewer
         than `threshold` shares. That costs the attempt, not privacy.
     """
@@ -59,6 +62,18 @@ def shape(context: Context) -> Shape:
 def drawn(context: Context) -> bool:
     """Whether the parties draw a graph, so that nonces are opened; otherwise everybody masks with everybody."""
     return len(context.parties) > LARGEST_COMPLETE
+
+
+def failing(parties: int, colluders: int, dropouts: int) -> float:
+    """Delta that graphs take of one sum: upper bound of the probability that any of its attempts' graphs fails.
+
+    The coordinator may give up an attempt as soon as it has seen the graph, at no cost, so all `MOST_BEGUN` count. Of
+    very large sums the bound is the one that `choose` keeps to, in place of the graph's own. Raises as `choose` does.
+    """
+    if parties <= LARGEST_COMPLETE:
+        return 0.0
+    one = FAILURE if parties * dropouts > _QUICK else choose(parties, colluders, dropouts).failure
+    return min(1.0, MOST_BEGUN * one)
 
 
 @lru_cache(maxsize=64)

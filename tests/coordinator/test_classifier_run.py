@@ -5,15 +5,18 @@ The parties are nodes of this process. What such a run is over processes is met 
 
 import json
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from dp_accounting import GaussianDpEvent
 
 from aggregation.errors import AttemptLost, ConclaveError
 from aggregation.gradients import GradientMechanism
 from aggregation.noise import NoiseStream
 from coordinator import api, federation
+from coordinator.attestations import OVERCHARGED, UNATTESTED
 from coordinator.command import main
 from coordinator.descending import DESCENT
 from coordinator.errors import PartyLost, PartyRefused, PlanError
@@ -24,6 +27,8 @@ from coordinator.store import RunStore
 from coordinator.summing import SumRun
 from learning.private_training import Descent
 from learning.text import DataError
+from party import node
+from party.attesting import attestation
 
 PARTIES = ("party-1", "party-2", "party-3", "party-4")
 STEPS, UNITS = 4, 240
@@ -277,6 +282,32 @@ def test_a_party_that_is_lost_amid_the_steps_is_named_and_the_run_goes_on(
     assert main(["report", result.run]) == 0
     assert "lost       steps: party-2 in 2 of 4 sums" in capsys.readouterr().out
     assert "- Release `steps`: party-2 in 2 of 4 sums." in (result.student / "README.md").read_text()
+
+
+EXTRA = ("more", 0, GaussianDpEvent(0.5))
+LIES = {
+    "charged for more": lambda run, charged: (run, [*charged, EXTRA]),
+    "of another run": lambda run, charged: (replace(run, id="another"), charged),
+    "charged for nothing": lambda run, charged: (run, []),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", LIES)
+def test_a_party_that_signs_other_costs_than_the_runs_is_named_and_spoils_nothing(
+    here, classifier_plan, tmp_path, monkeypatch, lie
+):
+    def says(identity, run, charged, account, *, simulation):
+        if identity.name == "party-2":
+            run, charged = LIES[lie](run, charged)
+        return attestation(identity, run, charged, account, simulation=simulation)
+
+    monkeypatch.setattr(node, "attestation", says)
+    result = api.run(classifier_plan(privacy=SECURE | {"dropouts": 1}), output=tmp_path / "run")
+    assert result.verdict.ok, result.verdict.checks
+    why = OVERCHARGED if lie == "charged for more" else UNATTESTED
+    assert privacy_of(result.student)["left_out"] == {"party-2": why}
+    assert f"Nothing is promised for party-2: {why}." in (result.student / "README.md").read_text()
 
 
 @pytest.mark.slow

@@ -299,15 +299,29 @@ async def test_every_party_attests_what_the_run_cost_it(bound):
         ({"releases": None}, "does not attest the cost of counts"),
     ],
 )
-async def test_an_attestation_of_something_else_ends_the_run(bound, lies, why):
+async def test_an_attestation_of_something_else_ends_a_run_that_needs_its_party(bound, lies, why):
     north = Liar("north", attests=lies)
     north.cost = to_json(bound.releases[0].event)
     async with served(north) as addresses:
         parties = federation(addresses, bound)
         await parties.open("r", bound)
-        with pytest.raises(PartyRefused, match=f"party north {why}"):
+        with pytest.raises(PartyLost, match=rf"(?s)party north {why}.*coordinator resume r"):
             await parties.attest(plan_hash(bound.binding).hex(), costs(bound))
         await parties.close()
+
+
+@pytest.mark.parametrize("when", [0, time.time() + 3 * 86400, 1e300])
+async def test_a_party_that_signs_at_another_time_than_now_does_not_end_the_run_of_the_others(bound, when):
+    north, south = Liar("north", attests={"signed_at": when}), Stub("south")
+    north.cost = south.cost = to_json(bound.releases[0].event)
+    async with served(north, south) as addresses:
+        parties = federation(addresses, bound)
+        await parties.open("r", bound)
+        signed = await parties.attest(plan_hash(bound.binding).hex(), costs(bound))
+        await parties.close()
+    assert set(signed) == {"south"}
+    assert parties.present == ("south",)
+    assert parties.lost == {"north": "it signed nothing that counts about the run's cost"}
 
 
 async def test_a_cheaper_event_than_the_plans_is_not_accepted(bound):
@@ -316,7 +330,7 @@ async def test_a_cheaper_event_than_the_plans_is_not_accepted(bound):
     async with served(north) as addresses:
         parties = federation(addresses, bound)
         await parties.open("r", bound)
-        with pytest.raises(PartyRefused, match="does not attest the cost of counts as the plan has it"):
+        with pytest.raises(PartyLost, match="does not attest the cost of counts as the plan has it"):
             await parties.attest(plan_hash(bound.binding).hex(), costs(bound))
         await parties.close()
 

@@ -55,6 +55,7 @@ def seal(bound):
         identity=self_made("coordinator.local", Role.COORDINATOR, None),
         attestations={name: sign(each, "conclave attestation 1", {"party": name}) for name, each in parties.items()},
         not_attested={"west": "lost"},
+        attested_at=datetime.now(UTC).timestamp(),
         signed_at=datetime.now(UTC).timestamp(),
     )
 

@@ -103,6 +103,7 @@ class Publisher:
                 identity=self.coordinator,
                 attestations={name: self.attestation(name, each) for name, each in told.items()},
                 not_attested=silent,
+                attested_at=time.time(),
                 signed_at=time.time(),
             ),
         )
@@ -133,7 +134,7 @@ def said(folder, name):
 def test_steps_that_are_charged_one_by_one_are_one_release_in_the_promise(publisher, tmp_path):
     folder = publisher.publish(tmp_path / "student")
     assert wrong(folder) == {}
-    assert said(folder, "parties") == "4 of 4 attestations, none altered"
+    assert said(folder, "parties").startswith("4 of 4 attestations, none altered (the promise needs 3); signed at ")
     privacy = json.loads((folder / "privacy.json").read_text())
     (release,) = privacy["releases"]
     assert release["steps"] == {"fewest": 4, "parties": dict.fromkeys(PARTIES, STEPS)}
@@ -149,6 +150,19 @@ def test_a_party_that_was_lost_amid_the_steps_need_not_attest(publisher, tmp_pat
     assert "west attests nothing (no answer for 20 s)" in said(folder, "parties")
     (release,) = json.loads((folder / "privacy.json").read_text())["releases"]
     assert release["steps"] == {"fewest": 3, "parties": dict.fromkeys(rest, 5) | {"west": 2}}
+
+
+@pytest.mark.parametrize("signing", range(4))
+def test_a_folder_whose_every_party_was_away_at_some_time_needs_as_many_attestations_as_the_promise(
+    unpriced, tmp_path, signing
+):
+    """No party is in all sums, so none has to attest for itself: the coordinator alone would say who was there."""
+    sums = [tuple(name for name in PARTIES if name != away) for away in (*PARTIES, "east")]
+    silent = dict.fromkeys(PARTIES[signing:], "no answer")
+    costs = {name: unpriced.costs([step for step in range(STEPS) if name in sums[step]]) for name in PARTIES}
+    found = wrong(unpriced.publish(tmp_path / "student", steps=sums, silent=silent, costs=costs))
+    few = f"{signing} of 4 parties attest validly what the run cost them, and the promise needs 3."
+    assert found == ({} if signing == 3 else {"parties": few})
 
 
 def other_event(publisher):

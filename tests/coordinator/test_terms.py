@@ -10,14 +10,19 @@ from aggregation.counts import CountsMechanism
 from aggregation.free import FreeAnswers
 from aggregation.gradients import GradientMechanism
 from aggregation.joint import JointMechanism
+from aggregation.secure_sum.graph import failing
 from aggregation.thresholded import ThresholdedVotes
 from coordinator.binding import bind
 from coordinator.dped_terms import parts
 from coordinator.errors import PlanError
+from coordinator.evidence import recomputed
 from coordinator.plan import plan_of
+from coordinator.report import state
+from coordinator.stated import Privacy
 from coordinator.terms import SAMPLER_SHARE
 from party.mechanisms import mechanism_of
 from party.policy import event_of
+from protos.digest import plan_hash
 
 DELTA = 1e-6
 SPARE = DELTA * (1 - SAMPLER_SHARE)
@@ -266,3 +271,23 @@ def test_a_grid_too_coarse_for_other_noise_is_refused_with_a_remedy():
     with pytest.raises(PlanError, match="more levels") as error:
         bind(plan(("counts",), parties=40, privacy={"noise": "discrete-gaussian", "epsilon": 90.0}, levels=2))
     assert "\n" not in str(error.value)
+
+
+GRAPHS = {"trust": "secure-sum", "dropouts": 30, "colluders": 30}
+
+
+def test_what_failing_graphs_take_of_delta_is_stated_and_computed_again():
+    bound = bind(plan(("counts",), parties=300, privacy=GRAPHS))
+    names = tuple(sorted(bound.plan.federation.names))
+    stated = state(bound, names, plan_hash(bound.binding).hex(), {}, run="r", sums={}).privacy
+    sampled = sum(release.slack(bound.guarantee.epsilon) for release in bound.releases)
+    assert stated["sampler_delta"] == sampled + failing(300, 30, 30) > sampled
+    assert recomputed(Privacy.model_validate(stated), bound.binding, [])[1] == []
+    less = Privacy.model_validate(stated | {"sampler_delta": sampled})
+    (said,) = recomputed(less, bound.binding, [])[1]
+    assert said.startswith("The noise sampler and the graphs of secure sums take")
+
+
+def test_graphs_that_take_more_than_their_part_of_delta_are_refused():
+    with pytest.raises(PlanError, match="too small for secure sums of 300 parties against 30 colluders"):
+        bind(plan(("counts",), parties=300, privacy=GRAPHS | {"delta": 1e-7}))

@@ -108,6 +108,8 @@ class Federation:
         binding=None,
         sums=None,
         card=None,
+        left_out=None,
+        attested_at=None,
         signed_at=None,
     ):
         """A student's folder, signed by the coordinator whatever is in it; by default all is well.
@@ -117,7 +119,7 @@ class Federation:
         bound = bound or self.bound
         digest = plan_hash(binding or bound.binding).hex()
         signed = {name: self.attestation(name, bound=bound) for name in PARTIES} | (attestations or {})
-        statement = state(bound, PARTIES, digest, {}, run=RUN, sums=sums or {})
+        statement = state(bound, PARTIES, digest, {}, run=RUN, sums=sums or {}, left_out=left_out or {})
         alter(statement.privacy)
         (folder / "0_StaticEmbedding").mkdir(parents=True)
         (folder / "0_StaticEmbedding/model.safetensors").write_bytes(bytes(range(256)) * 64)
@@ -133,6 +135,7 @@ class Federation:
                 identity=coordinator or self.coordinator,
                 attestations={name: each for name, each in signed.items() if each is not None},
                 not_attested=not_attested or {},
+                attested_at=attested_at or signed_at or time.time(),
                 signed_at=signed_at or time.time(),
             ),
         )
@@ -233,6 +236,21 @@ def test_links_and_devices_are_named_and_never_opened(federation, folder, tmp_pa
     assert "README.md is missing" in found["card"]
 
 
+def test_a_folder_that_was_added_is_named_though_it_is_empty(federation, folder):
+    (folder / "1_Pooling/inner").mkdir(parents=True)
+    assert wrong(folder, federation.trust) == {
+        "files": "1_Pooling is a folder that holds nothing that was signed.\n"
+        "1_Pooling/inner is a folder that holds nothing that was signed."
+    }
+
+
+def test_a_hard_link_is_named_though_its_content_is_what_was_signed(federation, folder, tmp_path):
+    os.link(folder / "vectors.txt", tmp_path / "elsewhere.txt")
+    assert wrong(folder, federation.trust) == {
+        "files": "vectors.txt is a hard link: the same file has another name. Copy the folder."
+    }
+
+
 @pytest.mark.parametrize(
     "path", ["../copy/vectors.txt", "/etc/passwd", "a//b", "./vectors.txt", "manifest.json", "a\\b"]
 )
@@ -271,9 +289,9 @@ def test_a_party_that_was_lost_on_the_way_needs_no_attestation_and_is_named(fede
     )
     verdict = verify(folder, federation.trust)
     assert verdict.ok, verdict.checks
-    assert verdict.checks[2].sentences == (
-        "3 of 4 attestations, none altered; west attests nothing (no answer for 60 s)",
-    )
+    (sentence,) = verdict.checks[2].sentences
+    assert sentence.startswith("3 of 4 attestations, none altered (the promise needs 3); signed at ")
+    assert sentence.endswith("; west attests nothing (no answer for 60 s)")
 
 
 def forge(federation, name, how):
@@ -367,7 +385,7 @@ def test_a_party_whose_first_attempt_was_refunded_attests_the_later_one_alone(fe
     own = {name: federation.attestation(name, releases=later) for name in ("north", "south")}
     verdict = verify(federation.publish(tmp_path / "student", attestations=own), federation.trust)
     assert verdict.ok, verdict.checks
-    assert verdict.checks[2].sentences == ("4 of 4 attestations, none altered",)
+    assert "more time" not in verdict.checks[2].sentences[0]
 
 
 def test_a_party_that_was_charged_twice_is_priced_for_it(federation, tmp_path):
@@ -390,7 +408,101 @@ def test_a_party_that_was_charged_twice_is_priced_for_it(federation, tmp_path):
     folder = federation.publish(tmp_path / "paid", bound=bound, attestations=own, alter=more)
     verdict = verify(folder, federation.trust)
     assert verdict.ok, verdict.checks
-    assert verdict.checks[2].sentences == ("4 of 4 attestations, none altered; north was charged counts 1 more time",)
+    assert verdict.checks[2].sentences[0].endswith("; north was charged counts 1 more time")
+
+
+EXTRA = {"name": "more", "attempt": 0, "event": to_json(GaussianDpEvent(0.5))}
+OVER = "it was charged for more than this run's plan"
+
+
+def charged_more(federation, *names):
+    """Attestations of a paid run, and of these parties of a charge besides that no plan of it knows."""
+    (release,) = federation.bound.releases
+    paid = {"name": release.name, "attempt": 0, "event": to_json(release.event)}
+    return {name: federation.attestation(name, releases=[paid, EXTRA]) for name in names}
+
+
+def test_a_charge_that_no_plan_knows_is_that_partys_affair_where_the_promise_leaves_it_out(federation, tmp_path):
+    own = charged_more(federation, "north")
+    folder = federation.publish(tmp_path / "student", attestations=own, left_out={"north": OVER})
+    verdict = verify(folder, federation.trust)
+    assert verdict.ok, verdict.checks
+    assert f"; north is left out of the promise: {OVER}" in verdict.checks[2].sentences[0]
+    assert f"Nothing is promised for north: {OVER}." in (folder / "README.md").read_text()
+    kept = wrong(federation.publish(tmp_path / "kept", attestations=own), federation.trust)
+    assert kept["parties"].startswith("north attests a charge for more, which privacy.json does not know.")
+
+
+def test_a_party_that_was_charged_too_often_is_left_out_alone(federation, tmp_path):
+    own = {"north": federation.attestation("north", times=2)}
+    folder = federation.publish(tmp_path / "student", attestations=own, left_out={"north": OVER})
+    assert wrong(folder, federation.trust) == {}
+
+
+def test_a_party_that_attests_nothing_is_left_out_where_the_promise_says_so(federation, tmp_path):
+    folder = federation.publish(
+        tmp_path / "student",
+        attestations={"north": None},
+        not_attested={"north": "it signed nothing that counts"},
+        left_out={"north": "what the run cost there is the coordinator's word alone"},
+    )
+    verdict = verify(folder, federation.trust)
+    assert verdict.ok, verdict.checks
+    assert verdict.checks[2].sentences[0].startswith("3 of 4 attestations")
+    assert "; north is left out of the promise: what the run cost there" in verdict.checks[2].sentences[0]
+
+
+def test_parties_that_are_left_out_do_not_count_for_the_promise_of_the_others(federation, tmp_path):
+    own, out = charged_more(federation, "north", "west"), {"north": OVER, "west": OVER}
+    found = wrong(federation.publish(tmp_path / "student", attestations=own, left_out=out), federation.trust)
+    assert found == {"parties": "2 of 4 parties attest validly what the run cost them, and the promise needs 3."}
+
+
+def test_a_card_that_does_not_say_who_is_left_out_fails(federation, tmp_path):
+    folder = federation.publish(
+        tmp_path / "student",
+        attestations=charged_more(federation, "north"),
+        left_out={"north": OVER},
+        card=f"# demo\n\n{(federation.publish(tmp_path / 'other') / 'README.md').read_text()}",
+    )
+    assert wrong(folder, federation.trust) == {"card": "README.md does not promise what privacy.json states."}
+
+
+def test_each_sum_needs_as_many_attestations_as_the_promise(federation, tmp_path):
+    """Three parties attest, and one of them is not in the sum of answers: two vouch for its noise."""
+    bound = bind(plan(signals=("counts", "hidden")))
+    counts, answers = bound.releases if bound.releases[0].name == "counts" else bound.releases[::-1]
+    own = {name: federation.attestation(name, bound=bound) for name in PARTIES}
+    paid = [{"name": counts.name, "attempt": 0, "event": to_json(counts.event)}]
+    own |= {"east": federation.attestation("east", bound=bound, releases=paid), "west": None}
+    folder = federation.publish(
+        tmp_path / "student",
+        bound=bound,
+        attestations=own,
+        not_attested={"west": "no answer"},
+        sums={"counts": ("east", "north", "south"), answers.name: ("north", "south", "west")},
+        alter=lambda privacy: privacy["parties"].update(in_the_sum=2),
+    )
+    assert wrong(folder, federation.trust) == {
+        "parties": "2 of 3 parties in the sum of answers attest validly what it cost, and the promise needs 3."
+    }
+
+
+def test_a_plan_that_asks_for_nobody_needs_one_attestation_all_the_same(federation, tmp_path):
+    binding = plan_pb2.Plan()
+    binding.CopyFrom(federation.bound.binding)
+    binding.terms.minimum_parties = 0
+    silent = dict.fromkeys(PARTIES, "no answer")
+    folder = federation.publish(
+        tmp_path / "student",
+        binding=binding,
+        attestations=dict.fromkeys(PARTIES),
+        not_attested=silent,
+        left_out=silent,
+    )
+    found = wrong(folder, federation.trust)
+    assert found["parties"] == "0 of 4 parties attest validly what the run cost them, and the promise needs 1."
+    assert "The plan goes on with 0 parties, and counts counts on the noise of 3" in found["privacy"]
 
 
 def swapped(privacy):
@@ -425,6 +537,10 @@ def no_release(privacy):
     privacy["releases"][0]["name"] = "answers"
 
 
+def no_values(privacy):
+    privacy["releases"][0]["values"] = 0
+
+
 def few(privacy):
     privacy["releases"][0]["parties"] = ["east", "north"]
 
@@ -456,6 +572,7 @@ def none_claimed(privacy):
         (no_sampler, "of delta; privacy.json says 0."),
         (other_mechanism, "privacy.json describes another mechanism for counts than the plan has."),
         (no_release, "privacy.json lists other releases than the plan."),
+        (no_values, "privacy.json says that no value was released under counts"),
         (few, "2 parties are in the sum of counts and the plan needs 3"),
         (strange, "privacy.json names parties in the sum of counts that the plan does not have"),
         (other_trust, "privacy.json says trust secure-sum; by the plan it is trusted-aggregator."),
@@ -535,20 +652,94 @@ def test_a_signer_with_the_wrong_certificate_fails(federation, tmp_path, role, d
     assert says in found["signer"]
 
 
-def test_a_certificate_that_expired_after_it_signed_is_well_and_said_so(federation, tmp_path):
-    then = datetime(2020, 1, 10, tzinfo=UTC)
-    dates = {"not_before": datetime(2020, 1, 1, tzinfo=UTC), "days": 30}
-    signer = identity(federation.authority, "coordinator", Role.COORDINATOR, **dates)
-    folder = federation.publish(tmp_path / "student", coordinator=signer, signed_at=then.timestamp())
+THEN = datetime(2020, 1, 10, tzinfo=UTC)
+DATES = {"not_before": datetime(2020, 1, 1, tzinfo=UTC), "days": 30}
+
+
+def of_then(federation, at=THEN):
+    """Attestations of that time, under certificates that have expired since."""
+    return {
+        name: federation.attestation(
+            name, signer=identity(federation.authority, name, **DATES), signed_at=at.timestamp()
+        )
+        for name in PARTIES
+    }
+
+
+def test_a_certificate_that_expired_after_it_signed_is_well_where_others_vouch_for_the_time(federation, tmp_path):
+    signer = identity(federation.authority, "coordinator", Role.COORDINATOR, **DATES)
+    folder = federation.publish(
+        tmp_path / "student", coordinator=signer, attestations=of_then(federation), signed_at=THEN.timestamp()
+    )
     verdict = verify(folder, federation.trust)
     assert verdict.ok, verdict.checks
-    assert verdict.checks[1].sentences == ("coordinator, certificate expired on 2020-01-31, after it signed this",)
+    (sentence,) = verdict.checks[1].sentences
+    assert sentence == (
+        "coordinator, signed at 2020-01-10 00:00 UTC, certificate expired on 2020-01-31, after it signed this"
+    )
+    assert "signed at 2020-01-10 00:00 UTC, received at 2020-01-10 00:00 UTC" in verdict.checks[2].sentences[0]
+
+
+def test_a_coordinator_that_expired_cannot_date_a_run_of_today_back(federation, tmp_path):
+    signer = identity(federation.authority, "coordinator", Role.COORDINATOR, **DATES)
+    for number, attested_at in enumerate((THEN.timestamp(), time.time())):
+        folder = federation.publish(
+            tmp_path / f"{number}", coordinator=signer, signed_at=THEN.timestamp(), attested_at=attested_at
+        )
+        assert "signer" in wrong(folder, federation.trust)
+    assert wrong(folder, federation.trust)["signer"].startswith(
+        "manifest.json says that it was signed at 2020-01-10 00:00 UTC, and what it lists is of "
+    )
+
+
+def test_a_party_that_expired_cannot_date_its_statement_back(federation, tmp_path):
+    own = {"north": of_then(federation)["north"]}
+    found = wrong(federation.publish(tmp_path / "student", attestations=own), federation.trust)
+    assert found["parties"].startswith(
+        "north says that it signed at 2020-01-10 00:00 UTC, and the coordinator that this came at "
+    )
+
+
+def test_a_certificate_has_to_be_valid_at_both_of_the_times_that_are_stated(federation, tmp_path):
+    now = datetime.now(UTC)
+    signer = identity(federation.authority, "north", not_before=now - timedelta(days=9), days=8)
+    own = {"north": federation.attestation("north", signer=signer, signed_at=(now - timedelta(hours=30)).timestamp())}
+    found = wrong(federation.publish(tmp_path / "student", attestations=own), federation.trust)
+    assert found["parties"].startswith(
+        "north's attestation: when the coordinator received it, the certificate of party north expired at "
+    )
+
+
+def test_without_a_second_word_on_the_time_an_expired_certificate_fails(federation, tmp_path):
+    signer = identity(federation.authority, "coordinator", Role.COORDINATOR, **DATES)
+    folder = federation.publish(
+        tmp_path / "student", coordinator=signer, attestations=of_then(federation), signed_at=THEN.timestamp()
+    )
+    fields = json.loads((folder / "manifest.json").read_bytes())
+    del fields["kind"], fields["attested_at"]
+    signed = sign(signer, manifest.KIND, fields)
+    (folder / "manifest.json").write_bytes(signed.payload)
+    (folder / "manifest.sig").write_bytes(signed.signature)
+    found = wrong(folder, federation.trust)
+    assert found["signer"].endswith("and nobody else vouches for the time of its signature.")
+    for name in PARTIES:
+        assert f"Nobody but {name} says when it signed: " in found["parties"]
+
+
+def test_a_manifest_that_says_nothing_of_when_it_had_the_attestations_stands_while_certificates_do(federation, folder):
+    resealed(folder, federation, lambda fields: fields.pop("attested_at"))
+    assert wrong(folder, federation.trust) == {}
 
 
 def test_a_signature_of_the_future_fails(federation, tmp_path):
     later = time.time() + 3 * 86400
-    found = wrong(federation.publish(tmp_path / "student", signed_at=later), federation.trust)
-    assert found == {"signer": "manifest.json says that it was signed in the future; a clock is wrong."}
+    attestations = {"north": federation.attestation("north", signed_at=later)}
+    folder = federation.publish(
+        tmp_path / "student", signed_at=later, attested_at=time.time(), attestations=attestations
+    )
+    found = wrong(folder, federation.trust)
+    assert found["signer"] == "manifest.json says that it was signed in the future; a clock is wrong."
+    assert found["parties"].startswith("north says that it signed in the future")
 
 
 @pytest.mark.parametrize("who", ["coordinator", "north"])
@@ -671,8 +862,8 @@ def test_the_command_ends_with_what_it_found(federation, original, folder, tmp_p
     *shown, last = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in shown] == ["files", "signer", "parties", "plan", "privacy", "card", "trust"]
     assert "18 of 18 match the signed manifest" in shown[0]
-    assert "coordinator.consortium.example, certificate valid until" in shown[1]
-    assert "4 of 4 attestations, none altered" in shown[2]
+    assert re.search(r"coordinator.consortium.example, signed at .{20}, certificate valid until", shown[1])
+    assert re.search(r"4 of 4 attestations, .* signed at .{20}, received at .{20} by the coordinator's clock", shown[2])
     assert "<= stated 6.000 (delta 1e-06); the plan promised 6" in shown[4]
     found = json.loads(last)
     assert (found["ok"], found["run"]) == (True, RUN)

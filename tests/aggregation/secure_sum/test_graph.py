@@ -12,7 +12,19 @@ from scipy import stats
 
 from aggregation.errors import ConclaveError
 from aggregation.secure_sum.context import Context
-from aggregation.secure_sum.graph import FAILURE, STALL, choose, drawn, failure, neighbours, shape, stall, tail
+from aggregation.secure_sum.graph import (
+    FAILURE,
+    MOST_BEGUN,
+    STALL,
+    choose,
+    drawn,
+    failing,
+    failure,
+    neighbours,
+    shape,
+    stall,
+    tail,
+)
 
 
 def context(count, dropouts=2, colluders=1):
@@ -94,6 +106,15 @@ def test_the_chosen_shape_keeps_its_bounds(count):
     assert form.stall <= STALL
     assert form.degree >= 2 * np.log2(count)
     assert form.threshold > 0
+
+
+def test_what_graphs_take_of_delta_counts_every_attempt_that_a_party_begins():
+    assert failing(16, 4, 4) == failing(32, 3, 3) == failing(100, 10, 10) == 0.0
+    assert failing(300, 30, 30) == MOST_BEGUN * choose(300, 30, 30).failure > 0
+
+
+def test_of_very_large_sums_the_bound_that_every_graph_keeps_is_taken():
+    assert failing(1000, 332, 332) == MOST_BEGUN * FAILURE
 
 
 def test_a_sum_that_no_graph_protects_is_refused():
