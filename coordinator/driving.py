@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from aggregation.accounting import LifetimeFilter
 from aggregation.errors import ConclaveError
-from coordinator import lease
+from coordinator import lease, output
 from coordinator.common_plan import Plan
 from coordinator.errors import PartyLost, PartyRefused, RunError, RunStopped
 from coordinator.federation import Federation
@@ -167,6 +167,7 @@ class Drive:
         try:
             with self._stage("join"):
                 await federation.open(self.store.id, self.bound, spent=self._spent)
+            self._begun()
             if not self.store.finished("aggregate"):
                 await self._recipe.collect(self.bound, self.public, federation, self.store, self._stage)
             await self._attest(federation)
@@ -177,6 +178,19 @@ class Drive:
             raise
         finally:
             await federation.close()
+
+    def _begun(self) -> None:
+        """Every party has joined: runs that made way for this one in its folder are not needed any more."""
+        with sound(self.store.folder):
+            replaced = {str(each) for each in self.store.fact("replaced") or []}
+        if not replaced:
+            return
+        for aside in output.left_aside(self.store.folder):
+            if str(aside) in replaced:
+                left = output.remove(aside)
+                kept = f"; {aside} keeps {output.named(left)}, which no run made" if left else ""
+                self.progress.say(f"  the run that was here before is removed{kept}")
+        self.store.note(replaced=None)
 
     async def _attest(self, federation: Federation) -> None:
         """Have every party in a sum sign what the run has cost it.
@@ -256,9 +270,15 @@ class Drive:
         with self._stage("publish"):
             # A folder that a killed run renamed into its place is whole, and this run's: the place was free before.
             if not (self.store.fact("publishing") and (folder / SIGNATURE).exists()):
-                check_free(folder)
-                self.store.note(publishing=True)
-                publish(student, statement, folder, self._seal())
+                try:
+                    check_free(folder)
+                    self.store.note(publishing=True)
+                    publish(student, statement, folder, self._seal())
+                except RunError as error:
+                    raise RunError(
+                        f"{error}\n  The run is stored, and nothing of it is paid again. When that is mended, or the "
+                        f"plan names another [student] publish:  coordinator resume {self.store.id}"
+                    ) from None
 
     def _seal(self) -> Seal:
         with sound(self.store.folder):
