@@ -70,10 +70,13 @@ def federated(here_for_all, classifier_plan, tmp_path_factory):
     return api.run(classifier_plan(privacy=SECURE | {"dropouts": 1}), output=folder), folder
 
 
-def test_steps_of_all_parties_give_a_verified_classifier_that_each_paid_for_step_by_step(federated, here_for_all):
+def test_steps_of_all_parties_give_a_verified_classifier_that_each_paid_for_step_by_step(
+    federated, here_for_all, private_but_for_the_student
+):
     result, folder = federated
     assert result.verdict.ok, result.verdict.checks
     assert 0 < result.epsilon <= 8.0
+    private_but_for_the_student(folder)
     measured = {"accuracy", "macro_f1", "calibration_error", "examples"}
     assert set(result.metrics) == measured | {"majority", "public_start"}
     assert charges(result.student) == dict.fromkeys(PARTIES, STEPWISE)

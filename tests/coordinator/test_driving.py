@@ -39,6 +39,18 @@ def test_what_was_kept_is_what_was_written(drive, tmp_path):
     assert drive._seal().not_attested == {"south": "went away"}
 
 
+def test_a_student_that_cannot_be_published_at_the_end_is_stored_and_the_way_to_go_on_is_said(drive, tmp_path):
+    (tmp_path / "student").write_text("somebody's")
+    with pytest.raises(RunError, match=rf"student exists already.*\n.*stored.*coordinator resume {drive.store.id}"):
+        drive._publish(Mock(), Mock())
+    (tmp_path / "student").unlink()
+    student = Mock()
+    student.write.side_effect = OSError(28, "No space left on device")
+    with pytest.raises(RunError, match=rf"No space left.*\n.*stored.*coordinator resume {drive.store.id}"):
+        drive._publish(student, Mock())
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
 @pytest.mark.parametrize("odd", [odd for odd in ODD if odd != "?"])
 def test_a_place_that_is_none_is_a_damaged_run(drive, odd):
     drive.store.note(student=odd, base=odd)

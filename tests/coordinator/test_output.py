@@ -12,6 +12,7 @@ import pytest
 from coordinator import api, output
 from coordinator.command import main
 from coordinator.errors import PartyRefused, PlanError, RunError, RunStopped
+from coordinator.plan import read_plan
 from coordinator.store import FAILED, RunIndex, RunStore, close_to_others, write_whole
 from coordinator.template import template
 
@@ -318,6 +319,23 @@ def test_a_planted_list_of_runs_to_remove_removes_none_but_those_that_stand_asid
     driven(planted)
     api.run("plan.toml", output="out")
     assert (elsewhere / "run.sqlite").exists()
+
+
+def test_a_run_that_goes_on_publishes_where_the_plan_says_by_now_and_tries_it_before_it_asks_anybody(index, home):
+    store = index.add("demo", b"h", None)
+    store.note(student=str(home / "taken"))
+    Path("plan.toml").write_text(RAY.replace("published/my-embeddings", "free"))
+    plan = read_plan(Path("plan.toml"))
+    (home / "free").write_text("somebody's")
+    with pytest.raises(RunError, match="free exists already"):
+        api._place_again(store, plan, home)
+    (home / "free").unlink()
+    api._place_again(store, plan, home)
+    assert store.fact("student") == str(home / "free")
+    # All of a run that is in one folder stays there.
+    store.note(student=str(store.folder / "student"))
+    api._place_again(store, plan, home)
+    assert store.fact("student") == str(store.folder / "student")
 
 
 def test_that_the_plans_place_to_publish_is_not_used_is_said(driven, capsys):
