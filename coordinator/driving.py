@@ -6,6 +6,7 @@ from there by the same code. Interrupted once, it finishes the block in hand; tw
 
 import asyncio
 import base64
+import re
 import shutil
 import threading
 import time
@@ -46,6 +47,8 @@ CANCEL_SECONDS: Final = 60.0
 """How long a driver that is asked to cancel is waited for."""
 _MOST_EPSILON: Final = 1000.0
 STUDENT: Final = "artefacts/student.safetensors"
+_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}\b")
+_PATH: Final = re.compile(r"(?<![\w/])~?/[^\s,;:'\")]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +287,7 @@ class Drive:
         with sound(self.store.folder):
             kept = self.store.stages()["attest"][2]
             signed = {name: _unpacked(each) for name, each in kept["signed"].items()}
-            missing = {name: str(why) for name, why in kept["missing"].items()}
+            missing = {name: _without_places(str(why)) for name, why in kept["missing"].items()}
         return Seal(
             run=self.store.id,
             plan_hash=plan_hash_of(self.store).hex(),
@@ -383,6 +386,11 @@ async def _left(addresses: tuple[PartyAddress, ...], run_id: str, plan_hash: byt
         return [link.name for link, outcome in zip(links, outcomes, strict=True) if not isinstance(outcome, Answered)]
     finally:
         await asyncio.gather(*(link.close() for link in links))
+
+
+def _without_places(why: str) -> str:
+    """Why a party was lost, without the address or the path that the sentence for the coordinator's own eyes names."""
+    return _PATH.sub("a path", _ADDRESS.sub("its address", why))
 
 
 def _packed(signed: Signed) -> dict[str, str]:
