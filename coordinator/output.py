@@ -32,9 +32,11 @@ _FOLDERS: Final = re.compile(
     rf"blocks(/[a-z0-9._-]+)?|masked(/[a-z0-9._-]+)?|artefacts|parties|{_WITHIN}(/.+)?", re.DOTALL
 )
 _PART: Final = r"(\.[0-9a-f]{16}\.part)?"
+_BEGUN: Final = re.compile(rf"\.conclave-run\.json{_PART}")
+"""What a kill may leave of the marker itself, which is written first."""
 _FILES: Final = re.compile(
     r"run\.sqlite(-wal|-shm|-journal)?"
-    rf"|\.?conclave-run\.json{_PART}"
+    rf"|conclave-run\.json|{_BEGUN.pattern}"
     rf"|blocks/[a-z0-9._-]+/\.?[0-9]{{6}}\.npy{_PART}"
     r"|masked/[a-z0-9._-]+/[a-z0-9-]+\.cells"
     rf"|artefacts/\.?[a-z0-9_-]+\.(json|safetensors|i64|f32){_PART}"
@@ -78,6 +80,13 @@ def check_folder(folder: Path) -> None:
         )
 
 
+def check_marker(folder: Path, run: str) -> None:
+    """Raises `RunError` where the marker of a run's folder names another run."""
+    found = _marker(folder)
+    if found is not None and found.run != run:
+        raise RunError(f"{folder} holds run {run}, and its {MARKER} names {found.run}. It was left alone. Look at it.")
+
+
 def strangers(folder: Path) -> list[str]:
     """What a folder holds that no run made, by its path below it; all of it where no marker says that it is a run's.
 
@@ -87,8 +96,8 @@ def strangers(folder: Path) -> list[str]:
         names = sorted(os.listdir(folder))
     except OSError as error:
         raise RunError(f"{folder} cannot be read: {error.strerror}. Choose another --output.") from None
-    if names and _marker(folder) is None:
-        return names
+    if _marker(folder) is None:
+        return [name for name in names if _BEGUN.fullmatch(name) is None]
     return sorted(path for path, own in _sorted_out(folder) if not own)
 
 

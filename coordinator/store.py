@@ -215,6 +215,8 @@ class RunStore:
             with suppress(PermissionError):  # of an empty folder that somebody else made; what is in it is private
                 folder.chmod(0o700)
             write_whole(folder / output.MARKER, output.marker_of(run_id))
+            for left in folder.glob(f".{output.MARKER}.*.part"):  # of one that was killed here
+                left.unlink()
             _private_file(folder / "run.sqlite")
         store = cls(folder)
         store.note(id=run_id, name=name, plan_hash=plan_hash.hex(), started=time.time(), status=RUNNING)
@@ -519,6 +521,7 @@ def check_unused(folder: Path, *, replace: bool = False) -> None:
         with closing(RunStore(folder)) as store:
             if (driver := store.driver()) is not None:
                 raise RunError(f"{folder} holds run {store.id}, which {driver} drives. Cancel it first.")
+            output.check_marker(folder, store.id)
     elif holds_run(folder):
         with closing(RunStore(folder)) as store:
             found = f"{folder} holds a run already ({store.id}). Go on with it by `coordinator resume {store.id}`"

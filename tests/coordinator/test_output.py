@@ -115,6 +115,9 @@ def test_a_folder_without_the_marker_or_with_one_that_is_none_is_no_runs(index, 
         (out / output.MARKER).write_bytes(content)
         with pytest.raises(RunError, match="It was left alone"):
             index.add("demo", b"h", out, replace=True)
+    (out / output.MARKER).write_bytes(output.marker_of("another-run"))
+    with pytest.raises(RunError, match=r"names another-run. It was left alone"):
+        index.add("demo", b"h", out, replace=True)
     (out / output.MARKER).unlink()
     with pytest.raises(RunError, match=r"run.sqlite and no conclave-run.json.*left alone"):
         index.add("demo", b"h", out, replace=True)
@@ -200,6 +203,13 @@ def test_a_new_folder_an_empty_one_and_what_a_kill_left_of_one_are_taken(index, 
     (out / "run.sqlite").unlink()
     run = index.add("demo", b"h", out)
     assert json.loads((out / output.MARKER).read_bytes()) == {"format": 1, "kind": "conclave run", "run": run.id}
+
+
+def test_a_kill_while_the_marker_is_written_spoils_no_folder(index, out):
+    out.mkdir()
+    (out / f".{output.MARKER}.{'0' * 16}.part").write_bytes(b"{")
+    index.add("demo", b"h", out)
+    assert [path.name for path in out.iterdir() if path.name.startswith(".")] == []
 
 
 def test_what_others_may_not_read_is_made_so_whatever_the_umask(index, home):
