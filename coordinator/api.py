@@ -163,8 +163,11 @@ def run(
             if not back or folder is None:
                 raise
             store.close()
-            index.put_back(Path(back[0]), folder)
-            progress.say(f"  this run never began: {folder} holds again the run that it held before")
+            try:
+                index.put_back(Path(back[0]), folder)
+                progress.say(f"  this run never began: {folder} holds again the run that it held before")
+            except RunError as error:  # why the run failed is what is to be said last
+                progress.say(f"  {error}")
             raise
 
 

@@ -4,7 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from coordinator import api
 from coordinator.dped_plan import DpedPlan
+from coordinator.forecast import Forecast
 from coordinator.kinship import doubts, doubts_of_text
 from coordinator.plan import plan_of
 from coordinator.public import Public
@@ -109,3 +111,13 @@ def test_nothing_of_the_parties_is_looked_at():
     federation = SimpleNamespace(shards=SimpleNamespace(source="/nowhere/at/all.jsonl"))
     wanted = SimpleNamespace(federation=federation, public_tables=lambda: plan(CONNECT).public_tables())
     assert len(doubts(wanted)) == 1
+
+
+def test_a_forecast_warns_of_it_first(monkeypatch):
+    wanted = plan(CONNECT)
+    rest = {"rows": (), "epsilon": 8.0, "trained": 0, "bytes": 0, "seconds": 0.0, "memory": {}, "assumptions": ()}
+    found = Forecast(plan=wanted, warnings=("counts drown",), **rest)
+    monkeypatch.setattr(api, "recipe_of", lambda plan: SimpleNamespace(forecast=lambda *_: found))
+    first, last = api.forecast(wanted).warnings
+    assert first.startswith("[vocabulary] documentation-topics is Python's documentation")
+    assert last == "counts drown"

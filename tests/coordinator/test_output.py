@@ -355,3 +355,12 @@ def test_that_the_plans_place_to_publish_is_not_used_is_said(driven, capsys):
     Path("plan.toml").write_text(RAY.replace('publish  = "published/my-embeddings"\n', ""))
     assert main(["run", "plan.toml", "--output", "other"]) == 130
     assert "--output" not in capsys.readouterr().err
+
+
+def test_public_text_of_another_kind_is_warned_of_before_any_party_is_asked(driven, capsys):
+    Path("plan.toml").write_text(RAY.replace('"documentation"', '"notes.jsonl"'))
+    driven(stopped)
+    assert main(["run", "plan.toml", "--output", "out"]) == 130
+    said = capsys.readouterr().err
+    assert "warning: [vocabulary] documentation-topics is Python's documentation" in said
+    assert "warning: [evaluation] documentation-heldout is Python's documentation" in said
