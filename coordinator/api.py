@@ -5,16 +5,17 @@ result = api.run("plan.toml")
 result.student, result.epsilon, result.metrics
 """
 
+import dataclasses
 import json
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator import chart, comparison, in_clear, verifying
+from aggregation.errors import ConclaveError
+from coordinator import chart, comparison, in_clear, kinship, verifying
 from coordinator.binding import bind
 from coordinator.classifier_family import ClassifierFamily
 from coordinator.classifier_plan import ClassifierPlan
@@ -38,17 +39,31 @@ from coordinator.launchers import (
     SimulationRequest,
     find_launcher,
 )
+from coordinator.manifest import SIGNATURE
 from coordinator.observing import Observer, Unobserved
+from coordinator.output import STUDENT, left_aside
 from coordinator.plan import plan_of, read_plan
 from coordinator.privdistil_family import PrivDistilFamily
 from coordinator.privdistil_plan import PrivDistilPlan
 from coordinator.progress import Progress, Silent
 from coordinator.provisioning import CA
-from coordinator.publish import check_free
+from coordinator.publish import try_place
 from coordinator.published import shown
 from coordinator.recipe import recipe_of
 from coordinator.report import Statement, statement_of
-from coordinator.store import CANCELLED, FINISHED, RunEntry, RunIndex, RunStore, holds_run, home, sound, write_whole
+from coordinator.store import (
+    CANCELLED,
+    FAILED,
+    FINISHED,
+    RunEntry,
+    RunIndex,
+    RunStore,
+    check_unused,
+    close_to_others,
+    home,
+    sound,
+    write_whole,
+)
 from coordinator.terms import Bound
 from coordinator.verifying import Verdict
 from protos.digest import plan_hash
@@ -89,9 +104,11 @@ def run(
 ) -> Result | TrainedInClear:
     """Run a plan from the first word to the published student, and wait for it.
 
-    output: a folder for everything of the run, the student in `student` inside it; by default the run's files go
-    below `$CONCLAVE_HOME` and the student where the plan says. replace: remove the run that `output` holds first.
-    ray_address: of the Ray cluster that the parties are put on, "auto" or "HOST:PORT", whatever the plan says.
+    output: a folder for everything of the run, the student in `student` inside it, whatever the plan says of
+    publishing; by default the run's files go below `$CONCLAVE_HOME` and the student where the plan says. It is new,
+    empty, or holds a run and nothing else. replace: the run that `output` holds makes way: it is renamed aside, and its
+    own files are removed once the new run has begun, every party having joined. ray_address: of the Ray cluster that
+    the parties are put on, "auto" or "HOST:PORT", whatever the plan says.
     A plan of recipe "fine_tune" is no run: it trains in clear and leaves its student alone.
     Raises `PlanError` before anything is contacted, `PartyRefused`, `PartyLost`, `RunError`, `DataError`, and
     `RunStopped` where it was interrupted; what can go on, `resume` goes on with.
@@ -101,21 +118,24 @@ def run(
     plan = (plan if isinstance(plan, Plan) else read_plan(Path(plan))).on_cluster(ray_address)
     progress = progress or Silent()
     launcher = _launcher(plan)
-    if isinstance(plan, ClassifierPlan) and plan.run.recipe == in_clear.RECIPE:
-        place = base / plan.student.publish if output is None else Path(output).absolute() / "student"
-        return in_clear.run(plan, launcher, party_tables(plan), base, home() / "cache", place, progress)
+    folder = _output(output)
+    student_folder = base / plan.student.publish if folder is None else folder / STUDENT
+    in_the_clear = isinstance(plan, ClassifierPlan) and plan.run.recipe == in_clear.RECIPE
+    if folder is None or in_the_clear:
+        try_place(student_folder)
+    else:
+        check_unused(folder, replace=replace)
+    if isinstance(plan, ClassifierPlan) and in_the_clear:
+        return in_clear.run(plan, launcher, party_tables(plan), base, home() / "cache", student_folder, progress)
     own = own_identity(plan, base)
     public = recipe_of(plan).prepare(plan, base, home() / "cache")
     bound = bind(plan, public)
     index = RunIndex()
-    folder = None if output is None else Path(output).absolute()
-    if folder is not None and replace:
-        _remove_run(folder)
-    student_folder = (base / plan.student.publish) if folder is None else folder / "student"
-    check_free(student_folder)
+    for aside in [] if folder is None else left_aside(folder):
+        progress.say(f"  {aside} holds a run that made way for another in {folder}, and is there still")
     digest = plan_hash(bound.binding)
     before = [entry.id for entry in index.entries() if entry.plan_hash == digest.hex() and entry.epsilon is not None]
-    with closing(index.add(plan.run.name, digest, folder)) as store:
+    with closing(index.add(plan.run.name, digest, folder, replace=replace)) as store:
         store.note(
             plan=plan.model_dump(mode="json"),
             document=bound.binding.document,
@@ -125,11 +145,30 @@ def run(
             ray_address=ray_address,
         )
         progress.say(f"run {store.id}")
+        if folder is not None and "publish" in plan.student.model_fields_set:
+            progress.say(f"  --output: the student goes to {student_folder}, not to {plan.student.publish}")
+        for doubt in kinship.doubts(plan, public):
+            progress.say(f"  warning: {doubt}")
         if before:
             progress.say(
                 f"  this plan ran before ({', '.join(before[:3])}): running it again pays again at every party"
             )
-        return _driven(Drive(bound, public, own, launcher, base, store, progress, observer or Unobserved()))
+        replaced = store.fact("replaced")
+        if replaced:
+            progress.say(f"  the run that {folder} held is kept in {replaced[0]} until this one has begun")
+        try:
+            return _driven(Drive(bound, public, own, launcher, base, store, progress, observer or Unobserved()))
+        except ConclaveError:
+            back = store.fact("replaced") if store.status() == FAILED else None
+            if not back or folder is None:
+                raise
+            store.close()
+            try:
+                index.put_back(Path(back[0]), folder)
+                progress.say(f"  this run never began: {folder} holds again the run that it held before")
+            except RunError as error:  # why the run failed is what is to be said last
+                progress.say(f"  {error}")
+            raise
 
 
 def resume(
@@ -157,6 +196,7 @@ def resume(
         public = recipe_of(wanted).prepare(wanted, base, home() / "cache")
         bound = bind(wanted, public)
         _check_same(store, bound)
+        _place_again(store, wanted, base)
         progress.say(f"run {store.id}, resumed")
         store.note(resumed=(store.fact("resumed") or 0) + 1)
         return _driven(Drive(bound, public, own, _launcher(wanted), base, store, progress, observer or Unobserved()))
@@ -180,7 +220,8 @@ def forecast(plan: Plan | Path | str) -> Forecast:
     """
     base = Path.cwd() if isinstance(plan, Plan) else Path(plan).absolute().parent
     plan = plan if isinstance(plan, Plan) else read_plan(Path(plan))
-    return recipe_of(plan).forecast(plan, base, home() / "cache")
+    found = recipe_of(plan).forecast(plan, base, home() / "cache")
+    return dataclasses.replace(found, warnings=(*kinship.doubts(plan), *found.warnings))
 
 
 def compare(
@@ -201,12 +242,14 @@ def compare(
     base = Path.cwd() if isinstance(plan, Plan) else Path(plan).absolute().parent
     plan = plan if isinstance(plan, Plan) else read_plan(Path(plan))
     progress = progress or Silent()
-    folder = Path(output).absolute()
+    folder = _output(output)
+    assert folder is not None
     found = comparison.compare(
         family_of(plan, base, progress), folder, methods=recipes, epsilons=epsilons, seeds=seeds, progress=progress
     )
     write_whole(folder / "table.md", chart.markdown(found).encode())
     chart.draw(found, folder)
+    close_to_others(folder)
     return found
 
 
@@ -293,6 +336,30 @@ def _plan_again(store: RunStore, given: Path | None) -> tuple[Plan, Path]:
     return _plan_kept(store)
 
 
+def _place_again(store: RunStore, plan: Plan, base: Path) -> None:
+    """Publish where the plan says by now, unless it is published or all of the run is in one folder; tried beforehand.
+
+    Raises `RunError` where nothing can be published there.
+    """
+    with sound(store.folder):
+        place = Path(store.fact("student"))
+    if store.finished("publish") or (store.fact("publishing") and (place / SIGNATURE).exists()):
+        return
+    if place != store.folder / STUDENT:
+        place = base / plan.student.publish
+        store.note(student=str(place), publishing=None)
+    try_place(place)
+
+
+def _output(output: Path | str | None) -> Path | None:
+    """The folder that is asked for, absolute. Raises `PlanError` for an empty name, which would be the current one."""
+    if output is None:
+        return None
+    if not str(output):
+        raise PlanError("output is empty. Name a folder for everything of the run, or leave it out.")
+    return Path(output).absolute()
+
+
 def _plan_kept(store: RunStore) -> tuple[Plan, Path]:
     """The run's plan as it was kept, and where its paths start. Raises `RunError` where that is damaged."""
     with sound(store.folder):
@@ -338,16 +405,3 @@ class _Connect:
             '[federation] launch = "connect": comparing shows rows without privacy, and these parties\' text is their '
             "own. Compare on a simulation: [federation.shards] with text that is nobody's secret."
         )
-
-
-def _remove_run(folder: Path) -> None:
-    """Remove the run a folder holds; refuses a folder with anything that is no run's, and a run that is going on."""
-    if not folder.exists():
-        return
-    if holds_run(folder):
-        with closing(RunStore(folder)) as store:
-            if (driver := store.driver()) is not None:
-                raise RunError(f"{folder} holds run {store.id}, which {driver} drives. Cancel it first.")
-    if not (folder / "run.sqlite").exists() and any(folder.iterdir()):
-        raise RunError(f"{folder} holds something that is not a run; it was left alone. Choose another --output.")
-    shutil.rmtree(folder)

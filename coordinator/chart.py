@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordinator.comparison import Comparison
+from coordinator.comparison import Cell, Comparison
 from coordinator.terms import rounded_up
 
 if TYPE_CHECKING:
@@ -47,13 +47,30 @@ def summary(comparison: Comparison) -> list[str]:
     lines = [
         comparison.view.about(plan, len(comparison.seeds)),
         f"All private cells together cost epsilon {rounded_up(comparison.total.epsilon)} at delta "
-        f"{plan.privacy.delta:g}.",
+        f"{plan.privacy.delta:g}{_counted_in(comparison)}",
     ]
     if comparison.open:
         lines.append("Beside them stands a row without privacy: of this folder as a whole nothing is guaranteed.")
     if plan.privacy.insecure_reproducible_noise:
         lines.append("The noise can be reproduced from the plan's seed: no guarantee holds, every epsilon is nominal.")
     return lines
+
+
+def _counted_in(comparison: Comparison) -> str:
+    """The cells of earlier comparisons that are in the total, by row."""
+    private = [cell for cell in comparison.earlier if cell.event is not None]
+    if not private:
+        return "."
+    rows: dict[str, list[Cell]] = {}
+    for cell in private:
+        rows.setdefault(cell.method, []).append(cell)
+    named = []
+    for method, cells in rows.items():
+        epsilons = ", ".join(f"{each:g}" for each in sorted({cell.epsilon for cell in cells if cell.epsilon}))
+        seeds = ", ".join(str(seed) for seed in sorted({cell.seed for cell in cells}))
+        named.append(f"{method} at epsilon {epsilons} (seed{'s' if ',' in seeds else ''} {seeds})")
+    count = "1 cell" if len(private) == 1 else f"{len(private)} cells"
+    return f", with {count} of earlier comparisons in this folder: {'; '.join(named)}."
 
 
 def draw(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
@@ -77,6 +94,7 @@ def draw(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
     with matplotlib.rc_context({"svg.hashsalt": "conclave"}):  # the same measures are the same bytes
         for path in paths:
             figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+            path.chmod(0o600)
     pyplot.close(figure)
     return paths
 

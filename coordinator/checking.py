@@ -4,7 +4,6 @@ Nothing is spent and no party keeps anything of it. All parties are looked at, a
 """
 
 import asyncio
-import os
 import sys
 import tempfile
 from datetime import UTC, datetime, timedelta
@@ -14,13 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from aggregation.errors import ConclaveError
+from coordinator import kinship
 from coordinator.binding import bind
 from coordinator.common_plan import Plan
 from coordinator.errors import PlanError, RunError
 from coordinator.identity import Own, own_identity
 from coordinator.launchers import Cluster, find_launcher
 from coordinator.plan import read_plan
-from coordinator.publish import check_free
+from coordinator.publish import try_place
 from coordinator.recipe import recipe_of
 from coordinator.roll_call import ask_all
 from coordinator.room import Room
@@ -50,7 +50,7 @@ def check(path: Path, ray_address: str | None = None) -> list[Line]:
         public = recipe.prepare(plan, base, cache)
         bound = bind(plan, public)
         room = recipe.room(bound, public, base, cache)
-        lines = [_plan(bound)]
+        lines = [_plan(bound), *(warning("public", doubt) for doubt in kinship.doubts(plan, public))]
     except ConclaveError as error:
         lines = [to_do("plan", str(error))]
     try:
@@ -113,13 +113,11 @@ def _store() -> Line:
 
 
 def _publish(folder: Path) -> Line:
+    """Whether a student could be published there: tried, and undone."""
     try:
-        check_free(folder)
+        try_place(folder)
     except RunError as error:
         return to_do("publish", str(error))
-    above = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        return to_do("publish", f"{folder} cannot be made: {above} is not a folder that this user can write in.")
     return ok("publish", f"{folder} is free")
 
 

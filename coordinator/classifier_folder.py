@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.report import learned_nothing
 from learning.labelled import LabelMap, ScoreRange
 
 if TYPE_CHECKING:
@@ -166,7 +167,8 @@ def card(
     return f"""{_front(student, ["differential-privacy", "text-classification"], language, licence)}
 # {name}
 
-A {_what(student)} of {texts}, learned from the labelled text of {parties} parties that did not show it to each other.
+{_nothing(student)}A {_what(student)} of {texts}, learned from the labelled text of {parties} parties
+that did not show it to each other.
 {_origin(student)} Made by Conclave, recipe `{recipe}`.
 
 {_used(student)}
@@ -189,8 +191,9 @@ def clear_card(
 
 **{warning}**
 
-A {_what(student)} of {texts}, trained on the labelled text of {parties} simulated parties, put together. It was made
-from the public model `{student.base}`: {_TRAINED[student.adapt]}. Made by Conclave, recipe `fine_tune`.
+{_nothing(student)}A {_what(student)} of {texts}, trained on the labelled text of {parties} simulated parties,
+put together. It was made from the public model `{student.base}`: {_TRAINED[student.adapt]}. Made by Conclave, recipe
+`fine_tune`.
 
 {_used(student)}
 
@@ -198,6 +201,12 @@ from the public model `{student.base}`: {_TRAINED[student.adapt]}. Made by Concl
 
 {_quality(student)}
 """
+
+
+def _nothing(student: ClassifierStudent) -> str:
+    """The first line of a card whose student is no better than its public start."""
+    nothing = learned_nothing(student.metrics)
+    return "" if nothing is None else f"**{nothing}**\n\n"
 
 
 def _front(student: ClassifierStudent, tags: list[str], language: str, licence: str) -> str:

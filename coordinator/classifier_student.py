@@ -1,5 +1,6 @@
 """A classifier's student: the public model with what was trained in it, measured on public text, to be published."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,9 @@ from coordinator.classifier_folder import ClassifierStudent, Made, about, metric
 from coordinator.classifier_plan import ClassifierPlan
 from coordinator.classifier_public import PublicText
 from coordinator.report import Statement, markdown
+from coordinator.source_table import named
 from learning.labelled import LabelMap
+from learning.text import is_hub_name
 
 if TYPE_CHECKING:
     from learning.batching import Tokens
@@ -62,11 +65,15 @@ def student_of(
     from learning.classifying import predict
 
     model, targets = public.model, plan.text.targets
-    unflatten(model, torch.from_numpy(point))
     measures: ClassifierMeasures | RegressionMeasures | None = None
-    scores = None
+    scores, free = None, {}
     if public.heldout:
-        said = predict(model, heldout_rows(plan, public))
+        rows = heldout_rows(plan, public)
+        unflatten(model, torch.from_numpy(public.start))
+        free = _free(plan, public, measured(plan, public, predict(model, rows)))
+    unflatten(model, torch.from_numpy(point))
+    if public.heldout:
+        said = predict(model, rows)
         measures = measured(plan, public, said)
         if not isinstance(targets, LabelMap):
             truth = np.array([each.target for each in public.heldout], np.float64)
@@ -77,14 +84,25 @@ def student_of(
             tokenizer=public.tokenizer,
             targets=targets,
             pairs=plan.text.pairs,
-            base=plan.model.name,
+            base=plan.model.name if is_hub_name(plan.model.name) else f"{named(plan.model.name)} (a local folder)",
             adapt=plan.model.adapt,
-            metrics=({} if measures is None else metrics_of(measures)) | ({} if made is None else about(made)),
+            metrics=({} if measures is None else metrics_of(measures) | free) | ({} if made is None else about(made)),
             measures=measures,
             scores=scores,
             made=made,
         )
     )
+
+
+def _free(
+    plan: ClassifierPlan, public: PublicText, start: "ClassifierMeasures | RegressionMeasures"
+) -> dict[str, float | None]:
+    """What of the same measure costs nothing: the public start's, and that of always saying the commonest class."""
+    found = metrics_of(start)
+    if not isinstance(plan.text.targets, LabelMap):
+        return {"public_start": found["pearson"]}
+    commonest = Counter(each.target for each in public.heldout).most_common(1)[0][1]
+    return {"public_start": found["accuracy"], "majority": commonest / len(public.heldout)}
 
 
 def heldout_rows(plan: ClassifierPlan, public: PublicText) -> "list[Tokens]":

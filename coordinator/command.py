@@ -107,7 +107,9 @@ def init(
 def run(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, a TOML file.")],
     output: Output = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Remove the run that DIR holds first.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Remove the run that DIR holds, once this one has begun.")
+    ] = False,
     ray_address: RayAddress = None,
     metrics: Metrics = None,
     traces: Traces = None,
@@ -261,6 +263,7 @@ def compare(
                 "epsilons": list(found.epsilons),
                 "seeds": list(found.seeds),
                 "total_epsilon": found.total.epsilon,
+                "earlier_cells": len(found.earlier),
                 "delta": found.plan.privacy.delta,
                 "metric": metric,
                 metric: {
@@ -368,6 +371,7 @@ def _seen(metrics: str | None, traces: str | None, log_json: bool) -> Iterator[t
 
 def _finished(result: Any, as_json: bool) -> None:
     from coordinator.in_clear import TrainedInClear
+    from coordinator.report import learned_nothing
 
     if isinstance(result, TrainedInClear):
         _in_clear(result, as_json)
@@ -383,6 +387,7 @@ def _finished(result: Any, as_json: bool) -> None:
                 "unit": result.statement.plan.privacy.unit,
                 "record": result.statement.plan.privacy.record,
                 "metrics": result.metrics,
+                "learned_nothing": learned_nothing(result.metrics),
                 "verified": result.verdict.ok,
             }
         )
@@ -390,9 +395,11 @@ def _finished(result: Any, as_json: bool) -> None:
 
 def _in_clear(result: "TrainedInClear", as_json: bool) -> None:
     from coordinator.in_clear import NO_GUARANTEE
-    from coordinator.report import measurements
+    from coordinator.report import learned_nothing, measurements
 
     _prose(NO_GUARANTEE)
+    if (nothing := learned_nothing(result.metrics)) is not None:
+        _prose(nothing)
     out.print(f"written  {result.student}", markup=False)
     for label, value in measurements(result.metrics):
         out.print(f"  {label}: {value}", markup=False)
@@ -401,8 +408,10 @@ def _in_clear(result: "TrainedInClear", as_json: bool) -> None:
 
 
 def _summary(result: Any) -> None:
-    from coordinator.report import measurements, promise
+    from coordinator.report import learned_nothing, measurements, promise
 
+    if (nothing := learned_nothing(result.metrics)) is not None:
+        _prose(nothing)
     out.print(f"published  {result.student}", markup=False)
     for sentence in (promise(result.statement), *result.statement.privacy["trust_means"]):
         _prose(sentence)

@@ -1,14 +1,14 @@
 """What every plan says, whatever its recipe: the run, the promise, the federation, what is published, public text."""
 
 import json
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from coordinator.errors import PlanError
 from coordinator.federation_table import FederationTable, Name
 from coordinator.privacy_table import PrivacyTable
-from coordinator.source_table import SourceTable
+from coordinator.source_table import SourceTable, named
 from protos.settings import Settings
 
 
@@ -130,8 +130,12 @@ class Plan(Settings):
         except ValueError as error:
             raise PlanError(f"--ray-address: {error}") from None
 
-    def document(self) -> str:
-        """The plan as canonical JSON, less what does not affect data, privacy or result: the part that is hashed."""
+    def document(self, *, places: bool = False) -> str:
+        """The plan as canonical JSON, less what does not affect data, privacy or result: the part that is hashed.
+
+        It goes to every party and is published, so of a source it has the name and not the place (`source_table.named`)
+        unless `places` is asked for, which is for this machine's own use: two files of one name are two.
+        """
         tables: dict[str, Any] = self.model_dump(mode="json")
         federation = tables["federation"]
         tables["federation"] = {
@@ -141,6 +145,9 @@ class Plan(Settings):
         }
         del tables["student"]["publish"]
         self._document(tables)
+        _without_words(tables)
+        if not places:
+            _without_places(tables)
         return json.dumps(tables, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     def divide_again(self, tables: dict[str, Any], factor: float) -> None:
@@ -148,3 +155,34 @@ class Plan(Settings):
 
     def _document(self, tables: dict[str, Any]) -> None:
         """What of a recipe's own tables is hashed in another form than the file has it."""
+
+
+_PLACES: Final = {
+    "source": ("vocabulary", "evaluation", "pate"),
+    "name": ("model",),
+    "model": ("domain",),
+    "student": ("distil",),
+    "reference": ("dped",),
+}
+"""Keys that may hold a path, and the tables that they are in."""
+
+
+def _without_places(tables: dict[str, Any]) -> None:
+    """Names in place of paths, wherever a plan may have one."""
+    evaluation = tables.get("evaluation") or {}
+    lists = [*tables.get("corpus", ()), *evaluation.get("probes", ())]
+    found = [(tables.get(table), key) for key, within in _PLACES.items() for table in within]
+    found += [(tables["federation"]["shards"], "source")]
+    found += [(each, key) for each in lists for key in ("source", "test")]
+    for table, key in found:
+        if table is not None and isinstance(table.get(key), str):
+            table[key] = named(table[key])
+
+
+def _without_words(tables: dict[str, Any]) -> None:
+    """Leave out what a plan says of its public text for people."""
+    evaluation = tables.get("evaluation") or {}
+    single = [tables.get("vocabulary"), tables.get("evaluation"), tables.get("pate")]
+    for table in (*single, *tables.get("corpus", ()), *evaluation.get("probes", ())):
+        if table is not None:
+            table.pop("like_parties", None)

@@ -19,7 +19,8 @@ from coordinator.common_plan import Plan
 from coordinator.errors import PlanError, RunError
 from coordinator.family import Bench, Family, Method, Outcome, Spread, View, changed
 from coordinator.progress import Progress
-from coordinator.store import write_whole
+from coordinator.published import shown
+from coordinator.store import private_folder, write_whole
 from coordinator.terms import SAMPLER_SHARE, rounded_up
 
 FORMAT = 1
@@ -48,8 +49,9 @@ class Cell:
 class Comparison:
     """A finished table.
 
-    total: what all private cells cost together at the plan's delta, as if all were published. open: whether a row
-    without privacy was made beside them: with that row there is no bound at all.
+    earlier: what the folder holds of comparisons before this one, of other rows, epsilons or seeds on the same data.
+    total: what all private cells cost together at the plan's delta, the earlier ones among them, as if all were
+    published. open: whether a row without privacy is beside them: with that row there is no bound at all.
     """
 
     plan: Plan
@@ -58,6 +60,7 @@ class Comparison:
     epsilons: tuple[float, ...]
     seeds: tuple[int, ...]
     cells: tuple[Cell, ...]
+    earlier: tuple[Cell, ...]
     total: Guarantee
     open: bool
     folder: Path
@@ -82,7 +85,7 @@ def compare(
     seeds: int,
     progress: Progress,
 ) -> Comparison:
-    """Fill the table; cells that `folder` holds already are taken as they are.
+    """Fill the table; cells that `folder` holds already are taken as they are, and all that it holds are in the bill.
 
     methods: names of the family's, all without any. Memory: what the family's bench and methods need.
     Raises `PlanError` for a method or an epsilon that cannot be, or parties that are not simulated; `RunError` for a
@@ -117,16 +120,20 @@ def compare(
         cell = _filled(method, epsilon, bench, family)
         write_whole(_path(folder, method, epsilon, seed), json.dumps(asdict(cell)).encode())
         done[method.name, epsilon, seed] = cell
-        shown = "" if epsilon is None else f", epsilon {epsilon:g}"
+        at = "" if epsilon is None else f", epsilon {epsilon:g}"
         how_good = family.view.said(cell.metrics[family.view.metric])
-        progress.say(f"  {method.label}{shown}, seed {seed}: {how_good}  ({cell.seconds:.0f} s)")
+        progress.say(f"  {method.label}{at}, seed {seed}: {how_good}  ({cell.seconds:.0f} s)")
         progress.bar("cells", len(done), len(wanted))
-    cells = tuple(done.values())
-    events = [from_json(cell.event) for cell in cells if cell.event is not None]
+    cells, shown_here = tuple(done.values()), {_path(folder, *each) for each in wanted}
+    earlier = tuple(_read(path) for path in sorted((folder / "cells").glob("*.json")) if path not in shown_here)
+    every = (*cells, *earlier)
+    events = [from_json(cell.event) for cell in every if cell.event is not None]
     total = price(events, plan.privacy.delta * (1 - SAMPLER_SHARE))
     numbers = tuple(sorted(set(epsilons)))
     numbered = tuple(range(plan.run.seed, plan.run.seed + seeds))
-    return Comparison(plan, family.view, chosen, numbers, numbered, cells, total, len(events) < len(cells), folder)
+    return Comparison(
+        plan, family.view, chosen, numbers, numbered, cells, earlier, total, len(events) < len(every), folder
+    )
 
 
 def _methods(known: Mapping[str, Method], names: Sequence[str]) -> tuple[Method, ...]:
@@ -138,13 +145,14 @@ def _methods(known: Mapping[str, Method], names: Sequence[str]) -> tuple[Method,
 
 def _claim(folder: Path, plan: Plan) -> None:
     """The folder is this plan's comparison, or becomes it."""
-    digest = hashlib.sha256(changed(plan, epsilon=1.0).document().encode()).hexdigest()
+    digest = hashlib.sha256(changed(plan, epsilon=1.0).document(places=True).encode()).hexdigest()
     path = folder / "comparison.json"
     if not path.exists() and folder.exists() and any(folder.iterdir()):
         raise RunError(
             f"{folder} holds something that is not a comparison; it was left alone. Choose another --output."
         )
-    (folder / "cells").mkdir(parents=True, exist_ok=True)
+    private_folder(folder / "cells")
+    folder.chmod(0o700)
     if not path.exists():
         write_whole(path, json.dumps({"format": FORMAT, "plan": digest}).encode())
     if json.loads(path.read_bytes()) != {"format": FORMAT, "plan": digest}:
@@ -154,14 +162,29 @@ def _claim(folder: Path, plan: Plan) -> None:
 
 
 def _path(folder: Path, method: Method, epsilon: float | None, seed: int) -> Path:
-    return folder / "cells" / f"{method.name}-{'none' if epsilon is None else f'{epsilon:g}'}-{seed}.json"
+    return folder / "cells" / f"{method.name}-{'none' if epsilon is None else _exactly(epsilon)}-{seed}.json"
+
+
+def _exactly(epsilon: float) -> str:
+    """An epsilon as short as it can be written; two are never written alike, else one cell would hide the other."""
+    short = f"{epsilon:g}"
+    return short if float(short) == epsilon else repr(epsilon)
 
 
 def _kept(folder: Path, method: Method, epsilon: float | None, seed: int) -> Cell | None:
+    path = _path(folder, method, epsilon, seed)
+    return _read(path) if path.exists() else None
+
+
+def _read(path: Path) -> Cell:
+    """A cell's file. Raises `RunError` for one that is none: what it cost would be missing from the bill."""
     try:
-        return Cell(**json.loads(_path(folder, method, epsilon, seed).read_bytes()))
-    except FileNotFoundError:
-        return None
+        return Cell(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(
+            f"{path} is no cell of a comparison ({shown(error)}), so what this folder cost cannot be added up. Remove "
+            "it if it is not yours, or choose another --output."
+        ) from None
 
 
 def _filled(method: Method, epsilon: float | None, bench: Bench, family: Family) -> Cell:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from coordinator.choosing import Told
 from coordinator.privdistil_plan import PrivDistilPlan
 from coordinator.privdistil_public import PublicCorpus, first_student
+from coordinator.store import close_to_others, private_folder
 
 COMPRESSED: Final = "artefacts/compressed"
 """A run's folder of the distilled student: an ordinary model's."""
@@ -32,7 +33,7 @@ def compress(
 
     teacher, student, tokenizer = first_student(plan, public.teacher, base, public.cache)
     begun = folder.with_name(_BEGUN)
-    begun.mkdir(parents=True, exist_ok=True)
+    private_folder(begun)
     chosen = numbers.tolist()
 
     def on_step(step: int, steps: int, losses: Mapping[Any, float]) -> None:
@@ -52,6 +53,7 @@ def compress(
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir()
     save(student, tokenizer, made, pooling_of(public.teacher, public.cache))
+    close_to_others(made)
     shutil.rmtree(folder, ignore_errors=True)
     made.rename(folder)
     shutil.rmtree(begun, ignore_errors=True)

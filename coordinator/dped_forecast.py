@@ -16,7 +16,7 @@ from aggregation.gradients import GradientMechanism
 from aggregation.joint import JointMechanism, TeacherSignal
 from aggregation.thresholded import ThresholdedVotes
 from aggregation.vectors import VectorMechanism
-from coordinator import advice, cost, expected
+from coordinator import advice, cost, expected, kinship
 from coordinator.advice import Outlook
 from coordinator.binding import bind
 from coordinator.directions import ExpectedSum, expected_counts, expected_moments
@@ -68,7 +68,10 @@ def forecast(plan: DpedPlan, base: Path, cache: Path) -> Forecast:
         seconds=cost.seconds(bound, pace, counts.units),
         memory=cost.memory(bound, counts.units, counts.pairs),
         assumptions=_assumptions(stand_in, counts, plan, trained),
-        warnings=advice.warnings({row.name for row in rows if row.drowned}, outlook, stand_in.size is None),
+        warnings=(
+            *kinship.doubts_of_text(plan, public),
+            *advice.warnings({row.name for row in rows if row.drowned}, outlook, stand_in.size is None),
+        ),
         clear=_clear(rows, plan),
         teachers=plan.dped.teachers_per_party if plan.dped.teaches else 0,
     )

@@ -6,6 +6,7 @@ from there by the same code. Interrupted once, it finishes the block in hand; tw
 
 import asyncio
 import base64
+import re
 import shutil
 import threading
 import time
@@ -19,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from aggregation.accounting import LifetimeFilter
 from aggregation.errors import ConclaveError
-from coordinator import lease
+from coordinator import lease, output
 from coordinator.attestations import OVERCHARGED, UNATTESTED, judged
 from coordinator.common_plan import Plan
 from coordinator.errors import PartyLost, PartyRefused, RunError, RunStopped
@@ -50,6 +51,8 @@ CANCEL_SECONDS: Final = 60.0
 """How long a driver that is asked to cancel is waited for."""
 _MOST_EPSILON: Final = 1000.0
 STUDENT: Final = "artefacts/student.safetensors"
+_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}\b")
+_PATH: Final = re.compile(r"(?<![\w/])~?/[^\s,;:'\")]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,7 @@ class Drive:
         try:
             with self._stage("join"):
                 await federation.open(self.store.id, self.bound, spent=self._spent)
+            self._begun()
             if not self.store.finished("aggregate"):
                 await self._recipe.collect(self.bound, self.public, federation, self.store, self._stage)
             await self._attest(federation)
@@ -192,6 +196,19 @@ class Drive:
             raise
         finally:
             await federation.close()
+
+    def _begun(self) -> None:
+        """Every party has joined: runs that made way for this one in its folder are not needed any more."""
+        with sound(self.store.folder):
+            replaced = {str(each) for each in self.store.fact("replaced") or []}
+        if not replaced:
+            return
+        for aside in output.left_aside(self.store.folder):
+            if str(aside) in replaced:
+                left = output.remove(aside)
+                kept = f"; {aside} keeps {output.named(left)}, which no run made" if left else ""
+                self.progress.say(f"  the run that was here before is removed{kept}")
+        self.store.note(replaced=None)
 
     async def _attest(self, federation: Federation) -> None:
         """Have every party in a sum sign what the run has cost it, and look at it as whoever verifies it will.
@@ -296,15 +313,21 @@ class Drive:
         with self._stage("publish"):
             # A folder that a killed run renamed into its place is whole, and this run's: the place was free before.
             if not (self.store.fact("publishing") and (folder / SIGNATURE).exists()):
-                check_free(folder)
-                self.store.note(publishing=True)
-                publish(student, statement, folder, self._seal())
+                try:
+                    check_free(folder)
+                    self.store.note(publishing=True)
+                    publish(student, statement, folder, self._seal())
+                except RunError as error:
+                    raise RunError(
+                        f"{error}\n  The run is stored, and nothing of it is paid again. When that is mended, or the "
+                        f"plan names another [student] publish:  coordinator resume {self.store.id}"
+                    ) from None
 
     def _seal(self) -> Seal:
         with sound(self.store.folder):
             _, attested_at, kept = self.store.stages()["attest"]
             signed = {name: _unpacked(each) for name, each in kept["signed"].items()}
-            missing = {name: str(why) for name, why in kept["missing"].items()}
+            missing = {name: _without_places(str(why)) for name, why in kept["missing"].items()}
             if attested_at is None:
                 raise ValueError("nobody attested what the run cost")
         return Seal(
@@ -406,6 +429,11 @@ async def _left(addresses: tuple[PartyAddress, ...], run_id: str, plan_hash: byt
         return [link.name for link, outcome in zip(links, outcomes, strict=True) if not isinstance(outcome, Answered)]
     finally:
         await asyncio.gather(*(link.close() for link in links))
+
+
+def _without_places(why: str) -> str:
+    """Why a party was lost, without the address or the path that the sentence for the coordinator's own eyes names."""
+    return _PATH.sub("a path", _ADDRESS.sub("its address", why))
 
 
 def _packed(signed: Signed) -> dict[str, str]:

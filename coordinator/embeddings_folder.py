@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.report import Statement, markdown
+from coordinator.report import Statement, learned_nothing, markdown
 from learning.words import Vocabulary
 
 UNKNOWN = "[UNK]"
@@ -59,6 +59,8 @@ def card(student: EmbeddingStudent, statement: Statement) -> str:
     front = "\n".join(f"{key}: {value}" for key, value in head.items())
     rows = "\n".join(f"- {word}: {', '.join(near)}" for word, near in student.neighbours.items())
     words, dimension = student.vectors.shape
+    nothing = learned_nothing(student.metrics)
+    first = "" if nothing is None else f"**{nothing}**\n\n"
     return f"""---
 {front}
 tags: [differential-privacy, word-embeddings]
@@ -66,8 +68,9 @@ tags: [differential-privacy, word-embeddings]
 
 # {statement.plan.run.name}
 
-Embeddings of {words:,} words in {dimension} dimensions, learned from the text of {len(statement.parties)} parties
-that did not show it to each other. Made by Conclave, recipe `{statement.plan.run.recipe}`.
+{first}Embeddings of {words:,} words in {dimension} dimensions,
+learned from the text of {len(statement.parties)} parties that did not show it to each other.
+Made by Conclave, recipe `{statement.plan.run.recipe}`.
 
 ```python
 from sentence_transformers import SentenceTransformer

@@ -14,7 +14,7 @@ from coordinator import provisioning
 from coordinator.common_plan import Plan
 from coordinator.errors import PartyRefused, PlanError
 from coordinator.findings import APART
-from coordinator.store import home
+from coordinator.store import home, private_folder
 from coordinator.terms import Release
 from protos.certificates import IdentityError, Role, check_dates, moment
 from protos.conclave.v1 import party_pb2
@@ -52,6 +52,7 @@ def own_identity(plan: Plan, base: Path) -> Own:
     named = plan.federation.identity
     folder = home() / "identity" if named is None else base / named
     if named is None:
+        private_folder(home())
         provisioning.ensure(folder)
     try:
         identity = load_identity(

@@ -10,6 +10,7 @@ import numpy as np
 from aggregation.secure_sum.context import Context
 from aggregation.secure_sum.keystream import Cells
 from aggregation.secure_sum.mask import block_length, block_start
+from coordinator.store import private_folder, private_opener
 
 _SUFFIX: Final = ".cells"
 
@@ -24,7 +25,7 @@ class MaskedFiles:
     def __init__(self, folder: Path, context: Context) -> None:
         self._folder = folder
         self._context = context
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(folder)
 
     def kept(self, party: str) -> int:
         """How many blocks of a party are there whole."""
@@ -39,7 +40,7 @@ class MaskedFiles:
         if index < self.kept(party):
             return
         path = self._path(party)
-        with path.open("r+b" if path.exists() else "wb") as file:
+        with open(path, "r+b" if path.exists() else "wb", opener=private_opener) as file:
             file.seek(4 * block_start(index))
             file.write(block.astype("<u4", copy=False).tobytes())
             file.truncate()

@@ -82,7 +82,9 @@ def metrics_of(model: "SkipGram", plan: DpedPlan, public: Public) -> dict[str, A
 
 
 def floors(plan: DpedPlan, public: Public, signals: Signals) -> dict[str, float]:
-    """Perplexities of models that know nothing but how frequent words are: of what was released, of public text."""
+    """Perplexities of what costs nothing to know: how frequent words are, in what was released and in public text, and
+    the public model that the run began with, where it began with one.
+    """
     from learning import evaluation, skipgram
     from learning.prior import frequencies_of
 
@@ -92,7 +94,10 @@ def floors(plan: DpedPlan, public: Public, signals: Signals) -> dict[str, float]
         known["unigram_floor"] = skipgram.unigram(signals.counts.values, signals.counts.sigma)
     if signals.moments is not None and public.moments is not None:
         known["unigram_floor"] = frequencies_of(signals.moments, public.moments[0])
-    return {name: evaluation.unigram_perplexity(floor, heldout) for name, floor in known.items()}
+    found = {name: evaluation.unigram_perplexity(floor, heldout) for name, floor in known.items()}
+    if public.reference is not None:
+        found["public_start"] = evaluation.context_perplexity(public.reference, heldout)
+    return found
 
 
 def neighbours(vectors: NDArray[np.float32], vocabulary: Vocabulary) -> dict[str, list[str]]:

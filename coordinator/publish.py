@@ -1,11 +1,14 @@
 """Publishing a student: an ordinary folder that other libraries load, and beside the model what it promises.
 
-The folder is made beside its place and renamed into it, so that nobody ever sees half of one.
+The folder is made beside its place and renamed into it, so that nobody ever sees half of one. Everybody may read what
+is in it, whatever the run's own folder allows: it is made to be given away.
 """
 
+import errno
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +21,35 @@ from coordinator.report import Statement
 
 
 def check_free(folder: Path) -> None:
-    """Raises `RunError` when something stands where the student is to go; called before anything is spent."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    """Raises `RunError` when something stands where the student is to go."""
+    try:
+        taken = os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir()))
+    except OSError as error:
+        raise RunError(f"{folder} cannot be read: {error.strerror}. Choose another place to publish.") from None
+    if taken:
         raise RunError(f"{folder} exists already. Choose another place to publish, or move it away.")
+
+
+def try_place(folder: Path) -> None:
+    """Do beforehand, and undo, what publishing does at the end: a folder with a file in it, renamed where it is to go.
+
+    Raises `RunError`, before anything is spent, where that fails or something stands there.
+    """
+    check_free(folder)
+    above = next(each for each in folder.absolute().parents if os.path.lexists(each))
+    try:
+        with tempfile.TemporaryDirectory(prefix=".conclave-", dir=above) as trial:
+            made = Path(trial) / "made"
+            made.mkdir()
+            (made / "file").write_bytes(b"conclave")
+            made.rename(Path(trial) / "renamed")
+            if folder.is_dir() and os.path.ismount(folder):  # an empty folder makes way, and a mounted disk cannot
+                raise OSError(errno.EBUSY, "a disk is mounted there")
+    except OSError as error:
+        raise RunError(
+            f"{folder} cannot be published: {above} takes no new folder ({error.strerror}). Choose another place to "
+            "publish, or make it writable."
+        ) from None
 
 
 def publish(student: Student, statement: Statement, folder: Path, seal: Seal) -> None:

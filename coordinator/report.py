@@ -69,11 +69,13 @@ NOT_PROTECTED = (
 
 _CLASSIFIER = {
     "accuracy": ("accuracy on public test text", ".3f"),
+    "majority": ("of always saying the most frequent class", ".3f"),
     "macro_f1": ("macro F1", ".3f"),
     "calibration_error": ("expected calibration error", ".3f"),
     "pearson": ("Pearson correlation on public test text", ".3f"),
     "spearman": ("Spearman correlation", ".3f"),
     "error": ("root mean square error", ".3f"),
+    "public_start": ("of the public start, untrained", ".3f"),
     "examples": ("test examples", ",d"),
     "parameters": ("parameters", ",d"),
     "of_teacher": ("of the teacher's", ".3f"),
@@ -347,6 +349,36 @@ def shown_perplexity(value: float) -> str:
     return f"{value:.1f}" if value < 1e5 else f"{value:.0e}"
 
 
+def learned_nothing(metrics: Mapping[str, Any]) -> str | None:
+    """A sentence where a student is no better, on public text, than what costs nothing: what it began with, how
+    frequent words or classes are. None where it is, or nothing was measured.
+    """
+    if "perplexity" in metrics:
+        floors = {
+            "unigram_floor": "the floor without any training",
+            "public_unigram": "the public text's own word frequencies",
+            "public_start": "its public start",
+        }
+        known = {key: metrics[key] for key in floors if key in metrics}
+        if not known or metrics["perplexity"] < min(known.values()):
+            return None
+        best = min(known, key=lambda key: known[key])
+        said, floor = shown_perplexity(metrics["perplexity"]), shown_perplexity(known[best])
+        return f"Learned nothing: its perplexity is {said}, and that of {floors[best]} is {floor}."
+    key, what = ("accuracy", "accuracy") if "accuracy" in metrics else ("pearson", "correlation")
+    if key not in metrics or "public_start" not in metrics:
+        return None
+    others = {"its public start": metrics["public_start"] or 0.0}
+    others |= (
+        {"always saying the most frequent class": metrics["majority"]} if "majority" in metrics else {"no model": 0.0}
+    )
+    reached = metrics[key] or 0.0
+    if reached > max(others.values()):
+        return None
+    best = max(others, key=lambda name: others[name])
+    return f"Learned nothing: its {what} is {reached:.3f}, and that of {best} is {others[best]:.3f}."
+
+
 def measurements(metrics: dict[str, Any]) -> list[tuple[str, str]]:
     """Each metric with its name in words and its value as a person reads it."""
     shown: list[tuple[str, str]] = []
@@ -355,15 +387,16 @@ def measurements(metrics: dict[str, Any]) -> list[tuple[str, str]]:
     for key, label in (
         ("unigram_floor", "noised unigram model (the floor)"),
         ("public_unigram", "public text's unigram"),
+        ("public_start", "public start"),
     ):
-        if key in metrics:
-            shown.append((f"of the {label}", f"{metrics[key]:.1f}"))
+        if key in metrics and "perplexity" in metrics:
+            shown.append((f"of the {label}", shown_perplexity(metrics[key])))
     if "sentiment" in metrics:
         shown.append(("sentiment probe, accuracy", f"{metrics['sentiment']:.3f}"))
     if "wordsim" in metrics:
         shown += _word_lists(metrics)
     for key, (label, form) in _CLASSIFIER.items():
-        if key in metrics:
+        if key in metrics and not (key == "public_start" and "perplexity" in metrics):
             value = metrics[key]
             shown.append((label, "not defined" if value is None else format(value, form)))
     return shown + [("warning", warning) for warning in metrics.get("warnings", ())]
@@ -399,7 +432,8 @@ def statement_of(store: RunStore) -> dict[str, Any]:
 
 def render(report: dict[str, Any]) -> str:
     """A stored report as a person reads it in a terminal."""
-    lines = [f"run {report['run']}  {report['status']}"]
+    nothing = learned_nothing(report["metrics"] or {})
+    lines = [*([nothing, ""] if nothing else []), f"run {report['run']}  {report['status']}"]
     if report["error"]:
         lines += ["", report["error"]]
     privacy = report["privacy"]

@@ -2,7 +2,8 @@
 
 What is kept is what was released, plus public artefacts: nothing here that a leak could turn into a breach. Every
 file is written beside its place and renamed into it; the SQLite row that names it is committed after that. So a kill at
-any point leaves a store that opens, with everything that was said to be in it.
+any point leaves a store that opens, with everything that was said to be in it. Folders have mode 0700 and files 0600;
+of a student that is published, which is for others, everybody may read a copy.
 """
 
 import hashlib
@@ -25,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator import output
 from coordinator.errors import RunError
 from coordinator.published import shown
 
@@ -81,20 +83,54 @@ class RunIndex:
         self._folder = folder or home()
         self._path = self._folder / "runs.sqlite"
 
-    def add(self, name: str, plan_hash: bytes, folder: Path | None) -> "RunStore":
+    def add(self, name: str, plan_hash: bytes, folder: Path | None, *, replace: bool = False) -> "RunStore":
         """Make a new run with a random id. `folder` is where everything of it goes, by default below the index.
 
-        Raises `RunError` when the folder holds a run already or cannot be written.
+        replace: set the run aside that the folder holds; the fact `replaced` says where it and those that it had set
+        aside are, until the new run has begun. Raises `RunError`, with everything as it was, when the folder holds a
+        run already, or anything that is none, or cannot be written.
         """
         run_id = f"{secrets.token_hex(4)}-{name}"
+        if folder is None:
+            with _made_in(self._folder / "runs"):
+                private_folder(self._folder / "runs")
+                (self._folder / "runs").chmod(0o700)
         folder = (folder or self._folder / "runs" / run_id).absolute()
-        check_unused(folder)
+        check_unused(folder, replace=replace)
+        replaced = self._set_aside(folder) if holds_run(folder) else []
+        try:
+            with self._open() as index, _written(self._path), index:
+                index.execute("DELETE FROM runs WHERE folder = ?", (str(folder),))
+                index.execute(
+                    "INSERT INTO runs VALUES (?, ?, ?, ?, ?)", (run_id, name, str(folder), plan_hash.hex(), time.time())
+                )
+            store = RunStore.create(folder, run_id, name, plan_hash)
+            if replaced:
+                store.note(replaced=replaced)
+        except RunError:
+            if replaced:
+                self.put_back(Path(replaced[0]), folder)
+            raise
+        return store
+
+    def _set_aside(self, folder: Path) -> list[str]:
+        """Rename a run's folder out of the way, and say so in the index; where it and those are that it replaced."""
+        with closing(RunStore(folder)) as store:
+            run_id, before = store.id, store.fact("replaced") or []
+        aside = output.set_aside(folder, run_id)
+        self._moved(run_id, aside)
+        return [str(aside), *before]
+
+    def put_back(self, aside: Path, folder: Path) -> None:
+        """Have a run that was set aside stand where it was, in place of one that never began. Raises `RunError`."""
+        output.put_back(aside, folder)
+        with closing(RunStore(folder)) as store:
+            run_id = store.id
+        self._moved(run_id, folder)
+
+    def _moved(self, run_id: str, folder: Path) -> None:
         with self._open() as index, _written(self._path), index:
-            index.execute("DELETE FROM runs WHERE folder = ?", (str(folder),))
-            index.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, ?, ?)", (run_id, name, str(folder), plan_hash.hex(), time.time())
-            )
-        return RunStore.create(folder, run_id, name, plan_hash)
+            index.execute("UPDATE runs SET folder = ? WHERE id = ?", (str(folder), run_id))
 
     def entries(self) -> list[RunEntry]:
         """All runs whose folders still exist, newest first."""
@@ -129,7 +165,8 @@ class RunIndex:
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            private_folder(self._folder)
+            _private_file(self._path)
             connection = sqlite3.connect(self._path, timeout=30)
             connection.execute(_INDEX)
         except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
@@ -143,7 +180,10 @@ class RunIndex:
 
 
 class RunStore:
-    """One run's folder: `run.sqlite`, `plan.json`, `blocks/`, `artefacts/`, and what it publishes."""
+    """One run's folder: `conclave-run.json`, `run.sqlite`, `blocks/`, `artefacts/`, and what it publishes.
+
+    `coordinator.output` knows every name in it: a file of another name is not the run's, and is never removed.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -165,12 +205,19 @@ class RunStore:
 
     @classmethod
     def create(cls, folder: Path, run_id: str, name: str, plan_hash: bytes) -> "RunStore":
-        """Start a run's folder, which may exist if it holds no other run. Raises `RunError`."""
+        """Start a run's folder, which is new, empty, or holds a run that was killed while it was made.
+
+        Raises `RunError`.
+        """
         check_unused(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"The folder {folder} cannot hold a run: {error.strerror}.") from None
+        with _made_in(folder):
+            private_folder(folder)
+            with suppress(PermissionError):  # of an empty folder that somebody else made; what is in it is private
+                folder.chmod(0o700)
+            write_whole(folder / output.MARKER, output.marker_of(run_id))
+            for left in folder.glob(f".{output.MARKER}.*.part"):  # of one that was killed here
+                left.unlink()
+            _private_file(folder / "run.sqlite")
         store = cls(folder)
         store.note(id=run_id, name=name, plan_hash=plan_hash.hex(), started=time.time(), status=RUNNING)
         return store
@@ -385,8 +432,8 @@ def write_whole(path: Path, content: bytes) -> Path:
     """
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("wb") as file:
+        private_folder(path.parent)
+        with open(beside, "xb", opener=private_opener) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -395,6 +442,44 @@ def write_whole(path: Path, content: bytes) -> Path:
         beside.unlink(missing_ok=True)
         raise RunError(f"{path} cannot be written: {error.strerror}.") from None
     return path
+
+
+def private_opener(path: str, flags: int) -> int:
+    """An opener, for `open`, of files that their owner alone may read."""
+    return os.open(path, flags, 0o600)
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for their owner alone. Raises OSError."""
+    for each in reversed((folder, *folder.parents)):
+        if not os.path.isdir(each):
+            each.mkdir(mode=0o700, exist_ok=True)
+
+
+def close_to_others(folder: Path) -> None:
+    """Take what libraries wrote below a folder, and the folder, from all but their owner. Raises OSError."""
+    for above, folders, files in os.walk(folder, followlinks=False):
+        os.chmod(above, 0o700)
+        for name in (*folders, *files):
+            path = os.path.join(above, name)
+            if not os.path.islink(path):
+                os.chmod(path, 0o700 if name in folders else 0o600)
+
+
+def _private_file(path: Path) -> None:
+    """Have a file that its owner alone may read, for a library that would make it for everybody. Raises OSError."""
+    os.close(private_opener(str(path), os.O_CREAT | os.O_RDWR))
+    with suppress(PermissionError):
+        path.chmod(0o600)
+
+
+@contextmanager
+def _made_in(folder: Path) -> Iterator[None]:
+    """What the disk says of a folder that cannot be made, as a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"The folder {folder} cannot hold a run: {error.strerror}.") from None
 
 
 def _block(content: bytes, rows: int, path: Path) -> NDArray[np.int64]:
@@ -427,14 +512,23 @@ def holds_run(folder: Path) -> bool:
         raise RunError(f"{folder / 'run.sqlite'} is no run's store, or it is damaged: {shown(error)}.") from None
 
 
-def check_unused(folder: Path) -> None:
-    """Raises `RunError` for a folder that holds a run."""
-    if holds_run(folder):
+def check_unused(folder: Path, *, replace: bool = False) -> None:
+    """Raises `RunError` for a folder that holds a run, or anything that is none.
+
+    replace: the run is to make way, so it may be there if nobody drives it.
+    """
+    if replace and holds_run(folder):
         with closing(RunStore(folder)) as store:
-            raise RunError(
-                f"{folder} holds a run already ({store.id}). Go on with it by `coordinator resume {store.id}`, choose "
-                "another --output, or remove that run with --replace if it is not needed."
-            )
+            if (driver := store.driver()) is not None:
+                raise RunError(f"{folder} holds run {store.id}, which {driver} drives. Cancel it first.")
+            output.check_marker(folder, store.id)
+    elif holds_run(folder):
+        with closing(RunStore(folder)) as store:
+            found = f"{folder} holds a run already ({store.id}). Go on with it by `coordinator resume {store.id}`"
+        if output.strangers(folder):
+            raise RunError(f"{found}, or choose another --output.")
+        raise RunError(f"{found}, choose another --output, or remove that run with --replace if it is not needed.")
+    output.check_folder(folder)
 
 
 @contextmanager

@@ -53,8 +53,9 @@ parties = [
 
 _TAIL = """\
 [vocabulary]                       # counted from public text; never from the parties' text
-source = "documentation-topics"
+source = "documentation-topics"    # built in: Python's own. For other parties, text of their kind
 size   = 1000
+# like_parties = true              # in each table of public text that you know to be of the parties' kind
 
 [dped]
 signals   = ["moments"]            # word frequencies and second moments along public directions; or "counts", or the
@@ -139,6 +140,7 @@ language = "en"
 # [evaluation]                     # public labelled text: accuracy, calibration and a confusion matrix
 # source = "public-reviews.jsonl"
 # label  = "label"
+# like_parties = true              # if you know it to be of the parties' kind
 """
 
 _DISTILLED_HEAD = """\
@@ -205,6 +207,7 @@ language = "en"
 # [evaluation]                     # public labelled text: accuracy, calibration and a confusion matrix
 # source = "public-reviews.jsonl"
 # label  = "label"
+# like_parties = true              # if you know it to be of the parties' kind
 """
 
 

@@ -193,11 +193,16 @@ def _tables(source: Source, cache: Path) -> Iterator[_Table]:
         return iter([_file(path, path.name)])
     if glob.has_magic(str(path)):
         return _matching(str(path))
-    if path.suffix in (*_TABLES, *_PLAIN) or not _HUB_NAME.fullmatch(source.source):
+    if not is_hub_name(source.source):
         raise DataError(
             f"{source.source} does not exist. Give a file, a folder, a glob, or a dataset's name on the hub."
         )
     return _hub(source, cache)
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether a name could be that of a dataset, or of a model, on the hub: no path, and no file's ending."""
+    return Path(name).suffix not in (*_TABLES, *_PLAIN) and _HUB_NAME.fullmatch(name) is not None
 
 
 def _built_in(name: str) -> Iterator[_Table]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator import api
+from coordinator import api, output
 from coordinator.launchers import PartyAddress
 from coordinator.link import GrpcLink
 from coordinator.plan import plan_of
@@ -171,6 +172,25 @@ def opinions(tmp_path_factory):
     for name, count in (("films", UNITS), ("public", 60)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(count)))
     return folder
+
+
+@pytest.fixture(scope="session")
+def private_but_for_the_student(opinions, tiny_bert):
+    """`private_but_for_the_student(folder)` of a run: all in it is known for a run's own and for its owner alone, and
+    nothing that is published tells where on this machine anything lies.
+    """
+    places = [os.fsencode(path) for path in (opinions, tiny_bert, opinions.parent)]
+
+    def check(folder):
+        assert output.strangers(folder) == []
+        for path in (folder, *folder.rglob("*")):
+            if path.is_relative_to(folder / "student"):
+                content = path.read_bytes() if path.is_file() else b""
+                assert [place for place in places if place in content] == [], path
+            elif not path.is_relative_to(folder / "parties"):
+                assert path.stat().st_mode & 0o077 == 0, path
+
+    return check
 
 
 @pytest.fixture(scope="session")

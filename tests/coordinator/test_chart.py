@@ -30,7 +30,7 @@ def comparison(privdistil_plan, tmp_path):
     """`comparison(epsilons)` of twelve methods and two seeds."""
     plan, total = privdistil_plan(), Guarantee(8.0, 1e-5, "PLD", 8.1)
     return lambda *epsilons: Comparison(
-        plan, CLASSES, METHODS, epsilons, (7, 8), tuple(cells(epsilons)), total, True, tmp_path
+        plan, CLASSES, METHODS, epsilons, (7, 8), tuple(cells(epsilons)), (), total, True, tmp_path
     )
 
 

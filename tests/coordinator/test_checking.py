@@ -34,6 +34,7 @@ deadline_seconds = 20
 [vocabulary]
 source = "public.jsonl"
 size = 12
+like_parties = true
 [dped]
 signals = ["counts"]
 dimension = 4
@@ -102,6 +103,14 @@ def written(home, addresses, identity='identity = "federation"', **changes):
 async def found(path):
     """The lines by what they are about; the check has a loop and a thread of its own."""
     return {line.what: line for line in await asyncio.to_thread(check, path)}
+
+
+async def test_public_text_that_nobody_has_called_the_parties_kind_is_a_warning(home, serve):
+    addresses = {name: await serve(name) for name in NAMES}
+    lines = await found(written(home, addresses, replaced=[("like_parties = true", "")]))
+    assert lines["public"].state is State.WARNING
+    assert "nobody has said that public.jsonl is text of the kind that the parties hold" in lines["public"].said
+    assert {line.state for what, line in lines.items() if what != "public"} == {State.OK}
 
 
 def only_wrong(lines, *wanted):

@@ -75,11 +75,15 @@ def federated(here_for_all, classifier_plan, tmp_path_factory):
     return api.run(classifier_plan(privacy=SECURE | {"dropouts": 1}), output=folder), folder
 
 
-def test_steps_of_all_parties_give_a_verified_classifier_that_each_paid_for_step_by_step(federated, here_for_all):
+def test_steps_of_all_parties_give_a_verified_classifier_that_each_paid_for_step_by_step(
+    federated, here_for_all, private_but_for_the_student
+):
     result, folder = federated
     assert result.verdict.ok, result.verdict.checks
     assert 0 < result.epsilon <= 8.0
-    assert set(result.metrics) == {"accuracy", "macro_f1", "calibration_error", "examples"}
+    private_but_for_the_student(folder)
+    measured = {"accuracy", "macro_f1", "calibration_error", "examples"}
+    assert set(result.metrics) == measured | {"majority", "public_start"}
     assert charges(result.student) == dict.fromkeys(PARTIES, STEPWISE)
     assert sorted(here_for_all.asked) == [(name, f"steps-{step}-0") for name in PARTIES for step in range(STEPS)]
     (release,) = privacy_of(result.student)["releases"]
@@ -377,7 +381,7 @@ def test_scores_of_two_texts_are_learned_by_adapters_and_published_as_a_plain_mo
     tables["federation"]["shards"]["second"] = "second"
     result = api.run(plan_of(tables), output=tmp_path / "run")
     assert result.verdict.ok, result.verdict.checks
-    assert set(result.metrics) == {"pearson", "spearman", "error", "examples"}
+    assert set(result.metrics) == {"pearson", "spearman", "error", "examples", "public_start"}
     classify = pipeline("text-classification", str(result.student), function_to_apply="none")
     assert np.isfinite(classify({"text": "a good film", "text_pair": "we saw it"})["score"])
 

@@ -11,6 +11,7 @@ import pytest
 from coordinator import api
 from coordinator.command import main
 from coordinator.plan import read_plan
+from coordinator.publish import try_place
 from coordinator.template import template
 
 RAY = template("ray").replace('signals   = ["moments"]', 'signals   = ["counts"]\nclip      = 10.0')
@@ -122,7 +123,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(capsys):
     Path("out/letter.txt").write_text("dear")
     code, said = failing(capsys, "run", plan(RAY), "--output", "out", "--replace")
     assert code == 1
-    assert "is not a run; it was left alone" in said
+    assert "holds what is no run's: letter.txt. It was left alone" in said
     assert Path("out/letter.txt").read_text() == "dear"
 
 
@@ -133,6 +134,33 @@ def test_a_place_to_publish_that_is_taken_is_noticed_before_anything_is_spent(ca
     assert code == 1
     assert "published/my-embeddings exists already. Choose another place" in said
     assert api.runs() == []
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("plan.toml", "plan.toml exists already"),
+        ("plan.toml/student", "plan.toml/student cannot be"),
+        ("/proc/student", "/proc/student cannot be published: /proc takes no new folder"),
+        ("gone", "gone exists already"),
+    ],
+)
+def test_a_place_that_takes_no_student_is_found_before_anything_is_spent(capsys, monkeypatch, place, says):
+    Path("gone").symlink_to("nowhere")
+    monkeypatch.setattr(api, "recipe_of", lambda plan: 1 / 0)  # nothing public is read, let alone a party asked
+    code, said = failing(capsys, "run", plan(RAY.replace("published/my-embeddings", place)))
+    assert code == 1
+    assert says in said
+    assert api.runs() == []
+    assert main(["check", "plan.toml"]) == 1
+    assert says in " ".join(capsys.readouterr().out.split())
+
+
+def test_trying_a_place_leaves_nothing_behind(home):
+    try_place(home / "new/above/student")
+    (home / "empty").mkdir()
+    try_place(home / "empty")
+    assert sorted(path.name for path in home.rglob("*")) == ["empty"]
 
 
 def test_no_runs_yet_is_said_and_is_an_empty_list_in_json(capsys):

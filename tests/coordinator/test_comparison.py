@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -161,6 +162,65 @@ def test_cells_that_are_there_are_not_made_again(plan):
     assert [cell for cell in again.cells if cell.method == "unigram"] == [
         cell for cell in first.cells if cell.method == "unigram"
     ]
+
+
+def test_the_bill_is_of_all_that_ever_ran_in_the_folder_and_names_what_the_table_does_not_show(plan, capsys):
+    first = compared(plan, "unigram", "counts", epsilons=(1.0, 4.0))
+    second = compared(plan, "unigram", epsilons=(2.0,))
+    cells = [*first.cells, *second.cells]
+    assert len(cells) == 5
+    delta = second.plan.privacy.delta * (1 - SAMPLER_SHARE)
+    whole = price([from_json(cell.event) for cell in cells], delta).epsilon
+    assert second.total.epsilon == whole
+    assert whole > first.total.epsilon > 4.0
+    assert sorted((cell.method, cell.epsilon) for cell in second.earlier) == sorted(
+        (cell.method, cell.epsilon) for cell in first.cells
+    )
+    (line,) = [line for line in chart.summary(second) if "together cost" in line]
+    assert "with 4 cells of earlier comparisons in this folder" in line
+    assert "counts at epsilon 1, 4 (seed 7); unigram at epsilon 1, 4 (seed 7)" in line
+    assert line in (second.folder / "table.md").read_text()
+    assert compared(plan, "unigram", "counts", epsilons=(1.0, 2.0, 4.0)).earlier == ()
+
+
+def test_a_row_without_privacy_that_ran_here_before_is_not_forgotten(plan):
+    compared(plan, "non-private")
+    found = compared(plan, "unigram")
+    assert found.open
+    assert any("nothing is guaranteed" in line for line in chart.summary(found))
+
+
+def test_two_epsilons_that_look_alike_in_short_are_two_cells(plan):
+    first = compared(plan, "unigram", epsilons=(4.0,))
+    second = compared(plan, "unigram", epsilons=(4.0000001,))
+    assert (len(second.earlier), len(second.cells)) == (1, 1)
+    assert second.total.epsilon > first.total.epsilon
+
+
+def test_a_file_among_the_cells_that_is_none_is_named_and_never_left_out_of_the_bill(plan):
+    compared(plan, "unigram")
+    Path("out/cells/mine.json").write_text("[]")
+    with pytest.raises(RunError, match=r"mine.json is no cell of a comparison"):
+        compared(plan, "unigram")
+
+
+def test_parties_text_of_the_same_name_in_another_folder_is_other_text(plan):
+    compared(plan, "unigram")
+    Path("elsewhere").mkdir()
+    Path("elsewhere/letters.jsonl").write_text(Path("letters.jsonl").read_text())
+    Path("other.toml").write_text((PLAN + PROBES).replace('"letters.jsonl"', '"elsewhere/letters.jsonl"'))
+    with pytest.raises(RunError, match="comparison of another plan"):
+        compared("other.toml", "unigram")
+
+
+def test_what_a_comparison_keeps_is_for_its_owner_alone(plan):
+    before = os.umask(0o022)
+    try:
+        found = compared(plan, "unigram")
+    finally:
+        os.umask(before)
+    for path in (found.folder, *found.folder.rglob("*")):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
 
 def test_a_folder_of_another_plan_or_of_something_else_is_left_alone(plan):

@@ -55,6 +55,35 @@ def test_what_was_kept_is_what_was_written(drive, tmp_path):
     assert drive._seal().not_attested == {"south": "went away"}
 
 
+@pytest.mark.parametrize(
+    ("why", "published"),
+    [
+        ("nothing answers at 10.1.2.3:7443", "nothing answers at its address"),
+        ("the connection to north.hospital.example:7443 broke", "the connection to its address broke"),
+        ("what answers at [fe80::1]:7443 is none", "what answers at its address is none"),
+        ("it says: /home/ann/notes.jsonl, line 3", "it says: a path, line 3"),
+        ("no answer for 60 s and/or 3 tries", "no answer for 60 s and/or 3 tries"),
+    ],
+)
+def test_why_a_party_did_not_attest_is_published_without_where_it_is(drive, why, published):
+    kept = drive.store.stages()["attest"][2]
+    with drive.store.stage("attest") as result:
+        result |= kept | {"missing": {"south": why}}
+    assert drive._seal().not_attested == {"south": published}
+
+
+def test_a_student_that_cannot_be_published_at_the_end_is_stored_and_the_way_to_go_on_is_said(drive, tmp_path):
+    (tmp_path / "student").write_text("somebody's")
+    with pytest.raises(RunError, match=rf"student exists already.*\n.*stored.*coordinator resume {drive.store.id}"):
+        drive._publish(Mock(), Mock())
+    (tmp_path / "student").unlink()
+    student = Mock()
+    student.write.side_effect = OSError(28, "No space left on device")
+    with pytest.raises(RunError, match=rf"No space left.*\n.*stored.*coordinator resume {drive.store.id}"):
+        drive._publish(student, Mock())
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
 @pytest.mark.parametrize("odd", [odd for odd in ODD if odd != "?"])
 def test_a_place_that_is_none_is_a_damaged_run(drive, odd):
     drive.store.note(student=odd, base=odd)

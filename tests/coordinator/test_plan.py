@@ -14,6 +14,7 @@ from coordinator.classifier_plan import ClassifierPlan
 from coordinator.errors import PlanError
 from coordinator.plan import read_plan
 from coordinator.privdistil_plan import PrivDistilPlan
+from coordinator.source_table import named
 from coordinator.template import template
 from coordinator.terms import rounded_up
 from protos.digest import plan_hash
@@ -346,6 +347,50 @@ def test_the_document_that_parties_read_is_canonical_and_whole(tmp_path):
     assert tables["federation"]["parties"] == ["north", "south"]
     assert "127.0.0.1" not in document
     assert json.dumps(tables, sort_keys=True, separators=(",", ":")) == document
+
+
+PLACES = [
+    ("/home/ann/secret/notes.jsonl", "notes.jsonl"),
+    ("~/texts/notes.csv", "notes.csv"),
+    ("../shared/notes.txt", "notes.txt"),
+    ("data/notes.parquet", "notes.parquet"),
+    ("/srv/hospital/*.jsonl", "*.jsonl"),
+    ("/srv/hospital/notes/", "notes"),
+    ("./notes", "notes"),
+    ("a/b/c", "c"),
+    ("documentation-topics", "documentation-topics"),
+    ("wikitext", "wikitext"),
+    ("Salesforce/wikitext", "Salesforce/wikitext"),
+]
+
+
+@pytest.mark.parametrize(("place", "name"), PLACES)
+def test_of_a_source_its_name_is_published_and_not_its_place(place, name):
+    assert named(place) == name
+
+
+def test_no_table_of_a_plan_publishes_a_place_and_a_plan_that_moved_has_the_same_hash(tmp_path):
+    def text(folder):
+        probe = f'{{ name = "p", source = "{folder}/p.csv", test = "{folder}/q.csv" }}'
+        return (
+            RAY.replace('"documentation"', f'"{folder}/letters.jsonl"')
+            .replace('"documentation-topics"', f'"{folder}/words.jsonl"')
+            .replace('"documentation-heldout"', f'"{folder}/held.jsonl"\nprobes = [{probe}]')
+            .replace("[dped]", f'[dped]\nreference = "{folder}/start.safetensors"')
+        )
+
+    one, other = (read(tmp_path, text(folder)) for folder in ("/home/ann/secret", "/mnt/moved"))
+    assert "/" not in one.document()
+    assert one.document() == other.document()
+    assert one.document(places=True) != other.document(places=True)
+    for name in ("letters.jsonl", "words.jsonl", "held.jsonl", "p.csv", "q.csv", "start.safetensors"):
+        assert f'"{name}"' in one.document()
+
+
+def test_that_public_text_is_like_the_parties_is_for_people_and_in_no_hash(tmp_path):
+    said = CONNECT.replace("[vocabulary]", "[vocabulary]\nlike_parties = true")
+    assert read(tmp_path, said).vocabulary.like_parties
+    assert hash_of(tmp_path, said) == hash_of(tmp_path, CONNECT)
 
 
 def test_parties_on_other_machines_are_not_asked_in_plain_text(tmp_path):

@@ -202,3 +202,16 @@ def test_the_forecast_divides_the_budget_and_warns_of_a_classifier_that_drowns(p
     assert any("public text may be chosen no better than at random" in each for each in found.warnings)
     assert found.bytes > 0
     assert np.isfinite(found.seconds)
+
+
+def test_no_table_publishes_a_place(privdistil_plan):
+    plan = privdistil_plan(
+        corpus=[{"source": "/home/ann/corpus.jsonl"}],
+        model={"name": "/home/ann/models/teacher"},
+        domain={"model": "/home/ann/models/small"},
+        distil={"student": "/home/ann/models/student", "layers": None},
+    )
+    document = plan.document()
+    assert "/" not in document
+    for name in ("corpus.jsonl", "teacher", "small", "student"):
+        assert f'"{name}"' in document

@@ -76,6 +76,10 @@ def test_a_run_gives_a_verified_student_and_charges_the_choice_and_every_step(fi
     assert len(set(chosen(folder).tolist())) == 60
 
 
+def test_nothing_of_a_run_is_for_others_but_its_student_which_tells_no_place(finished, private_but_for_the_student):
+    private_but_for_the_student(finished[1])
+
+
 def test_the_student_has_fewer_layers_and_works_in_the_standard_classes(finished, tiny_bert):
     from transformers import AutoConfig, AutoModelForSequenceClassification, pipeline
 

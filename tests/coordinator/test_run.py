@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from aggregation.events import to_json
-from coordinator import api, lease, provisioning
+from coordinator import api, lease, output, provisioning
 from coordinator.binding import bind
 from coordinator.command import main
 from coordinator.link import GrpcLink
@@ -181,10 +181,11 @@ def published(addresses, tmp_path_factory):
     """One run, for the tests that look at what is left of it: its folder, home, output and errors."""
     folder = tmp_path_factory.mktemp("run")
     write_texts(folder)
-    (folder / "connect.toml").write_text(connected(SMALL, addresses))
+    placed = SMALL.replace('"public.jsonl"', json.dumps(str(folder / "public.jsonl")))
+    (folder / "connect.toml").write_text(connected(placed, addresses))
     command = [Path(sys.executable).with_name("coordinator"), "run", "connect.toml", "--output", "out", "--json"]
     environment = os.environ | {"CONCLAVE_HOME": str(folder / "home")}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, umask=0o022)
     assert done.returncode == 0, done.stderr
     return folder, done
 
@@ -230,6 +231,28 @@ def test_the_student_loads_in_plain_gensim_and_sentence_transformers(published):
     assert np.allclose(encoded[0], vectors[first], atol=1e-6)
     assert np.allclose(encoded[1], (vectors[first] + vectors[second]) / 2, atol=1e-6)
     assert np.allclose(encoded[2], 0)
+
+
+def test_what_a_run_keeps_is_for_its_owner_and_what_it_publishes_for_everybody(published):
+    folder, _ = published
+    kept = [folder / "out", *(folder / "out").rglob("*"), folder / "home", folder / "home/runs.sqlite"]
+    for path in kept:
+        public = path.is_relative_to(folder / "out/student")
+        wanted = (0o755 if public else 0o700) if path.is_dir() else (0o644 if public else 0o600)
+        assert path.stat().st_mode & 0o777 == wanted, path
+
+
+def test_no_place_on_this_machine_is_published(published):
+    """The plan names its public text by an absolute path; its name is published, and no folder's."""
+    folder, _ = published
+    student = folder / "out/student"
+    for path in student.rglob("*"):
+        assert not path.is_file() or os.fsencode(folder) not in path.read_bytes(), path
+    assert "public.jsonl" in (student / "plan.json").read_text()
+
+
+def test_a_run_makes_nothing_in_its_folder_that_is_not_known_for_its_own(published):
+    assert output.strangers(published[0] / "out") == []
 
 
 def test_report_and_runs_show_the_run_afterwards(published, capsys, monkeypatch):
