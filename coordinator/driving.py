@@ -184,6 +184,7 @@ class Drive:
         Where one is lost before it could, nobody would vouch for its part: the sums start again without it, free.
         """
         with self._stage("attest") as result:
+            await federation.repay(self.store, last=True)
             gone = dict(federation.lost)  # of steps before the last, whose sums stand without them
             while True:
                 sums = self._sums()

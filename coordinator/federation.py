@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from aggregation.errors import AttemptLost, Cheated
 from coordinator import rounds
+from coordinator.asking import OnMessage
 from coordinator.attendance import Attendance
 from coordinator.common_plan import Plan
 from coordinator.disclaiming import LostAttempts
@@ -21,9 +23,10 @@ from coordinator.launchers import PartyAddress
 from coordinator.link import Answered, Batch, GrpcLink, Lost, Outcome, PartyLink, Refused
 from coordinator.observing import Observer
 from coordinator.progress import Progress
+from coordinator.refunds import Refunds
 from coordinator.retry import PatientLink, Retry
 from coordinator.store import RunStore
-from coordinator.summing import OnMessage, SumRun, Wanted, context_of, forget_vectors, verifier, without
+from coordinator.summing import SumRun, Wanted, context_of, forget_vectors, verifier, without
 from coordinator.terms import Bound, Release, is_step
 from coordinator.traced import traced
 from protos import PROTOCOL_VERSION
@@ -36,6 +39,9 @@ Value = TypeVar("Value")
 
 LAUNCHED_SECONDS: Final = 20.0
 """How long a party of this run's own is waited for at most: its process, once gone, does not come back by itself."""
+
+BACK_SECONDS: Final = 5.0
+"""How long a party that was lost may take to be back for the charge that it can take back, before the run ends."""
 
 MOST_TRIES: Final = 5
 """Attempts at one secure sum in a row, charged or not."""
@@ -73,6 +79,7 @@ class Federation:
         self._spent = False
         self._certificates: dict[str, bytes] = {}
         self._where: dict[str, str] = {}
+        self._refunds: Refunds | None = None
         self.lost: dict[str, str] = {}
 
     @classmethod
@@ -269,6 +276,7 @@ class Federation:
         contexts = partial(context_of, store.id, store.fact("plan_hash"), terms, wanted)
         lost = LostAttempts(release.name, contexts, verify, store, self._sum_try, self._attendance.say)
         await lost.settle(self.present)
+        await self.repay(store)
         for _ in range(MOST_TRIES):
             attempt = store.fact(f"attempt {release.name}") or 0
             out: dict[str, str] = store.fact(f"left out {release.name}") or {}
@@ -296,11 +304,26 @@ class Federation:
             for misfit in run.misfits:
                 self._attendance.say(f"  {misfit}")
             run.forget()
+            await self.repay(store)
             return len(survivors)
         raise PartyLost(
             f"{MOST_TRIES} attempts at the sum of {release.name} were lost.\n  The run is stored. When its parties "
             f"stay:  coordinator resume {self._run_id}"
         )
+
+    async def repay(self, store: RunStore, *, last: bool = False) -> None:
+        """Have parties that are in no sum of an attempt take back what it charged them, as far as they are there.
+
+        last: whether the run is about to end; then those that were lost are asked too, for a few seconds.
+        """
+        refunds = self._refunds = self._refunds or Refunds(store)
+        told = await refunds.settle(self.present, self._sum_try, last=last)
+        if last and (away := refunds.owed - set(self.present)):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BACK_SECONDS):
+                    told += await refunds.settle(away, self._sum_try, last=True)
+        for line in told:
+            self._attendance.say(line)
 
     def _store_rows(self, run: SumRun, survivors: Sequence[str], wanted: Wanted, store: RunStore) -> None:
         """Unmask the sum into the store, whole before it counts."""
@@ -347,8 +370,8 @@ class Federation:
         async def ask(link: PartyLink) -> Outcome[str]:
             return Answered(rounds.why(await rounds.said(link, requests[link.name], on_message, one_at_a_time)))
 
-        asked = {name: ask(link) for name, link in self._links.items() if name in requests}
-        outcomes = await self._together(asked, finish=False)
+        links = {link.name: link for link in self._all} | self._links
+        outcomes = await self._together({name: ask(links[name]) for name in requests}, finish=False)
         return {name: each.value for name, each in outcomes.items() if isinstance(each, Answered) and each.value}
 
     async def gather(

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 
 from aggregation.errors import Cheated
+from coordinator.asking import OnMessage
 from coordinator.link import Answered, Outcome, PartyLink, Refused
-from coordinator.summing import OnMessage
 from protos.conclave.v1 import party_pb2
 from protos.refusal import Reason, Refusal
 
