@@ -64,9 +64,10 @@ _MENDABLE: Final = frozenset(
 class Federation:
     """The parties that take part. Any verb may shrink it, never below the plan's minimum.
 
-    A refusal ends the run: it is a decision, and a run without that party would be another plan. A loss does not, as
-    long as enough parties stay for the minimum and for the noise; what a link returns as lost was asked again and
-    again before. Every verb raises `PartyRefused`, `PartyLost`, or `RunStopped` after `stop`.
+    A refusal ends the run before anything was spent: it is a decision, and people may agree on another plan. A loss
+    does not, as long as enough parties stay for the minimum and for the noise, nor does a refusal once something was
+    spent; what a link returns as lost was asked again and again before. Every verb raises `PartyRefused`, `PartyLost`,
+    or `RunStopped` after `stop`.
     """
 
     def __init__(self, links: Sequence[PartyLink], own: Own, minimum: int, attendance: Attendance) -> None:
@@ -106,6 +107,7 @@ class Federation:
                         identity=own.identity if own.tls else None,
                         deadline=settings.deadline_seconds,
                         drop_after=settings.drop_after,
+                        train_within=settings.train_within,
                         troubles=attendance,
                     )
                 ),
@@ -481,15 +483,20 @@ class Federation:
 
     def _decided(self, outcomes: list[Outcome[Value]]) -> bool:
         """Whether the run ends here whatever the other parties say."""
-        lost = sum(isinstance(outcome, Lost) for outcome in outcomes)
-        return len(self._links) - lost < self._minimum or any(isinstance(outcome, Refused) for outcome in outcomes)
+        out = sum(isinstance(outcome, Lost | Refused) for outcome in outcomes)
+        refused = any(isinstance(outcome, Refused) for outcome in outcomes)
+        return len(self._links) - out < self._minimum or (refused and not self._spent)
 
     def _settle(self, outcomes: dict[str, Outcome[Value]], doing: str, at: str = "") -> dict[str, Value]:
-        """The answers; lost parties are dropped. Raises when a party refused or too few are left."""
-        for name, outcome in outcomes.items():
-            if isinstance(outcome, Refused):
-                raise PartyRefused(self._refused(name, doing, outcome))
+        """The answers; lost parties are dropped, and once something is spent those that refuse. Raises when too few are
+        left, or a party refused before.
+        """
         gone = {name: outcome.why for name, outcome in outcomes.items() if isinstance(outcome, Lost)}
+        refused = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Refused)}
+        for name, no in refused.items():
+            if not self._spent or len(self._links) - len(gone) - len(refused) < self._minimum:
+                raise PartyRefused(self._refused(name, doing, no))
+            gone[name] = f"it refused to {doing}: {no.refusal.sentence}"
         for name, why in gone.items():
             self.lost[name], self._where[name] = why, at
             self._links.pop(name, None)

@@ -3,6 +3,7 @@ servers that misbehave on purpose; the honest ones are met in test_run.py."""
 
 import asyncio
 import json
+import re
 import socket
 import time
 import tracemalloc
@@ -517,13 +518,14 @@ class TooLittle(Stub):
     ],
 )
 async def test_a_party_that_sends_what_cannot_be_used_is_named_and_never_mixed_in(bound, store, liar, says):
-    async with served(Stub("north"), liar("south")) as addresses:
+    async with served(Stub("north", np.ones((ROWS, COLUMNS), np.int32)), liar("south")) as addresses:
         parties = federation(addresses, bound)
         await parties.open("r", bound)
-        with pytest.raises(PartyRefused, match=f"party south sent something that cannot be used: {says}"):
-            await aggregate(parties, store)
+        await aggregate(parties, store)
         await parties.close()
-    assert list(store.blocks("counts")) == []
+    assert re.search(f"it sent something that cannot be used: {says}", parties.lost["south"])
+    assert store.summed("counts") == ("north",)
+    assert np.array_equal(stored(store), np.ones((ROWS, COLUMNS)))
 
 
 async def test_a_message_over_the_limit_is_told_as_such(bound, store):
@@ -778,15 +780,30 @@ async def test_a_refusal_ends_the_run_without_waiting_for_parties_that_are_away(
         await parties.close()
 
 
-async def test_a_refusal_that_can_be_mended_says_how_to_go_on(patient, store):
-    class Full(Stub):
-        async def respond(self, request, context):
-            if request.batch == 1:
-                await abort(context, Refusal(Reason.STORAGE, "party south's disk is full: make room."))
-            async for response in super().respond(request, context):
-                yield response
+class Full(Stub):
+    """Has no room any more at batch 1."""
 
-    async with served(Stub("north"), Full("south")) as addresses, opened(addresses, patient) as parties:
+    async def respond(self, request, context):
+        if request.batch == 1:
+            await abort(context, Refusal(Reason.STORAGE, "party south's disk is full: make room."))
+        async for response in super().respond(request, context):
+            yield response
+
+
+async def test_once_something_was_spent_a_refusal_leaves_out_who_refuses_where_enough_stay(patient, store):
+    seen, matrix = Seen(), np.ones((ROWS, COLUMNS), np.int32)
+    async with served(Stub("north", matrix), Full("south")) as addresses:
+        parties = federation(addresses, patient, seen)
+        await parties.open("run-1", patient)
+        assert await aggregate(parties, store) == 1
+        await parties.close()
+    assert np.array_equal(stored(store), matrix)
+    said = "it refused to answer batch 2 of 3: party south's disk is full: make room."
+    assert any(f"party south was lost at batch 2 of 3 ({said}); the run goes on without it" in x for x in seen.lines)
+
+
+async def test_a_refusal_that_can_be_mended_says_how_to_go_on(both, store):
+    async with served(Stub("north"), Full("south")) as addresses, opened(addresses, both) as parties:
         with pytest.raises(PartyRefused) as caught:
             await aggregate(parties, store)
     assert str(caught.value) == (
@@ -795,13 +812,13 @@ async def test_a_refusal_that_can_be_mended_says_how_to_go_on(patient, store):
     )
 
 
-async def test_of_a_resumed_run_nobody_says_that_nothing_was_spent(patient):
+async def test_of_a_resumed_run_nobody_says_that_nothing_was_spent(both):
     north = Stub("north")
     north.refuses = Refusal(Reason.NOT_JOINED, "party north is not in run r, or it ended here.")
     async with served(north, Stub("south")) as addresses:
-        parties = federation(addresses, patient)
+        parties = federation(addresses, both)
         with pytest.raises(PartyRefused) as caught:
-            await parties.open("r", patient, spent=True)
+            await parties.open("r", both, spent=True)
         await parties.close()
     assert "Nothing was spent" not in str(caught.value)
     assert str(caught.value).endswith("coordinator resume r")
