@@ -295,6 +295,8 @@ class Federation:
             except (AttemptLost, Cheated) as error:
                 self._attendance.say(f"  {error}")
                 run.forget()
+                if isinstance(error, Cheated) and error.who in context.parties:
+                    out[error.who] = "what it dealt could not be put together"
                 out |= {
                     name: f"{by} of {of} parties could not open the shares that it dealt"
                     for name, (by, of) in run.suspects.items()
@@ -361,7 +363,7 @@ class Federation:
 
         asked = {name: ask(link) for name, link in self._links.items() if name in requests}
         said = self._settle(await self._together(asked, finish=True), doing)
-        return {name: each.who for name, each in said.items() if isinstance(each, Refusal) and each.who}
+        return {name: each.who for name, each in said.items() if isinstance(each, Refusal) and each.who in requests}
 
     async def _sum_try(
         self, requests: Mapping[str, party_pb2.SecureSumRequest], on_message: OnMessage
@@ -377,11 +379,19 @@ class Federation:
         return {name: each.value for name, each in outcomes.items() if isinstance(each, Answered) and each.value}
 
     async def gather(
-        self, release: str, rows: int, columns: int, block_rows: int, note: str = ""
+        self,
+        release: str,
+        rows: int,
+        columns: int,
+        block_rows: int,
+        note: str = "",
+        *,
+        odd: Callable[[NDArray[np.int64]], str] = lambda matrix: "",
     ) -> dict[str, NDArray[np.int64]]:
         """Each party's own matrix [rows, columns], of a release whose noise the coordinator is trusted to draw.
 
-        Held in memory alone: it must never be stored or shown. Memory: all parties' matrices.
+        odd: why a matrix is of no use, empty where it is; a party whose is not is lost, and left out. Held in memory
+        alone: it must never be stored or shown. Memory: all parties' matrices.
         """
         batches = batches_of(rows, block_rows)
         found: list[list[NDArray[np.int32]]] = []
@@ -393,7 +403,10 @@ class Federation:
         while not await self._blocks(release, batches, len(batches), columns, keep, finish=False):
             found.clear()
         whole = [np.concatenate(parts).astype(np.int64) for parts in zip(*found, strict=True)]
-        return dict(zip(self._links, whole, strict=True))
+        each = dict(zip(self._links, whole, strict=True))
+        wrong = {name: Lost(why, passing=False) for name, matrix in each.items() if (why := odd(matrix))}
+        self._settle(wrong, f"give {release}")
+        return {name: each[name] for name in self._links}
 
     async def attest(self, digest: str, sums: Mapping[str, Sequence[Release]]) -> dict[str, Signed]:
         """Every party's signed word on what the run has cost it, checked against the releases in whose sums it is.
@@ -496,7 +509,7 @@ class Federation:
         for name, no in refused.items():
             if not self._spent or len(self._links) - len(gone) - len(refused) < self._minimum:
                 raise PartyRefused(self._refused(name, doing, no))
-            gone[name] = f"it refused to {doing}: {no.refusal.sentence}"
+            gone[name] = f"it refused to {doing}"  # why it is lost is published, and its words are not
         for name, why in gone.items():
             self.lost[name], self._where[name] = why, at
             self._links.pop(name, None)
@@ -504,7 +517,8 @@ class Federation:
         if len(self._links) < self._minimum:
             raise PartyLost(self._too_few())
         for name in gone:
-            self._attendance.say(f"  {self._loss(name)}; the run goes on without it")
+            words = f": {refused[name].refusal.sentence}" if name in refused else ""
+            self._attendance.say(f"  {self._loss(name)}{words}; the run goes on without it")
         return {name: outcome.value for name, outcome in outcomes.items() if isinstance(outcome, Answered)}
 
     @property

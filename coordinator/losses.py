@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 
 from coordinator.patience import Stuck
 from protos.codec import MalformedTensor
-from protos.refusal import Reason, Refusal, printable, refusal_of
+from protos.refusal import Reason, Refusal, plain, printable, refusal_of
 
 
 class Unheard(Exception):
@@ -84,7 +84,7 @@ def why_lost(error: BaseException, address: str) -> tuple[str, bool]:
 
 
 def _why_failed(error: grpc.aio.AioRpcError, address: str) -> tuple[str, bool]:
-    refusal, details = refusal_of(error), printable(error.details() or "")
+    refusal, details = refusal_of(error), plain(error.details() or "")
     if refusal is not None and refusal.reason == Reason.DRAINING:
         return f"its node at {address} is about to end", True
     if refusal is not None:
@@ -94,7 +94,7 @@ def _why_failed(error: grpc.aio.AioRpcError, address: str) -> tuple[str, bool]:
             return f"nothing answers at {address}", True
         case grpc.StatusCode.UNIMPLEMENTED:
             return f"what answers at {address} is not a Conclave party of this protocol", False
-        case grpc.StatusCode.RESOURCE_EXHAUSTED if "oncurrent RPC" in details:
+        case grpc.StatusCode.RESOURCE_EXHAUSTED if "oncurrent RPC" in (error.details() or ""):
             return f"its node at {address} is asked too much at once", True
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return f"a message to or from {address} was over the size limit ({details})", False

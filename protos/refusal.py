@@ -115,7 +115,7 @@ def refusal_of(error: grpc.aio.AioRpcError) -> Refusal | None:
 
 
 def plain(name: str) -> str:
-    """What another end calls itself, or a version or a rule, wherever it may be shown: short, of a few characters.
+    """What another end calls itself, a version, a rule, or what its library says of an error: short, of few characters.
 
     What no honest one has is a question mark: nothing of it can steer a terminal, or be Markdown or HTML.
     """

@@ -20,6 +20,7 @@ from dp_accounting import GaussianDpEvent
 from aggregation.events import to_json
 from coordinator.attendance import Attendance
 from coordinator.binding import bind
+from coordinator.descending import floats_of, odd_weights
 from coordinator.errors import PartyLost, PartyRefused, RunStopped
 from coordinator.federation import Federation, modular_sum
 from coordinator.identity import Own
@@ -456,6 +457,24 @@ async def test_a_party_lost_midway_is_left_out_of_what_is_gathered(bound, lost):
     assert list(parties.lost) == [lost]
 
 
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [(np.nan, "NaN or infinity"), (-np.inf, "NaN or infinity"), (3e38, "above 1,000,000, which no training gives")],
+)
+async def test_a_party_whose_model_no_training_gives_is_named_and_mixed_into_nothing(bound, value, why):
+    seen = Seen()
+    good, bad = (np.full((1, COLUMNS), each, np.float32).view(np.int32) for each in (0.5, value))
+    async with served(Stub("north", good), Stub("south", bad)) as addresses:
+        parties = federation(addresses, bound, seen)
+        await parties.open("r", bound)
+        found = await parties.gather("domain", 1, COLUMNS, 1, odd=odd_weights)
+        await parties.close()
+    assert list(found) == ["north"]
+    assert floats_of(found["north"]).tolist() == [0.5] * COLUMNS
+    assert why in parties.lost["south"]
+    assert any("party south was lost" in line and "the run goes on without it" in line for line in seen.lines)
+
+
 async def test_memory_of_a_sum_is_a_few_blocks_whatever_the_matrix(bound, store):
     rows, columns, block = 2048, 1024, 64
 
@@ -798,8 +817,8 @@ async def test_once_something_was_spent_a_refusal_leaves_out_who_refuses_where_e
         assert await aggregate(parties, store) == 1
         await parties.close()
     assert np.array_equal(stored(store), matrix)
-    said = "it refused to answer batch 2 of 3: party south's disk is full: make room."
-    assert any(f"party south was lost at batch 2 of 3 ({said}); the run goes on without it" in x for x in seen.lines)
+    said = "party south was lost at batch 2 of 3 (it refused to answer batch 2 of 3): party south's disk is full"
+    assert any(said in line and "the run goes on without it" in line for line in seen.lines)
 
 
 async def test_a_refusal_that_can_be_mended_says_how_to_go_on(both, store):
