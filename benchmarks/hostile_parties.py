@@ -614,12 +614,13 @@ def main() -> int:
     """Run what is asked for and print it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="cases whose name has this in it")
-    parser.add_argument("--out", type=Path, metavar="FILE")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="under parties in it, beside what else it holds")
     options = parser.parse_args()
     found = measured(options.only)
     print(table(found))
     if options.out is not None:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        kept = json.loads(options.out.read_text()) if options.out.exists() else {}
+        options.out.write_text(json.dumps(kept | {"parties": found}, indent=1) + "\n")
     return int(any(each["wrong"] for each in found.values()))
 
 

@@ -500,7 +500,7 @@ class Federation:
         refused = any(isinstance(outcome, Refused) for outcome in outcomes)
         return len(self._links) - out < self._minimum or (refused and not self._spent)
 
-    def _settle(self, outcomes: dict[str, Outcome[Value]], doing: str, at: str = "") -> dict[str, Value]:
+    def _settle(self, outcomes: Mapping[str, Outcome[Value]], doing: str, at: str = "") -> dict[str, Value]:
         """The answers; lost parties are dropped, and once something is spent those that refuse. Raises when too few are
         left, or a party refused before.
         """
