@@ -422,6 +422,8 @@ class GrpcLink:
                 pause = max(0.0, min(self._deadline, patience.left))
                 await asyncio.wait([waiting], timeout=pause)
                 waited += pause
+                if not waiting.done() and patience.alive:
+                    patience.check()
                 if not waiting.done() and not await self._serves() and not waiting.done():
                     raise Silent(round(waited, 1))
                 if waiting.done():

@@ -27,6 +27,11 @@ class Patience:
         """Seconds until the party is given up; not above 0 when it is, infinite where it is waited for."""
         return self._limit - (self._clock() - self._moved)
 
+    @property
+    def alive(self) -> bool:
+        """Whether a sign of life came so lately that nobody need be asked for another."""
+        return False
+
     def check(self) -> None:
         """Raises `Stuck` when the party is to be given up."""
         if self.left <= 0:
@@ -56,7 +61,7 @@ class TrainingPatience(Patience):
         super().__init__(drop_after, clock)
         self._within = 100 * self._limit if train_within is None else train_within
         self._began = self._moved if began is None else began
-        self._heard = self._moved
+        self._called = self._heard = self._moved
         self._furthest = -1
         self._known = False
 
@@ -74,10 +79,14 @@ class TrainingPatience(Patience):
         since = self._moved if self._known else self._heard
         return min(self._limit - (now - since), self._within - (now - self._began))
 
+    @property
+    def alive(self) -> bool:
+        """As of any call."""
+        return self._heard > self._called and self._clock() - self._heard < self._limit
+
     def _why(self) -> str:
-        now = self._clock()
-        if now - self._began >= self._within:
+        if self._clock() - self._began >= self._within:
             return f"its training was not done after {self._within:g} s"
-        if now - self._heard < self._limit:
+        if self.alive:
             return f"its training got no further than {self._furthest}% for {self._limit:g} s"
         return super()._why()

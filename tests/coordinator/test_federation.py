@@ -23,6 +23,7 @@ from coordinator.binding import bind
 from coordinator.descending import floats_of, odd_weights
 from coordinator.errors import PartyLost, PartyRefused, RunStopped
 from coordinator.federation import Federation, modular_sum
+from coordinator.federation_table import DropTable
 from coordinator.identity import Own
 from coordinator.launchers import PartyAddress
 from coordinator.observing import Unobserved
@@ -778,6 +779,28 @@ async def test_what_stores_nothing_is_stopped_at_once(patient, verb):
         with pytest.raises(RunStopped):
             await parties.provide("vocabulary", b"words")
         await parties.close()
+
+
+@pytest.mark.parametrize("percents", [[0], [90, 10], [255]], ids=["at 0%", "up and down", "of no percent"])
+async def test_heartbeats_for_ever_hold_nobody_beyond_drop_after_and_the_run_goes_on(bound, percents):
+    class Beating(Stub):
+        async def Train(self, request, context):  # noqa: N802
+            while True:
+                for percent in percents:
+                    yield party_pb2.TrainProgress(percent=percent)
+                    await asyncio.sleep(0.02)
+
+    dropping = DropTable.model_construct(drop_after=0.3, train_within=0.6)
+    settings = bound.plan.federation.model_copy(update={"stragglers": dropping})
+    strict = replace(bound, plan=bound.plan.model_copy(update={"federation": settings}))
+    seen = Seen()
+    async with served(Stub("north"), Beating("south")) as addresses:
+        parties = federation(addresses, strict, seen)
+        await parties.open("r", strict)
+        await asyncio.wait_for(parties.train(party_pb2.TrainRequest(operation_id="counts"), "counting"), 5)
+        await parties.close()
+    assert parties.present == ("north",)
+    assert any("south was lost: its training" in x and "goes on without it" in x for x in seen.lines), seen.lines
 
 
 async def test_a_refusal_ends_the_run_without_waiting_for_parties_that_are_away(patient):
