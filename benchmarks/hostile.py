@@ -10,6 +10,8 @@ coordinator, trainings and senders share the machine, so a run is slowed by the 
 
 The nodes may answer `CALLS` calls a second, fewer than the default, so that a coordinator can ask too much: the run's
 own calls are then among those that are refused as busy and made again.
+
+Then whole runs with one hostile party of four each (`benchmarks/hostile_parties.py`).
 """
 
 import argparse
@@ -382,9 +384,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="hostile-") as name:
         found = measured(Path(name) / "scene", options.rate, options.seconds)
     print(table(found))
+    found["parties"] = parties = hostile_parties().measured()
+    print(hostile_parties().table(parties))
     if options.out is not None:
         options.out.write_text(json.dumps(found, indent=1) + "\n")
-    return int(bool(found["differs"] or found["unexpected"]))
+    odd = any(each["wrong"] for each in parties.values())
+    return int(bool(found["differs"] or found["unexpected"] or odd))
 
 
 async def sending(asked: list[str], rate: float) -> None:
@@ -488,6 +493,17 @@ def scene_module() -> Any:
         sys.modules["faults_scene"] = module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     return sys.modules["faults_scene"]
+
+
+def hostile_parties() -> Any:
+    """`benchmarks/hostile_parties.py`, which is in no package."""
+    if "hostile_parties" not in sys.modules:
+        spec = importlib.util.spec_from_file_location("hostile_parties", ROOT / "benchmarks/hostile_parties.py")
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules["hostile_parties"] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules["hostile_parties"]
 
 
 def table(found: dict[str, Any]) -> str:

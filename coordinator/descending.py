@@ -8,7 +8,7 @@ import numpy as np
 from dp_accounting import DpEvent, SelfComposedDpEvent
 from numpy.typing import NDArray
 
-from aggregation.errors import ConclaveError, IntegrityError
+from aggregation.errors import ConclaveError
 from aggregation.gradients import GradientMechanism, fine_levels
 from coordinator.classifier_plan import ClassifierPlan
 from coordinator.classifier_public import PublicText
@@ -31,6 +31,9 @@ DESCENT: Final = "artefacts/descent.safetensors"
 LARGEST_SUM: Final = 2**31 - 1
 _HEADROOM: Final = 8
 """How many times larger than expected a batch may be before a sum could wrap."""
+
+LARGEST_WEIGHT: Final = 1e6
+"""Of a model that a party gives: far above any that training ends with, far below what makes a mean overflow."""
 
 Floats: TypeAlias = NDArray[np.float32]
 
@@ -169,8 +172,9 @@ async def _rounds(
             request.text_model.objective = party_pb2.OBJECTIVE_LABELS
             request.text_model.descent.CopyFrom(_local_descent(plan))
             await federation.train(request, doing="training", charged=True)
-            models = await federation.gather(release.name, 1, release.columns, 1, budget(bound.guarantee, plan))
-            mean = np.mean([floats_of(name, model) for name, model in models.items()], axis=0, dtype=np.float64)
+            note = budget(bound.guarantee, plan)
+            models = await federation.gather(release.name, 1, release.columns, 1, note, odd=odd_weights)
+            mean = np.mean([floats_of(model) for model in models.values()], axis=0, dtype=np.float64)
             store.begin_sum(release.name, list(models))
             store.write(_round_file(number), mean.astype("<f4").tobytes())
         point = np.frombuffer((store.folder / _round_file(number)).read_bytes(), "<f4").astype(np.float32)
@@ -178,12 +182,23 @@ async def _rounds(
     return present
 
 
-def floats_of(party: str, bits: NDArray[np.int64]) -> Floats:
-    """A party's parameters from the bits that came. Raises `IntegrityError` for any that is no number."""
+def floats_of(bits: NDArray[np.int64]) -> Floats:
+    """A party's parameters from the bits that came, int [1, parameters]."""
     found: Floats = bits[0].astype(np.int32).view(np.float32)
-    if not np.isfinite(found).all():
-        raise IntegrityError(f"Party {party} sent a model that holds NaN or infinity. It is not mixed in.")
     return found
+
+
+def odd_weights(bits: NDArray[np.int64]) -> str:
+    """Why a party's model is mixed into nothing, empty where it may be.
+
+    A model that is merely wrong cannot be told from a good one: the party alone saw its text.
+    """
+    found = floats_of(bits)
+    if not np.isfinite(found).all():
+        return "its model holds NaN or infinity"
+    if np.abs(found).max(initial=0.0) > LARGEST_WEIGHT:
+        return f"its model holds a weight above {LARGEST_WEIGHT:,.0f}, which no training gives"
+    return ""
 
 
 def descended(plan: ClassifierPlan, public: PublicText, store: RunStore) -> Floats:

@@ -6,27 +6,19 @@ later is asked then.
 """
 
 import base64
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from aggregation.errors import Cheated
 from aggregation.secure_sum.context import Context
 from aggregation.secure_sum.disclaim import Disclaimer, Disclaimers, check_disclaimer, least_signers
 from aggregation.secure_sum.graph import drawn
 from aggregation.secure_sum.keys import Verify
+from coordinator.asking import OnMessage, Tries
 from coordinator.store import RunStore
-from coordinator.summing import OnMessage
 from protos.conclave.v1 import party_pb2
 
 DISCLAIM, REFUND = party_pb2.SUM_ROUND_DISCLAIM, party_pb2.SUM_ROUND_REFUND
-
-
-class Tries(Protocol):
-    """Puts one round to parties at once and goes on whatever becomes of it; why parties did not answer, by party."""
-
-    def __call__(
-        self, requests: Mapping[str, party_pb2.SecureSumRequest], on_message: OnMessage
-    ) -> Awaitable[Mapping[str, str]]: ...
 
 
 class LostAttempts:

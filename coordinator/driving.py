@@ -218,6 +218,7 @@ class Drive:
         long as the others are enough; else nothing is published, and the run can be resumed.
         """
         with self._stage("attest") as result:
+            await federation.repay(self.store, last=True)
             gone = dict(federation.lost)  # of steps before the last, whose sums stand without them
             while True:
                 sums = self._sums()

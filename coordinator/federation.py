@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from aggregation.errors import AttemptLost, Cheated
 from coordinator import rounds
+from coordinator.asking import OnMessage
 from coordinator.attendance import Attendance
 from coordinator.common_plan import Plan
 from coordinator.disclaiming import LostAttempts
@@ -21,9 +23,10 @@ from coordinator.launchers import PartyAddress
 from coordinator.link import Answered, Batch, GrpcLink, Lost, Outcome, PartyLink, Refused
 from coordinator.observing import Observer
 from coordinator.progress import Progress
+from coordinator.refunds import Refunds
 from coordinator.retry import PatientLink, Retry
 from coordinator.store import RunStore
-from coordinator.summing import OnMessage, SumRun, Wanted, context_of, forget_vectors, verifier, without
+from coordinator.summing import SumRun, Wanted, context_of, forget_vectors, verifier, without
 from coordinator.terms import Bound, Release, is_step
 from coordinator.traced import traced
 from protos import PROTOCOL_VERSION
@@ -36,6 +39,9 @@ Value = TypeVar("Value")
 
 LAUNCHED_SECONDS: Final = 20.0
 """How long a party of this run's own is waited for at most: its process, once gone, does not come back by itself."""
+
+BACK_SECONDS: Final = 5.0
+"""How long a party that was lost may take to be back for the charge that it can take back, before the run ends."""
 
 MOST_TRIES: Final = 5
 """Attempts at one secure sum in a row, charged or not."""
@@ -58,9 +64,10 @@ _MENDABLE: Final = frozenset(
 class Federation:
     """The parties that take part. Any verb may shrink it, never below the plan's minimum.
 
-    A refusal ends the run: it is a decision, and a run without that party would be another plan. A loss does not, as
-    long as enough parties stay for the minimum and for the noise; what a link returns as lost was asked again and
-    again before. Every verb raises `PartyRefused`, `PartyLost`, or `RunStopped` after `stop`.
+    A refusal ends the run before anything was spent: it is a decision, and people may agree on another plan. A loss
+    does not, as long as enough parties stay for the minimum and for the noise, nor does a refusal once something was
+    spent; what a link returns as lost was asked again and again before. Every verb raises `PartyRefused`, `PartyLost`,
+    or `RunStopped` after `stop`.
     """
 
     def __init__(self, links: Sequence[PartyLink], own: Own, minimum: int, attendance: Attendance) -> None:
@@ -73,6 +80,7 @@ class Federation:
         self._spent = False
         self._certificates: dict[str, bytes] = {}
         self._where: dict[str, str] = {}
+        self._refunds: Refunds | None = None
         self.lost: dict[str, str] = {}
 
     @classmethod
@@ -99,6 +107,7 @@ class Federation:
                         identity=own.identity if own.tls else None,
                         deadline=settings.deadline_seconds,
                         drop_after=settings.drop_after,
+                        train_within=settings.train_within,
                         troubles=attendance,
                     )
                 ),
@@ -269,6 +278,7 @@ class Federation:
         contexts = partial(context_of, store.id, store.fact("plan_hash"), terms, wanted)
         lost = LostAttempts(release.name, contexts, verify, store, self._sum_try, self._attendance.say)
         await lost.settle(self.present)
+        await self.repay(store)
         for _ in range(MOST_TRIES):
             attempt = store.fact(f"attempt {release.name}") or 0
             out: dict[str, str] = store.fact(f"left out {release.name}") or {}
@@ -285,6 +295,8 @@ class Federation:
             except (AttemptLost, Cheated) as error:
                 self._attendance.say(f"  {error}")
                 run.forget()
+                if isinstance(error, Cheated) and error.who in context.parties:
+                    out[error.who] = "what it dealt could not be put together"
                 out |= {
                     name: f"{by} of {of} parties could not open the shares that it dealt"
                     for name, (by, of) in run.suspects.items()
@@ -296,11 +308,26 @@ class Federation:
             for misfit in run.misfits:
                 self._attendance.say(f"  {misfit}")
             run.forget()
+            await self.repay(store)
             return len(survivors)
         raise PartyLost(
             f"{MOST_TRIES} attempts at the sum of {release.name} were lost.\n  The run is stored. When its parties "
             f"stay:  coordinator resume {self._run_id}"
         )
+
+    async def repay(self, store: RunStore, *, last: bool = False) -> None:
+        """Have parties that are in no sum of an attempt take back what it charged them, as far as they are there.
+
+        last: whether the run is about to end; then those that were lost are asked too, for a few seconds.
+        """
+        refunds = self._refunds = self._refunds or Refunds(store)
+        told = await refunds.settle(self.present, self._sum_try, last=last)
+        if last and (away := refunds.owed - set(self.present)):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BACK_SECONDS):
+                    told += await refunds.settle(away, self._sum_try, last=True)
+        for line in told:
+            self._attendance.say(line)
 
     def _store_rows(self, run: SumRun, survivors: Sequence[str], wanted: Wanted, store: RunStore) -> None:
         """Unmask the sum into the store, whole before it counts."""
@@ -336,7 +363,7 @@ class Federation:
 
         asked = {name: ask(link) for name, link in self._links.items() if name in requests}
         said = self._settle(await self._together(asked, finish=True), doing)
-        return {name: each.who for name, each in said.items() if isinstance(each, Refusal) and each.who}
+        return {name: each.who for name, each in said.items() if isinstance(each, Refusal) and each.who in requests}
 
     async def _sum_try(
         self, requests: Mapping[str, party_pb2.SecureSumRequest], on_message: OnMessage
@@ -347,16 +374,24 @@ class Federation:
         async def ask(link: PartyLink) -> Outcome[str]:
             return Answered(rounds.why(await rounds.said(link, requests[link.name], on_message, one_at_a_time)))
 
-        asked = {name: ask(link) for name, link in self._links.items() if name in requests}
-        outcomes = await self._together(asked, finish=False)
+        links = {link.name: link for link in self._all} | self._links
+        outcomes = await self._together({name: ask(links[name]) for name in requests}, finish=False)
         return {name: each.value for name, each in outcomes.items() if isinstance(each, Answered) and each.value}
 
     async def gather(
-        self, release: str, rows: int, columns: int, block_rows: int, note: str = ""
+        self,
+        release: str,
+        rows: int,
+        columns: int,
+        block_rows: int,
+        note: str = "",
+        *,
+        odd: Callable[[NDArray[np.int64]], str] = lambda matrix: "",
     ) -> dict[str, NDArray[np.int64]]:
         """Each party's own matrix [rows, columns], of a release whose noise the coordinator is trusted to draw.
 
-        Held in memory alone: it must never be stored or shown. Memory: all parties' matrices.
+        odd: why a matrix is of no use, empty where it is; a party whose is not is lost, and left out. Held in memory
+        alone: it must never be stored or shown. Memory: all parties' matrices.
         """
         batches = batches_of(rows, block_rows)
         found: list[list[NDArray[np.int32]]] = []
@@ -368,7 +403,10 @@ class Federation:
         while not await self._blocks(release, batches, len(batches), columns, keep, finish=False):
             found.clear()
         whole = [np.concatenate(parts).astype(np.int64) for parts in zip(*found, strict=True)]
-        return dict(zip(self._links, whole, strict=True))
+        each = dict(zip(self._links, whole, strict=True))
+        wrong = {name: Lost(why, passing=False) for name, matrix in each.items() if (why := odd(matrix))}
+        self._settle(wrong, f"give {release}")
+        return {name: each[name] for name in self._links}
 
     async def attest(self, digest: str, sums: Mapping[str, Sequence[Release]]) -> dict[str, Signed]:
         """Every party's signed word on what the run has cost it, checked against the releases in whose sums it is.
@@ -489,15 +527,20 @@ class Federation:
 
     def _decided(self, outcomes: list[Outcome[Value]]) -> bool:
         """Whether the run ends here whatever the other parties say."""
-        lost = sum(isinstance(outcome, Lost) for outcome in outcomes)
-        return len(self._links) - lost < self._minimum or any(isinstance(outcome, Refused) for outcome in outcomes)
+        out = sum(isinstance(outcome, Lost | Refused) for outcome in outcomes)
+        refused = any(isinstance(outcome, Refused) for outcome in outcomes)
+        return len(self._links) - out < self._minimum or (refused and not self._spent)
 
-    def _settle(self, outcomes: dict[str, Outcome[Value]], doing: str, at: str = "") -> dict[str, Value]:
-        """The answers; lost parties are dropped. Raises when a party refused or too few are left."""
-        for name, outcome in outcomes.items():
-            if isinstance(outcome, Refused):
-                raise PartyRefused(self._refused(name, doing, outcome))
+    def _settle(self, outcomes: Mapping[str, Outcome[Value]], doing: str, at: str = "") -> dict[str, Value]:
+        """The answers; lost parties are dropped, and once something is spent those that refuse. Raises when too few are
+        left, or a party refused before.
+        """
         gone = {name: outcome.why for name, outcome in outcomes.items() if isinstance(outcome, Lost)}
+        refused = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Refused)}
+        for name, no in refused.items():
+            if not self._spent or len(self._links) - len(gone) - len(refused) < self._minimum:
+                raise PartyRefused(self._refused(name, doing, no))
+            gone[name] = f"it refused to {doing}"  # why it is lost is published, and its words are not
         for name, why in gone.items():
             self.lost[name], self._where[name] = why, at
             self._links.pop(name, None)
@@ -505,7 +548,8 @@ class Federation:
         if len(self._links) < self._minimum:
             raise PartyLost(self._too_few())
         for name in gone:
-            self._attendance.say(f"  {self._loss(name)}; the run goes on without it")
+            words = f": {refused[name].refusal.sentence}" if name in refused else ""
+            self._attendance.say(f"  {self._loss(name)}{words}; the run goes on without it")
         return {name: outcome.value for name, outcome in outcomes.items() if isinstance(outcome, Answered)}
 
     @property

@@ -56,9 +56,14 @@ class ShardsTable(Settings):
 
 
 class DropTable(Settings):
-    """`[federation] stragglers = { drop_after = SECONDS }`: when a party that shows no sign of its work is given up."""
+    """`[federation] stragglers = { drop_after = SECONDS }`: when a party that does not get on is given up.
+
+    drop_after: seconds without a block, an answer to a call, or a rise in a training's percent. train_within: for one
+    training as a whole, also one that tells no percent; 100 times drop_after by default.
+    """
 
     drop_after: Annotated[float, Field(ge=2)]
+    train_within: Annotated[float, Field(ge=2)] | None = None
 
 
 class FederationTable(Settings):
@@ -68,7 +73,7 @@ class FederationTable(Settings):
     without it, parties are asked in plain text, and on this machine alone.
     deadline_seconds: of silence, after which a node is asked whether it serves. retry_seconds: how long a party may be
     away, asked again and again, before the run goes on without it or stops, to be resumed; 0 asks once. stragglers:
-    "wait" for a party as long as its node serves, or { drop_after = SECONDS } without a block or a sign of training.
+    "wait" for a party as long as its node serves, or { drop_after = SECONDS } without progress (`DropTable`).
     cluster: the Ray cluster on which `launch = "ray"` starts the parties, instead of a Ray of its own.
     """
 
@@ -85,14 +90,15 @@ class FederationTable(Settings):
     @field_validator("stragglers", mode="before")
     @classmethod
     def _wait_or_drop(cls, given: Any) -> Any:
-        seconds = given.get("drop_after") if isinstance(given, dict) and len(given) == 1 else None
         if given == "wait" or isinstance(given, DropTable):
             return given
-        if isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds >= 2:
+        known = isinstance(given, dict) and "drop_after" in given and given.keys() <= DropTable.model_fields.keys()
+        if known and all(type(each) in (int, float) and each >= 2 for each in given.values()):
             return given
         raise ValueError(
             'a party that is slow is waited for, or dropped. Use stragglers = "wait", or stragglers = '
-            "{ drop_after = 600 }: at least 2 seconds, for a party that trains gives a sign every second."
+            "{ drop_after = 600 }: at least 2 seconds, for a party that trains gives a sign every second. train_within "
+            "= 7200 beside it bounds one training as a whole."
         )
 
     @model_validator(mode="after")
@@ -152,8 +158,13 @@ class FederationTable(Settings):
 
     @property
     def drop_after(self) -> float | None:
-        """Seconds without a sign of its work after which a party is given up; None waits."""
+        """Seconds without progress after which a party is given up; None waits."""
         return self.stragglers.drop_after if isinstance(self.stragglers, DropTable) else None
+
+    @property
+    def train_within(self) -> float | None:
+        """Seconds that one training may take as a whole; None for the default of `drop_after`."""
+        return self.stragglers.train_within if isinstance(self.stragglers, DropTable) else None
 
     @property
     def names(self) -> tuple[str, ...]:

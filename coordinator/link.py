@@ -5,16 +5,19 @@ a party that is silent for longer than the deadline, but whose node says that it
 """
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import grpc
 import numpy as np
-from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from numpy.typing import NDArray
 
+from coordinator.losses import Garbage, Garbled, Readable, Silent, Unheard, or_garbage, refused, why_lost
+from coordinator.patience import Patience, Stuck, TrainingPatience
 from protos import PROTOCOL_VERSION, tracing
 from protos.codec import CHUNK_BYTES, MalformedTensor, TensorReader
 from protos.conclave.v1 import party_pb2, plan_pb2
@@ -24,7 +27,7 @@ from protos.digest import artefact_digest, batch_digest
 from protos.framing import unframed
 from protos.identity import Identity
 from protos.probing import diagnose
-from protos.refusal import Reason, Refusal, printable, refusal_of
+from protos.refusal import Refusal, plain, refusal_of
 from protos.signing import Signed, signed_of
 from protos.tls import channel_credentials, channel_options
 
@@ -55,14 +58,14 @@ class Answered(Generic[Value]):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The party said no, or sent something that cannot be used. Asking again the same way gives the same."""
+    """The party said no. Asking again the same way gives the same."""
 
     refusal: Refusal
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The party did not answer. `why` completes the sentence "party north was lost: ...".
+    """The party did not answer, or not with what can be used. `why` completes the sentence "party north was lost: ...".
 
     passing: whether asking again may help.
     """
@@ -152,8 +155,8 @@ class GrpcLink:
 
     identity: who we are, for mutual TLS with a node that must be this party's by its certificate; without one the call
     goes in plain text. A new connection is looked at first: a certificate that is wrong is told in a sentence, at once.
-    deadline: seconds of silence after which the node is asked for its health. drop_after: seconds of silence after
-    which a party is given up though its node serves; None waits.
+    deadline: seconds of silence after which the node is asked for its health. drop_after: seconds without progress
+    after which a party is given up though its node serves; None waits. train_within: `coordinator.patience`.
     """
 
     def __init__(
@@ -165,6 +168,7 @@ class GrpcLink:
         identity: Identity | None = None,
         deadline: float = 60.0,
         drop_after: float | None = None,
+        train_within: float | None = None,
         troubles: Troubles | None = None,
     ) -> None:
         self._name = name
@@ -172,6 +176,8 @@ class GrpcLink:
         self._identity = identity
         self._deadline = deadline
         self._drop_after = drop_after
+        self._train_within = train_within
+        self._training: tuple[str, float] | None = None
         self._troubles = troubles or Untroubled()
         self._bearer = bearer(token)
         self._run = party_pb2.RunContext()
@@ -201,7 +207,8 @@ class GrpcLink:
         if (trouble := await self._mend()) is not None:
             return trouble
         request = party_pb2.DescribeRequest(nonce=nonce)
-        return await self._outcome(self._stub.Describe(request, metadata=self._metadata, wait_for_ready=True))
+        said = await self._outcome(self._stub.Describe(request, metadata=self._metadata, wait_for_ready=True))
+        return Answered(_plain(said.value)) if isinstance(said, Answered) else said
 
     async def join(
         self,
@@ -265,16 +272,23 @@ class GrpcLink:
         if (trouble := await self._mend()) is not None:
             return trouble
         request.run.CopyFrom(self._run)
+        if self._training is None or self._training[0] != request.operation_id:
+            self._training = (request.operation_id, time.monotonic())
+        patience = TrainingPatience(self._drop_after, self._train_within, self._training[1])
         call = self._stub.Train(request, metadata=self._metadata)
         try:
             while True:
-                progress: Any = await self._heard(call.read())
+                progress: Any = await self._heard(call.read(), patience)
                 if progress is grpc.aio.EOF:
                     return Lost("its training ended without saying that it finished")
-                on_percent(progress.percent if progress.percent <= 100 else None)
+                percent = progress.percent if progress.percent <= 100 else None
+                on_percent(percent)
                 if progress.finished:
+                    self._training = None
                     return Answered(None)
-        except (grpc.aio.AioRpcError, _Unheard) as error:
+                patience.told(percent)
+                patience.check()
+        except (grpc.aio.AioRpcError, Unheard, Stuck) as error:
             return self._failure(error)
         finally:
             call.cancel()
@@ -299,9 +313,7 @@ class GrpcLink:
                 await self._heard(call.write(request))
                 yield Answered(await self._block(call, batch, columns))
             await call.done_writing()
-        except MalformedTensor as error:
-            yield Refused(_unusable(self._name, str(error)))
-        except _Unheard as error:
+        except (MalformedTensor, Unheard, Stuck) as error:
             yield self._failure(error)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             yield self._failure(await _status_of(call, error))
@@ -322,7 +334,7 @@ class GrpcLink:
                     return
                 self.traffic += len(said.message)
                 yield Answered(said.message)
-        except (grpc.aio.AioRpcError, _Unheard) as error:
+        except (grpc.aio.AioRpcError, Unheard, Stuck) as error:
             yield self._failure(error)
         finally:
             call.cancel()
@@ -341,9 +353,9 @@ class GrpcLink:
         await self._channel.close()
 
     async def _block(self, call: Any, batch: Batch, columns: int) -> NDArray[np.int32]:
-        reader = TensorReader(np.int32, (batch.stop - batch.start, columns))
+        reader, patience = TensorReader(np.int32, (batch.stop - batch.start, columns)), Patience(self._drop_after)
         while True:
-            piece = await self._heard(call.read())
+            piece = await self._heard(call.read(), patience)
             if piece is grpc.aio.EOF:
                 raise MalformedTensor(f"the answer to batch {batch.number} ended early")
             if piece.batch != batch.number:
@@ -352,6 +364,7 @@ class GrpcLink:
             block = reader.put(piece.header, piece.offset, piece.data)
             if block is not None:
                 return block
+            patience.check()
 
     def _dial(self) -> None:
         if self._identity is None:
@@ -362,13 +375,13 @@ class GrpcLink:
                 channel_credentials(self._identity),
                 options=(*CHANNEL_OPTIONS, *channel_options(self._name)),
             )
-        self._stub = PartyStub(_Readable(self._channel))  # type: ignore[call-overload]
+        self._stub = PartyStub(Readable(self._channel))  # type: ignore[call-overload]
         self._health: Any = health_pb2_grpc.HealthStub(self._channel)
         # The generated stub's own reading would copy every block three times more.
         self._answer: Any = self._channel.stream_stream(
             f"/{party_pb2.DESCRIPTOR.services_by_name['Party'].full_name}/Answer",
             request_serializer=party_pb2.AnswerRequest.SerializeToString,
-            response_deserializer=_or_garbage(unframed),
+            response_deserializer=or_garbage(unframed),
         )
 
     async def _mend(self) -> Lost | None:
@@ -392,35 +405,37 @@ class GrpcLink:
     async def _outcome(self, call: Awaitable[Value]) -> Outcome[Value]:
         try:
             return Answered(await self._heard(call))
-        except (grpc.aio.AioRpcError, _Unheard) as error:
+        except (grpc.aio.AioRpcError, Unheard, Stuck) as error:
             return self._failure(error)
 
-    async def _heard(self, call: Awaitable[Value]) -> Value:
+    async def _heard(self, call: Awaitable[Value], patience: Patience | None = None) -> Value:
         """What a call, or the next message of a stream, brings, however long that takes while the node serves.
 
-        Raises `_Silent`, and ends the call, when the node does not say that it serves or the party is to be dropped.
+        patience: of what the call is part of; by default it is progress in itself. Raises `Silent` or `Stuck`, and ends
+        the call, when the node does not say that it serves or the party is to be dropped.
         """
+        patience = patience or Patience(self._drop_after)
         waiting = asyncio.ensure_future(call)
-        waited = 0.0
+        waited, first = 0.0, True
         try:
             while True:
-                patience = self._deadline
-                if self._drop_after is not None:
-                    patience = min(patience, self._drop_after - waited)
-                await asyncio.wait([waiting], timeout=patience)
-                waited += patience
+                pause = max(0.0, min(self._deadline, patience.left))
+                await asyncio.wait([waiting], timeout=pause)
+                waited += pause
+                if not waiting.done() and patience.alive:
+                    patience.check()
                 if not waiting.done() and not await self._serves() and not waiting.done():
-                    raise _Silent(waited, serves=False)
+                    raise Silent(round(waited, 1))
                 if waiting.done():
-                    if waited > patience:
+                    if not first:
                         self._troubles.back(self._name)
                     heard = waiting.result()
-                    if isinstance(heard, _Garbage):
-                        raise _Garbled
+                    if isinstance(heard, Garbage):
+                        raise Garbled
                     return heard
-                if self._drop_after is not None and waited >= self._drop_after:
-                    raise _Silent(waited, serves=True)
-                self._troubles.slow(self._name, waited)
+                patience.check()
+                self._troubles.slow(self._name, round(waited, 1))
+                first = False
         finally:
             if not waiting.done():
                 waiting.cancel()
@@ -441,96 +456,26 @@ class GrpcLink:
 
     def _failure(self, error: BaseException) -> Refused | Lost:
         """What a failed call means. A loss leaves the connection in doubt: the next call makes a new one."""
-        outcome = self._meaning(error)
-        self._broken = isinstance(outcome, Lost)
-        return outcome
-
-    def _meaning(self, error: BaseException) -> Refused | Lost:
-        if isinstance(error, _Silent) and error.serves:
-            return Lost(f"no sign of its work for {error.seconds:g} s, though its node serves", passing=False)
-        if isinstance(error, _Silent):
-            return Lost(f"no answer for {error.seconds:g} s; its node at {self._address} does not answer health checks")
-        if isinstance(error, _Garbled):
-            return Refused(
-                Refusal(
-                    Reason.OTHER,
-                    f"party {self._name} sent bytes that are no answer of this protocol. Install the same version of "
-                    "Conclave at both ends.",
-                )
-            )
-        if not isinstance(error, grpc.aio.AioRpcError):
-            return Lost(f"the connection to {self._address} broke")
-        refusal = refusal_of(error)
-        if refusal is not None and refusal.reason == Reason.DRAINING:
-            return Lost(f"its node at {self._address} is about to end")
-        if refusal is not None and refusal.reason == Reason.BUSY:
-            return Lost(f"its node at {self._address} is asked too much at once")
+        refusal = refused(error)
+        self._broken = refusal is None
         if refusal is not None:
             return Refused(refusal)
-        match error.code():
-            case grpc.StatusCode.UNAVAILABLE:
-                return Lost(f"nothing answers at {self._address}")
-            case grpc.StatusCode.UNIMPLEMENTED:
-                return Lost(f"what answers at {self._address} is not a Conclave party of this protocol", passing=False)
-            case grpc.StatusCode.RESOURCE_EXHAUSTED if "oncurrent RPC" in (error.details() or ""):
-                return Lost(f"its node at {self._address} is asked too much at once")
-            case grpc.StatusCode.RESOURCE_EXHAUSTED:
-                return Lost(
-                    f"a message to or from {self._address} was over the size limit "
-                    f"({printable(error.details() or '')})",
-                    passing=False,
-                )
-            case code:
-                return Lost(f"{self._address} failed with {code.name}: {printable(error.details() or '')}")
+        why, passing = why_lost(error, self._address)
+        return Lost(why, passing)
 
 
-class _Garbage:
-    """What came in place of a message, and is none."""
+def _plain(said: party_pb2.DescribeResponse) -> party_pb2.DescribeResponse:
+    """What a party says of itself, without what a terminal or a page of Markdown would take for its own.
 
-
-class _Readable:
-    """Stands for a channel when the stubs register their methods: bytes that are no message come as `_Garbage`.
-
-    gRPC would log a trace for each of them, and give None.
+    Facts and tasks are nothing that a coordinator goes by, so they are left out.
     """
-
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._channel = channel
-
-    def __getattr__(self, kind: str) -> Callable[..., Any]:
-        make = getattr(self._channel, kind)
-
-        def made(path: str, *, response_deserializer: Callable[[bytes], object], **more: Any) -> Any:
-            return make(path, response_deserializer=_or_garbage(response_deserializer), **more)
-
-        return made
-
-
-def _or_garbage(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
-    def parsed(content: bytes) -> object:
-        try:
-            return parse(content)
-        except DecodeError:
-            return _Garbage()
-
-    return parsed
-
-
-class _Unheard(Exception):
-    """A call brought nothing that can be used, though gRPC has no error for it."""
-
-
-class _Garbled(_Unheard):
-    """A party sent bytes that are no message."""
-
-
-class _Silent(_Unheard):
-    """A party was not heard of for so many seconds; `serves` says what its node's health is."""
-
-    def __init__(self, seconds: float, *, serves: bool) -> None:
-        super().__init__(seconds)
-        self.seconds = seconds
-        self.serves = serves
+    return party_pb2.DescribeResponse(
+        name=plain(said.name),
+        protocol_version=said.protocol_version,
+        software_version=plain(said.software_version),
+        clock=said.clock if math.isfinite(said.clock) else 0.0,
+        identity=said.identity,
+    )
 
 
 async def _status_of(call: Any, error: BaseException) -> BaseException:
@@ -545,9 +490,3 @@ async def _status_of(call: Any, error: BaseException) -> BaseException:
     except (TimeoutError, asyncio.InvalidStateError):
         return error
     return error
-
-
-def _unusable(name: str, why: str) -> Refusal:
-    return Refusal(
-        Reason.OTHER, f"party {name} sent something that cannot be used: {why}. Its block was not counted in."
-    )

@@ -154,7 +154,8 @@ class PatientLink:
             own.first_block = request.first_block + have
             return self._link.sum_round(own)
 
-        return self._streamed("sum", again, None)
+        # Elsewhere a party says one thing, and what comes after it is not waited for again.
+        return self._streamed("sum", again, None if request.round == party_pb2.SUM_ROUND_MASK else 1)
 
     async def attest(self) -> Outcome[Signed]:
         """Ask for the party's signed word on what the run has cost it."""

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 
 from aggregation.errors import Cheated
+from coordinator.asking import OnMessage
 from coordinator.link import Answered, Outcome, PartyLink, Refused
-from coordinator.summing import OnMessage
 from protos.conclave.v1 import party_pb2
 from protos.refusal import Reason, Refusal
 
@@ -15,14 +15,19 @@ async def said(
 ) -> Outcome[Refusal | Cheated | None]:
     """A party's part of a round, message by message; what ended it early by the rules of the sum, None where nothing.
 
-    Where a party refuses for another reason, or is lost, that is the outcome.
+    Of all rounds but the masked blocks, which are counted as they arrive, a party has one message to say. Where a party
+    refuses for another reason, or is lost, that is the outcome.
     """
+    heard = 0
     async with contextlib.aclosing(link.sum_round(request)) as messages:  # type: ignore[type-var]
         async for outcome in messages:
             if isinstance(outcome, Refused) and outcome.refusal.reason == Reason.SECURE_SUM:
                 return Answered(outcome.refusal)
             if not isinstance(outcome, Answered):
                 return outcome
+            heard += 1
+            if heard > 1 and request.round != party_pb2.SUM_ROUND_MASK:
+                return Answered(Cheated(link.name, "said more than one thing in a round of the sum."))
             try:
                 async with one_at_a_time:
                     await asyncio.to_thread(on_message, link.name, outcome.value)

@@ -7,9 +7,9 @@ is the same, and the list of survivors is never another.
 import asyncio
 import base64
 import shutil
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from cryptography import x509
@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
 
 from aggregation.errors import AttemptLost, Cheated
+from aggregation.secure_sum.absence import absence
 from aggregation.secure_sum.advertise import Advertisement
 from aggregation.secure_sum.consistency import Consent, Survivors
 from aggregation.secure_sum.context import Context
@@ -28,12 +29,11 @@ from aggregation.secure_sum.opening import Opening
 from aggregation.secure_sum.share import Parcels
 from aggregation.secure_sum.summation import Summation
 from aggregation.secure_sum.unmask import Revealed
+from coordinator.asking import Asks, OnMessage
 from coordinator.masked import MaskedFiles
+from coordinator.refunds import owed
 from coordinator.store import RunStore
 from protos.conclave.v1 import party_pb2, plan_pb2
-
-OnMessage = Callable[[str, bytes], None]
-"""Told what a party said; raises `Cheated` for what it may not say."""
 
 ADVERTISE, OPEN, SHARE, MASK, CONSENT, REVEAL = (
     party_pb2.SUM_ROUND_ADVERTISE,
@@ -45,17 +45,6 @@ ADVERTISE, OPEN, SHARE, MASK, CONSENT, REVEAL = (
 )
 MASKED: Final = "masked"
 _NAMES: Final = {ADVERTISE: "advertise", OPEN: "open", SHARE: "share", CONSENT: "consent"}
-
-
-class Asks(Protocol):
-    """Puts one round to parties at once; those that are lost, or out of the attempt, simply do not answer.
-
-    Gives the parties that went no further because of what another one sent, and that one's name.
-    """
-
-    def __call__(
-        self, requests: Mapping[str, party_pb2.SecureSumRequest], on_message: OnMessage, doing: str
-    ) -> Awaitable[Mapping[str, str]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +167,7 @@ class SumRun:
             lambda who, said: total.consented(Consent.decode(said, who)),
         )
         consents = total.consents().encode()
+        await asyncio.to_thread(self._note_left_out, survivors)
         await self._ask(
             {name: self._request(REVEAL, consents) for name in survivors.names},
             lambda who, said: total.revealed(Revealed.decode(said, who)),
@@ -272,6 +262,16 @@ class SumRun:
         if shown is None:
             self._store.note(**{self._key("survivors"): list(survivors.names)})
         return survivors
+
+    def _note_left_out(self, survivors: Survivors) -> None:
+        """Store, before anything is opened, what those need that were asked for their vector and are in no sum."""
+        total, context = self._sum, self._context
+        lost = set(total.inboxes()) - set(survivors.names)
+        openings = total.openings().encode() if drawn(context) else b""
+        shown = absence(total.group, openings, survivors, total.consents()).encode()
+        facts = owed(self._store, context.sum, context.attempt, lost, shown)
+        if facts:
+            self._store.note(**facts)
 
     def _key(self, what: str) -> str:
         return f"sum {self._wanted.release} {self._context.attempt} {what}"

@@ -147,12 +147,15 @@ def disclaim(sql: sqlite3.Connection, run: str, release: str, attempt: int) -> N
     sql.execute("INSERT OR IGNORE INTO disclaimed VALUES (?, ?, ?, ?)", (run, release, attempt, time.time()))
 
 
-def refund(sql: sqlite3.Connection, run: str, release: str, attempt: int) -> bool:
+def refund(sql: sqlite3.Connection, run: str, release: str, attempt: int, disclaims: bool = False) -> bool:
     """Take back an attempt's charge; whether there was one. Raises `Refusal` as `Ledger.refund` does.
 
-    The row stays, so that the attempt's number is never used again; its noise key goes. An unsent charge is not taken
-    back: the text was opened for it. It waits for the next attempt.
+    disclaims: whether it is disclaimed with that, in the same transaction. The row stays, so that the attempt's number
+    is never used again; its noise key goes. An unsent charge is not taken back: the text was opened for it. It waits
+    for the next attempt.
     """
+    if disclaims:
+        disclaim(sql, run, release, attempt)
     row = sql.execute(
         "SELECT id, masked, refunded_at, unsent FROM reservations WHERE run = ? AND release = ? AND attempt = ?",
         (run, release, attempt),

@@ -219,14 +219,15 @@ class Ledger:
         """
         await self._write(lambda: self._within(attempts.disclaim, run, release, attempt))
 
-    async def refund(self, run: str, release: str, attempt: int) -> bool:
+    async def refund(self, run: str, release: str, attempt: int, *, disclaims: bool = False) -> bool:
         """Take back the charge of an attempt that was disclaimed; whether there was one to take back.
 
-        The caller has found that enough parties disclaimed it (`aggregation.secure_sum.disclaim`). The attempt stays
-        on record, and used. Raises `Refusal` (SECURE_SUM) where this party did not disclaim it, revealed a share of
-        it, or was charged for more than a masked vector.
+        The caller has found that enough parties disclaimed it (`aggregation.secure_sum.disclaim`), or that it went on
+        without this party (`aggregation.secure_sum.absence`), which then disclaims it in the same transaction. The
+        attempt stays on record, and used. Raises `Refusal` (SECURE_SUM) where this party did not disclaim it, revealed
+        a share of it, or was charged for more than a masked vector.
         """
-        return await self._write(lambda: self._within(attempts.refund, run, release, attempt))
+        return await self._write(lambda: self._within(attempts.refund, run, release, attempt, disclaims))
 
     async def answered(self, run: str, release: str) -> None:
         """Note the first time that bytes of a release left."""

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
 
 from aggregation.errors import COORDINATOR, Cheated, ConclaveError
+from aggregation.secure_sum.absence import Absence, check_absent, shows_absence
 from aggregation.secure_sum.advertise import Roster
 from aggregation.secure_sum.consistency import Consents, Survivors
 from aggregation.secure_sum.context import Context
@@ -143,36 +144,56 @@ class Sums:
         That it never will is in the ledger first, which refuses where it did. The attempt's secrets and its masked
         vector are dropped, but for who holds shares of the secrets.
         """
-        attempt, what = request.attempt, {"run": run.id, "release": release.name, "attempt": request.attempt}
-        context = await self._context(run, release, attempt)
-        await self._ledger.disclaim(run.id, release.name, attempt)
-        session = self._sessions.get((run.id, release.name))
-        if session is not None and session.context.attempt == attempt:
-            del self._sessions[run.id, release.name]
-            session.over = True
-            if session.participant.holders is not None:
-                self._holders[run.id, release.name, attempt] = session.participant.holders
-        await asyncio.to_thread(masked_file(run, release.name, attempt).unlink, missing_ok=True)
-        log.info("gave up %s", context.title, extra={"event": "disclaimed"} | what)
+        context = await self._context(run, release, request.attempt)
+        await self._ledger.disclaim(run.id, release.name, request.attempt)
+        await self._give_up(run, context)
         return disclaim(context, self._identity.name, self._identity.signing_key.sign).encode()
 
-    async def _refund(self, run: Run, release: plan_pb2.Release, request: party_pb2.SecureSumRequest) -> bytes:
-        """Take back this party's own charge of an attempt that enough parties have disclaimed, if it has one.
+    async def _give_up(self, run: Run, context: Context) -> None:
+        """Drop what is left of an attempt that was disclaimed, but for who holds shares of its secrets."""
+        name, attempt = context.sum, context.attempt
+        session = self._sessions.get((run.id, name))
+        if session is not None and session.context.attempt == attempt:
+            del self._sessions[run.id, name]
+            session.over = True
+            if session.participant.holders is not None:
+                self._holders[run.id, name, attempt] = session.participant.holders
+        await asyncio.to_thread(masked_file(run, name, attempt).unlink, missing_ok=True)
+        what = {"run": run.id, "release": name, "attempt": attempt}
+        log.info("gave up %s", context.title, extra={"event": "disclaimed"} | what)
 
-        Up to 16 parties all of the plan may hold shares; above that the neighbours, or all where this node, started
-        again, has forgotten who they are.
+    async def _refund(self, run: Run, release: plan_pb2.Release, request: party_pb2.SecureSumRequest) -> bytes:
+        """Take back this party's own charge, if it has one, of an attempt that enough parties have disclaimed, or that
+        went on without this party, which disclaims it with that.
         """
         attempt, what = request.attempt, {"run": run.id, "release": release.name, "attempt": request.attempt}
         context = await self._context(run, release, attempt)
         if attempt in await self._ledger.attempted(run.id, release.name):
-            holders = frozenset(context.parties)
-            if drawn(context):
-                holders = self._holders.get((run.id, release.name, attempt), holders)
-            verify = await asyncio.to_thread(self._verifier, run)
-            await asyncio.to_thread(check_disclaimers, context, holders, Disclaimers.decode(request.message), verify)
-            if await self._ledger.refund(run.id, release.name, attempt):
+            verify, absent = await asyncio.to_thread(self._verifier, run), shows_absence(request.message)
+            check = self._check_left_out if absent else self._check_disclaimed
+            await asyncio.to_thread(check, run, context, request.message, verify)
+            taken_back = await self._ledger.refund(run.id, release.name, attempt, disclaims=absent)
+            if absent:
+                await self._give_up(run, context)
+            if taken_back:
                 log.info("took back the charge of %s", context.title, extra={"event": "refunded"} | what)
         return b""
+
+    def _check_disclaimed(self, run: Run, context: Context, message: bytes, verify: Verify) -> None:
+        """Up to 16 parties all of the plan may hold shares; above that the neighbours, or all where this node, started
+        again, has forgotten who they are.
+        """
+        holders = frozenset(context.parties)
+        if drawn(context):
+            holders = self._holders.get((run.id, context.sum, context.attempt), holders)
+        check_disclaimers(context, holders, Disclaimers.decode(message), verify)
+
+    def _check_left_out(self, run: Run, context: Context, message: bytes, verify: Verify) -> None:
+        """Also refuses where this node knows that it signed a list that names it."""
+        check_absent(context, self._identity.name, Absence.decode(message), verify)
+        session = self._sessions.get((run.id, context.sum))
+        if session is not None and session.context.attempt == context.attempt and session.participant.agreed:
+            raise Cheated(COORDINATOR, f"showed {self._identity.name} two lists of survivors of {context.title}.")
 
     async def _context(self, run: Run, release: plan_pb2.Release, attempt: int) -> Context:
         """The attempt's context, made from the plan alone. Raises `Refusal` for a release that is not summed so."""

@@ -11,6 +11,11 @@ import grpc
 LONGEST: Final = 2000
 """Bytes of a sentence. gRPC sends each of them as three at most, in a header of which a caller takes 8 KiB."""
 
+SHORTEST: Final = 60
+"""Characters of a name, a version or the name of a rule."""
+
+_PLAIN: Final = frozenset(" .+-_:")
+
 REASON_KEY: Final = "conclave-reason"
 RULE_KEY: Final = "conclave-rule"
 WHO_KEY: Final = "conclave-who"
@@ -105,8 +110,17 @@ def refusal_of(error: grpc.aio.AioRpcError) -> Refusal | None:
         reason = Reason(metadata[REASON_KEY])
     except ValueError:
         reason = Reason.OTHER
-    who = metadata.get(WHO_KEY, "")
-    return Refusal(reason, (error.details() or "").strip() or "no reason given", metadata.get(RULE_KEY, ""), who=who)
+    rule, who = (plain(metadata.get(key, "")) for key in (RULE_KEY, WHO_KEY))
+    return Refusal(reason, (error.details() or "").strip() or "no reason given", rule, who=who)
+
+
+def plain(name: str) -> str:
+    """What another end calls itself, a version, a rule, or what its library says of an error: short, of few characters.
+
+    What no honest one has is a question mark: nothing of it can steer a terminal, or be Markdown or HTML.
+    """
+    short = "".join(each if each.isascii() and (each.isalnum() or each in _PLAIN) else "?" for each in name[:SHORTEST])
+    return short if len(name) <= SHORTEST else short + "..."
 
 
 def printable(sentence: str) -> str:

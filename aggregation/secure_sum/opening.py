@@ -93,6 +93,11 @@ def check_opening(roster: Roster, opening: Opening) -> None:
         raise Cheated(opening.party, "opened another nonce than it committed to.")
 
 
+def group_digest(context: Context, roster: bytes, openings: bytes) -> bytes:
+    """What every later message is bound to. roster: its digest. openings: encoded; empty where no graph is drawn."""
+    return digest("conclave secure sum group v1", context.digest, roster, *([openings] if drawn(context) else []))
+
+
 def group_of(context: Context, roster: Roster, openings: Openings | None) -> Group:
     """The group that both ends compute.
 
@@ -105,7 +110,7 @@ def group_of(context: Context, roster: Roster, openings: Openings | None) -> Gro
         raise Cheated(COORDINATOR, "left out the round in which nonces are opened, or put it where none is due.")
     if openings is None:
         members = tuple(each.party for each in roster.advertisements)
-        bound = digest("conclave secure sum group v1", context.digest, roster.digest)
+        bound = group_digest(context, roster.digest, b"")
     else:
         members = tuple(each.party for each in openings.openings)
         if list(members) != sorted(set(members)):
@@ -116,7 +121,7 @@ def group_of(context: Context, roster: Roster, openings: Openings | None) -> Gro
             raise Cheated(
                 COORDINATOR, f"showed nonces of {len(members)} parties; {context.title} needs {context.fewest}."
             )
-        bound = digest("conclave secure sum group v1", context.digest, roster.digest, openings.encode())
+        bound = group_digest(context, roster.digest, openings.encode())
     return Group(context, roster, members, bound, neighbours(members, form.degree, bound), form.threshold)
 
 

@@ -87,6 +87,11 @@ class Participant:
         """Who may hold shares of our secrets, ourselves among them; None before we dealt any."""
         return None if self._group is None else frozenset(self._group.holders(self._party))
 
+    @property
+    def agreed(self) -> bool:
+        """Whether we signed a list of survivors, on which we then stand."""
+        return self._survivors is not None
+
     def advertise(self) -> Advertisement:
         """Round 1: the public halves of our secrets."""
         return self._advertisement

@@ -25,7 +25,7 @@ from coordinator.classifier_public import labelled_text
 from coordinator.classifier_student import PublishedClassifier, student_of
 from coordinator.classifier_wire import provide_model
 from coordinator.compressing import COMPRESSED, compress
-from coordinator.descending import descend, descended, descended_parties, floats_of
+from coordinator.descending import descend, descended, descended_parties, floats_of, odd_weights
 from coordinator.errors import RunError, RunStopped
 from coordinator.federation import Federation
 from coordinator.forecast import Forecast
@@ -183,9 +183,10 @@ async def _weights(bound: Bound[PrivDistilPlan], federation: Federation, store: 
 
     release = bound.release(DOMAIN)
     assert release is not None
-    models = await federation.gather(DOMAIN, 1, release.columns, 1, budget(bound.guarantee, bound.plan))
+    note = budget(bound.guarantee, bound.plan)
+    models = await federation.gather(DOMAIN, 1, release.columns, 1, note, odd=odd_weights)
     store.begin_sum(DOMAIN, list(models))
-    content: bytes = save({name: floats_of(name, model) for name, model in models.items()})
+    content: bytes = save({name: floats_of(model) for name, model in models.items()})
     return content
 
 

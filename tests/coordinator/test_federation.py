@@ -3,6 +3,7 @@ servers that misbehave on purpose; the honest ones are met in test_run.py."""
 
 import asyncio
 import json
+import re
 import socket
 import time
 import tracemalloc
@@ -19,8 +20,10 @@ from dp_accounting import GaussianDpEvent
 from aggregation.events import to_json
 from coordinator.attendance import Attendance
 from coordinator.binding import bind
+from coordinator.descending import floats_of, odd_weights
 from coordinator.errors import PartyLost, PartyRefused, RunStopped
 from coordinator.federation import Federation, modular_sum
+from coordinator.federation_table import DropTable
 from coordinator.identity import Own
 from coordinator.launchers import PartyAddress
 from coordinator.observing import Unobserved
@@ -469,6 +472,24 @@ async def test_a_party_lost_midway_is_left_out_of_what_is_gathered(bound, lost):
     assert list(parties.lost) == [lost]
 
 
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [(np.nan, "NaN or infinity"), (-np.inf, "NaN or infinity"), (3e38, "above 1,000,000, which no training gives")],
+)
+async def test_a_party_whose_model_no_training_gives_is_named_and_mixed_into_nothing(bound, value, why):
+    seen = Seen()
+    good, bad = (np.full((1, COLUMNS), each, np.float32).view(np.int32) for each in (0.5, value))
+    async with served(Stub("north", good), Stub("south", bad)) as addresses:
+        parties = federation(addresses, bound, seen)
+        await parties.open("r", bound)
+        found = await parties.gather("domain", 1, COLUMNS, 1, odd=odd_weights)
+        await parties.close()
+    assert list(found) == ["north"]
+    assert floats_of(found["north"]).tolist() == [0.5] * COLUMNS
+    assert why in parties.lost["south"]
+    assert any("party south was lost" in line and "the run goes on without it" in line for line in seen.lines)
+
+
 async def test_memory_of_a_sum_is_a_few_blocks_whatever_the_matrix(bound, store):
     rows, columns, block = 2048, 1024, 64
 
@@ -531,13 +552,14 @@ class TooLittle(Stub):
     ],
 )
 async def test_a_party_that_sends_what_cannot_be_used_is_named_and_never_mixed_in(bound, store, liar, says):
-    async with served(Stub("north"), liar("south")) as addresses:
+    async with served(Stub("north", np.ones((ROWS, COLUMNS), np.int32)), liar("south")) as addresses:
         parties = federation(addresses, bound)
         await parties.open("r", bound)
-        with pytest.raises(PartyRefused, match=f"party south sent something that cannot be used: {says}"):
-            await aggregate(parties, store)
+        await aggregate(parties, store)
         await parties.close()
-    assert list(store.blocks("counts")) == []
+    assert re.search(f"it sent something that cannot be used: {says}", parties.lost["south"])
+    assert store.summed("counts") == ("north",)
+    assert np.array_equal(stored(store), np.ones((ROWS, COLUMNS)))
 
 
 async def test_a_message_over_the_limit_is_told_as_such(bound, store):
@@ -773,6 +795,28 @@ async def test_what_stores_nothing_is_stopped_at_once(patient, verb):
         await parties.close()
 
 
+@pytest.mark.parametrize("percents", [[0], [90, 10], [255]], ids=["at 0%", "up and down", "of no percent"])
+async def test_heartbeats_for_ever_hold_nobody_beyond_drop_after_and_the_run_goes_on(bound, percents):
+    class Beating(Stub):
+        async def Train(self, request, context):  # noqa: N802
+            while True:
+                for percent in percents:
+                    yield party_pb2.TrainProgress(percent=percent)
+                    await asyncio.sleep(0.02)
+
+    dropping = DropTable.model_construct(drop_after=0.3, train_within=0.6)
+    settings = bound.plan.federation.model_copy(update={"stragglers": dropping})
+    strict = replace(bound, plan=bound.plan.model_copy(update={"federation": settings}))
+    seen = Seen()
+    async with served(Stub("north"), Beating("south")) as addresses:
+        parties = federation(addresses, strict, seen)
+        await parties.open("r", strict)
+        await asyncio.wait_for(parties.train(party_pb2.TrainRequest(operation_id="counts"), "counting"), 5)
+        await parties.close()
+    assert parties.present == ("north",)
+    assert any("south was lost: its training" in x and "goes on without it" in x for x in seen.lines), seen.lines
+
+
 async def test_a_refusal_ends_the_run_without_waiting_for_parties_that_are_away(patient):
     north = Stub("north")
     north.refuses = Refusal(Reason.POLICY, "no.")
@@ -792,15 +836,30 @@ async def test_a_refusal_ends_the_run_without_waiting_for_parties_that_are_away(
         await parties.close()
 
 
-async def test_a_refusal_that_can_be_mended_says_how_to_go_on(patient, store):
-    class Full(Stub):
-        async def respond(self, request, context):
-            if request.batch == 1:
-                await abort(context, Refusal(Reason.STORAGE, "party south's disk is full: make room."))
-            async for response in super().respond(request, context):
-                yield response
+class Full(Stub):
+    """Has no room any more at batch 1."""
 
-    async with served(Stub("north"), Full("south")) as addresses, opened(addresses, patient) as parties:
+    async def respond(self, request, context):
+        if request.batch == 1:
+            await abort(context, Refusal(Reason.STORAGE, "party south's disk is full: make room."))
+        async for response in super().respond(request, context):
+            yield response
+
+
+async def test_once_something_was_spent_a_refusal_leaves_out_who_refuses_where_enough_stay(patient, store):
+    seen, matrix = Seen(), np.ones((ROWS, COLUMNS), np.int32)
+    async with served(Stub("north", matrix), Full("south")) as addresses:
+        parties = federation(addresses, patient, seen)
+        await parties.open("run-1", patient)
+        assert await aggregate(parties, store) == 1
+        await parties.close()
+    assert np.array_equal(stored(store), matrix)
+    said = "party south was lost at batch 2 of 3 (it refused to answer batch 2 of 3): party south's disk is full"
+    assert any(said in line and "the run goes on without it" in line for line in seen.lines)
+
+
+async def test_a_refusal_that_can_be_mended_says_how_to_go_on(both, store):
+    async with served(Stub("north"), Full("south")) as addresses, opened(addresses, both) as parties:
         with pytest.raises(PartyRefused) as caught:
             await aggregate(parties, store)
     assert str(caught.value) == (
@@ -809,13 +868,13 @@ async def test_a_refusal_that_can_be_mended_says_how_to_go_on(patient, store):
     )
 
 
-async def test_of_a_resumed_run_nobody_says_that_nothing_was_spent(patient):
+async def test_of_a_resumed_run_nobody_says_that_nothing_was_spent(both):
     north = Stub("north")
     north.refuses = Refusal(Reason.NOT_JOINED, "party north is not in run r, or it ended here.")
     async with served(north, Stub("south")) as addresses:
-        parties = federation(addresses, patient)
+        parties = federation(addresses, both)
         with pytest.raises(PartyRefused) as caught:
-            await parties.open("r", patient, spent=True)
+            await parties.open("r", both, spent=True)
         await parties.close()
     assert "Nothing was spent" not in str(caught.value)
     assert str(caught.value).endswith("coordinator resume r")

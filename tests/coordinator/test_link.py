@@ -11,7 +11,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from coordinator.link import Answered, Batch, GrpcLink, Lost, Refused
 from protos import PROTOCOL_VERSION
-from protos.conclave.v1 import party_pb2, plan_pb2
+from protos.codec import header_and_bytes
+from protos.conclave.v1 import party_pb2, plan_pb2, tensor_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyServicer, add_PartyServicer_to_server
 from protos.framing import framed
 from protos.refusal import Reason, Refusal, abort
@@ -44,6 +45,8 @@ class Party(PartyServicer):
         self.refuses = None
         self.heartbeats = 0
         self.calls = 0
+        self.percents, self.ends = (), None
+        self.drips = False
 
     async def Describe(self, request, context):  # noqa: N802
         return party_pb2.DescribeResponse(name="north", protocol_version=PROTOCOL_VERSION)
@@ -56,6 +59,11 @@ class Party(PartyServicer):
         return party_pb2.JoinResponse(party="north", protocol_version=PROTOCOL_VERSION)
 
     async def Train(self, request, context):  # noqa: N802
+        for number, percent in enumerate(self.percents):
+            if number == self.ends:
+                return
+            yield party_pb2.TrainProgress(percent=percent, seconds=float("nan"))
+            await asyncio.sleep(0.02)
         for beat in range(self.heartbeats):
             yield party_pb2.TrainProgress(percent=255 if beat % 2 else beat)
             await asyncio.sleep(self.delay)
@@ -65,6 +73,14 @@ class Party(PartyServicer):
         async for request in requests:
             self.calls += 1
             await asyncio.sleep(self.delay)
+            if self.drips:
+                header, raw = header_and_bytes(BLOCK)
+                for at in range(len(raw)):
+                    chunk = tensor_pb2.TensorChunk(offset=at, data=bytes(raw[at : at + 1]))
+                    if not at:
+                        chunk.header.CopyFrom(header)
+                    yield party_pb2.AnswerResponse(batch=request.batch, chunk=chunk)
+                    await asyncio.sleep(0.1)
             for message in framed(request.batch, BLOCK):
                 yield party_pb2.AnswerResponse.FromString(message)
 
@@ -188,6 +204,40 @@ async def test_heartbeats_keep_a_training_from_being_late(node):
         assert await train(link, percents) == Answered(None)
     assert percents == [0, None, 2, None, 4, 100]
     assert told.lines == []
+
+
+@pytest.mark.parametrize(
+    ("percents", "why"),
+    [
+        ([0] * 200, "its training got no further than 0% for 0.5 s"),
+        ([3, 2, 3, 1] * 50, "its training got no further than 3% for 0.5 s"),
+        ([255] * 200, "its training was not done after 1 s"),
+    ],
+    ids=["at 0%", "up and down", "of no percent"],
+)
+async def test_heartbeats_alone_do_not_hold_a_coordinator(node, percents, why):
+    node.party.percents = percents
+    async with linked(node, deadline=1.0, drop_after=0.5, train_within=1.0) as (link, _):
+        outcome = await asyncio.wait_for(train(link, []), 4)
+    assert outcome == Lost(why, passing=False)
+
+
+async def test_a_training_that_is_asked_for_again_has_its_time_from_the_first_time(node):
+    node.party.percents = range(100)
+    node.party.ends = 8
+    async with linked(node, deadline=1.0, drop_after=0.5, train_within=0.6) as (link, _):
+        outcome = Lost("")
+        for _ in range(9):
+            if outcome.passing:
+                outcome = await train(link, [])
+    assert outcome == Lost("its training was not done after 0.6 s", passing=False)
+
+
+async def test_pieces_that_never_make_a_block_do_not_hold_a_coordinator(node):
+    node.party.drips = True
+    async with linked(node, deadline=1.0, drop_after=0.5) as (link, _):
+        (outcome,) = await asyncio.wait_for(answers(link), 4)
+    assert outcome == Lost("no sign of its work for 0.5 s, though its node serves", passing=False)
 
 
 async def test_a_node_that_is_about_to_end_or_busy_is_lost_for_a_while_and_has_not_refused(node):

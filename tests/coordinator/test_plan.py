@@ -128,6 +128,12 @@ def test_what_is_wrong_is_named_with_what_would_be_right(tmp_path, old, new, say
             r"line \d+: a party that is slow is waited for, or dropped.*at least 2 seconds",
         ),
         ("minimum_parties = 2", "minimum_parties = 2\nstragglers = { after = 60 }", "drop_after = 600"),
+        ("minimum_parties = 2", "minimum_parties = 2\nstragglers = { train_within = 60 }", "drop_after = 600"),
+        (
+            "minimum_parties = 2",
+            "minimum_parties = 2\nstragglers = { drop_after = 60, train_within = 1 }",
+            "train_within = 7200 beside it",
+        ),
         ('launch = "connect"', 'launch = "ray"', 'belongs to launch = "connect"'),
     ],
 )
@@ -278,6 +284,9 @@ def test_parties_are_waited_for_unless_the_plan_says_when_to_drop_them(tmp_path)
     assert (federation.retry_seconds, federation.drop_after) == (300.0, None)
     text = CONNECT.replace("minimum_parties = 2", "minimum_parties = 2\nstragglers = { drop_after = 60 }")
     assert read(tmp_path, text).federation.drop_after == 60.0
+    assert read(tmp_path, text).federation.train_within is None
+    text = text.replace("drop_after = 60", "drop_after = 60, train_within = 7200")
+    assert read(tmp_path, text).federation.train_within == 7200.0
 
 
 def test_every_party_that_may_be_lost_makes_the_shares_larger(tmp_path):
@@ -312,6 +321,7 @@ def hash_of(tmp_path, text):
         ("minimum_parties = 2", "minimum_parties = 2\ndeadline_seconds = 5"),
         ("minimum_parties = 2", "minimum_parties = 2\nretry_seconds = 0"),
         ("minimum_parties = 2", "minimum_parties = 2\nstragglers = { drop_after = 600 }"),
+        ("minimum_parties = 2", "minimum_parties = 2\nstragglers = { drop_after = 600, train_within = 7200 }"),
         ("published/my-embeddings", "another/place"),
     ],
 )

@@ -279,15 +279,20 @@ class Scene:
         privacy = json.loads(path.read_text())
         return [release["parties"] for release in privacy["releases"]]
 
-    def charged(self, run):
-        """What each party's ledger has of a run: its reservations as `(release, attempt, event)`, in order."""
+    def charged(self, run, *, standing=False):
+        """What each party's ledger has of a run: its reservations as `(release, attempt, event)`, in order.
+
+        standing: only those that were not taken back.
+        """
         found = {}
         for name in self.parties:
             with self._ledger(name) as path:
                 account = read_account(path, name)
             assert account is not None
             found[name] = [
-                (each.release, each.attempt, repr(each.event)) for each in account.reservations if each.run == run
+                (each.release, each.attempt, repr(each.event))
+                for each in account.reservations
+                if each.run == run and (each.stands or not standing)
             ]
         return found
 

@@ -83,6 +83,8 @@ def test_a_party_that_is_killed_in_a_round_is_in_the_sum_if_its_vector_was(scene
     assert len(charges["north"]) == (0 if when == "it dealt its shares" else 1), (
         "only who made a masked vector is charged"
     )
+    paid = four.charged(scenes.last_json(said)["run"], standing=True)
+    assert len(paid["north"]) == in_it, "and stays so only for the sum that it is in"
     four.stop()
     assert four.left() == []
 

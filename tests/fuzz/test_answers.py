@@ -170,14 +170,15 @@ def test_a_call_comes_back_with_an_outcome_whatever_the_party_answers(fuzz, host
                 assert outcome.value.shape == BLOCK.shape
 
 
-def test_bytes_that_are_no_answer_are_a_refusal_that_names_the_party_and_leave_no_trace_in_the_log(scene, caplog):
+def test_bytes_that_are_no_answer_lose_the_party_for_good_and_leave_no_trace_in_the_log(scene, caplog):
     scene.party.status, scene.party.answers = None, [b"\xff\xff"]
     with caplog.at_level(logging.ERROR):
         for verb in valid():
             (outcome,) = scene.call(scene.outcomes, verb)
             if verb != "leave":  # whose answer nobody needs
-                assert isinstance(outcome, Refused)
-                assert "party north sent bytes that are no answer" in outcome.refusal.sentence
+                assert isinstance(outcome, Lost)
+                assert not outcome.passing
+                assert "it sent bytes that are no answer" in outcome.why
     assert caplog.records == []
 
 

@@ -1,6 +1,7 @@
 """A party's end of a secure sum over the wire: four real nodes, and a coordinator made of the protocol's own pieces."""
 
 import asyncio
+import dataclasses
 import json
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -12,8 +13,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from aggregation.errors import ConclaveError
 from aggregation.noise import NoiseStream
+from aggregation.secure_sum.absence import Absence, absence
 from aggregation.secure_sum.advertise import Advertisement
-from aggregation.secure_sum.consistency import Consent, Survivors
+from aggregation.secure_sum.consistency import Consent, Consents, Survivors, consent
 from aggregation.secure_sum.context import Context
 from aggregation.secure_sum.disclaim import Disclaimer, Disclaimers, disclaim
 from aggregation.secure_sum.mask import MaskedBlock, MemoryBlocks
@@ -25,6 +27,7 @@ from coordinator.errors import PartyRefused
 from coordinator.federation import Federation
 from coordinator.link import GrpcLink
 from coordinator.progress import Silent
+from coordinator.refunds import Refunds, owed
 from coordinator.store import RunStore
 from coordinator.summing import verifier
 from party.accounts import read_account
@@ -696,3 +699,181 @@ async def test_scores_of_public_texts_are_summed_without_noise_and_without_a_cha
         assert [(each.release, each.event) for each in account.reservations] == [
             ("domain", event_of(training)), ("scores", event_of(scores)),
         ]  # fmt: skip
+
+
+OTHERS = ("east", "south", "west")
+
+
+async def left_out(parties, attempt=0, lost="north"):
+    """All vectors leave, one does not arrive, the rest agrees without it: the sum, and what shows who is absent."""
+    total, inboxes = await parties.to_shares(attempt)
+    for name in NAMES:
+        for said in await parties.ask(name, MASK, inboxes[name], attempt):
+            if name != lost:
+                total.masked(MaskedBlock.decode(said, name))
+    survivors = total.survivors()
+    for name in survivors.names:
+        (said,) = await parties.ask(name, CONSENT, survivors.encode(), attempt)
+        total.consented(Consent.decode(said, name))
+    return total, absence(total.group, b"", survivors, total.consents())
+
+
+async def test_a_party_that_is_not_on_the_signed_list_takes_its_charge_back_and_never_speaks_of_it_again(four):
+    parties = await four(dropouts=1, attempts=2)
+    total, shown = await left_out(parties)
+    parties = await restarted(parties, "north")
+    assert parties.charged("north") == [0]
+    assert await parties.ask("north", REFUND, shown.encode()) == [b""]
+    assert await parties.ask("north", REFUND, shown.encode()) == [b""], "again, when the answer was lost"
+    assert [parties.charged(name) for name in NAMES] == [[0], [], [0], [0]]
+    statement = (await parties.callers["north"].attest()).statement
+    assert json.loads(statement.payload)["releases"] == []
+    for _ in range(2):
+        for kind in (ADVERTISE, MASK, CONSENT, REVEAL):
+            assert (await refused(parties.ask("north", kind))).reason == Reason.SECURE_SUM
+        parties = await restarted(parties, "north")
+    assert "by a list that names it" in (await refused(parties.ask("east", REFUND, shown.encode()))).sentence
+    total = await parties.to_the_end(attempt=1)
+    assert np.array_equal(total, sum(parties.noisy(name) for name in NAMES))
+    assert parties.charged("north") == [1]
+
+
+async def test_a_party_that_was_not_restarted_drops_its_secrets_with_the_charge(four):
+    parties = await four(dropouts=1)
+    _, shown = await left_out(parties)
+    masked = parties.folder / "north.party/runs"
+    assert list(masked.glob("*/counts.0.masked"))
+    assert await parties.ask("north", REFUND, shown.encode()) == [b""]
+    assert not list(masked.glob("*/counts.0.masked"))
+    refusal = await refused(parties.ask("north", CONSENT, Survivors(bytes(32), NAMES).encode()))
+    assert "not going on here" in refusal.sentence
+
+
+async def test_signatures_that_are_too_few_forged_mixed_foreign_or_replayed_take_nothing_back(four):
+    parties = await four(dropouts=1, attempts=2)
+    _, other = await left_out(parties, lost="west")
+    total, shown = await left_out(parties, attempt=1)
+    survivors = total.survivors()
+    impostor = self_made("east", Role.PARTY, None).signing_key
+    east, *rest = shown.consents.consents
+    with_north = Survivors(total.group.digest, NAMES)
+    for changed, said in (
+        (dataclasses.replace(shown, consents=Consents(tuple(rest[:-1]))), "it takes 3"),
+        (dataclasses.replace(shown, consents=Consents((east, east, rest[0]))), "it takes 3"),
+        (dataclasses.replace(shown, consents=Consents((consent(survivors, "east", impostor.sign), *rest))), "pinned"),
+        (dataclasses.replace(shown, consents=Consents((consent(with_north, "east", impostor.sign), *rest))), "another"),
+        (dataclasses.replace(shown, names=NAMES), "by a list that names it"),
+        (dataclasses.replace(shown, names=("east", "south")), "on which it does not stand|another list"),
+        (dataclasses.replace(other, names=OTHERS), "on which it does not stand|another list"),
+        (dataclasses.replace(other, names=OTHERS, consents=shown.consents), "another list"),
+    ):
+        refusal = await refused(parties.ask("north", REFUND, changed.encode(), attempt=1))
+        assert refusal.reason == Reason.SECURE_SUM
+        assert any(each in refusal.sentence for each in said.split("|")), refusal.sentence
+        assert parties.charged("north") == [0, 1]
+    replayed = await refused(parties.ask("north", REFUND, shown.encode()))
+    assert "another list" in replayed.sentence
+    assert await parties.ask("north", REFUND, shown.encode(), attempt=1) == [b""]
+    assert parties.charged("north") == [0]
+
+
+async def test_a_party_that_revealed_stays_charged_whatever_it_is_shown(four):
+    parties = await four(dropouts=1)
+    total = await parties.to_masks()
+    survivors = total.survivors()
+    for name in NAMES:
+        (said,) = await parties.ask(name, CONSENT, survivors.encode())
+        total.consented(Consent.decode(said, name))
+    await parties.ask("north", REVEAL, total.consents().encode())
+    shown = forged_with_the_keys(parties, total)
+    assert "two lists" in (await refused(parties.ask("north", REFUND, shown))).sentence
+    for _ in range(2):
+        parties = await restarted(parties, "north")
+        assert "revealed shares of it" in (await refused(parties.ask("north", REFUND, shown))).sentence
+        assert parties.charged("north") == [0]
+
+
+async def test_a_party_that_agreed_to_a_list_with_itself_refuses_a_second_list_of_a_coordinator_that_holds_keys(four):
+    parties = await four(dropouts=1)
+    total = await parties.to_masks()
+    await parties.ask("north", CONSENT, total.survivors().encode())
+    shown = forged_with_the_keys(parties, total)
+    refusal = await refused(parties.ask("north", REFUND, shown))
+    assert "two lists of survivors" in refusal.sentence
+    assert parties.charged("north") == [0]
+
+
+def forged_with_the_keys(parties, total):
+    """What a coordinator could show that holds the keys of all others: more colluders than the plan's."""
+    survivors = Survivors(total.group.digest, OTHERS)
+    keys = {name: parties.callers[name].node._sums._identity.signing_key for name in OTHERS}
+    given = Consents(tuple(consent(survivors, name, keys[name].sign) for name in OTHERS))
+    return Absence(total.group.roster.digest, b"", OTHERS, given).encode()
+
+
+@pytest.mark.parametrize("killed", [None, "before the last round", "when all is summed"])
+async def test_a_run_has_a_party_that_was_restarted_amid_it_take_back_what_it_paid_for_nothing(four, tmp_path, killed):
+    parties, lines = await four(dropouts=1), []
+    coordinator = driving(parties, tmp_path, lines)
+
+    async def loses_north(on_message):
+        del coordinator.befalls[MASK]
+
+        def hears(who, said):
+            if who != "north":
+                on_message(who, said)
+
+        return hears
+
+    async def restarts(on_message):
+        del coordinator.befalls[CONSENT]
+        await coordinator.restart("north")
+
+    async def kills(given):
+        raise Killed
+
+    coordinator.befalls = {MASK: loses_north, CONSENT: restarts}
+    if killed is not None:
+        coordinator.befalls[REVEAL if killed == "before the last round" else REFUND] = kills
+        with pytest.raises(Killed):
+            await coordinator.sums()
+        assert coordinator.parties.charged("north") == [0]
+        coordinator = driving(coordinator.parties, tmp_path, lines, coordinator.store)
+    if killed == "when all is summed":
+        assert coordinator.store.summed("counts") == OTHERS
+        await coordinator.repay(coordinator.store, last=True)
+        await coordinator.close()
+    else:
+        count, total = await coordinator.sums()
+        assert (count, coordinator.store.summed("counts")) == (3, OTHERS)
+        assert np.array_equal(total, sum(coordinator.parties.noisy(name) for name in OTHERS))
+    assert [coordinator.parties.charged(name) for name in NAMES] == [[0], [], [0], [0]]
+    assert [line.strip() for line in lines if "free of its cost" in line] == [
+        "north is not in attempt 1 at the sum of counts and is free of its cost"
+    ]
+
+
+@pytest.mark.parametrize("back", [True, False])
+async def test_a_party_that_was_lost_is_asked_when_the_run_is_about_to_end_and_is_not_waited_for(
+    four, tmp_path, monkeypatch, back
+):
+    monkeypatch.setattr("coordinator.federation.BACK_SECONDS", 5.0 if back else 0.2)
+    parties, lines = await four(dropouts=1), []
+    coordinator = driving(parties, tmp_path, lines)
+    _, shown = await left_out(parties)
+    coordinator.store.note(**owed(coordinator.store, "counts", 0, ["north"], shown.encode()))
+    lost = coordinator._links.pop("north")
+    if not back:
+        monkeypatch.setattr(lost, "sum_round", never)
+    await coordinator.repay(coordinator.store)
+    assert parties.charged("north") == [0]
+    await coordinator.repay(coordinator.store, last=True)
+    await coordinator.close()
+    assert parties.charged("north") == ([] if back else [0])
+    assert Refunds(coordinator.store).owed == (set() if back else {"north"})
+
+
+async def never(request):
+    """A party that says nothing."""
+    await asyncio.Event().wait()
+    yield

@@ -5,7 +5,7 @@ import pytest
 
 from protos.conclave.v1 import party_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyServicer, PartyStub, add_PartyServicer_to_server
-from protos.refusal import Reason, Refusal, abort, refusal_of
+from protos.refusal import Reason, Refusal, abort, plain, refusal_of
 
 
 class Refusing(PartyServicer):
@@ -43,3 +43,10 @@ async def test_every_reason_arrives_as_it_was_sent(reason):
 
 async def test_a_failure_that_is_no_refusal_is_not_taken_for_one():
     assert refusal_of(await ask(None)) is None
+
+
+def test_what_another_end_calls_itself_is_made_plain_and_short():
+    assert plain("north-2 1.0.3+local") == "north-2 1.0.3+local"
+    for evil in ("\x1b[2J", "a\nb", "\u202eevil", "<b>", "[a](b)", "`x`", "# x", "a|b", "*a*", "\u0430", "\ud800"):
+        assert set(plain(evil)) <= set("?abevilxJ2 "), evil
+    assert plain("x" * 1_000_000) == "x" * 60 + "..."

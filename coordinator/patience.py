@@ -1,0 +1,92 @@
+"""How long a party may take to get on with what it was asked: progress counts, signs of life alone do not."""
+
+import math
+import time
+from collections.abc import Callable
+
+Clock = Callable[[], float]
+
+
+class Stuck(Exception):
+    """A party did not get on in time. The message completes the sentence "party north was lost: ..."."""
+
+
+class Patience:
+    """One call's, from when it is made. Progress is a block, or the answer to a call.
+
+    drop_after: seconds without progress after which the party is given up; None waits.
+    """
+
+    def __init__(self, drop_after: float | None, clock: Clock = time.monotonic) -> None:
+        self._limit = math.inf if drop_after is None else drop_after
+        self._clock = clock
+        self._moved = clock()
+
+    @property
+    def left(self) -> float:
+        """Seconds until the party is given up; not above 0 when it is, infinite where it is waited for."""
+        return self._limit - (self._clock() - self._moved)
+
+    @property
+    def alive(self) -> bool:
+        """Whether a sign of life came so lately that nobody need be asked for another."""
+        return False
+
+    def check(self) -> None:
+        """Raises `Stuck` when the party is to be given up."""
+        if self.left <= 0:
+            raise Stuck(self._why())
+
+    def _why(self) -> str:
+        return f"no sign of its work for {self._limit:g} s, though its node serves"
+
+
+class TrainingPatience(Patience):
+    """A training's. Progress is a rise in percent above all that was told before.
+
+    A training may tell no percent, while it reads records whose number nobody is to know; then signs of life are
+    enough, up to `train_within` for the training as a whole.
+
+    began: by the clock, when this training was first asked for; train_within: seconds from then, None for as long as
+    one takes whose every percent comes just in time, 100 times drop_after.
+    """
+
+    def __init__(
+        self,
+        drop_after: float | None,
+        train_within: float | None,
+        began: float | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        super().__init__(drop_after, clock)
+        self._within = 100 * self._limit if train_within is None else train_within
+        self._began = self._moved if began is None else began
+        self._called = self._heard = self._moved
+        self._furthest = -1
+        self._known = False
+
+    def told(self, percent: int | None) -> None:
+        """Note a sign of life; percent: how far the training says that it is, None where it does not."""
+        self._heard = self._clock()
+        self._known = percent is not None
+        if percent is not None and percent > self._furthest:
+            self._furthest, self._moved = percent, self._heard
+
+    @property
+    def left(self) -> float:
+        """As of any call."""
+        now = self._clock()
+        since = self._moved if self._known else self._heard
+        return min(self._limit - (now - since), self._within - (now - self._began))
+
+    @property
+    def alive(self) -> bool:
+        """As of any call."""
+        return self._heard > self._called and self._clock() - self._heard < self._limit
+
+    def _why(self) -> str:
+        if self._clock() - self._began >= self._within:
+            return f"its training was not done after {self._within:g} s"
+        if self.alive:
+            return f"its training got no further than {self._furthest}% for {self._limit:g} s"
+        return super()._why()
