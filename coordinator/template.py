@@ -16,7 +16,8 @@ epsilon = 8.0                      # the whole run's cost at every party; smalle
 delta   = 1e-6                     # well below 1 / number of records
 unit    = "record"                 # record | user (all text of a user; needs a user column at every party)
 record  = "document"               # document (a row) | sentence | pair (the papers' unit, far weaker)
-trust   = "trusted-aggregator"     # the coordinator sees each party's contribution; "secure-sum": noisy sums alone
+trust   = "trusted-aggregator"     # the coordinator sees each party's contribution; "secure-sum": noisy sums alone,
+                                   # which real parties insist on unless their [policy] trust says otherwise
 dropouts = 0                       # parties that may be lost without losing the noise; each makes it a little larger
 # noise = "skellam"                # what parties draw their shares from: "gaussian" (the least noise), "skellam",
                                    # "discrete-gaussian"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from aggregation.errors import ConclaveError
 from party.config import check_config
 from party.database import FILE
+from party.memory import keep_private
 from protos.certificates import key_pem, make_request, new_keys
 from protos.settings import SettingsError
 
@@ -45,6 +46,7 @@ class PartyActor:
     """One party. It takes no processor from Ray: it mostly waits, and its training is a process of its own."""
 
     def __init__(self) -> None:
+        keep_private()
         self._node: Node | None = None
         self._keys = new_keys()
 

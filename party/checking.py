@@ -176,9 +176,23 @@ def _clock(path: Path) -> Iterator[Line]:
 
 
 def _peers(config: PartyConfig) -> Line:
-    if not config.peers:
-        return ok("peers", "none pinned: under the secure sum every other party would count as a colluder")
-    return ok("peers", f"pinned: {', '.join(sorted(config.peers))}")
+    """Who is known, and whether that is company enough for any plan."""
+    policy, pinned = config.policy, sorted(set(config.peers) - {config.name})
+    if policy.simulation:
+        return ok("peers", f"pinned: {', '.join(pinned)}" if pinned else "none pinned: a simulation")
+    if not pinned:
+        return warning(
+            "peers",
+            "none pinned: every other party may be made up, so a plan that counts on the noise of others is refused. "
+            "Pin their fingerprints in [peers], as their administrators read them out",
+        )
+    if 1 + len(pinned) < policy.minimum_parties:
+        return warning(
+            "peers",
+            f"pinned: {', '.join(pinned)}; with this party that is less than minimum_parties = "
+            f"{policy.minimum_parties}, so every plan is refused. Pin the others, or lower minimum_parties",
+        )
+    return ok("peers", f"pinned: {', '.join(pinned)}")
 
 
 def _ports(config: PartyConfig) -> Iterator[Line]:
@@ -284,6 +298,7 @@ def _policy(config: PartyConfig) -> Line:
         f"epsilon {policy.epsilon:g} and delta {policy.delta:g} for {of_policy(policy)}, for the life of the data",
         f"recipes {', '.join(policy.recipes)}",
         f"minimum_parties {policy.minimum_parties}",
+        f"trust {policy.trust or ('as the plan says' if policy.simulation else 'secure-sum')}",
     ]
     if policy.minimum_noise is not None:
         rules.append(f"noise multipliers from {policy.minimum_noise:g}")

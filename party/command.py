@@ -19,6 +19,7 @@ from rich.table import Table
 
 from aggregation.errors import ConclaveError
 from party.config import PartyConfig, ShardTable, located, read_config
+from party.memory import keep_private
 from protos.command_line import FAILURE, USAGE, run_command
 from protos.logs import json_lines
 from protos.refusal import Refusal
@@ -71,6 +72,7 @@ def serve(
 
     A second signal of either kind ends it at once.
     """
+    keep_private()
     settings = read_config(config)
     if log_json:
         logging.basicConfig(level=logging.INFO, handlers=[json_lines(sys.stderr)])

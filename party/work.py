@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from party.job import MEMORY, STORAGE, Failure, Job, PartFailed, release_of
+from party.memory import keep_private
 from party.storage import is_full
 
 if TYPE_CHECKING:
@@ -292,6 +293,7 @@ def _say(out: TextIO, **what: object) -> None:
 
 def main() -> int:
     """Do the jobs that standard input names, until one ends the process; 0 when its result is on disk."""
+    keep_private()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints goes to the party's log, not among the progress lines
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -41,6 +41,8 @@ certificate = "north.pem"
 key = "north.key"
 authority = "{authority}"
 revoked = "revoked.pem"
+[peers]
+{peers}
 """
 
 
@@ -69,6 +71,7 @@ def site(tmp_path, authority):
             open_account(tmp_path / "north.party", "north", epsilon=10.0, delta=1e-6, simulation=False)
         path = tmp_path / "party.toml"
         wanted = {"port": 0, "top": "", "source": "notes.jsonl", "text": "text", "shard": "", "policy": ""}
+        wanted |= {"peers": f'south = "SHA256:{"0" * 64}"'}
         path.write_text(FILE.format(**wanted | {"authority": fingerprint(authority.certificate)} | changes))
         return path
 
@@ -255,6 +258,27 @@ def test_a_delta_that_shows_a_whole_record_of_so_many_is_a_warning(site):
     assert [line.what for line in only] == ["policy"]
     assert "5e-07" in only[0].said
     assert found(site(policy="declared_size = 900_000"))["policy"].state is State.OK
+
+
+@pytest.mark.parametrize(
+    ("peers", "policy", "said"),
+    [
+        ("", "", "none pinned: every other party may be made up"),
+        ("", 'trust = "trusted-aggregator"', "a plan that counts on the noise of others is refused"),
+        (f'north = "SHA256:{"0" * 64}"', "", "none pinned"),
+        (f'south = "SHA256:{"0" * 64}"', "minimum_parties = 3", "less than minimum_parties = 3, so every plan is"),
+    ],
+)
+def test_company_that_is_too_small_for_any_plan_is_a_warning(site, peers, policy, said):
+    lines = found(site(peers=peers, policy=policy))
+    only = [line for line in lines.values() if line.state is not State.OK]
+    assert [(line.what, line.state, said in line.said) for line in only] == [("peers", State.WARNING, True)]
+
+
+@pytest.mark.parametrize("trust", ["secure-sum", "trusted-aggregator"])
+def test_whom_the_policy_trusts_is_shown(site, trust):
+    assert f"trust {trust}" in found(site(policy=f'trust = "{trust}"'))["policy"].said
+    assert "trust secure-sum" in found(site())["policy"].said
 
 
 def test_plain_text_in_a_simulation_needs_no_certificates(tmp_path):
