@@ -150,13 +150,9 @@ async def test_every_party_is_looked_at_when_one_is_away(home, serve):
     [
         ({"minimum_parties": 5}, "policy minimum_parties = 5, this plan has 2"),
         ({"minimum_noise": 50.0}, "policy minimum_noise = 50; release counts"),
-<<<<<<< HEAD
-        ({"epsilon": 1.0}, "the ledger cannot pay for this plan within this party's cap of epsilon 1"),
-=======
         ({"trust": "secure-sum"}, 'policy trust = "secure-sum"; this plan has the coordinator see each party'),
         ({"recipes": ["pate"]}, "policy recipes = pate; this plan runs dped"),
-        ({"epsilon": 1.0}, "the ledger cannot pay for counts"),
->>>>>>> policy
+        ({"epsilon": 1.0}, "the ledger cannot pay for this plan within this party's cap of epsilon 1"),
     ],
 )
 async def test_a_partys_own_rule_and_its_budget_are_told_beforehand(home, serve, policy, said):
