@@ -22,7 +22,7 @@ from aggregation.mechanism import IntArray
 from learning.adapting import Lora, adapt, flatten, unflatten
 from learning.batching import Tokens, encode
 from learning.classifying import Diverged, Fit, fit, fit_head, predict
-from learning.encoders import classifier, longest
+from learning.encoders import classifier, longest, tokens_of
 from learning.features import features, head_alone
 from learning.labelled import LabelMap, ScoreRange, TextColumns
 from learning.schedules import Schedule
@@ -101,7 +101,7 @@ def answers(
     adapt(start, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt == "lora" else None)
     most = longest(start, text.longest)
     queries = public_rows(Path(text.texts), tokenizer, pairs=columns.second is not None, longest=most)
-    read = _read(job, text, columns, targets, tokenizer, most)
+    read = _read(job, text, columns, targets, tokenizer, most, tokens_of(start))
     labels = read.labels.astype(np.int64, copy=False)
     learner = Learner.of(start, queries, _settings(text))
     numbers = range(text.teachers) if numbers is None else numbers
@@ -191,6 +191,7 @@ def _read(
     targets: LabelMap,
     tokenizer: "PreTrainedTokenizerBase",
     most: int,
+    known: int,
 ) -> LabelledUnits:
     key = bytes.fromhex(text.key)
     with census_of(job) as census:
@@ -200,8 +201,10 @@ def _read(
             targets,
             tokenizer,
             longest=most,
+            known=known,
             by_user=job.by_user,
             cache=Path(job.cache),
+            frank=job.frank,
             census=census,
             slot_of=lambda unit: slot(key, unit, text.teachers),
         )

@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from aggregation.errors import ConclaveError
-from party.config import SIZE_FACT, PolicyTable, ShardTable
+from party.config import PolicyTable, ShardTable
 from protos.conclave.v1 import plan_pb2
 
 UNKNOWN: Final = 255
-"""The percent of work whose length is not known."""
+"""The percent of work of which nobody is told how far it is: reading, above all."""
 
 
 STORAGE: Final = "StorageError"
@@ -168,16 +168,14 @@ class Job:
         return self.record == "pair" and not self.by_user
 
     @property
+    def frank(self) -> bool:
+        """Whether whoever asks may read what is wrong with the shard: in a simulation, whose text is no secret."""
+        return PolicyTable.model_validate(self.policy).simulation
+
+    @property
     def declared_size(self) -> int | None:
         """Records that the shard may be said to have, public; None where the party's file says nothing."""
         return PolicyTable.model_validate(self.policy).declared_size
-
-    def percent(self, done: int) -> int:
-        """Whole percent of the declared size, told only as finely as the policy tells the size itself."""
-        policy = PolicyTable.model_validate(self.policy)
-        if policy.declared_size is None or SIZE_FACT not in policy.tell:
-            return UNKNOWN
-        return min(99, done // 1000 * 1000 * 100 // policy.declared_size)
 
     def to_json(self) -> str:
         """One line."""

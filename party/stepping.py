@@ -2,8 +2,6 @@
 gradients, on the mechanism's grid. What was read for one step serves all that follow.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
@@ -27,18 +25,18 @@ class Kept:
         self._reads = ""
         self._ready: tuple[Ready, PerExample] | None = None
 
-    def of(self, job: Job, progress: Callable[[int], None]) -> tuple[Ready, PerExample]:
+    def of(self, job: Job) -> tuple[Ready, PerExample]:
         """What the job is about, read if the last job was about something else."""
         if self._ready is None or self._reads != job.reads:
             self._ready = None  # not two at a time
             assert job.text is not None
-            made = ready(job, job.text, progress)
+            made = ready(job, job.text)
             self._ready = made, _apart(made)
             self._reads = job.reads
         return self._ready
 
 
-def step(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None], kept: Kept) -> NDArray[np.int32]:
+def step(job: Job, mechanism: GradientMechanism, kept: Kept) -> NDArray[np.int32]:
     """The sum of clipped gradients of a Poisson sample: int32 [1, parameters] modulo 2**32, grid units, no noise.
 
     The sample is drawn from the job's key, which is secret, secure and of this step and attempt alone. Adding or
@@ -47,7 +45,7 @@ def step(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None]
     Raises `ConclaveError` like `party.text_models.ready` and `begin`, `IntegrityError` for a gradient that is none.
     """
     assert job.text is not None
-    found, gradients = kept.of(job, progress)
+    found, gradients = kept.of(job)
     begin(job.text, found.trained, gradients.count, mechanism)
     stream = NoiseStream.from_key(bytes.fromhex(job.text.key)).child("batch")
     taken = mechanism.batch(len(found.units), stream)

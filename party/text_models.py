@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from aggregation.gradients import GradientMechanism
 from learning.adapting import Lora, adapt, unflatten
 from learning.batching import Tokens, encode, encode_documents, losses
-from learning.encoders import classifier, language_model, longest
+from learning.encoders import classifier, language_model, longest, tokens_of
 from learning.feature_units import FeatureUnits, head_losses
 from learning.features import features, head_alone
 from learning.labelled import LabelMap, ScoreRange
@@ -24,9 +23,9 @@ from learning.private_training import Losses, MicroBatch, Units
 from learning.text_units import TextUnits, probe_of
 from party.ensembles import public_rows
 from party.errors import TrainingError
-from party.job import UNKNOWN, Job, TextWork
+from party.job import Job, TextWork
 from party.labelling import columns_of, targets_of
-from party.reading import labelled_units, tell_if_few
+from party.reading import Members, labelled_units, tell_if_few
 from party.runs import private_folder
 from party.text_reading import census_of, plain_units
 from protos.conclave.v1 import plan_pb2
@@ -37,10 +36,8 @@ if TYPE_CHECKING:
 DOMAINS: Final = LabelMap(("private", "public"))
 """Classes of a domain classifier, in order."""
 
-_AT_ONCE: Final = 2048
-"""Texts that the encoder sees between two words of progress."""
-
 Progress = Callable[[int], None]
+"""Is given whole percents, of public numbers alone: what was read of a shard is told to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,26 +78,25 @@ def put_together(text: TextWork) -> None:
             os.link(path, place)
 
 
-def ready(job: Job, text: TextWork, progress: Progress) -> Ready:
+def ready(job: Job, text: TextWork) -> Ready:
     """Load the model, read this party's units, and see the encoder through them where the last layer alone is trained.
 
-    The job's census is on disk when this returns. Memory: the model, the shard's tokens and, where they take their
-    place, the vectors of all examples, 4 bytes a number.
+    There may be no unit, or none with an example. The job's census is on disk when this returns. Memory: the model, the
+    shard's tokens and, where they take their place, the vectors of all examples, 4 bytes a number.
     Raises `ConclaveError`: `ModelError` for a model that cannot be had or adapted, what `party.reading` raises for the
     shard, `TrainingError` for public texts that are none.
     """
     model, tokenizer, classes = _model(job, text)
     adapt(model, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt == "lora" else None)
     head = None if text.objective == "language" else head_alone(model)
-    read = _read(job, text, model, tokenizer, progress if head is None else within(progress, 0, 50))
+    read = _read(job, text, model, tokenizer)
     if (declared := job.declared_size) is not None:
         tell_if_few(read.own, needed=declared, why="[policy] declared_size")
     if head is None:
         units = TextUnits(model.config, read.rows, read.labels, members=read.members)
         return Ready(model, tokenizer, model, units, losses, probe_of(model.config, classes))
     assert read.labels is not None
-    vectors = _vectors(model, read.rows, job, within(progress, 50, 100))
-    seen = FeatureUnits(vectors, read.labels, members=read.members)
+    seen = FeatureUnits(features(model, read.rows), read.labels, members=read.members)
     return Ready(model, tokenizer, head, seen, head_losses, None)
 
 
@@ -127,7 +123,7 @@ def begin(text: TextWork, trained: nn.Module, count: int, mechanism: GradientMec
 
 def within(progress: Progress, low: int, high: int) -> Progress:
     """The progress of a part of the work, from percent `low` of the whole to `high`."""
-    return lambda percent: progress(percent if percent == UNKNOWN else low + percent * (high - low) // 100)
+    return lambda percent: progress(low + percent * (high - low) // 100)
 
 
 def _model(job: Job, text: TextWork) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase, int | None]":
@@ -146,13 +142,8 @@ def _read(
     text: TextWork,
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase",
-    progress: Progress,
 ) -> _Read:
-    most = longest(model, text.longest)
-
-    def done(units: int) -> None:
-        progress(job.percent(units))
-
+    most, known = longest(model, text.longest), tokens_of(model)
     if text.objective == "labels":
         labelled, shard = _labelled(text), job.shard_table
         with census_of(job) as census:
@@ -162,31 +153,24 @@ def _read(
                 targets_of(labelled, shard),
                 tokenizer,
                 longest=most,
+                known=known,
                 by_user=job.by_user,
                 cache=Path(job.cache),
+                frank=job.frank,
                 census=census,
-                done=done,
             )
         return _Read(found.rows, torch.from_numpy(found.labels), found.members, len(found))
     spoken = encode_documents if text.objective == "language" else encode
-    plain = plain_units(job, partial(spoken, tokenizer, longest=most), longest=most, done=done)
+    plain = plain_units(job, partial(spoken, tokenizer, longest=most, known=known), longest=most)
     if text.objective == "language":
         return _Read(plain.rows, None, plain.members, len(plain))
     public = public_rows(Path(text.texts), tokenizer, pairs=False, longest=most)
     labels = torch.zeros(len(plain.rows) + len(public), dtype=torch.int64)
     labels[len(plain.rows) :] = 1
-    members: list[Sequence[int]] | None = None
+    members = None
     if plain.members is not None:
-        members = [*plain.members, *([place] for place in range(len(plain.rows), len(labels)))]
+        members = Members(np.append(plain.members.stops, np.arange(len(plain.rows), len(labels)) + 1))
     return _Read([*plain.rows, *public], labels, members, len(plain))
-
-
-def _vectors(model: "PreTrainedModel", rows: Sequence[Tokens], job: Job, progress: Progress) -> NDArray[np.float32]:
-    found = []
-    for start in range(0, len(rows), _AT_ONCE):
-        found.append(features(model, rows[start : start + _AT_ONCE]))
-        progress(job.percent(start))
-    return np.concatenate(found)
 
 
 def _labelled(text: TextWork) -> plan_pb2.LabelledText:

@@ -12,7 +12,7 @@ from learning.adapting import flatten, trainable
 from learning.private_training import Optimisation, train_private
 from learning.schedules import Schedule
 from party.job import Job, TextWork
-from party.text_models import Ready, begin, ready, within
+from party.text_models import Ready, begin, ready
 
 
 def train(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None]) -> NDArray[np.int32]:
@@ -22,7 +22,7 @@ def train(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None
 
 
 def learn(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None]) -> Ready:
-    """Train from the parameters that were provided.
+    """Train from the parameters that were provided. progress: is given the percent of the plan's steps.
 
     Every unit's part is clipped, and every step noised from the job's key, which belongs to this training alone: the
     price under add-or-remove of one unit is `mechanism.event()`. It goes on from the checkpoint beside the result where
@@ -30,7 +30,7 @@ def learn(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None
     Raises `ConclaveError` like `party.text_models.ready`, `begin` and `train_private`.
     """
     assert job.text is not None
-    found = ready(job, job.text, within(progress, 0, 10))
+    found = ready(job, job.text)
     begin(job.text, found.trained, sum(each.numel() for each in trainable(found.trained).values()), mechanism)
     train_private(
         found.trained,
@@ -41,7 +41,7 @@ def learn(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None
         stream=NoiseStream.from_key(bytes.fromhex(job.text.key)),
         probe=found.probe,
         checkpoint=Path(job.result).with_suffix(".checkpoint"),
-        on_step=lambda done: progress(min(99, 10 + int(90 * done))),
+        on_step=lambda done: progress(min(99, int(100 * done))),
     )
     return found
 

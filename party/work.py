@@ -83,9 +83,9 @@ def _counted(job: Job, progress: Callable[[int], None]) -> Sum:
 
     mechanism = answering(release_of(job.release))
     if isinstance(mechanism, CountsMechanism):
-        return cooccurrence(job, mechanism, progress)
+        return cooccurrence(job, mechanism)
     if isinstance(mechanism, VectorMechanism):
-        return moments(job, mechanism, progress)
+        return moments(job, mechanism)
     from party.teaching import teach
 
     return teach(job, mechanism, progress)
@@ -124,7 +124,7 @@ def _learned_by_kind(job: Job, progress: Callable[[int], None], kept: "Kept | No
     if job.text.kind == "step":
         from party.stepping import Kept, step
 
-        return step(job, mechanism, progress, kept or Kept())
+        return step(job, mechanism, kept or Kept())
     from party.text_training import train
 
     return train(job, mechanism, progress)
