@@ -353,23 +353,15 @@ def _lenient_csv(path: Path, delimiter: str) -> Iterator[list[str] | str]:
     """
     feed = _Feed(_bounded_lines(path))
     reader = csv.reader(feed, delimiter=delimiter, strict=True)
-    wide = 0
     while True:
         feed.taken.clear()
         try:
-            row = next(reader)
+            yield next(reader)
         except StopIteration:
             return
         except csv.Error:
             feed.back()
             yield "not a CSV row"
-            continue
-        wide = wide or len(row)  # of the header
-        if len(feed.taken) > 1 and len(row) != wide:
-            feed.back()
-            yield "with another number of columns"
-        else:
-            yield row
 
 
 class _Feed(Iterator[str]):
@@ -438,6 +430,8 @@ def _json(path: Path, name: str, lenient: bool) -> _Table:
     except (ValueError, RecursionError) as error:
         if not lenient:
             raise DataError(f"{path} is not JSON: {error}.") from error
+        if more is not None and _value(more) != "not JSON":  # in an array a comma follows it, or the array's end
+            return _json_lines(path, name, lenient)
         return _objects(str(path), map(_value, _elements(content)), lenient)
     return _objects(str(path), ("not an object" if isinstance(value, str) else value for value in values), lenient)
 

@@ -17,7 +17,6 @@ from aggregation.accounting import LifetimeFilter
 from party import census
 from party.accounts import Opened, charges, every, joined_runs, note
 from party.database import COUNTING_UNITS, version_of
-from party.errors import PartyError
 from protos.refusal import Reason, Refusal
 
 
@@ -135,8 +134,8 @@ def budget_of(sql: sqlite3.Connection, group: Group) -> Budget:
 def record_units(sql: sqlite3.Connection, own: Opened, counted: Path) -> tuple[str, ...]:
     """Take a census into the ledger, inside a transaction; the lineages that turn out to share records with `own`.
 
-    Those that were known to are not named again. A training may have read no record at all. Memory: one chunk of `party.census`. Raises `PartyError` for a census
-    that is not whole.
+    Those that were known to are not named again. A training may have read no record at all. Memory: one chunk of
+    `party.census`. Raises `PartyError` for a census that is not whole.
     """
     for chunk in census.chunks(counted):
         sql.executemany(
