@@ -61,8 +61,10 @@ class ClearShards:
                 targets_of(wanted.text, shard),
                 wanted.tokenizer,
                 longest=wanted.longest,
+                known=len(wanted.tokenizer),
                 by_user=self._request.by_user,
                 cache=self._folder / "cache",
+                frank=True,
             )
             for shard in shards
         )
@@ -121,7 +123,7 @@ class ClearShards:
 
     def _counts(self, config: PartyConfig) -> sparse.csr_array:
         job = self._job(config)
-        chunks = [counted for _, counted in counted_units(job, vocabulary_of(job), lambda _: None)]
+        chunks = [counted for _, counted in counted_units(job, vocabulary_of(job))]
         return sparse.csr_array(sparse.vstack(chunks, format="csr"))
 
     def _answers(self, config: PartyConfig, reference: Path, wanted: TeachersWanted) -> TeacherSignal:

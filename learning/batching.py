@@ -6,7 +6,7 @@ right.
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -25,6 +25,7 @@ CHARACTERS: Final = 100
 """Characters of a text that are looked at for every token the model takes: BERT cuts words longer than that too."""
 
 _AT_ONCE: Final = 512
+_PANIC: Final = "PanicException"
 _IGNORED: Final = -100
 _FROM_PADDING: Final = frozenset(
     {
@@ -44,6 +45,10 @@ class Tokens:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+NOTHING: Final = Tokens(np.empty(0, np.int32), 0)
+"""What a private text becomes that cannot be tokenised: it is no example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +101,20 @@ def encode(
     second: Sequence[str] | None = None,
     *,
     longest: int,
+    known: int | None = None,
 ) -> Encoded:
     """Tokenise single texts, or pairs, for a classifier, with the tokens its tokenizer puts around them.
 
     longest: tokens in an example at most, `Form.longest` or fewer. Of a text, `CHARACTERS` times as many characters are
-    looked at. A text of which anything was left out is counted as truncated.
+    looked at. A text of which anything was left out is counted as truncated. known: for private text, how many tokens
+    the model has: a text that the tokenizer fails on, or gives another token, becomes a row of no token, and no other
+    text becomes anything else for it. None for public text, of which such a failure is raised.
     """
-    rows: list[Tokens] = []
-    truncated = 0
     limit = CHARACTERS * longest
     padding = _padding(tokenizer)
-    for start in range(0, len(first), _AT_ONCE):
-        texts = [[text[:limit] for text in first[start : start + _AT_ONCE]]]
-        if second is not None:
-            texts.append([text[:limit] for text in second[start : start + _AT_ONCE]])
+
+    def some(start: int, stop: int) -> Encoded:
+        texts = [[text[:limit] for text in side[start:stop]] for side in (first, second) if side is not None]
         whole = _called(tokenizer, texts, None)
         over = [place for place, tokens in enumerate(whole) if len(tokens) > longest]
         if over:
@@ -118,34 +123,66 @@ def encode(
                 whole[place] = tokens
         shortened = set(over)
         for side in (first, second):
-            for place, text in enumerate(side[start : start + _AT_ONCE] if side is not None else ()):
+            for place, text in enumerate(side[start:stop] if side is not None else ()):
                 if len(text) > limit:
                     shortened.add(place)
-        truncated += len(shortened)
-        rows += [tokens if len(tokens) else _alone(padding) for tokens in whole]
-    return Encoded(rows, truncated)
+        return Encoded([tokens if len(tokens) else _alone(padding) for tokens in whole], len(shortened))
+
+    return _encoded(some, len(first), known)
 
 
-def encode_documents(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, longest: int) -> Encoded:
+def encode_documents(
+    tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, longest: int, known: int | None = None
+) -> Encoded:
     """Tokenise documents for a causal language model: the text between the tokenizer's beginning and end, as far as it
     has these.
 
-    A document longer than `longest` tokens loses its rest, its end token included, and is counted as truncated.
+    A document longer than `longest` tokens loses its rest, its end token included, and is counted as truncated. known:
+    as of `encode`.
     """
-    rows: list[Tokens] = []
-    truncated = 0
     limit = CHARACTERS * longest
     before = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
     after = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     padding = _padding(tokenizer)
-    for start in range(0, len(texts), _AT_ONCE):
-        some = texts[start : start + _AT_ONCE]
-        found = tokenizer([text[:limit] for text in some], add_special_tokens=False, verbose=False)["input_ids"]
-        for text, body in zip(some, found, strict=True):
+
+    def some(start: int, stop: int) -> Encoded:
+        rows, truncated = [], 0
+        cut = [text[:limit] for text in texts[start:stop]]
+        found = tokenizer(cut, add_special_tokens=False, verbose=False)["input_ids"]
+        for text, body in zip(texts[start:stop], found, strict=True):
             ids = [*before, *body, *after]
             truncated += len(ids) > longest or len(text) > limit
             rows.append(_tokens(ids[:longest]) if ids else _alone(padding))
+        return Encoded(rows, truncated)
+
+    return _encoded(some, len(texts), known)
+
+
+def _encoded(some: Callable[[int, int], Encoded], count: int, known: int | None) -> Encoded:
+    """All of `count` texts, `_AT_ONCE` at a time, with `some` of which their first and last are given."""
+    rows: list[Tokens] = []
+    truncated = 0
+    for start in range(0, count, _AT_ONCE):
+        stop = min(start + _AT_ONCE, count)
+        found = [some(start, stop)] if known is None else _apart(some, start, stop)
+        for each in found:
+            rows += each.rows
+            truncated += each.truncated
+    if known is not None:
+        rows = [row if len(row) and row.ids.min() >= 0 and row.ids.max() < known else NOTHING for row in rows]
     return Encoded(rows, truncated)
+
+
+def _apart(some: Callable[[int, int], Encoded], start: int, stop: int) -> list[Encoded]:
+    """As `some`, text by text where the tokenizer fails on one of them: a text is tokenised alike in any company."""
+    try:
+        return [some(start, stop)]
+    except BaseException as error:  # a tokenizer written in Rust may panic, which is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
+    if stop - start == 1:
+        return [Encoded([NOTHING], 0)]
+    return [each for place in range(start, stop) for each in _apart(some, place, place + 1)]
 
 
 def _called(tokenizer: "PreTrainedTokenizerBase", texts: list[list[str]], longest: int | None) -> list[Tokens]:

@@ -107,6 +107,11 @@ def longest(model: "PreTrainedModel", wanted: int) -> int:
     return wanted if limit is None else min(wanted, limit)
 
 
+def tokens_of(model: "PreTrainedModel") -> int:
+    """How many tokens the model has a vector for. A tokenizer that gives more would end a pass through the model."""
+    return len(model.get_input_embeddings().get_parameter("weight"))
+
+
 def in_units(model: "PreTrainedModel", scores: ScoreRange) -> None:
     """Have a plain regression say scores in the declared range instead of -1 to 1, in place, once, to publish it."""
     last = last_layer(model)

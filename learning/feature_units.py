@@ -16,8 +16,8 @@ INPUT = "input"
 class FeatureUnits:
     """Units as `learning.text_units.TextUnits` has them, of vectors in place of texts.
 
-    vectors: float32 [examples, width]. labels, members: as of `TextUnits`. examples_at_once: in one micro-batch; a unit
-    that has more goes alone.
+    vectors: float32 [examples, width], perhaps none. labels, members: as of `TextUnits`, and so are units without
+    examples. examples_at_once: in one micro-batch; a unit that has more goes alone.
     """
 
     def __init__(
@@ -36,15 +36,14 @@ class FeatureUnits:
             self._examples = np.ones(len(vectors), np.int64)
         else:
             self._examples = np.array([len(each) for each in members], np.int64)
-        if not self._examples.all():
-            raise ValueError("A unit has no example.")
 
     def __len__(self) -> int:
         return len(self._examples)
 
     def micro_batches(self, taken: NDArray[np.int64]) -> Iterator[MicroBatch]:
-        """Units of like numbers of examples together, those with the most first."""
-        order = taken[np.argsort(-self._examples[taken], kind="stable")]
+        """Units of like numbers of examples together, those with the most first; of those that have any."""
+        filled = taken[self._examples[taken] > 0]
+        order = filled[np.argsort(-self._examples[filled], kind="stable")]
         start = 0
         while start < len(order):
             each = int(self._examples[order[start]])

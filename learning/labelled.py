@@ -1,7 +1,7 @@
 """Labelled text: which columns are text and label, which labels there are, and examples read from rows. No torch.
 
-What a plan declares is public: the columns, the label map, the range of scores. What rows hold is not. An error about a
-row's label therefore has two sentences, one for the party's own log and one for whoever asked from outside.
+What a plan declares is public: the columns, the label map, the range of scores. What rows hold is not. A row of private
+text whose label cannot be used makes no example, and is counted; only of public text is it an error.
 """
 
 import dataclasses
@@ -17,6 +17,8 @@ TextKind = Literal["single", "pair", "regression"]
 
 NO_SECOND: Final = "no second text"
 NO_LABEL: Final = "no label"
+OTHER_LABEL: Final = "a label outside the label map"
+OTHER_SCORE: Final = "no score of the declared range"
 _SHOWN: Final = 80
 
 
@@ -25,15 +27,7 @@ class LabelMapError(ConclaveError):
 
 
 class LabelError(DataError):
-    """A row's label that the plan's map or range does not have.
-
-    The message is for the administrator of the text; `public` says no more than the plan does, and is what a caller
-    from outside may read.
-    """
-
-    def __init__(self, private: str, public: str) -> None:
-        super().__init__(private)
-        self.public = public
+    """A row's label that the plan's map or range does not have. The message quotes it: for the text's owner alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +64,9 @@ class LabelMap:
         try:
             return known.index(value.strip())
         except ValueError:
-            held = _listed(known)
-            advice = f"the label map, which holds {held}. Correct the rows, or the plan's map."
             raise LabelError(
-                f"The label {_short(value)!r} is outside {advice}", f"A label is outside {advice}"
+                f"The label {_short(value)!r} is outside the label map, which holds {_listed(known)}. Correct the "
+                "rows, or the plan's map."
             ) from None
 
 
@@ -105,8 +98,10 @@ class ScoreRange:
         except ValueError:
             score = math.nan
         if not self.low <= score <= self.high:
-            advice = f"is no number from {self.low:g} to {self.high:g}. Correct the rows, or the plan's range."
-            raise LabelError(f"The score {_short(text)!r} {advice}", f"A score {advice}")
+            raise LabelError(
+                f"The score {_short(text)!r} is no number from {self.low:g} to {self.high:g}. Correct the rows, or the "
+                "plan's range."
+            )
         return score
 
     def standard(self, score: float) -> float:
@@ -158,13 +153,19 @@ def source_of(source: Source, columns: TextColumns) -> Source:
 
 
 def examples(
-    documents: Iterable[Document], columns: TextColumns, targets: LabelMap | ScoreRange, left_out: Skipped
+    documents: Iterable[Document],
+    columns: TextColumns,
+    targets: LabelMap | ScoreRange,
+    left_out: Skipped,
+    *,
+    lenient: bool = False,
 ) -> Iterator[Example]:
     """The examples of documents that were read from `source_of`, in their order.
 
     left_out: gets rows without a second text or without a label; it counts and never tells. A document makes one
-    example or none, so whoever has the documents of one unit has the examples of that unit.
-    Raises `LabelError` for a label or score that the plan does not have.
+    example or none, so whoever has the documents of one unit has the examples of that unit. lenient: for private text;
+    a label or score that the plan does not have is left out as well.
+    Raises `LabelError` for such a label or score of public text.
     """
     for document in documents:
         second = None if columns.second is None else document.fields.get(columns.second, "")
@@ -174,8 +175,14 @@ def examples(
         elif not label.strip():
             left_out.reasons[NO_LABEL] += 1
         else:
-            target = targets.index(label) if isinstance(targets, LabelMap) else targets.value(label)
-            yield Example(document.text, second, target)
+            try:
+                target = targets.index(label) if isinstance(targets, LabelMap) else targets.value(label)
+            except LabelError:
+                if not lenient:
+                    raise
+                left_out.reasons[OTHER_LABEL if isinstance(targets, LabelMap) else OTHER_SCORE] += 1
+            else:
+                yield Example(document.text, second, target)
 
 
 def _short(text: str) -> str:

@@ -39,6 +39,11 @@ class SkipGram:
                 f"bias {self.bias.shape}."
             )
 
+    @property
+    def finite(self) -> bool:
+        """Whether all its parameters are numbers: a fit may go to infinity."""
+        return all(bool(np.isfinite(part).all()) for part in (self.inputs, self.outputs, self.bias))
+
     def log_probabilities(self, centres: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.float32]:
         """Natural logarithms of p(context | centre), [centres, V]."""
         logits = self.inputs[centres] @ self.outputs.T + self.bias

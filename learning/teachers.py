@@ -44,7 +44,8 @@ def train_teacher(
     if alignment == "initialisation":
         return _adapt(counts, reference, steps)
     if alignment == "procrustes":
-        return align(fit(counts, dimension=reference.inputs.shape[1], seed=seed, steps=steps), reference)
+        model = fit(counts, dimension=reference.inputs.shape[1], seed=seed, steps=steps)
+        return align(model, reference) if model.finite else model  # there is no rotation of what went to infinity
     raise ConclaveError(f"alignment is {alignment!r}; it must be 'initialisation' or 'procrustes'.")
 
 

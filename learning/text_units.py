@@ -36,8 +36,9 @@ def probe_of(config: "PretrainedConfig", targets: int | None) -> MicroBatch:
 class TextUnits:
     """Units whose gradients are taken together; the loss of a unit is the mean over its examples.
 
-    rows: all examples. labels: one an example, as `learning.batching.losses` takes them, or None. members: for every
-    unit the positions of its examples, of which the first `most_examples` count; None where every example is a unit.
+    rows: all examples, perhaps none. labels: one an example, as `learning.batching.losses` takes them, or None.
+    members: for every unit the positions of its examples, of which the first `most_examples` count; None where every
+    example is a unit. A unit without examples is one like any other, and in no micro-batch: its part in a sum is 0.
     tokens_at_once: padding included, in one micro-batch; a unit that has more goes alone.
     """
 
@@ -56,18 +57,19 @@ class TextUnits:
         self._labels = labels
         given = [[place] for place in range(len(rows))] if members is None else members
         self._members = [list(each)[:most_examples] for each in given]
-        if not all(self._members):
-            raise ValueError("A unit has no example.")
         self._tokens = tokens_at_once
-        self._longest = np.array([max(len(rows[place]) for place in each) for each in self._members], dtype=np.int64)
+        self._longest = np.array(
+            [max((len(rows[place]) for place in each), default=0) for each in self._members], dtype=np.int64
+        )
         self._examples = np.array([len(each) for each in self._members], dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._members)
 
     def micro_batches(self, taken: NDArray[np.int64]) -> Iterator[MicroBatch]:
-        """Units of like numbers of examples and like lengths together, the largest first."""
-        order = sorted(map(int, taken), key=lambda unit: (-self._examples[unit], -self._longest[unit], unit))
+        """Units of like numbers of examples and like lengths together, the largest first; of those that have any."""
+        filled = map(int, taken[self._examples[taken] > 0])
+        order = sorted(filled, key=lambda unit: (-self._examples[unit], -self._longest[unit], unit))
         start = 0
         while start < len(order):
             each = int(self._examples[order[start]])

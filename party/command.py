@@ -267,10 +267,13 @@ def look(shard: ShardTable, cache: Path, vocabulary: bytes | None, words: int) -
     named = columns(source_of(shard), cache)
     frequencies: Counter[str] = Counter()
     records = 0
-    for unit in units(shard, "document", by_user=False, cache=cache, skipped=skipped):
-        records += 1
-        frequencies.update(tokenize(unit.passages[0]))
-    users = sum(1 for _ in units(shard, "document", by_user=True, cache=cache)) if shard.user is not None else None
+    for unit in units(shard, "document", by_user=False, cache=cache, frank=True, skipped=skipped):
+        records += len(unit.passages)
+        for passage in unit.passages:
+            frequencies.update(tokenize(passage))
+    users = None
+    if shard.user is not None:
+        users = sum(1 for _ in units(shard, "document", by_user=True, cache=cache, frank=True))
     known = (
         {word for word, _ in frequencies.most_common(words)}
         if vocabulary is None
@@ -303,7 +306,8 @@ def labels_in(shard: ShardTable, cache: Path) -> dict[str, object] | None:
     kind: Literal["pair", "single"] = "single" if shard.second is None else "pair"
     left_out, found = Skipped(), Counter[str]()
     columns = TextColumns(kind, shard.text, shard.second, shard.label)
-    for unit in units(shard, "document", by_user=False, cache=cache, skipped=left_out, columns=columns):
+    found_units = units(shard, "document", by_user=False, cache=cache, frank=True, skipped=left_out, columns=columns)
+    for unit in found_units:
         for row in unit.rows:
             if shard.second is not None and not row.fields.get(shard.second, "").strip():
                 left_out.reasons["no second text"] += 1

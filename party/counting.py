@@ -19,8 +19,12 @@ from party.job import Job
 from party.provided_words import directions_in, vocabulary_in
 from party.shard import Unit, units
 
+MOST_PAIRS: Final = 1 << 23
+"""Pairs of one unit that are counted: of one that has more, the first words. A pair costs some 32 bytes while it is
+counted, and the window is the plan's."""
+
 _CHUNK_UNITS: Final = 512
-_CHUNK_CHARACTERS: Final = 1 << 19
+_CHUNK_PAIRS: Final = 5 << 19
 
 
 def prepare(
@@ -31,12 +35,12 @@ def prepare(
     """
     vocabulary = vocabulary_of(job)
     if isinstance(mechanism, CountsMechanism):
-        return lambda job, progress: cooccurrence(job, mechanism, progress)
+        return lambda job, progress: cooccurrence(job, mechanism)
     directions_in(Path(job.directions), len(vocabulary))
-    return lambda job, progress: moments(job, mechanism, progress)
+    return lambda job, progress: moments(job, mechanism)
 
 
-def cooccurrence(job: Job, mechanism: CountsMechanism, progress: Callable[[int], None]) -> sparse.csr_array:
+def cooccurrence(job: Job, mechanism: CountsMechanism) -> sparse.csr_array:
     """Count (word, context) pairs of every unit, bound each unit, sum: int64 `[words, words]`.
 
     The mechanism bounds each unit to L2 norm `levels` grid units, so the sum moves by that much at most when one
@@ -46,12 +50,12 @@ def cooccurrence(job: Job, mechanism: CountsMechanism, progress: Callable[[int],
     vocabulary = vocabulary_of(job)
     size = len(vocabulary)
     total = sparse.csr_array((1, size * size), dtype=np.int64)
-    for _, counted in counted_units(job, vocabulary, progress):
+    for _, counted in counted_units(job, vocabulary):
         total = total + mechanism.contribute(counted)
     return total.reshape((size, size)).tocsr()
 
 
-def moments(job: Job, mechanism: VectorMechanism, progress: Callable[[int], None]) -> sparse.csr_array:
+def moments(job: Job, mechanism: VectorMechanism) -> sparse.csr_array:
     """Every unit's frequencies and moments along the public directions, bounded and summed: int64 `[1, columns]`.
 
     Moves by at most `levels` grid units when one unit is added or removed. Memory: one chunk of units, and slices of
@@ -60,22 +64,22 @@ def moments(job: Job, mechanism: VectorMechanism, progress: Callable[[int], None
     vocabulary = vocabulary_of(job)
     directions = directions_in(Path(job.directions), len(vocabulary))
     total = np.zeros(directions.columns, dtype=np.int64)
-    for _, counted in counted_units(job, vocabulary, progress):
+    for _, counted in counted_units(job, vocabulary):
         total += contribute(counted, directions, mechanism)
     return sparse.csr_array(total[None, :])
 
 
-def counted_units(
-    job: Job, vocabulary: Vocabulary, progress: Callable[[int], None]
-) -> Iterator[tuple[list[str], sparse.csr_array]]:
+def counted_units(job: Job, vocabulary: Vocabulary) -> Iterator[tuple[list[str], sparse.csr_array]]:
     """Chunks of units: their ids, and their pair counts [units, words * words].
 
-    Where every pair is a unit, rows are pairs, and the ids are those of the documents they come from, one a row.
+    Where every pair is a unit, rows are pairs, and the ids are those of the documents they come from, one a row. A unit
+    that cannot be read has no pair: a row without a cell, or where pairs are units no row. Of a unit, so many words are
+    counted as make `MOST_PAIRS` pairs. No unit at all gives no chunk.
     The job's census is on disk when the last chunk was taken. Raises like `cooccurrence`.
     """
-    size, done = len(vocabulary), 0
-    for chunk in _chunks(_units(job)):
-        passages = [_encoded(unit, vocabulary) for unit in chunk]
+    size = len(vocabulary)
+    for chunk in _chunks(_units(job), job.window):
+        passages = [_encoded(unit, vocabulary, most=MOST_PAIRS // (2 * job.window)) for unit in chunk]
         if job.pairs:
             counts = [pair_counts(each, size, job.window) for each in passages]
             ids = list(chain.from_iterable([unit.id] * rows.shape[0] for unit, rows in zip(chunk, counts, strict=True)))
@@ -84,8 +88,6 @@ def counted_units(
             ids = [unit.id for unit in chunk]
             counted = unit_counts(passages, size, job.window)
         yield ids, sparse.csr_array(counted)
-        done += len(chunk)
-        progress(job.percent(done))
 
 
 def take_census(job: Job) -> None:
@@ -108,22 +110,30 @@ def _units(job: Job) -> Iterator[Unit]:
             noted = opened.enter_context(
                 written(Path(job.census), key, job.shard_table, job.record, by_user=job.by_user)
             ).note
-        yield from units(job.shard_table, job.record, by_user=job.by_user, cache=Path(job.cache), noted=noted)
+        yield from units(
+            job.shard_table, job.record, by_user=job.by_user, cache=Path(job.cache), frank=job.frank, noted=noted
+        )
 
 
-def _encoded(unit: Unit, vocabulary: Vocabulary) -> list[Passage]:
-    return [vocabulary.encode(tokenize(passage)) for passage in unit.passages]
+def _encoded(unit: Unit, vocabulary: Vocabulary, *, most: int) -> list[Passage]:
+    """A unit's passages, `most` words of it."""
+    passages = []
+    for passage in unit.passages:
+        words = tokenize(passage)[:most]
+        most -= len(words)
+        passages.append(vocabulary.encode(words))
+    return passages
 
 
-def _chunks(found: Iterator[Unit]) -> Iterator[list[Unit]]:
-    """Units in groups bounded in number and in characters."""
+def _chunks(found: Iterator[Unit], window: int) -> Iterator[list[Unit]]:
+    """Units in groups bounded in number and, as far as their characters tell, in pairs."""
     chunk: list[Unit] = []
-    characters = 0
+    pairs = 0
     for unit in found:
         chunk.append(unit)
-        characters += sum(map(len, unit.passages))
-        if len(chunk) >= _CHUNK_UNITS or characters >= _CHUNK_CHARACTERS:
+        pairs += window * sum(map(len, unit.passages))  # a word and what divides it from the next are two or more
+        if len(chunk) >= _CHUNK_UNITS or pairs >= _CHUNK_PAIRS:
             yield chunk
-            chunk, characters = [], 0
+            chunk, pairs = [], 0
     if chunk:
         yield chunk

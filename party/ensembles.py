@@ -22,14 +22,13 @@ from aggregation.mechanism import IntArray
 from learning.adapting import Lora, adapt, flatten, unflatten
 from learning.batching import Tokens, encode
 from learning.classifying import Diverged, Fit, fit, fit_head, predict
-from learning.encoders import classifier, longest
+from learning.encoders import classifier, longest, tokens_of
 from learning.features import features, head_alone
 from learning.labelled import LabelMap, ScoreRange, TextColumns
 from learning.schedules import Schedule
 from party.errors import TrainingError
 from party.job import Job, TextWork
 from party.labelling import columns_of, targets_of
-from party.provided_settings import tokens_of
 from party.public_texts import public_texts
 from party.reading import LabelledUnits, labelled_units, tell_if_few
 from party.shard import slot
@@ -60,7 +59,7 @@ def prepare(job: Job, mechanism: JointMechanism) -> Callable[[Job, Callable[[int
     public_texts(Path(job.text.texts), pairs=pairs)
     start, tokenizer = _started(job.text, targets)
     most = longest(start, job.text.longest)
-    rows = try_tokenizer(tokenizer, tokens_of(start.config), most, documents=False, pairs=pairs)
+    rows = try_tokenizer(tokenizer, tokens_of(start), most, documents=False, pairs=pairs)
     try_model(start, rows, len(targets.names), head=head_alone(start), apart=False)
     return lambda job, progress: vote(job, mechanism, progress)
 
@@ -116,7 +115,7 @@ def answers(
     start, tokenizer = _started(text, targets)
     most = longest(start, text.longest)
     queries = public_rows(Path(text.texts), tokenizer, pairs=columns.second is not None, longest=most)
-    read = _read(job, text, columns, targets, tokenizer, most)
+    read = _read(job, text, columns, targets, tokenizer, most, tokens_of(start))
     labels = read.labels.astype(np.int64, copy=False)
     learner = Learner.of(start, queries, _settings(text))
     numbers = range(text.teachers) if numbers is None else numbers
@@ -213,6 +212,7 @@ def _read(
     targets: LabelMap,
     tokenizer: "PreTrainedTokenizerBase",
     most: int,
+    known: int,
 ) -> LabelledUnits:
     key = bytes.fromhex(text.key)
     with census_of(job) as census:
@@ -222,8 +222,10 @@ def _read(
             targets,
             tokenizer,
             longest=most,
+            known=known,
             by_user=job.by_user,
             cache=Path(job.cache),
+            frank=job.frank,
             census=census,
             slot_of=lambda unit: slot(key, unit, text.teachers),
         )

@@ -7,11 +7,11 @@ from typing import Any, Final, Literal, NamedTuple, Self
 
 from aggregation.errors import ConclaveError
 from learning.text import NOTHING
-from party.config import SIZE_FACT, PolicyTable, ShardTable
+from party.config import PolicyTable, ShardTable
 from protos.conclave.v1 import plan_pb2
 
 UNKNOWN: Final = 255
-"""The percent of work whose length is not known."""
+"""The percent of work of which nobody is told how far it is: reading, above all."""
 
 
 STORAGE: Final = "StorageError"
@@ -176,7 +176,8 @@ class Job:
     @property
     def without_text(self) -> "Job":
         """The same job on a shard without a unit: what comes of it are zeros, or a training by noise alone."""
-        return replace(self, shard=self.shard | {"source": NOTHING, "part": None, "stream": False}, census="")
+        nobodys = self.shard | {"source": NOTHING, "part": None, "stream": False}
+        return replace(self, shard=nobodys, policy=self.policy | {"simulation": False}, census="")
 
     def paid_with(self, key: str) -> "Job":
         """The job with the noise key of a private training, in hexadecimal, which the ledger gave for its event.
@@ -198,13 +199,6 @@ class Job:
     def declared_size(self) -> int | None:
         """Records that the shard may be said to have, public; None where the party's file says nothing."""
         return PolicyTable.model_validate(self.policy).declared_size
-
-    def percent(self, done: int) -> int:
-        """Whole percent of the declared size, told only as finely as the policy tells the size itself."""
-        policy = PolicyTable.model_validate(self.policy)
-        if policy.declared_size is None or SIZE_FACT not in policy.tell:
-            return UNKNOWN
-        return min(99, done // 1000 * 1000 * 100 // policy.declared_size)
 
     def to_json(self) -> str:
         """One line."""

@@ -17,7 +17,6 @@ from aggregation.accounting import LifetimeFilter
 from party import census
 from party.accounts import Opened, charges, every, is_charged, joined_runs, note
 from party.database import COUNTING_UNITS, version_of
-from party.errors import PartyError
 from protos.refusal import Reason, Refusal
 
 
@@ -167,18 +166,14 @@ def budget_of(sql: sqlite3.Connection, group: Group) -> Budget:
 def record_units(sql: sqlite3.Connection, own: Opened, counted: Path) -> tuple[str, ...]:
     """Take a census into the ledger, inside a transaction; the lineages that turn out to share records with `own`.
 
-    Those that were known to are not named again. Memory: one chunk of `party.census`. Raises `PartyError` for a census
-    that is not whole.
+    Those that were known to are not named again. A training may have read no record at all. Memory: one chunk of
+    `party.census`. Raises `PartyError` for a census that is not whole.
     """
-    found = 0
     for chunk in census.chunks(counted):
-        found += len(chunk)
         sql.executemany(
             "INSERT OR IGNORE INTO units (hash, account, kind) VALUES (?, ?, ?)",
             ((row[:-1], own.number, row[-1]) for row in chunk),
         )
-    if not found:
-        raise PartyError("The census of a training is empty, and no training reads nothing.")
     linked = {row[0] for row in sql.execute("SELECT other FROM links WHERE one = ?", (own.number,))}
     rest = [each for each in every(sql) if each.number != own.number and each.number not in linked]
     if not rest:

@@ -9,7 +9,7 @@ import logging
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.batching import Tokens, encode
-from learning.labelled import Example, LabelError, LabelMap, ScoreRange, TextColumns, examples
+from learning.labelled import Example, LabelMap, ScoreRange, TextColumns, examples
 from learning.text import Document, Skipped
 from party.census import Census
 from party.config import ShardTable
@@ -33,6 +33,7 @@ MOST_EXAMPLES: Final = 32
 """Examples of one user that are used; further ones are left out, so that one user fills no more than that."""
 
 BEYOND: Final = "beyond the first examples of their user"
+NOT_TOKENISED: Final = "that the model's tokenizer fails on"
 
 _CHUNK_EXAMPLES: Final = 512
 _CHUNK_CHARACTERS: Final = 1 << 19
@@ -65,17 +66,40 @@ class TokenRows(Sequence[Tokens]):
 
 
 @dataclass(frozen=True, slots=True)
+class Members(Sequence[range]):
+    """For every unit where its examples are, perhaps none: 8 bytes a unit.
+
+    stops: int64 [units + 1], where each unit's begin and the last's end.
+    """
+
+    stops: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.stops) - 1
+
+    @overload
+    def __getitem__(self, unit: int) -> range: ...
+    @overload
+    def __getitem__(self, unit: slice) -> list[range]: ...
+    def __getitem__(self, unit: int | slice) -> range | list[range]:
+        if isinstance(unit, slice):
+            return [self[each] for each in range(len(self))[unit]]
+        unit = range(len(self))[unit]
+        return range(int(self.stops[unit]), int(self.stops[unit + 1]))
+
+
+@dataclass(frozen=True, slots=True)
 class LabelledUnits:
     """What `learning.text_units.TextUnits` takes: rows, labels [examples], and for every unit where its examples are.
 
     labels: int64 places in the label map, or float32 scores within [-1, 1]. members: None where every example is a unit
-    (records). truncated: examples of which anything was cut. left_out: rows that made no example, by reason. slots:
-    int32 [units], what each unit's id came to, None where nothing was asked of ids.
+    and every unit an example. truncated: examples of which anything was cut. left_out: rows that made no example, by
+    reason. slots: int32 [units], what each unit's id came to, None where nothing was asked of ids.
     """
 
     rows: TokenRows
     labels: NDArray[np.int64] | NDArray[np.float32]
-    members: Sequence[range] | None
+    members: Members | None
     truncated: int
     left_out: Skipped
     slots: NDArray[np.int32] | None = None
@@ -96,58 +120,76 @@ def labelled_units(
     tokenizer: "PreTrainedTokenizerBase",
     *,
     longest: int,
+    known: int,
     by_user: bool,
     cache: Path,
+    frank: bool,
     census: Census | None = None,
-    done: Callable[[int], None] | None = None,
     most_examples: int = MOST_EXAMPLES,
     slot_of: Callable[[str], int] | None = None,
 ) -> LabelledUnits:
     """Read this party's part of its shard for training: a document an example, all examples of a user one unit.
 
     columns, targets: of `party.labelling`. longest: tokens in an example; longer ones are cut by `learning.batching`'s
-    rule. census: is given every document that was read, whether it made an example or not. done: is given the number of
-    units read so far. slot_of: is asked for the slot of every unit that has examples, by its id, which is not kept.
-    What became of a row depends on that row alone, and of a user's on the rows of that user alone; the order of two
-    units is the same whatever others there are.
-    Memory: `TokenRows`, 16 bytes an example and 64 a user, 4 a slot, and one chunk of text.
+    rule. known: how many tokens the model has. frank: as of `party.shard.units`. census: is given every document that
+    was read, whether it made an example or not. slot_of: is asked for the slot of every unit, by its id, which is not
+    kept.
+    A row that cannot be read, has no label of the map or range, or cannot be tokenised is no example, and its unit has
+    those that are left, perhaps none. What became of a row depends on that row alone, and of a user's on the rows of
+    that user alone; the order of two records is the same whatever others there are.
+    Memory: `TokenRows`, 16 bytes an example, 8 a unit, 4 a slot, and one chunk of text.
 
-    Raises `LabelError` for a label that the map or range does not have; `ShardError` like `party.shard.units`, and when
-    no row makes an example or, of a classifier, all are of one class; `learning.text.DataError`.
+    Raises `ShardError` like `party.shard.units` and, where `frank`, when no row makes an example or, of a classifier,
+    all are of one class; `learning.text.DataError`.
     """
     left_out = Skipped()
     found = _examples(
-        shard, columns, targets, left_out, by_user=by_user, cache=cache, census=census, most_examples=most_examples
+        shard,
+        columns,
+        targets,
+        left_out,
+        by_user=by_user,
+        cache=cache,
+        frank=frank,
+        census=census,
+        most_examples=most_examples,
     )
     ids, stops, seconds, begins = array("i"), array("q", [0]), array("i"), array("q", [0])
     labels, slots = array("d"), array("i")
-    read, truncated = 0, 0
+    truncated = 0
     for chunk in _chunks(found):
         together = [example for unit in chunk for example in unit.examples]
         second = None if columns.second is None else [example.second or "" for example in together]
-        encoded = encode(tokenizer, [example.first for example in together], second, longest=longest)
+        encoded = encode(tokenizer, [example.first for example in together], second, longest=longest, known=known)
         truncated += encoded.truncated
-        for row, example in zip(encoded.rows, together, strict=True):
-            ids.frombytes(row.ids.tobytes())
-            stops.append(len(ids))
-            seconds.append(row.second)
-            labels.append(_label(targets, example))
-        if by_user:
-            begins.extend(np.cumsum([len(unit.examples) for unit in chunk]) + begins[-1])
+        made = iter(encoded.rows)
+        for unit in chunk:
+            for example, row in zip(unit.examples, islice(made, len(unit.examples)), strict=True):
+                if not len(row):
+                    left_out.reasons[NOT_TOKENISED] += 1
+                    continue
+                ids.frombytes(row.ids.tobytes())
+                stops.append(len(ids))
+                seconds.append(row.second)
+                labels.append(_label(targets, example))
+            begins.append(len(seconds))
         if slot_of is not None:
             slots.extend(slot_of(unit.id) for unit in chunk)
-        read += len(chunk)
-        if done is not None:
-            done(read)
-    _check(shard, targets, labels, left_out)
+    _check(shard, targets, labels, left_out, frank=frank)
     rows = TokenRows(*(np.frombuffer(each, each.typecode) for each in (ids, stops, seconds)))
-    members = [range(*ends) for ends in pairwise(begins)] if by_user else None
+    members = members_of(begins, together=by_user)
     numbers = np.frombuffer(labels)
     typed = numbers.astype(np.int64) if isinstance(targets, LabelMap) else numbers.astype(np.float32)
     places = None if slot_of is None else np.frombuffer(slots, np.int32)
     whole = LabelledUnits(rows, typed, members, truncated, left_out, places)
     _tell(whole, longest)
     return whole
+
+
+def members_of(begins: "array[int]", *, together: bool) -> Members | None:
+    """What `LabelledUnits.members` is. begins: as `Members.stops`. together: whether a unit may have several."""
+    stops = np.frombuffer(begins, np.int64)
+    return None if not together and bool((np.diff(stops) == 1).all()) else Members(stops)
 
 
 def tell_if_few(units: int, *, needed: int, why: str) -> None:
@@ -174,35 +216,26 @@ def _examples(
     *,
     by_user: bool,
     cache: Path,
+    frank: bool,
     census: Census | None,
     most_examples: int,
 ) -> Iterator[_Unit]:
-    """The units that have examples, with these."""
-
+    """The units with their examples, as far as rows make any."""
     found = units(
         shard,
         "document",
         by_user=by_user,
         cache=cache,
+        frank=frank,
         skipped=left_out,
         noted=noting(census, columns.second),
         columns=columns,
     )
     for unit in found:
-        try:
-            made = list(examples(unit.rows, columns, targets, left_out))
-        except LabelError as error:
-            if shard.labels is None:
-                raise
-            # What this party's file says of its column is not in the plan, and so not for the coordinator.
-            raise LabelError(
-                f"{error} That map is [shard] labels and values of this party's own file.",
-                "A label is outside the map that this party's own file states. Correct the rows, or that map.",
-            ) from None
+        made = list(examples(unit.rows, columns, targets, left_out, lenient=True))
         if len(made) > most_examples:
             left_out.reasons[BEYOND] += len(made) - most_examples
-        if made:
-            yield _Unit(unit.id, made[:most_examples])
+        yield _Unit(unit.id, made[:most_examples])
 
 
 def noting(census: Census | None, second: str | None) -> Callable[[Document], None]:
@@ -227,7 +260,7 @@ def _chunks(found: Iterator[_Unit]) -> Iterator[list[_Unit]]:
     held, characters = 0, 0
     for unit in found:
         chunk.append(unit)
-        held += len(unit.examples)
+        held += max(1, len(unit.examples))
         characters += sum(len(example.first) + len(example.second or "") for example in unit.examples)
         if held >= _CHUNK_EXAMPLES or characters >= _CHUNK_CHARACTERS:
             yield chunk
@@ -240,18 +273,27 @@ def _label(targets: LabelMap | ScoreRange, example: Example) -> float:
     return example.target if isinstance(targets, LabelMap) else targets.standard(example.target)
 
 
-def _check(shard: ShardTable, targets: LabelMap | ScoreRange, labels: Sequence[float], left_out: Skipped) -> None:
-    """Raises `ShardError` for labels from which nothing can be learned: none, or all of one class."""
+def _check(
+    shard: ShardTable, targets: LabelMap | ScoreRange, labels: Sequence[float], left_out: Skipped, *, frank: bool
+) -> None:
+    """Say that from these labels nothing can be learned, none or all of one class: in the party's log, or if `frank`
+    by `ShardError`. That a training fails for it would tell of the last row with another label.
+    """
+    what = None
     if not labels:
-        raise ShardError(
+        what = (
             f'the shard has no example: in source "{shard.source}" every row was left out ({_reasons(left_out)}). Name '
             "the columns that hold texts and labels."
         )
-    if isinstance(targets, LabelMap) and all(label == labels[0] for label in labels):
-        raise ShardError(
+    elif isinstance(targets, LabelMap) and all(label == labels[0] for label in labels):
+        what = (
             f'the shard has one class only: in source "{shard.source}" every label is '
             f"{targets.names[int(labels[0])]!r}. Use a part of the source with two classes or more."
         )
+    if what is not None and frank:
+        raise ShardError(what)
+    if what is not None:
+        log.warning("%s Training goes on.", what)
 
 
 def _tell(read: LabelledUnits, longest: int) -> None:

@@ -1,12 +1,19 @@
 """From a source to the units that are protected: records or users, in one party's part, by hashes of public things.
 
 Whether a unit is here, and in which slot, depends on the unit's own id and on public values alone, so that one unit
-more or less moves no other.
+more or less moves no other. What a unit holds depends on its own records alone. A record that cannot be used makes a
+unit of nothing, in the place where it would be, or of a user none: nobody can say whose it is.
+
+A unit's place among all is told to nobody, and it decides nothing. A step's sample (`GradientMechanism.batch`) asks
+independent secret words, one for every place: one place more or less leaves every other unit taken with the same
+probability, independently, whichever word is its own then. So a sum over the sample is distributed as the sum over the
+others plus, with that probability, the unit's own part, which is 0 for a unit of nothing.
 """
 
 import hashlib
 import hmac
 import json
+import logging
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -20,23 +27,29 @@ from numpy.typing import NDArray
 
 from learning import labelled
 from learning.labelled import TextColumns
-from learning.text import Document, Skipped, Source, read
+from learning.text import Document, Skipped, Source, read, records
 from learning.words import sentences
 from party.config import PartTable, ShardTable
 from party.errors import ShardError
 
+log = logging.getLogger("conclave.party")
+
 Kind = Literal["document", "sentence", "pair"]
 
+MOST_CHARACTERS: Final = 1 << 20
+"""Characters of one unit that are used: a record is cut there, and of a user no further records are taken. What one
+unit costs in memory is bounded so, or one record could end a training."""
+
 _SPILLS: Final = 64
-_NO_USER: Final = "no user"
+_BEYOND: Final = f"beyond the first {MOST_CHARACTERS:,} characters of their user"
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
     """What the guarantee is about: its id and its passages; no word pair reaches across passages.
 
-    rows: where columns, or a second one, were asked for, the documents of the passages, one each in their order; else
-    none.
+    passages: none for a record that cannot be used, whose id is empty then. rows: where columns, or a second one, were
+    asked for, the documents of the passages, one each in their order; else none.
     """
 
     id: str
@@ -50,22 +63,25 @@ def units(
     *,
     by_user: bool,
     cache: Path,
+    frank: bool,
     skipped: Skipped | None = None,
     noted: Callable[[Document], None] | None = None,
     columns: TextColumns | None = None,
     second: str | None = None,
 ) -> Iterator[Unit]:
-    """The units of this party's part of its source, streamed.
+    """The units of this party's part of its source, streamed, each of `MOST_CHARACTERS` at most.
 
     record: a document is one unit; so is each sentence; for "pair" the documents come, and whoever counts takes each of
     their pairs for a unit. by_user: all records of a user are one unit; they are gathered through files below `cache`
-    (mode 0700), so memory holds about a 64th of the shard at a time. noted: is given every document of which anything
-    is in this part, once, before its units come. columns: read these too, leave out rows without a label, and let units
+    (mode 0700), so memory holds about a 64th of the shard at a time. frank: whether whoever asks may know that there is
+    no usable text, as in a simulation or a command of the party's own; otherwise that is a warning in the party's log.
+    skipped: gets the rows that make units of nothing. noted: is given every document of which anything is in this part,
+    once, before its units come. columns: read these too, leave out rows without a label, and let units
     carry their rows; for documents alone. second: in their place, the one column that is read too: units carry their
     rows, whatever that column holds.
 
-    Raises `ShardError` when there is none, or when the settings cannot give such units; `learning.text.DataError` when
-    the source cannot be read.
+    Raises `ShardError` when the settings cannot give such units, or `frank` and there is none with text;
+    `learning.text.DataError` when the source cannot be read, whatever its records are.
     """
     skipped = Skipped() if skipped is None else skipped
     noted = noted or _nothing
@@ -85,7 +101,7 @@ def units(
     source = source_of(shard) if columns is None else labelled.source_of(source_of(shard), columns)
     if second is not None:
         source = replace(source, columns=(*source.columns, second))
-    documents = read(source, cache, skipped)
+    documents = records(source, cache, skipped)
     rows = columns is not None or second is not None
     if by_user:
         found = _by_user(shard, documents, cache, skipped, noted, rows=rows)
@@ -93,10 +109,13 @@ def units(
         found = _by_record(shard, documents, record, noted, rows=rows)
     empty = True
     for unit in found:
-        empty = False
+        empty = empty and not unit.passages
         yield unit
-    if empty:
+    if empty and frank:
+        next(read(source, cache), None)  # it says what is wrong with the whole, if that is it
         raise ShardError(_emptiness(shard, skipped))
+    if empty:
+        log.warning("%s Training goes on, and learns nothing.", _emptiness(shard, skipped))
 
 
 def source_of(shard: ShardTable) -> Source:
@@ -157,13 +176,21 @@ def _here(shard: ShardTable, unit: str, document: Document) -> bool:
 
 
 def _by_record(
-    shard: ShardTable, documents: Iterator[Document], record: Kind, noted: Callable[[Document], None], *, rows: bool
+    shard: ShardTable,
+    documents: Iterator[Document | None],
+    record: Kind,
+    noted: Callable[[Document], None],
+    *,
+    rows: bool,
 ) -> Iterator[Unit]:
     together = shard.user is not None and shard.part is not None and shard.part.by == "hash"
     for document in documents:
-        if record == "sentence":
+        if document is None:
+            if shard.part is None:  # which part it belongs to nobody can say
+                yield Unit("", ())
+        elif record == "sentence":
             new = True
-            for sentence in sentences(document.text):
+            for sentence in sentences(document.text[:MOST_CHARACTERS]):
                 name = hashlib.sha256(sentence.encode()).hexdigest()
                 if _here(shard, _user(shard, document) if together else name, document):
                     if new:
@@ -172,7 +199,14 @@ def _by_record(
                     yield Unit(name, (sentence,))
         elif _here(shard, _user(shard, document) if together else document.id, document):
             noted(document)
-            yield Unit(document.id, (document.text,), (document,) if rows else ())
+            used = _cut(document)
+            yield Unit(used.id, (used.text,), (used,) if rows else ())
+
+
+def _cut(document: Document) -> Document:
+    if len(document.text) <= MOST_CHARACTERS:
+        return document
+    return replace(document, text=document.text[:MOST_CHARACTERS])
 
 
 def _user(shard: ShardTable, document: Document) -> str:
@@ -181,7 +215,7 @@ def _user(shard: ShardTable, document: Document) -> str:
 
 def _by_user(
     shard: ShardTable,
-    documents: Iterator[Document],
+    documents: Iterator[Document | None],
     cache: Path,
     skipped: Skipped,
     noted: Callable[[Document], None],
@@ -194,19 +228,25 @@ def _by_user(
         with ExitStack() as stack:
             files = [stack.enter_context(path.open("w", encoding="utf-8")) for path in spills]
             for document in documents:
-                user = _user(shard, document)
-                if not user:
-                    skipped.reasons[_NO_USER] += 1
-                elif _here(shard, user, document):
+                if document is None:
+                    continue
+                user = document.text if shard.user == shard.text else _user(shard, document)
+                if _here(shard, user, document):
                     noted(document)
                     spill = int(_fraction(0, "spill", user) * _SPILLS)
-                    spilled = [user, document.text, document.id, document.fields] if rows else [user, document.text]
+                    used = _cut(document)
+                    spilled = [user, used.text, used.id, used.fields] if rows else [user, used.text]
                     files[spill].write(json.dumps(spilled) + "\n")
         for path in spills:
             gathered: dict[str, list[str]] = defaultdict(list)
             carried: dict[str, list[Document]] = defaultdict(list)
+            held: dict[str, int] = defaultdict(int)
             with path.open(encoding="utf-8") as lines:
                 for user, text, *rest in map(json.loads, lines):
+                    held[user] += sum(map(len, (text, *(rest[1].values() if rest else ()))))
+                    if held[user] > MOST_CHARACTERS and gathered[user]:
+                        skipped.reasons[_BEYOND] += 1
+                        continue
                     gathered[user].append(text)
                     if rest:
                         carried[user].append(Document(rest[0], text, rest[1]))

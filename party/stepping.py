@@ -35,12 +35,12 @@ class Kept:
             self._reads = job.reads
         return self._loaded
 
-    def units(self, job: Job, progress: Callable[[int], None]) -> Units:
+    def units(self, job: Job) -> Units:
         """The job's units, read if the last job was about others. Raises as `party.text_models.units_of`."""
         found = self.loaded(job)
         if self._units is None:
             assert job.text is not None
-            self._units = units_of(job, job.text, found, progress)
+            self._units = units_of(job, job.text, found)
         return self._units
 
 
@@ -55,10 +55,10 @@ def prepare(
     start = start_of(job.text, mechanism)
     found = kept.loaded(job)
     begin(found.trained, found.gradients.count, start)
-    return lambda job, progress: step(job, mechanism, progress, kept)
+    return lambda job, progress: step(job, mechanism, kept)
 
 
-def step(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None], kept: Kept) -> NDArray[np.int32]:
+def step(job: Job, mechanism: GradientMechanism, kept: Kept) -> NDArray[np.int32]:
     """The sum of clipped gradients of a Poisson sample: int32 [1, parameters] modulo 2**32, grid units, no noise.
 
     The model is at the parameters of the job, as `prepare` leaves it. The sample is drawn from the job's key, which is
@@ -67,7 +67,7 @@ def step(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None]
     Raises `ConclaveError` like `party.text_models.units_of`.
     """
     assert job.text is not None
-    found, units = kept.loaded(job), kept.units(job, progress)
+    found, units = kept.loaded(job), kept.units(job)
     stream = NoiseStream.from_key(bytes.fromhex(job.text.key)).child("batch")
     taken = mechanism.batch(len(units), stream)
     total = clipped_sum(found.gradients, units.micro_batches(taken), found.losses, mechanism)

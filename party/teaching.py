@@ -3,6 +3,7 @@
 A teacher depends on its own units and on public values alone, so one unit more or less changes one teacher.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,8 @@ from party.mechanisms import Answering, answering, mechanism_of
 from party.provided_words import reference_in
 from party.shard import slot
 from party.spreading import gathered
+
+log = logging.getLogger("conclave.party")
 
 _FLOOR = 1e-9
 
@@ -99,7 +102,9 @@ def answers(
 ) -> TeacherSignal:
     """Teachers' answers, unbounded and in clear: they must not leave the party like this. numbers: whose, or all.
 
-    votes int64 [teachers, queries], positions in the classes; states float32 [teachers, queries, layers, width].
+    votes int64 [teachers, queries], positions in the classes; states float32 [teachers, queries, layers, width]. A
+    teacher without a unit answers as the public reference does; so does one whose training goes to infinity, which the
+    party's log says and nobody else: a failure would tell of its units.
     """
     vocabulary = vocabulary_of(job)
     size = len(vocabulary)
@@ -107,14 +112,22 @@ def answers(
     queries = _positions("a query", teaching.queries, size)
     classes = _positions("a class", teaching.classes, size)
     against = _log_frequencies(reference) if teaching.vote == "lift" else None
-    votes, states = [], []
+    votes, states, diverged = [], [], 0
     numbers = range(teaching.teachers) if numbers is None else numbers
-    for count, teacher in enumerate(_teachers(job, teaching, numbers, reference, size), 1):
+    for count, trained in enumerate(_teachers(job, teaching, numbers, reference, size), 1):
+        diverged += not trained.finite
+        teacher = trained if trained.finite else reference
         if wanted.votes:
             votes.append(votes_of(teacher, queries, classes, relative_to=against))
         if wanted.hidden:
             states.append(hidden_states(teacher, queries, teaching.layers))
         progress(min(99, 100 * count // len(numbers)))
+    if diverged:
+        log.warning(
+            "%s of %s teachers went to infinity and answer as the public reference does.",
+            f"{diverged:,}",
+            f"{len(numbers):,}",
+        )
     return TeacherSignal(np.stack(votes) if votes else None, np.stack(states) if states else None)
 
 
@@ -128,7 +141,7 @@ def _teachers(job: Job, teaching: Teaching, numbers: range, reference: SkipGram,
     key = bytes.fromhex(teaching.slot_key)
     private = bool(teaching.training)
     shards: dict[int, list[sparse.csr_array]] = {number: [] for number in numbers}
-    for ids, counted in counted_units(job, vocabulary, lambda _: None):
+    for ids, counted in counted_units(job, vocabulary):
         places = np.array([slot(key, unit, teaching.teachers) for unit in ids])
         for number in numbers:
             own = counted[np.flatnonzero(places == number)]

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from aggregation.gradients import GradientMechanism
 from learning.adapting import Lora, adapt, unflatten
 from learning.batching import Tokens, encode, encode_documents, losses
-from learning.encoders import classifier, language_model, longest
+from learning.encoders import classifier, language_model, longest, tokens_of
 from learning.feature_units import FeatureUnits, head_losses
 from learning.features import features, head_alone
 from learning.labelled import LabelMap, ScoreRange
@@ -23,10 +22,9 @@ from learning.private_training import Losses, MicroBatch, Units
 from learning.text_units import TextUnits, probe_of
 from party.ensembles import public_rows
 from party.errors import TrainingError
-from party.job import UNKNOWN, Job, TextWork
+from party.job import Job, TextWork
 from party.labelling import columns_of, targets_of
-from party.provided_settings import tokens_of
-from party.reading import labelled_units, tell_if_few
+from party.reading import Members, labelled_units, tell_if_few
 from party.text_reading import census_of, plain_units
 from party.trials import try_model, try_tokenizer
 from protos.conclave.v1 import plan_pb2
@@ -37,10 +35,8 @@ if TYPE_CHECKING:
 DOMAINS: Final = LabelMap(("private", "public"))
 """Classes of a domain classifier, in order."""
 
-_AT_ONCE: Final = 2048
-"""Texts that the encoder sees between two words of progress."""
-
 Progress = Callable[[int], None]
+"""Is given whole percents, of public numbers alone: what was read of a shard is told to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +82,7 @@ def loaded(job: Job, text: TextWork) -> Loaded:
     head = None if text.objective == "language" else head_alone(model)
     most = longest(model, text.longest)
     pairs = text.objective == "labels" and columns_of(_labelled(text), job.shard_table).second is not None
-    rows = try_tokenizer(tokenizer, tokens_of(model.config), most, documents=text.objective == "language", pairs=pairs)
+    rows = try_tokenizer(tokenizer, tokens_of(model), most, documents=text.objective == "language", pairs=pairs)
     try_model(model, rows, classes, head=head)
     public: Sequence[Tokens] = ()
     if text.objective == "domain":
@@ -99,21 +95,20 @@ def loaded(job: Job, text: TextWork) -> Loaded:
     return Loaded(model, tokenizer, model, losses, gradients, public)
 
 
-def units_of(job: Job, text: TextWork, found: Loaded, progress: Progress) -> Units:
+def units_of(job: Job, text: TextWork, found: Loaded) -> Units:
     """This party's units as the model takes them, seen through the encoder where the last layer alone is trained.
 
-    The job's census is on disk when this returns. Memory: the shard's tokens and, where they take their place, the
-    vectors of all examples, 4 bytes a number. Raises what `party.reading` raises for the shard.
+    There may be no unit, or none with an example. The job's census is on disk when this returns. Memory: the shard's
+    tokens and, where they take their place, the vectors of all examples, 4 bytes a number. Raises what `party.reading`
+    raises for the shard.
     """
-    model = found.model
-    read = _read(job, text, found, within(progress, 0, 50) if found.head_alone else progress)
+    model, read = found.model, _read(job, text, found)
     if (declared := job.declared_size) is not None:
         tell_if_few(read.own, needed=declared, why="[policy] declared_size")
     if not found.head_alone:
         return TextUnits(model.config, read.rows, read.labels, members=read.members)
     assert read.labels is not None
-    vectors = _vectors(model, read.rows, job, within(progress, 50, 100))
-    return FeatureUnits(vectors, read.labels, members=read.members)
+    return FeatureUnits(features(model, read.rows), read.labels, members=read.members)
 
 
 def _try(gradients: PerExample, probe: MicroBatch) -> None:
@@ -157,7 +152,7 @@ def begin(trained: nn.Module, count: int, start: Tensor) -> None:
 
 def within(progress: Progress, low: int, high: int) -> Progress:
     """The progress of a part of the work, from percent `low` of the whole to `high`."""
-    return lambda percent: progress(percent if percent == UNKNOWN else low + percent * (high - low) // 100)
+    return lambda percent: progress(low + percent * (high - low) // 100)
 
 
 def _model(job: Job, text: TextWork) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase, int | None]":
@@ -171,12 +166,8 @@ def _model(job: Job, text: TextWork) -> "tuple[PreTrainedModel, PreTrainedTokeni
     return *classifier(text.folder, targets, seed=text.seed), classes
 
 
-def _read(job: Job, text: TextWork, found: Loaded, progress: Progress) -> _Read:
-    tokenizer, most = found.tokenizer, longest(found.model, text.longest)
-
-    def done(units: int) -> None:
-        progress(job.percent(units))
-
+def _read(job: Job, text: TextWork, found: Loaded) -> _Read:
+    tokenizer, most, known = found.tokenizer, longest(found.model, text.longest), tokens_of(found.model)
     if text.objective == "labels":
         labelled, shard = _labelled(text), job.shard_table
         with census_of(job) as census:
@@ -186,31 +177,24 @@ def _read(job: Job, text: TextWork, found: Loaded, progress: Progress) -> _Read:
                 targets_of(labelled, shard),
                 tokenizer,
                 longest=most,
+                known=known,
                 by_user=job.by_user,
                 cache=Path(job.cache),
+                frank=job.frank,
                 census=census,
-                done=done,
             )
         return _Read(read.rows, torch.from_numpy(read.labels), read.members, len(read))
     spoken = encode_documents if text.objective == "language" else encode
-    plain = plain_units(job, partial(spoken, tokenizer, longest=most), longest=most, done=done)
+    plain = plain_units(job, partial(spoken, tokenizer, longest=most, known=known), longest=most)
     if text.objective == "language":
         return _Read(plain.rows, None, plain.members, len(plain))
     public = found.public
     labels = torch.zeros(len(plain.rows) + len(public), dtype=torch.int64)
     labels[len(plain.rows) :] = 1
-    members: list[Sequence[int]] | None = None
+    members = None
     if plain.members is not None:
-        members = [*plain.members, *([place] for place in range(len(plain.rows), len(labels)))]
+        members = Members(np.append(plain.members.stops, np.arange(len(plain.rows), len(labels)) + 1))
     return _Read([*plain.rows, *public], labels, members, len(plain))
-
-
-def _vectors(model: "PreTrainedModel", rows: Sequence[Tokens], job: Job, progress: Progress) -> NDArray[np.float32]:
-    found = []
-    for start in range(0, len(rows), _AT_ONCE):
-        found.append(features(model, rows[start : start + _AT_ONCE]))
-        progress(job.percent(start))
-    return np.concatenate(found)
 
 
 def _labelled(text: TextWork) -> plan_pb2.LabelledText:

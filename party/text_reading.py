@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +19,7 @@ from learning.text import Skipped
 from party.census import Census, written
 from party.job import Job
 from party.labelling import columns_of
-from party.reading import BEYOND, MOST_EXAMPLES, TokenRows, noting
+from party.reading import BEYOND, MOST_EXAMPLES, NOT_TOKENISED, Members, TokenRows, members_of, noting
 from party.shard import Unit, units
 from protos.conclave.v1 import plan_pb2
 
@@ -31,13 +31,14 @@ _CHUNK_CHARACTERS: Final = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class PlainUnits:
-    """Tokenised texts and, for every unit, where its own are; members: None where every text is a unit.
+    """Tokenised texts and, for every unit, where its own are; members: None where every text is a unit and every unit a
+    text.
 
     Of records of two texts a unit has two examples, so that one release pays for both.
     """
 
     rows: TokenRows
-    members: Sequence[range] | None
+    members: Members | None
 
     def __len__(self) -> int:
         return len(self.rows) if self.members is None else len(self.members)
@@ -68,6 +69,7 @@ def take_census(job: Job) -> None:
             job.record,
             by_user=job.by_user,
             cache=Path(job.cache),
+            frank=job.frank,
             noted=noting(census, second if columns is None else columns.second),
             columns=columns,
             second=second,
@@ -76,27 +78,26 @@ def take_census(job: Job) -> None:
             pass
 
 
-def plain_units(
-    job: Job, encode: Callable[[Sequence[str]], Encoded], *, longest: int, done: Callable[[int], None]
-) -> PlainUnits:
+def plain_units(job: Job, encode: Callable[[Sequence[str]], Encoded], *, longest: int) -> PlainUnits:
     """Read this party's part of its shard without labels: a text an example, a record or all of a user's one unit.
 
     Where the job names a column of second texts, a record has two examples, each text by itself, or one where it has no
-    second. encode: from texts to tokens, `longest` in an example at most. done: is given the number of units read so
-    far. Of a unit the first `MOST_EXAMPLES` texts count.
+    second. encode: from texts to tokens, `longest` in an example at most, and none of a text that it fails on: that is
+    no example. Of a unit the first `MOST_EXAMPLES` texts count.
     Memory: `TokenRows`, and one chunk of text. Raises `ShardError` like `party.shard.units`, `learning.text.DataError`.
     """
     assert job.text is not None
     second = job.text.second or None
     skipped = Skipped()
     ids, stops, seconds, begins = array("i"), array("q", [0]), array("i"), array("q", [0])
-    read, truncated = 0, 0
+    truncated = 0
     with census_of(job) as census:
         found = units(
             job.shard_table,
             job.record,
             by_user=job.by_user,
             cache=Path(job.cache),
+            frank=job.frank,
             skipped=skipped,
             noted=noting(census, second),
             second=second,
@@ -106,20 +107,22 @@ def plain_units(
             skipped.reasons[BEYOND] += sum(max(0, len(own) - MOST_EXAMPLES) for own in chunk)
             encoded = encode([text for own in texts for text in own])
             truncated += encoded.truncated
-            for row in encoded.rows:
-                ids.frombytes(row.ids.tobytes())
-                stops.append(len(ids))
-                seconds.append(row.second)
-            begins.extend(np.cumsum([len(own) for own in texts]) + begins[-1])
-            read += len(chunk)
-            done(read)
+            made = iter(encoded.rows)
+            for own in texts:
+                for row in islice(made, len(own)):
+                    if not len(row):
+                        skipped.reasons[NOT_TOKENISED] += 1
+                        continue
+                    ids.frombytes(row.ids.tobytes())
+                    stops.append(len(ids))
+                    seconds.append(row.second)
+                begins.append(len(seconds))
     rows = TokenRows(*(np.frombuffer(each, each.typecode) for each in (ids, stops, seconds)))
     if truncated:
         log.warning(
             "%s of %s texts are longer than %s tokens and were cut.", f"{truncated:,}", f"{len(rows):,}", f"{longest:,}"
         )
-    together = job.by_user or second is not None
-    return PlainUnits(rows, [range(*ends) for ends in pairwise(begins)] if together else None)
+    return PlainUnits(rows, members_of(begins, together=job.by_user or second is not None))
 
 
 def _texts(unit: Unit, second: str | None) -> Sequence[str]:
@@ -136,7 +139,7 @@ def _chunks(found: Iterable[Sequence[str]]) -> Iterator[list[Sequence[str]]]:
     held, characters = 0, 0
     for texts in found:
         chunk.append(texts)
-        held += len(texts)
+        held += max(1, len(texts))
         characters += sum(map(len, texts))
         if held >= _CHUNK_EXAMPLES or characters >= _CHUNK_CHARACTERS:
             yield chunk

@@ -11,7 +11,7 @@ from learning.adapting import flatten
 from learning.private_training import Optimisation, train_private
 from learning.schedules import Schedule
 from party.job import Job, TextWork
-from party.text_models import Loaded, begin, loaded, start_of, units_of, within
+from party.text_models import Loaded, begin, loaded, start_of, units_of
 
 
 def prepare(job: Job, mechanism: GradientMechanism) -> Callable[[Job, Callable[[int], None]], NDArray[np.int32]]:
@@ -40,7 +40,7 @@ def started(job: Job, mechanism: GradientMechanism) -> Loaded:
 
 
 def learn(job: Job, mechanism: GradientMechanism, found: Loaded, progress: Callable[[int], None]) -> None:
-    """Train the model that was `started`, in place.
+    """Train the model that was `started`, in place. progress: is given the percent of the plan's steps.
 
     Every unit's part is clipped, and every step noised from the job's key, which belongs to this training alone: the
     price under add-or-remove of one unit is `mechanism.event()`. It goes on from the checkpoint beside the result where
@@ -50,13 +50,13 @@ def learn(job: Job, mechanism: GradientMechanism, found: Loaded, progress: Calla
     assert job.text is not None
     train_private(
         found.trained,
-        units_of(job, job.text, found, within(progress, 0, 10)),
+        units_of(job, job.text, found),
         found.losses,
         mechanism,
         optimisation(job.text),
         stream=NoiseStream.from_key(bytes.fromhex(job.text.key)),
         checkpoint=job.checkpoint,
-        on_step=lambda done: progress(min(99, 10 + int(90 * done))),
+        on_step=lambda done: progress(min(99, int(100 * done))),
     )
 
 

@@ -244,7 +244,7 @@ def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
         parent=0, shard=located(config.shard, folder).model_dump(), policy=config.policy.model_dump(),
         record="document", by_user=False, release="", cache=str(tmp_path / "party"), result="", text=text,
     )  # fmt: skip
-    own = ready(job, text, lambda _: None)
+    own = ready(job, text)
     mechanism = GradientMechanism(1.0, 400, 1.0, 0.5, 1, len(bench.public.start))
     sums = [
         clipped_sum(PerExample(module), units.micro_batches(np.arange(len(units))), losses, mechanism)

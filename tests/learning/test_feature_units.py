@@ -55,6 +55,19 @@ def test_units_are_taken_once_each_in_parts_of_bounded_size(models):
     assert torch.equal(batches[1].weights, torch.tensor([0.5, 0.5, 1.0, 0.0]))
 
 
-def test_a_unit_without_an_example_is_refused():
-    with pytest.raises(ValueError, match="no example"):
-        FeatureUnits(np.zeros((1, 2), np.float32), torch.zeros(1), members=[[0], []])
+@pytest.mark.parametrize("members", [[[], [0, 3, 4], [], [1], [2, 5]], [[], []], []])
+def test_units_without_examples_count_and_add_nothing(models, members):
+    model, rows = models["classes"]
+    used = sum(map(len, members))
+    labels = torch.tensor([0, 1, 2, 0, 1, 2])[:used]
+    head = head_alone(model)
+    texts = TextUnits(model.config, rows[:used], labels, members=members)
+    vectors = FeatureUnits(features(model, rows[:used]), labels, members=members)
+    mechanism = GradientMechanism(0.5, 400, 1.0, 1.0, 1, PerExample(head).count)
+    filled = TextUnits(model.config, rows[:used], labels, members=[each for each in members if each])
+    expected = clipped_sum(PerExample(model), filled.micro_batches(np.arange(len(filled))), losses, mechanism)
+    for units, trained, loss in ((texts, model, losses), (vectors, head, head_losses)):
+        assert len(units) == len(members)
+        total = clipped_sum(PerExample(trained), units.micro_batches(np.arange(len(units))), loss, mechanism)
+        np.testing.assert_allclose(total, expected, atol=1e-5)
+    assert bool(expected.any()) == bool(used)

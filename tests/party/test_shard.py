@@ -20,8 +20,8 @@ def written(folder, rows):
     return str(path)
 
 
-def found(shard, folder, record="document", by_user=False):
-    return list(units(shard, record, by_user=by_user, cache=folder / "cache"))
+def found(shard, folder, record="document", by_user=False, frank=True):
+    return list(units(shard, record, by_user=by_user, cache=folder / "cache", frank=frank))
 
 
 @given(st.binary(min_size=1), st.text(), st.integers(1, 50))
@@ -94,7 +94,7 @@ def test_all_records_of_a_user_are_one_unit(tmp_path):
     rows = [{"text": f"text {n}", "who": f"u{n % 5}"} for n in range(50)] + [{"text": "nobody's", "who": ""}]
     skipped = Skipped()
     shard = ShardTable(source=written(tmp_path, rows), user="who")
-    gathered = list(units(shard, "document", by_user=True, cache=tmp_path / "cache", skipped=skipped))
+    gathered = list(units(shard, "document", by_user=True, cache=tmp_path / "cache", frank=True, skipped=skipped))
     assert sorted(unit.id for unit in gathered) == [f"u{n}" for n in range(5)]
     assert all(len(unit.passages) == 10 for unit in gathered)
     assert skipped.total == 1
@@ -117,7 +117,7 @@ RATED = TextColumns("pair", "text", "reply", "stars")
 def rated(folder, rows, *, by_user=False, record="document", **shard):
     table = ShardTable(source=written(folder, rows), user="who", label="stars", second="reply", **shard)
     skipped = Skipped()
-    found = units(table, record, by_user=by_user, cache=folder / "cache", skipped=skipped, columns=RATED)
+    found = units(table, record, by_user=by_user, cache=folder / "cache", frank=True, skipped=skipped, columns=RATED)
     return list(found), skipped
 
 
@@ -145,7 +145,8 @@ def test_units_carry_no_rows_where_no_columns_are_asked_for(tmp_path, by_user):
 def test_a_row_without_a_label_is_left_out_only_where_labels_are_asked_for(tmp_path):
     rows = [{"text": "t", "reply": "r", "stars": stars, "who": "u"} for stars in ("1", "", None)]
     gathered, skipped = rated(tmp_path, rows)
-    assert (len(gathered), dict(skipped.reasons)) == (1, {"no label": 2})
+    assert [unit.passages for unit in gathered] == [("t",), (), ()]
+    assert dict(skipped.reasons) == {"no label": 2}
     assert len(found(ShardTable(source=written(tmp_path, rows)), tmp_path)) == 3
 
 

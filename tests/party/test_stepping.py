@@ -261,20 +261,52 @@ async def test_a_plan_without_labels_has_no_steps_of_a_classifier(learner, vecto
     assert "the plan declares no labelled text, and step learns from labels" in refusal.sentence
 
 
-@pytest.mark.parametrize("frank", [True, False])
-async def test_a_shard_that_nothing_can_be_learned_of_is_told_as_far_as_the_caller_may_know(
-    learner, vector, films, frank
+ONE_CLASS = [("good film", "yes")] * 3
+NO_EXAMPLE = [("odd film", "purple"), ("", "yes")]
+
+
+@pytest.mark.parametrize(("rows", "why"), [(ONE_CLASS, "one class only"), (NO_EXAMPLE, "the shard has no example")])
+async def test_a_shard_that_nothing_can_be_learned_of_is_told_in_a_simulation_alone(learner, vector, films, rows, why):
+    caller = await learner()
+    films(rows)
+    refusal = await refused(caller.step(0, caller.model, vector))
+    assert refusal.reason == Reason.SHARD
+    assert why in refusal.sentence
+
+
+@pytest.mark.parametrize(
+    ("rows", "warning"),
+    [
+        (None, ""),
+        (ONE_CLASS, "one class only"),
+        (NO_EXAMPLE, "the shard has no example"),
+        ([("good film", "yes"), ("odd film", "purple"), ("bad film", "no")], "1 a label outside the label map"),
+        ([], "Training goes on, and learns nothing"),
+    ],
+)
+async def test_whatever_private_rows_hold_a_step_has_the_same_form_of_answer(
+    learner, vector, films, rows, warning, caplog
 ):
-    caller = await learner(policy={"simulation": frank}, insecure_reproducible_noise=False)
-    for rows, here, outside in [
-        ([("good film", "yes")] * 3, "one class only", "Its own log says why"),
-        ([("good film", "yes"), ("odd film", "purple")], "'purple' is outside the label map", "holds no, yes"),
-    ]:
+    caller = await learner(policy={"simulation": False}, insecure_reproducible_noise=False)
+    if rows is not None:
         films(rows)
-        refusal = await refused(caller.step(0, caller.model, vector))
-        assert refusal.reason == Reason.SHARD
-        assert (here if frank else outside) in refusal.sentence
-        assert frank or "purple" not in refusal.sentence
+    progress = await caller.step(0, caller.model, vector)
+    assert {each.percent for each in progress} <= {255, 100}
+    assert [each.percent for each in progress if each.finished] == [100]
+    (block,) = await caller.answer(caller.batch(0, 0, 1, "steps.0"), columns=HEAD)
+    assert (block.shape, block.dtype) == ((1, HEAD), np.int32)
+    assert warning in caplog.text
+
+
+async def test_a_row_of_another_label_is_an_empty_unit_among_the_others(learner, descent, expected, vector, films):
+    whole, release = films(), descent(sampling_probability=1.0)
+    caller = await learner(release)
+    films([*whole[:2], ("odd film", "purple"), *whole[2:], ("", "no")])
+    await caller.step(0, caller.model, vector)
+    found = await clean(caller, 0, release)
+    films(whole)
+    wanted, _ = expected(vector, 0, release=release)
+    assert np.abs(found - wanted).max() <= 1
 
 
 async def test_fewer_units_than_declared_and_texts_that_were_cut_are_told_in_the_partys_own_log_alone(

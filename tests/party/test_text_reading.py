@@ -71,7 +71,7 @@ def read(tokenizer):
     """`read(job)`: the units of it, each as the texts in it."""
 
     def reads(job):
-        found = plain_units(job, partial(encode, tokenizer, longest=16), longest=16, done=lambda units: None)
+        found = plain_units(job, partial(encode, tokenizer, longest=16, known=len(tokenizer)), longest=16)
         said = [tokenizer.decode(row.ids, skip_special_tokens=True) for row in found.rows]
         return said if found.members is None else [[said[place] for place in unit] for unit in found.members]
 
@@ -100,8 +100,8 @@ def test_of_a_user_no_more_texts_are_used_than_of_any(make, read):
     assert MOST_EXAMPLES < 80
 
 
-def test_a_row_of_an_empty_first_text_is_no_record(make, read):
-    assert read(make([("", "alone"), ("good", "bad")])) == [["good", "bad"]]
+def test_a_row_of_an_empty_first_text_is_a_unit_of_nothing(make, read):
+    assert read(make([("", "alone"), ("good", "bad")])) == [[], ["good", "bad"]]
 
 
 def test_a_second_text_belongs_to_a_document(make, read):
@@ -117,7 +117,7 @@ def test_one_unit_more_moves_the_clipped_sum_by_no_more_than_the_clip(make, adap
     def total(pairs):
         job = make(pairs, adapt=adapt, by_user=by_user, users=len(PAIRS))  # every record has a user of its own
         found = loaded(job, job.text)
-        units = units_of(job, job.text, found, lambda percent: None)
+        units = units_of(job, job.text, found)
         mechanism = GradientMechanism(clip, 400, 1.0, 1.0, 1, found.gradients.count)
         return clipped_sum(found.gradients, units.micro_batches(np.arange(len(units))), found.losses, mechanism)
 
