@@ -98,7 +98,9 @@ def test_only_in_steps_is_noise_that_of_several_parties(terms, config):
 
 
 def test_steps_within_the_budget_are_admitted(terms, config):
-    admit(terms(releases=[stepped(shares=2)], epsilon=5.0), config())
+    labelled = plan_pb2.LabelledText(kind=plan_pb2.TEXT_KIND_SINGLE, labels=["no", "yes"])
+    plan = terms(recipe="dp_sgd", releases=[stepped(shares=2)], epsilon=5.0, labelled=labelled)
+    admit(plan, config(shard={"label": "who"}, policy={"recipes": ["dp_sgd"]}))
 
 
 async def test_a_run_of_many_steps_joins_when_the_account_can_pay_for_all_of_them(tmp_path):
