@@ -55,7 +55,6 @@ NAMES = ("east", "north", "south", "west")
 HOSTILE = "north"
 DROP_AFTER, TRAIN_WITHIN = 2.0, 5.0
 LONGEST_RUN = 30.0
-"""Seconds after which a case counts as held up, whatever came of it."""
 EVIL = (
     "\x1b[2J\x1b]0;owned\x07\u202efdp\n# [free](http://evil.example) <script>alert(1)</script> | `rm -rf` " + "A" * 900
 )
@@ -529,8 +528,11 @@ class Serving:
         await asyncio.gather(*(server.stop(0) for server in self._servers))
 
 
-def whole_run(case: Case, folder: Path) -> dict[str, Any]:
-    """One run in an empty folder: how it ended, who is in the sum, what was told, and what of it is wrong."""
+def whole_run(case: Case, folder: Path, longest: float = LONGEST_RUN) -> dict[str, Any]:
+    """One run in an empty folder: how it ended, who is in the sum, what was told, and what of it is wrong.
+
+    longest: seconds after which it counts as held up.
+    """
     os.environ["CONCLAVE_HOME"] = str(folder / "home")
     write_texts(folder)
     hostile = case.makes()
@@ -555,11 +557,11 @@ def whole_run(case: Case, folder: Path) -> dict[str, Any]:
     found = {"ended": ended, "in_the_sum": in_it, "seconds": round(seconds, 1)}
     named = [line for line in said.splitlines() if HOSTILE in line and (not case.says or re.search(case.says, line))]
     found["told"] = named[0].strip()[:200] if case.says and named else ""
-    found["wrong"] = wrong(case, found, said, folder)
+    found["wrong"] = wrong(case, found, said, folder, longest)
     return found
 
 
-def wrong(case: Case, found: dict[str, Any], said: str, folder: Path) -> list[str]:
+def wrong(case: Case, found: dict[str, Any], said: str, folder: Path, longest: float) -> list[str]:
     """What of a run is not as it must be."""
     odd = []
     if not found["ended"].startswith(case.ends or "well"):
@@ -568,7 +570,7 @@ def wrong(case: Case, found: dict[str, Any], said: str, folder: Path) -> list[st
         odd.append(f"in the sum: {found['in_the_sum']}")
     if case.says and not found["told"]:
         odd.append("the party is not named with what it did")
-    if found["seconds"] > LONGEST_RUN:
+    if found["seconds"] > longest:
         odd.append(f"it took {found['seconds']} s")
     if any(not each.isprintable() for each in said.replace("\n", "")) or any(len(x) > 3000 for x in said.splitlines()):
         odd.append("what was told cannot be shown, or is too long")

@@ -97,8 +97,8 @@ class FederationTable(Settings):
             return given
         raise ValueError(
             'a party that is slow is waited for, or dropped. Use stragglers = "wait", or stragglers = '
-            "{ drop_after = 600 }: at least 2 seconds, for a party that trains gives a sign every second. train_within "
-            "= 7200 beside it bounds one training as a whole."
+            "{ drop_after = 600 }: at least 2 seconds, and more than a training takes for one percent. train_within = "
+            "7200 beside it bounds one training as a whole."
         )
 
     @model_validator(mode="after")

@@ -45,6 +45,9 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 5_000),
 )
 
+MOST_FACTS: Final = 32
+"""Of what a party says of itself, and of the tasks that it knows."""
+
 HEALTH_SECONDS: Final = 5.0
 """How long a node may take to say that it serves."""
 
@@ -465,14 +468,13 @@ class GrpcLink:
 
 
 def _plain(said: party_pb2.DescribeResponse) -> party_pb2.DescribeResponse:
-    """What a party says of itself, without what a terminal or a page of Markdown would take for its own.
-
-    Facts and tasks are nothing that a coordinator goes by, so they are left out.
-    """
+    """What a party says of itself, without what a terminal or a page of Markdown would take for its own."""
     return party_pb2.DescribeResponse(
         name=plain(said.name),
         protocol_version=said.protocol_version,
         software_version=plain(said.software_version),
+        trains=[plain(each) for each in said.trains[:MOST_FACTS]],
+        facts={plain(key): plain(said.facts[key]) for key in sorted(said.facts)[:MOST_FACTS]},
         clock=said.clock if math.isfinite(said.clock) else 0.0,
         identity=said.identity,
     )

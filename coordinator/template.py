@@ -48,7 +48,7 @@ parties = [
 ]
 # deadline_seconds = 60            # of silence, after which a party's node is asked whether it serves
 # retry_seconds = 300              # how long a party may be away, asked again and again; 0 asks once
-# stragglers = { drop_after = 600 }  # gives up who shows no sign of work for so long; else slow ones are waited for
+# stragglers = { drop_after = 600 }  # gives up who gets no further for so long; else slow ones are waited for
 
 """
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+PATIENCE = 600.0
+"""Seconds: a run that is held would go on for ever, and one that is not may share a slow machine."""
 QUICK = (
     "is called by escape codes and Markdown",
     "runs a version of escape codes, 1 MB",
@@ -35,5 +37,5 @@ def parties():
 )
 def test_a_hostile_party_neither_ends_nor_holds_the_run_and_is_named(name, tmp_path, monkeypatch):
     monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
-    found = parties().whole_run(parties().CASES[name], tmp_path)
+    found = parties().whole_run(parties().CASES[name], tmp_path, longest=PATIENCE)
     assert found["wrong"] == [], found

@@ -47,9 +47,10 @@ class Party(PartyServicer):
         self.calls = 0
         self.percents, self.ends = (), None
         self.drips = False
+        self.says = None
 
     async def Describe(self, request, context):  # noqa: N802
-        return party_pb2.DescribeResponse(name="north", protocol_version=PROTOCOL_VERSION)
+        return self.says or party_pb2.DescribeResponse(name="north", protocol_version=PROTOCOL_VERSION)
 
     async def Join(self, request, context):  # noqa: N802
         self.calls += 1
@@ -276,6 +277,20 @@ async def test_what_asking_again_will_not_mend_says_so():
     await link.close()
     await server.stop(0)
     assert outcome == Lost(f"what answers at 127.0.0.1:{port} is not a Conclave party of this protocol", passing=False)
+
+
+async def test_what_a_party_says_of_itself_is_plain_and_short_where_it_comes_in(node):
+    evil = "\x1b[2J\u202e<b>[a](b)\n"
+    facts = {f"{evil}{number}": evil * 100 for number in range(99)}
+    node.party.says = party_pb2.DescribeResponse(
+        name=evil, software_version="1" * 1_000_000, facts=facts, trains=[evil] * 99, clock=float("nan")
+    )
+    async with linked(node) as (link, _):
+        said = (await link.describe(b"n" * 32)).value
+    assert (said.name, said.software_version, said.clock) == ("??2J??b??a??b??", "1" * 60 + "...", 0.0)
+    texts = [*said.facts, *said.facts.values(), *said.trains]
+    assert len(said.facts) == len(said.trains) == 32
+    assert all(each.isprintable() and len(each) <= 63 and not set(each) & set("<>[]()") for each in texts)
 
 
 async def test_nobody_there_is_a_loss_that_may_pass():

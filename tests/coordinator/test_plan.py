@@ -132,7 +132,7 @@ def test_what_is_wrong_is_named_with_what_would_be_right(tmp_path, old, new, say
         (
             "minimum_parties = 2",
             "minimum_parties = 2\nstragglers = { drop_after = 60, train_within = 1 }",
-            "train_within = 7200 beside it",
+            "train_within = 7200 beside it|bounds one training",
         ),
         ('launch = "connect"', 'launch = "ray"', 'belongs to launch = "connect"'),
     ],
