@@ -176,12 +176,12 @@ def _admit_promise(terms: plan_pb2.Terms, config: PartyConfig) -> None:
         raise broken("it does not say what a record is")
     if privacy.unit == plan_pb2.UNIT_USER and config.shard.user is None:
         raise against("shard.user", "this party's shard has no user column, and the plan protects users")
-    admit_trust(terms, config)
     if privacy.insecure_reproducible_noise and not config.policy.simulation:
         raise against(
             "simulation",
             "simulation = false; insecure_reproducible_noise protects nobody and is for a simulation alone",
         )
+    admit_trust(terms, config)
     if privacy.dropouts + privacy.colluders >= len(terms.parties):
         raise broken(f"{privacy.dropouts} dropouts and {privacy.colluders} colluders leave no honest party")
 

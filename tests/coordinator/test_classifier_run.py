@@ -488,7 +488,8 @@ def one_sided(here, opinions, tmp_path):
     rows = [json.loads(line) for line in (opinions / "films.jsonl").read_text().splitlines()]
     own = [json.dumps(row) for row in rows if row["mood"] == "1"]
     (tmp_path / "own.jsonl").write_text("\n".join(own))
-    here.changes["party-3"] = {"shard": {"source": str(tmp_path / "own.jsonl")}, "policy": {"simulation": False}}
+    private = {"simulation": False, "trust": "trusted-aggregator"}
+    here.changes["party-3"] = {"shard": {"source": str(tmp_path / "own.jsonl")}, "policy": private}
     return here
 
 
