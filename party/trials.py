@@ -55,7 +55,7 @@ def try_tokenizer(
     """
     if type(tokenizer).__name__ != "TokenizersBackend":
         raise TrainingError("the tokenizer that was provided would be read as another kind. Provide another model.")
-    texts = list(awkward())
+    texts = [*awkward(), "word " * min(longest, MOST_TRIED)]
     try:
         largest = max(tokenizer.get_vocab().values(), default=0)
         if documents:

@@ -92,6 +92,8 @@ HOSTILE_TOKENIZERS = [
     ({"model": BPE | {"unk_token": "gone"}}, "no unknown token in its vocabulary"),
     ({"model": BPE | {"dropout": 0.5}}, "drops merges at random"),
     ({"model": BPE | {"merges": [["a", "gone"]]}}, "no two tokens of its vocabulary"),
+    ({"model": BPE | {"merges": ["a film"]}}, "to what is not in its vocabulary"),
+    ({"model": BPE | {"merges": ["a film"], "continuing_subword_prefix": "fil##"}}, "to what is not in its vocabulary"),
     ({"model": UNIGRAM | {"unk_id": None}}, "no unknown token in its vocabulary"),
     ({"model": UNIGRAM | {"unk_id": 2}}, "no unknown token in its vocabulary"),
     ({"model": UNIGRAM | {"vocab": [["[UNK]", math.inf]]}}, "no token with a finite score"),
