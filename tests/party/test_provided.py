@@ -187,6 +187,26 @@ def test_known_parts_of_public_tokenizers_come_through_as_they_are():
     assert Tokenizer.from_str(json.dumps(made)).encode("\x00 a").ids
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+        r"|\s+(?!\S)|\s+",
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+        r"|\s+(?!\S)|\s+",
+    ],
+    ids=["GPT-2", "Llama 3", "Qwen 2"],
+)
+def test_regular_expressions_of_public_models_come_through_to_the_letter(pattern):
+    split = {"type": "Split", "invert": False, "pattern": {"Regex": pattern}, "behavior": "Isolated"}
+    made = json.loads(clean_tokenizer(tokenizer(pre_tokenizer=split), 4))
+    assert made["pre_tokenizer"] == split
+    split["pattern"]["Regex"] = pattern + "|Smith"
+    with pytest.raises(TrainingError, match="no known public model does"):
+        clean_tokenizer(tokenizer(pre_tokenizer=split), 4)
+
+
 def test_a_tokenizers_settings_keep_special_tokens_alone():
     clean = clean_tokenizer(tokenizer(), 4)
     given = {
