@@ -464,6 +464,18 @@ def test_a_model_whose_numbers_overflow_fails_at_made_up_text(tiny_bert, how):
         try_model(model, rows, 2, apart=False)
 
 
+def test_memory_that_runs_out_amid_a_trial_is_no_fault_of_the_model(tiny_bert, monkeypatch):
+    model, tokenizer = classifier(str(tiny_bert), LabelMap(("a", "b")), seed=1)
+    rows = try_tokenizer(tokenizer, tokens_of(model.config), 16, documents=False, pairs=False)
+
+    def exhausted(*given):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr("party.trials.losses", exhausted)
+    with pytest.raises(RuntimeError, match="allocate"):
+        try_model(model, rows, 2)
+
+
 def test_a_tokenizer_that_fails_or_counts_too_far_is_told_by_made_up_text(tiny_bert):
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
