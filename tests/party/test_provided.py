@@ -21,7 +21,7 @@ from party.charsmaps import check_charsmap
 from party.errors import TrainingError
 from party.job import TextWork
 from party.provided_models import put_together
-from party.provided_settings import clean_config, clean_pooling, tokens_of
+from party.provided_settings import ARCHITECTURES, clean_config, clean_pooling, tokens_of
 from party.provided_tokenizers import clean_settings, clean_tokenizer
 from party.trials import awkward, try_model, try_tokenizer
 
@@ -275,6 +275,28 @@ def test_of_a_configuration_what_the_architecture_has_is_left_and_nothing_else()
     assert json.loads(clean_pooling(b'{"pooling_mode_mean_tokens": true, "path": "/etc", "pooling_mode_x": "y"}')) == {
         "pooling_mode_mean_tokens": True
     }
+
+
+@pytest.mark.parametrize("kind", sorted(ARCHITECTURES))
+def test_the_settings_of_every_architecture_come_through(kind):
+    from transformers import CONFIG_MAPPING
+
+    def told(config):
+        whole = json.loads(config.to_json_string(use_diff=False))
+        return {key: value for key, value in whole.items() if "drop" not in key}  # there is no dropout here
+
+    usual = CONFIG_MAPPING[kind]()
+    made = json.loads(clean_config(usual.to_json_string(use_diff=False).encode()))
+    assert told(CONFIG_MAPPING[kind].from_dict(made)) == told(usual)
+
+
+def test_what_an_architecture_looks_for_beside_its_own_fields_comes_through():
+    version_3 = {
+        "model_type": "deberta-v2", "position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": True,
+        "pos_att_type": "p2c|c2p", "max_relative_positions": -1, "pooler_hidden_size": 768, "conv_kernel_size": 3,
+        "conv_act": "gelu",
+    }  # fmt: skip
+    assert json.loads(clean_config(json.dumps(version_3).encode())) == version_3
 
 
 def test_rotary_positions_come_through():
