@@ -37,11 +37,13 @@ _POOLING: Final = "1_Pooling/config.json"
 _CODE: Final = ("auto_map", "custom_pipelines", "custom_generate", "trust_remote_code")
 _MORE: Final = frozenset(
     {
-        MARK, "model_type", "rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_pct", "rotary_emb_base",
-        "num_labels",
+        MARK, "model_type", "num_labels", "rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_pct",
+        "rotary_emb_base", "head_dim", "attention_head_size", "embedding_size", "pooler_hidden_size",
+        "position_buckets", "share_att_key", "norm_rel_ebd", "talking_head", "conv_kernel_size", "conv_groups",
+        "conv_act", "summary_activation", "summary_proj_to_labels", "summary_type", "summary_use_proj",
     }
 )  # fmt: skip
-"""Keys that are no field of a class, and that public models have."""
+"""Keys that public models have, and their architecture looks for, though they are no field of its class."""
 _LEFT_OUT: Final = frozenset(
     {
         "add_cross_attention", "architectures", "chunk_size_feed_forward", "deterministic_flash_attn", "dtype",

@@ -192,14 +192,15 @@ def _bpe(given: Any, most: int, *, bytewise: bool) -> Part:
         _unknown(unknown, words)
     elif not fallback and not (bytewise and all(_letter(each) in words for each in _IN_UTF_8)):
         raise wrong(_FILE, "has neither an unknown token nor every byte, so that it fails at some texts")
+    kept = {mark: None if model.get(mark) is None else _short(model[mark]) for mark in marks}
     return {
         "type": "BPE",
         "dropout": None,
         "unk_token": unknown,
-        **{mark: None if model.get(mark) is None else _short(model[mark]) for mark in marks},
+        **kept,
         **_flags(model, flags),
         "vocab": words,
-        "merges": _merges(model.get("merges"), words),
+        "merges": _merges(model.get("merges"), words, kept["continuing_subword_prefix"] or ""),
     }
 
 
@@ -227,7 +228,10 @@ def _words(given: object, most: int) -> dict[str, int]:
     return given
 
 
-def _merges(given: object, words: Mapping[str, int]) -> list[list[str]]:
+def _merges(given: object, words: Mapping[str, int], prefix: str) -> list[list[str]]:
+    """Pairs of tokens with what they make. The library cuts the prefix off the second without looking whether it is
+    there, and reads past its end where it is not.
+    """
     if not isinstance(given, list) or len(given) > MOST_MERGES:
         raise wrong(_FILE, f"has merges that are no list of {MOST_MERGES:,} at most")
     kept = []
@@ -236,6 +240,8 @@ def _merges(given: object, words: Mapping[str, int]) -> list[list[str]]:
         fits = isinstance(pair, list) and len(pair) == 2
         if not fits or not all(isinstance(one, str) and one in words for one in pair):
             raise wrong(_FILE, f"merges {quoted(each)}, which are no two tokens of its vocabulary")
+        if not pair[1].startswith(prefix) or pair[0] + pair[1][len(prefix) :] not in words:
+            raise wrong(_FILE, f"merges {quoted(each)} to what is not in its vocabulary")
         kept.append(pair)
     return kept
 

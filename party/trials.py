@@ -17,6 +17,7 @@ from learning.checkpoints import ModelError
 from learning.features import features
 from learning.per_example import PerExample
 from party.errors import TrainingError
+from party.work import is_exhausted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -55,7 +56,7 @@ def try_tokenizer(
     """
     if type(tokenizer).__name__ != "TokenizersBackend":
         raise TrainingError("the tokenizer that was provided would be read as another kind. Provide another model.")
-    texts = list(awkward())
+    texts = [*awkward(), "word " * min(longest, MOST_TRIED)]
     try:
         largest = max(tokenizer.get_vocab().values(), default=0)
         if documents:
@@ -65,6 +66,8 @@ def try_tokenizer(
             if pairs:
                 rows += encode(tokenizer, texts, texts[::-1], longest=longest).rows
     except Exception as error:  # what the library says of a text can be anything
+        if is_exhausted(error):
+            raise
         raise _failed(error) from error
     except BaseException as error:  # an end of the library's own code, which is no `Exception`
         if type(error).__name__ != "PanicException":
@@ -106,6 +109,8 @@ def try_model(
     except ModelError:
         raise
     except Exception as error:  # what a model does with odd settings can be anything
+        if is_exhausted(error):
+            raise
         raise TrainingError(
             f"the model that was provided fails at made-up text ({type(error).__name__}). Provide another model."
         ) from error

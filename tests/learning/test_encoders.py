@@ -91,6 +91,22 @@ class TestClassifier:
             assert not torch.equal(drawn.classifier.weight[:1], model.classifier.weight[:1])
             assert len(drawn.classifier.weight) == (len(targets.names) if isinstance(targets, LabelMap) else 1)
 
+    def test_a_tokenizer_is_read_as_its_file_has_it_whatever_the_kind_of_model(self, tiny_bert, tmp_path) -> None:
+        from tokenizers import Tokenizer
+        from transformers import Qwen2Config, Qwen2Model
+
+        (tmp_path / "qwen").mkdir()
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copyfile(tiny_bert / name, tmp_path / "qwen" / name)
+        plain = Tokenizer.from_file(str(tiny_bert / "tokenizer.json"))
+        config = Qwen2Config(
+            vocab_size=plain.get_vocab_size(), hidden_size=32, num_hidden_layers=1, num_attention_heads=4,
+            num_key_value_heads=2, intermediate_size=32, bos_token_id=2, eos_token_id=3,
+        )  # fmt: skip
+        Qwen2Model(config).save_pretrained(tmp_path / "qwen")
+        _, tokenizer = classifier(str(tmp_path / "qwen"), SENTIMENT, seed=1)
+        assert [tokenizer(text)["input_ids"] for text in TEXTS] == [plain.encode(text).ids for text in TEXTS]
+
     def test_gpt2_classifies_whatever_the_padding(self, tiny_gpt2) -> None:
         model, tokenizer = classifier(str(tiny_gpt2), SENTIMENT, seed=1)
         assert model.config.pad_token_id == tokenizer.pad_token_id

@@ -21,7 +21,7 @@ from party.charsmaps import check_charsmap
 from party.errors import TrainingError
 from party.job import TextWork
 from party.provided_models import put_together
-from party.provided_settings import clean_config, clean_pooling, tokens_of
+from party.provided_settings import ARCHITECTURES, clean_config, clean_pooling, tokens_of
 from party.provided_tokenizers import clean_settings, clean_tokenizer
 from party.trials import awkward, try_model, try_tokenizer
 
@@ -92,6 +92,8 @@ HOSTILE_TOKENIZERS = [
     ({"model": BPE | {"unk_token": "gone"}}, "no unknown token in its vocabulary"),
     ({"model": BPE | {"dropout": 0.5}}, "drops merges at random"),
     ({"model": BPE | {"merges": [["a", "gone"]]}}, "no two tokens of its vocabulary"),
+    ({"model": BPE | {"merges": ["a film"]}}, "to what is not in its vocabulary"),
+    ({"model": BPE | {"merges": ["a film"], "continuing_subword_prefix": "fil##"}}, "to what is not in its vocabulary"),
     ({"model": UNIGRAM | {"unk_id": None}}, "no unknown token in its vocabulary"),
     ({"model": UNIGRAM | {"unk_id": 2}}, "no unknown token in its vocabulary"),
     ({"model": UNIGRAM | {"vocab": [["[UNK]", math.inf]]}}, "no token with a finite score"),
@@ -185,6 +187,26 @@ def test_known_parts_of_public_tokenizers_come_through_as_they_are():
     assert Tokenizer.from_str(json.dumps(made)).encode("\x00 a").ids
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+        r"|\s+(?!\S)|\s+",
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+        r"|\s+(?!\S)|\s+",
+    ],
+    ids=["GPT-2", "Llama 3", "Qwen 2"],
+)
+def test_regular_expressions_of_public_models_come_through_to_the_letter(pattern):
+    split = {"type": "Split", "invert": False, "pattern": {"Regex": pattern}, "behavior": "Isolated"}
+    made = json.loads(clean_tokenizer(tokenizer(pre_tokenizer=split), 4))
+    assert made["pre_tokenizer"] == split
+    split["pattern"]["Regex"] = pattern + "|Smith"
+    with pytest.raises(TrainingError, match="no known public model does"):
+        clean_tokenizer(tokenizer(pre_tokenizer=split), 4)
+
+
 def test_a_tokenizers_settings_keep_special_tokens_alone():
     clean = clean_tokenizer(tokenizer(), 4)
     given = {
@@ -253,6 +275,28 @@ def test_of_a_configuration_what_the_architecture_has_is_left_and_nothing_else()
     assert json.loads(clean_pooling(b'{"pooling_mode_mean_tokens": true, "path": "/etc", "pooling_mode_x": "y"}')) == {
         "pooling_mode_mean_tokens": True
     }
+
+
+@pytest.mark.parametrize("kind", sorted(ARCHITECTURES))
+def test_the_settings_of_every_architecture_come_through(kind):
+    from transformers import CONFIG_MAPPING
+
+    def told(config):
+        whole = json.loads(config.to_json_string(use_diff=False))
+        return {key: value for key, value in whole.items() if "drop" not in key}  # there is no dropout here
+
+    usual = CONFIG_MAPPING[kind]()
+    made = json.loads(clean_config(usual.to_json_string(use_diff=False).encode()))
+    assert told(CONFIG_MAPPING[kind].from_dict(made)) == told(usual)
+
+
+def test_what_an_architecture_looks_for_beside_its_own_fields_comes_through():
+    version_3 = {
+        "model_type": "deberta-v2", "position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": True,
+        "pos_att_type": "p2c|c2p", "max_relative_positions": -1, "pooler_hidden_size": 768, "conv_kernel_size": 3,
+        "conv_act": "gelu",
+    }  # fmt: skip
+    assert json.loads(clean_config(json.dumps(version_3).encode())) == version_3
 
 
 def test_rotary_positions_come_through():
@@ -440,6 +484,18 @@ def test_a_model_whose_numbers_overflow_fails_at_made_up_text(tiny_bert, how):
         try_model(model, rows, 2, head=head_alone(model))
     with pytest.raises(TrainingError, match="not finite"):
         try_model(model, rows, 2, apart=False)
+
+
+def test_memory_that_runs_out_amid_a_trial_is_no_fault_of_the_model(tiny_bert, monkeypatch):
+    model, tokenizer = classifier(str(tiny_bert), LabelMap(("a", "b")), seed=1)
+    rows = try_tokenizer(tokenizer, tokens_of(model.config), 16, documents=False, pairs=False)
+
+    def exhausted(*given):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr("party.trials.losses", exhausted)
+    with pytest.raises(RuntimeError, match="allocate"):
+        try_model(model, rows, 2)
 
 
 def test_a_tokenizer_that_fails_or_counts_too_far_is_told_by_made_up_text(tiny_bert):
