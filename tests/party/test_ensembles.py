@@ -263,3 +263,15 @@ def test_what_was_read_is_in_the_census(make, tmp_path):
     rows = {content[start : start + 17] for start in range(0, len(content), 17)}
     texts, users = ({row[key] for row in ROWS} for key in ("text", "who"))
     assert len(rows) == len(ROWS) + len(texts) + len(users)
+
+
+@pytest.mark.parametrize("by_user", [False, True])
+@pytest.mark.parametrize("rows", [[], [review(1) | {"label": "purple"}], [{"text": 5}]], ids=["none", "label", "text"])
+def test_without_an_example_every_classifier_votes_as_the_start(make, folder, rows, by_user):
+    votes = said(make(rows, by_user=by_user))
+    np.testing.assert_array_equal(votes, [start_votes(folder)] * TEACHERS)
+
+
+def test_rows_that_cannot_be_used_change_no_vote(make):
+    awful = [review(1) | {"label": "purple", "id": "r-1"}, {"text": ["a"]}, review(2) | {"text": " ", "id": "r-2"}]
+    np.testing.assert_array_equal(said(make([*ROWS[:10], *awful, *ROWS[10:]])), said(make()))

@@ -36,7 +36,7 @@ GOOD = [
     {"text": "door", "label": "yes", "id": "g3", "who": "u2"},
 ]
 COLUMNS, CLASSES = TextColumns("single", "text", None, "label"), LabelMap(("no", "yes"))
-FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["\ud800", "apple", "yes"]),
@@ -225,7 +225,7 @@ def test_counts_of_other_units_and_moments_stay_what_they_are(job, record, by_us
     expected, sums = counted(job(good, record, by_user=by_user)), []
 
     @given(LINES)
-    @settings(FEW, max_examples=15)
+    @settings(FEW, max_examples=10)
     @example(AWFUL[0])
     def holds(awful):
         asked = job(with_one(good, 2, awful), record, by_user=by_user)

@@ -483,9 +483,8 @@ async def test_a_shard_that_cannot_be_read_is_named_in_a_simulation_alone(opened
     assert "latin.txt" in refusal.sentence
     await caller.node.stop()
     private = await opened(shard={"source": "latin.txt"}, folder="private")
-    await private.join()
-    await private.provide()
-    assert (await private.train())[-1].finished  # of nobody's text
+    await private.ready()
+    assert (await private.answer(private.batch(0, 0, 6)))[0].any()  # noise alone
 
 
 @pytest.mark.usefixtures("trains_here")

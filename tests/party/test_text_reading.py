@@ -143,3 +143,14 @@ def test_a_census_has_both_texts_whether_it_is_taken_alone_or_while_training(mak
     assert len(first) == len(PAIRS)
     assert first < both
     assert texts(read, [(other, one) for one, other in PAIRS if other], second="") < both  # known in the other column
+
+
+@pytest.mark.parametrize(("adapt", "by_user"), [("head", False), ("head", True), ("lora", False)])
+def test_without_a_text_of_its_own_a_party_learns_of_public_text_alone(make, adapt, by_user):
+    job = make([("", "alone"), (5, "x")], adapt=adapt, by_user=by_user)
+    found = ready(job, job.text)
+    gradients = PerExample(found.trained)
+    mechanism = GradientMechanism(1.0, 400, 1.0, 1.0, 1, gradients.count)
+    batches = list(found.units.micro_batches(np.arange(len(found.units))))
+    assert sum(batch.units for batch in batches) == len(PUBLIC)
+    assert clipped_sum(gradients, batches, found.losses, mechanism).any()
