@@ -313,7 +313,7 @@ async def test_an_attestation_of_something_else_ends_a_run_that_needs_its_party(
         await parties.close()
 
 
-@pytest.mark.parametrize("when", [0, time.time() + 3 * 86400, 1e300])
+@pytest.mark.parametrize("when", [0, time.time() + 3 * 86400, 1e300], ids=["1970", "in three days", "never"])
 async def test_a_party_that_signs_at_another_time_than_now_does_not_end_the_run_of_the_others(bound, when):
     north, south = Liar("north", attests={"signed_at": when}), Stub("south")
     north.cost = south.cost = to_json(bound.releases[0].event)
