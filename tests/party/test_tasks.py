@@ -146,7 +146,7 @@ async def test_a_training_paid_for_other_parameters_is_refused_and_nothing_reser
     ("kind", "release", "says"),
     [
         ("joint", "counts", "no release"),
-        ("private", "training", "nothing is answered under it"),
+        ("private", "training", "release training of dped is given by no task"),
     ],
 )
 @pytest.mark.usefixtures("trains_here")
@@ -160,9 +160,9 @@ async def test_teachers_answer_for_releases_of_theirs_alone(ready, spent, kind, 
 async def test_each_kind_of_task_has_its_own_releases(opened, terms, releases):
     caller = await opened(plan=terms(releases=[*terms().releases, *releases("joint")], epsilon=30.0))
     await caller.ready_to_teach()
-    assert "counts is not one that teachers can give" in (await refused(caller.teach(release="counts"))).sentence
+    assert "dped is given by cooccurrence, not by teachers" in (await refused(caller.teach(release="counts"))).sentence
     wrong = await refused(caller.train("a", release="answers"))
-    assert "answers is not one that cooccurrence can give" in wrong.sentence
+    assert "answers of dped is given by teachers, not by cooccurrence" in wrong.sentence
 
 
 @pytest.mark.usefixtures("trains_here")
