@@ -1,6 +1,8 @@
 """Private units of text as a model takes them: examples of one unit together, micro-batches of bounded size."""
 
+import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from learning.batching import Tokens, inputs_of
-from learning.private_training import MicroBatch
+from learning.agreement import made_up_rows, rounded
+from learning.batching import Tokens, form_of, inputs_of
+from learning.private_training import MicroBatch, Shape
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -38,7 +41,9 @@ class TextUnits:
 
     rows: all examples. labels: one an example, as `learning.batching.losses` takes them, or None. members: for every
     unit the positions of its examples, of which the first `most_examples` count; None where every example is a unit.
-    tokens_at_once: padding included, in one micro-batch; a unit that has more goes alone.
+    tokens_at_once: padding included, in one micro-batch; a unit that has more goes alone. Its examples are taken for a
+    power of two and its length for a multiple of `learning.agreement.STEP`, or what the model takes, for a unit's
+    gradient may not depend, even in its last bit, on the micro-batch that it is in.
     """
 
     def __init__(
@@ -48,7 +53,7 @@ class TextUnits:
         labels: Tensor | None,
         *,
         members: Sequence[Sequence[int]] | None = None,
-        tokens_at_once: int = 4096,
+        tokens_at_once: int = 1024,
         most_examples: int = 32,
     ):
         self._config = config
@@ -59,8 +64,11 @@ class TextUnits:
         if not all(self._members):
             raise ValueError("A unit has no example.")
         self._tokens = tokens_at_once
-        self._longest = np.array([max(len(rows[place]) for place in each) for each in self._members], dtype=np.int64)
-        self._examples = np.array([len(each) for each in self._members], dtype=np.int64)
+        limit = form_of(config).longest
+        self._longest = np.array(
+            [rounded(max(len(rows[place]) for place in each), limit) for each in self._members], dtype=np.int64
+        )
+        self._examples = np.array([1 << (len(each) - 1).bit_length() for each in self._members], dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._members)
@@ -68,26 +76,29 @@ class TextUnits:
     def micro_batches(self, taken: NDArray[np.int64]) -> Iterator[MicroBatch]:
         """Units of like numbers of examples and like lengths together, the largest first."""
         order = sorted(map(int, taken), key=lambda unit: (-self._examples[unit], -self._longest[unit], unit))
-        start = 0
-        while start < len(order):
-            each = int(self._examples[order[start]])
-            longest = 0
-            stop = start
-            while stop < len(order):
-                longest = max(longest, int(self._longest[order[stop]]))
-                if stop > start and (stop - start + 1) * each * longest > self._tokens:
-                    break
-                stop += 1
-            yield self._batch(order[start:stop], each)
-            start = stop
+        alike = itertools.groupby(order, key=lambda unit: (int(self._examples[unit]), int(self._longest[unit])))
+        for (each, length), units in alike:
+            most = max(1, self._tokens // (each * length))
+            shape = Shape((each, length), most, partial(self._made_up, each, length))
+            while some := list(itertools.islice(units, most)):
+                yield self._batch(some, each, length, shape)
 
-    def _batch(self, units: list[int], each: int) -> MicroBatch:
+    def _batch(self, units: list[int], each: int, length: int, shape: Shape) -> MicroBatch:
         places: list[int] = []
         weights: list[float] = []
         for unit in units:
             own = self._members[unit]
             places += own + [own[0]] * (each - len(own))
             weights += [1 / len(own)] * len(own) + [0.0] * (each - len(own))
-        inputs = inputs_of(self._config, [self._rows[place] for place in places])
+        inputs = inputs_of(self._config, [self._rows[place] for place in places], length)
         labels = None if self._labels is None else self._labels[torch.tensor(places)]
-        return MicroBatch(inputs, labels, torch.tensor(weights), len(units), each)
+        return MicroBatch(inputs, labels, torch.tensor(weights), len(units), each, shape)
+
+    def _made_up(self, each: int, length: int, numbers: Sequence[int]) -> MicroBatch:
+        words = int(getattr(self._config, "vocab_size", 2))
+        rows = [row for number in numbers for row in made_up_rows(words, length, number, each)]
+        labels = None
+        if self._labels is not None:
+            labels = torch.zeros(len(rows), *self._labels.shape[1:], dtype=self._labels.dtype)
+        weights = torch.full((len(rows),), 1 / each)
+        return MicroBatch(inputs_of(self._config, rows, length), labels, weights, len(numbers), each)

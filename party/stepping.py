@@ -11,7 +11,7 @@ from torch import Tensor
 from aggregation.gradients import GradientMechanism
 from aggregation.noise import NoiseStream
 from learning.per_example import PerExample, check_apart
-from learning.private_training import AT_ONCE, clipped_sum
+from learning.private_training import AT_ONCE, clipped_sum, tell_left_out
 from party.job import Job
 from party.text_models import Ready, begin, ready
 from party.work import wrapped
@@ -44,14 +44,15 @@ def step(job: Job, mechanism: GradientMechanism, progress: Callable[[int], None]
     The sample is drawn from the job's key, which is secret, secure and of this step and attempt alone. Adding or
     removing one unit moves the sum as `GradientMechanism` says. An empty sample gives zeros. Memory: beside what is
     `kept`, as of `learning.private_training.clipped_sum`.
-    Raises `ConclaveError` like `party.text_models.ready` and `begin`, `IntegrityError` for a gradient that is none.
+    A unit whose loss or gradient is no finite number counts as an empty one; this process' log says how many did.
+    Raises `ConclaveError` like `party.text_models.ready` and `begin`.
     """
     assert job.text is not None
     found, gradients = kept.of(job, progress)
     begin(job.text, found.trained, gradients.count, mechanism)
     stream = NoiseStream.from_key(bytes.fromhex(job.text.key)).child("batch")
     taken = mechanism.batch(len(found.units), stream)
-    total = clipped_sum(gradients, found.units.micro_batches(taken), found.losses, mechanism)
+    total = clipped_sum(gradients, found.units.micro_batches(taken), found.losses, mechanism, tell_left_out)
     made = np.empty(mechanism.parameters, np.int32)
     for start in range(0, len(total), AT_ONCE):
         made[start : start + AT_ONCE] = wrapped(mechanism.contribute_part(total[start : start + AT_ONCE]))

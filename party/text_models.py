@@ -18,7 +18,7 @@ from learning.adapting import Lora, adapt, unflatten
 from learning.batching import Tokens, encode, encode_documents, losses
 from learning.encoders import classifier, language_model, longest
 from learning.feature_units import FeatureUnits, head_losses
-from learning.features import features, head_alone
+from learning.features import features_apart, head_alone
 from learning.labelled import LabelMap, ScoreRange
 from learning.private_training import Losses, MicroBatch, Units
 from learning.text_units import TextUnits, probe_of
@@ -182,9 +182,10 @@ def _read(
 
 
 def _vectors(model: "PreTrainedModel", rows: Sequence[Tokens], job: Job, progress: Progress) -> NDArray[np.float32]:
-    found = []
+    found: list[NDArray[np.float32]] = []
+    known: dict[int, tuple[int, ...]] = {}
     for start in range(0, len(rows), _AT_ONCE):
-        found.append(features(model, rows[start : start + _AT_ONCE]))
+        found.append(features_apart(model, rows[start : start + _AT_ONCE], known))
         progress(job.percent(start))
     return np.concatenate(found)
 
