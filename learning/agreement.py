@@ -28,19 +28,23 @@ Answer = Callable[[Sequence[int]], list[Tensor]]
 def agreeing(answer: Answer, most: int) -> tuple[int, ...]:
     """Sizes of batches, the largest first, in all of which every example's answer has the same bits in every place.
 
-    They are powers of two up to `most`, the largest that agrees with itself among them; (1,) where none does.
+    They are some of the powers of two up to `most`, and the largest of them that agrees with itself is among them;
+    (1,) where none does.
     """
-    size = 1 << (max(1, most).bit_length() - 1)
     found: list[int] = []
     reference: list[list[Tensor]] | None = None
-    while size:
-        own = _own(answer, size)
-        if own is not None and reference is None:
-            reference = own
-        if own is not None and reference is not None and _same(own, reference):
+    for size in _tried(most):
+        own = _own(answer, size, full=reference is None)
+        if own is not None and (reference is None or _same(own, reference)):
+            reference = reference or own
             found.append(size)
-        size //= 2
     return tuple(found)
+
+
+def _tried(most: int) -> list[int]:
+    """The largest power of two, the powers of four under it."""
+    largest = 1 << (max(1, most).bit_length() - 1)
+    return [largest, *(size for size in (4**power for power in range(8, -1, -1)) if size < largest)]
 
 
 def divided(count: int, sizes: tuple[int, ...]) -> list[int]:
@@ -63,12 +67,12 @@ def drawn(model: nn.Module) -> Iterator[None]:
     """Within it, parameters drawn by chance stand in the places of a model's own: those of a model that was made to
     give the same for everything would try nothing.
     """
-    rng = torch.Generator().manual_seed(0)
+    some = torch.randn(65_537, generator=torch.Generator().manual_seed(0))
     own = [(each, each.detach().clone()) for each in model.parameters()]
     try:
         with torch.no_grad():
             for each, _ in own:
-                made = torch.randn(each.shape, generator=rng)
+                made = some.repeat(-(-each.numel() // len(some)))[: each.numel()].view(each.shape)
                 each.copy_(made / each.shape[-1] ** 0.5 if each.ndim > 1 else 1 + made / 16)
         yield
     finally:
@@ -84,11 +88,14 @@ def made_up_rows(words: int, length: int, number: int, count: int = 1) -> list[T
     return [Tokens(rng.integers(0, words, own).astype(np.int32), own) for _ in range(count)]
 
 
-def _own(answer: Answer, size: int) -> list[list[Tensor]] | None:
-    """Each made-up example's answer, if it is the same wherever it stands in a batch of this size."""
+def _own(answer: Answer, size: int, full: bool) -> list[list[Tensor]] | None:
+    """Each made-up example's answer, if it is the same wherever it stands in a batch of this size.
+
+    full: try a batch without padding too, for which some models take another way.
+    """
     found: list[list[Tensor] | None] = [None] * MADE_UP
     mixed = [[(start + place) % MADE_UP for place in range(size)] for start in range(0, MADE_UP, size)]
-    for numbers in [*mixed, [(place + 1) % 2 for place in range(size)]]:
+    for numbers in [*mixed, [(place + 1) % 2 for place in range(size)]] if full else mixed:
         tensors = answer(numbers)
         for place, number in enumerate(numbers):
             each = [tensor[place] for tensor in tensors]

@@ -21,7 +21,7 @@ from learning.encoders import last_layer
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-AT_ONCE: Final = 1024
+AT_ONCE: Final = 512
 """Tokens that the encoder sees at a time, padding included, where examples are to be apart."""
 
 

@@ -53,7 +53,7 @@ class TextUnits:
         labels: Tensor | None,
         *,
         members: Sequence[Sequence[int]] | None = None,
-        tokens_at_once: int = 1024,
+        tokens_at_once: int = 512,
         most_examples: int = 32,
     ):
         self._config = config

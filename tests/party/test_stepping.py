@@ -295,11 +295,11 @@ async def test_fewer_units_than_declared_and_texts_that_were_cut_are_told_in_the
 async def test_a_word_that_overflows_in_the_model_shows_in_no_outcome_and_no_other_units_part(
     learner, descent, pooled, films, start, tmp_path, caplog, adapted
 ):
-    """The coordinator's model has one huge embedding: whoever holds that word has no gradient. Its step tells nothing."""
+    """The coordinator made one embedding huge: who holds that word has no gradient, and the step tells nothing."""
     folder = tmp_path / "attack"
     shutil.copytree(pooled, folder)
     weights = load_file(folder / "model.safetensors")
-    word = start()[1].convert_tokens_to_ids("odd")
+    word = start()[1].convert_tokens_to_ids("awful")
     table = next(name for name in weights if name.endswith("word_embeddings.weight"))
     weights[table][word] = 3e38
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
@@ -310,12 +310,12 @@ async def test_a_word_that_overflows_in_the_model_shows_in_no_outcome_and_no_oth
     vector = flatten(attacked).numpy()
     release = descent(parameters=size, sampling_probability=1.0)
     found = []
-    for secret in ("odd", "good", None):
+    for secret in ("awful", "great", None):
         films([*rows, (f"{secret} film", "yes")] if secret else rows)
         caller = await learner(release, folder=folder, model={"adapt": ADAPTED[adapted]})
         said = await caller.step(0, caller.model, vector)
         total = await clean(caller, 0, release)
-        found.append(([(each.percent, each.ByteSize()) for each in said], len(total), total))
+        found.append(({(each.percent, each.ByteSize()) for each in said}, len(total), total))  # they come as time goes
         await caller.node.stop()
         shutil.rmtree(tmp_path / "north.party")
     with_it, without, fewer = found
