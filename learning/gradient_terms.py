@@ -269,7 +269,8 @@ def _total(values: Tensor) -> Tensor:
 
 def _norms(values: Tensor) -> Tensor:
     """At least the norms along the last axis, float64: with what squares in single precision lose below its range."""
-    return values.norm(dim=-1).double().mul_(_MORE).add_(LEAST)
+    found: Tensor = values.norm(dim=-1).double()
+    return found.mul_(_MORE).add_(LEAST)
 
 
 def _emptied(values: Tensor, units: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from learning.agreement import divided
 from learning.batching import Tokens, losses
 from learning.checkpoints import ModelError
 from learning.classifying import Diverged
+from learning.feature_units import FeatureUnits, head_losses
 from learning.per_example import PerExample
 from learning.private_training import Descent, MicroBatch, Optimisation, adding, clipped_sum, noised, train_private
 from learning.schedules import Schedule
@@ -378,6 +379,45 @@ def test_the_bits_of_what_a_unit_adds_do_not_depend_on_who_else_is_there(adapted
         some = bits(taken)
         assert len(some) == len(taken)
         assert some.items() <= everyone.items()
+
+
+@pytest.mark.parametrize("adapted", ["full", "lora"])
+def test_a_model_that_magnifies_rounding_lets_no_unit_change_the_others_parts(adapted):
+    """Attention over logits of thousands turns last digits into other answers: sums still differ by one vector."""
+    model = small()
+    adapt(model, adapted, seed=1)
+    with torch.no_grad():
+        for name, each in model.named_parameters():
+            if "query" in name or "key" in name:
+                each.mul_(3000)
+    units, mechanism = units_of(model, tokens_at_once=128), mechanism_for(model, clip=0.05)
+    gradients, everyone = PerExample(model), np.arange(UNITS)
+    whole = clipped_sum(gradients, units.micro_batches(everyone), losses, mechanism)
+    for unit in range(0, UNITS, 9):
+        without = clipped_sum(gradients, units.micro_batches(np.delete(everyone, unit)), losses, mechanism)
+        alone = clipped_sum(gradients, units.micro_batches(np.array([unit])), losses, mechanism)
+        assert np.linalg.norm(whole - without) <= 0.05 * (1 - SINGLE_MARGIN) * (1 + 1e-9)
+        assert np.linalg.norm(whole - without - alone) <= 1e-12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alike", [True, False], ids=["all in one direction", "random"])
+def test_among_65_536_units_one_more_moves_the_sum_by_the_clip_at_most(alike):
+    torch.manual_seed(0)
+    head, number = nn.Linear(64, 2), (1 << 16) + 1
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((1 if alike else number, 64)).astype(np.float32)
+    vectors = np.broadcast_to(vectors, (number, 64)).copy()
+    labels = torch.zeros(number, dtype=torch.int64) if alike else torch.from_numpy(rng.integers(0, 2, number))
+    units, mechanism, gradients = FeatureUnits(vectors, labels), mechanism_for(head, clip=1e-3), PerExample(head)
+    everyone = np.arange(number)
+    whole = clipped_sum(gradients, units.micro_batches(everyone), head_losses, mechanism)
+    for unit in (0, 4095, 30_000, number - 1):
+        without = clipped_sum(gradients, units.micro_batches(np.delete(everyone, unit)), head_losses, mechanism)
+        alone = clipped_sum(gradients, units.micro_batches(np.array([unit])), head_losses, mechanism)
+        assert np.linalg.norm(whole - without) <= 1e-3 * (1 - SINGLE_MARGIN / 2)
+        off = np.linalg.norm(whole - without - alone)
+        assert off <= 1e-3 * adding(number, 4096, 2 * number)
 
 
 def test_rounding_of_sums_is_within_the_margin_for_a_million_units_and_refused_beyond_it(monkeypatch):
