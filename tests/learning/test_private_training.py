@@ -383,13 +383,17 @@ def test_the_bits_of_what_a_unit_adds_do_not_depend_on_who_else_is_there(adapted
 
 @pytest.mark.parametrize("adapted", ["full", "lora"])
 def test_a_model_that_magnifies_rounding_lets_no_unit_change_the_others_parts(adapted):
-    """Attention over logits of thousands turns last digits into other answers: sums still differ by one vector."""
+    """What is normalised here is the rounding of sums that are zero but for it: all follows the order of adding."""
     model = small()
-    adapt(model, adapted, seed=1)
+    bert, attention = model.bert, model.bert.encoder.layer[0].attention
     with torch.no_grad():
-        for name, each in model.named_parameters():
-            if "query" in name or "key" in name:
-                each.mul_(3000)
+        bert.embeddings.LayerNorm.weight.zero_()
+        bert.embeddings.LayerNorm.bias.fill_(1e4)
+        sums = attention.self.value.weight.normal_()
+        sums[:, -1] = -sums[:, :-1].sum(dim=1)
+        attention.self.value.bias.zero_()
+        attention.output.dense.weight.normal_().mul_(1e6)
+    adapt(model, adapted, seed=1)
     units, mechanism = units_of(model, tokens_at_once=128), mechanism_for(model, clip=0.05)
     gradients, everyone = PerExample(model), np.arange(UNITS)
     whole = clipped_sum(gradients, units.micro_batches(everyone), losses, mechanism)
@@ -400,11 +404,11 @@ def test_a_model_that_magnifies_rounding_lets_no_unit_change_the_others_parts(ad
         assert np.linalg.norm(whole - without - alone) <= 1e-12
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("number", [(1 << 16) + 1, pytest.param(1 << 20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("alike", [True, False], ids=["all in one direction", "random"])
-def test_among_65_536_units_one_more_moves_the_sum_by_the_clip_at_most(alike):
+def test_among_many_units_one_more_moves_the_sum_by_the_clip_at_most(alike, number):
     torch.manual_seed(0)
-    head, number = nn.Linear(64, 2), (1 << 16) + 1
+    head = nn.Linear(64, 2)
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((1 if alike else number, 64)).astype(np.float32)
     vectors = np.broadcast_to(vectors, (number, 64)).copy()
