@@ -48,11 +48,16 @@ def _tried(most: int) -> list[int]:
 
 
 def divided(count: int, sizes: tuple[int, ...]) -> list[int]:
-    """Sizes of the batches that `count` examples go in, in order; the last may have places over."""
+    """Sizes of the batches that `count` examples go in, in order; the last may have places over.
+
+    A batch that would be filled to four fifths or more is one, rather than several small ones.
+    """
     made = []
     for size in sizes:
-        made += [size] * (count // size)
-        count %= size
+        whole, count = divmod(count, size)
+        if 5 * count >= 4 * size:
+            whole, count = whole + 1, 0
+        made += [size] * whole
     return made + [sizes[-1]] * (count > 0)
 
 

@@ -28,7 +28,7 @@ class FeatureUnits:
         labels: Tensor,
         *,
         members: Sequence[Sequence[int]] | None = None,
-        examples_at_once: int = 4096,
+        examples_at_once: int = 1024,
     ):
         self._vectors = torch.from_numpy(vectors)
         self._labels = labels

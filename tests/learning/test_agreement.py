@@ -35,6 +35,8 @@ def test_where_an_answer_depends_on_the_others_or_its_place_examples_go_alone(mi
 
 def test_examples_are_divided_among_sizes_and_the_last_may_have_places_over():
     assert divided(37, (16, 4)) == [16, 16, 4, 4]
+    assert divided(30, (16, 4)) == [16, 16]
+    assert divided(6, (16, 4)) == [4, 4]
     assert divided(3, (1,)) == [1, 1, 1]
     assert divided(0, (16, 4)) == []
 
