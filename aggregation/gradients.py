@@ -27,11 +27,13 @@ Adding a unit may change the last bits of the others' gradients and of the sum. 
 sum by about 1e-13 B clip; the margin holds it up to some million units a batch.
 """
 SINGLE_MARGIN = 2.0**-7
-"""The same where gradients are computed and added in single precision, from single-precision activations.
+"""The same where gradients are computed in single precision.
 
-There the other units' gradients change by about 1e-6 of their size with their places in a batch, at worst all in one
-direction: 1e-6 B clip. The margin holds it up to some 4,000 units a batch at worst, and many more as errors fall out.
+There each unit's own vector is worked out apart, with a bound of its norm that holds whatever its rounding was, and
+vectors are added in double: with B units a sum is off by some 1e-12 B clip (`learning.private_training.adding`).
 """
+SMALLEST_CLIP, LARGEST_CLIP = 2.0**-60, 2.0**60
+"""Between them no product of gradients in single precision that vanishes or overflows is as large as a margin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class GradientMechanism:
                 raise ConclaveError(f"{name} is {value}; it must be a number above 0.")
         if not 0 < self.sampling_probability <= 1:
             raise ConclaveError(f"sampling_probability is {self.sampling_probability}; it must be above 0, at most 1.")
-        if not (math.isfinite(self.levels / self.clip) and self.granularity > 0):
+        if not SMALLEST_CLIP <= self.clip <= LARGEST_CLIP:
             raise ConclaveError(f"clip is {self.clip}, out of all proportion to gradients.")
         if not self.noise_multiplier * self.sensitivity < LARGEST_SIGMA * math.sqrt(MOST_DRAWS * self.shares):
             raise ConclaveError(
@@ -125,13 +127,14 @@ class GradientMechanism:
     def scales(self, norms: FloatArray, margin: float = MARGIN) -> FloatArray:
         """What each unit's gradient is multiplied by, [units] in 0..1, given L2 norms or upper bounds of them.
 
-        A gradient of norm up to clip (1 - margin) stays as it is. margin: `MARGIN`, or `SINGLE_MARGIN`. Raises
-        `IntegrityError` for a norm that is negative, infinite or NaN.
+        A gradient of norm up to clip (1 - margin) stays as it is; one whose norm is infinite or NaN is to be left out:
+        0. margin: `MARGIN`, or `SINGLE_MARGIN`. Raises `IntegrityError` for a norm that is negative.
         """
-        if not (np.isfinite(norms) & (norms >= 0)).all():
-            raise IntegrityError("A unit's gradient has a norm that is no finite number. Use a smaller learning rate.")
-        bound = self.clip * (1 - margin)
-        return np.asarray(np.minimum(1.0, bound / np.maximum(norms, bound)), dtype=np.float64)
+        if (norms < 0).any():
+            raise IntegrityError("A unit's gradient has a negative norm. Bound it from above.")
+        finite, bound = np.isfinite(norms), self.clip * (1 - margin)
+        scales = np.minimum(1.0, bound / np.maximum(norms, bound, where=finite, out=np.full(norms.shape, bound)))
+        return np.asarray(np.where(finite, scales, 0.0), dtype=np.float64)
 
     def contribute(self, signal: FloatArray) -> IntArray:
         """A batch's sum of clipped gradients, [parameters], to integers on the grid.

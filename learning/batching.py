@@ -211,8 +211,8 @@ def _padding(tokenizer: "PreTrainedTokenizerBase") -> int:
     return tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else 0
 
 
-def inputs_of(config: "PretrainedConfig", rows: Sequence[Tokens]) -> dict[str, Tensor]:
-    """The tensors for `model(**inputs)`, each int64 [examples, length], length that of the longest row.
+def inputs_of(config: "PretrainedConfig", rows: Sequence[Tokens], length: int = 0) -> dict[str, Tensor]:
+    """The tensors for `model(**inputs)`, each int64 [examples, length], length that of the longest row, or more.
 
     input_ids and attention_mask always; token_type_ids and position_ids where the model takes them. Position ids are
     given for every example, for a model that is left to make its own makes one row for all, and no gradient of one
@@ -221,7 +221,7 @@ def inputs_of(config: "PretrainedConfig", rows: Sequence[Tokens]) -> dict[str, T
     if not rows or not all(len(row) for row in rows):
         raise ValueError("A batch needs examples, each with a token.")
     form = form_of(config)
-    length = max(len(row) for row in rows)
+    length = max(length, *(len(row) for row in rows))
     shape = (len(rows), length)
     ids, mask = np.full(shape, form.padding, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     types = np.zeros(shape, dtype=np.int64)

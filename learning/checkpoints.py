@@ -117,7 +117,8 @@ def load(name: str, kind: Kind, config: "PretrainedConfig", cache: Path | None =
     """Load a model of a kind under a configuration, in float32, with attention written out and no dropout.
 
     config: `config_of(name)`, changed as the caller needs. cache: the hub's cache, its library's own if None.
-    Raises `ModelError`: the package, the folder, the weights or the tokenizer are not there or broken, the hub gives no
+    Raises `ModelError`: the package, the folder, the weights or the tokenizer are not there or broken, a weight
+    is not finite, the hub gives no
     such model, the model is no such kind, or it would need code of its own.
     """
     import transformers
@@ -151,6 +152,9 @@ def load(name: str, kind: Kind, config: "PretrainedConfig", cache: Path | None =
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
+    for which, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise ModelError(f"The weights of {name} hold NaN or infinity, in {which}. Give a model that works.")
     other = {key[0] for key in told["mismatched_keys"]}
     model.train(False)
     return Loaded(model, tokenizer, frozenset({*told["missing_keys"], *other}))

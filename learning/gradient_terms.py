@@ -6,9 +6,13 @@ examples with a weight each is one matrix product: neither needs a matrix for ev
 in several places, as an embedding that is tied to the output layer, its gradient is the sum of several terms, and the
 norm takes the inner products between them too.
 
+All is recorded in single precision. A unit's own matrix and inner products may be worked out in it, for how far they
+are off is bounded (`off`) and counted into the norm; what adds several units together is in double.
+
 Axes: [units, positions, features]. A unit with several examples has their positions one after another.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +20,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CELLS_AT_ONCE = 1 << 24
-"""Cells of an array that inner products make for themselves at a time: 64 MiB in single precision."""
+CELLS_AT_ONCE = 1 << 23
+"""Cells of an array that inner products make for themselves at a time: 64 MiB in double precision."""
+FEW = 16
+"""Positions of a unit under which a product in double precision costs less than a matrix for every unit."""
+NEAR = 1 << 16
+"""Cells of units' matrices that are made at a time, which a processor's cache holds."""
+WIDE = 2048
+"""Features over which inner products are in double precision: in single, their rounding would count for too much."""
+SINGLE, DOUBLE = 2.0**-24, 2.0**-53
+"""Unit roundoffs."""
+LEAST = 2.0**-40
+"""Added to every norm: squares under single precision's range, times all that is in it, are less."""
+
+_AROUND = 8
+_MORE = 1.01
+"""What norms in single precision are multiplied by: more than they can be off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +50,49 @@ class Outer:
         """How many units."""
         return self.left.shape[0]
 
+    @property
+    def positions(self) -> int:
+        """Of one unit."""
+        return self.left.shape[1]
+
     def size(self) -> Tensor:
-        """Sum over positions of the norms of what is added, [units]: no rounding error is out of proportion to it."""
-        sizes: Tensor = self.left.norm(dim=2) * self.right.norm(dim=2)
-        return sizes.sum(dim=1)
+        """At least the sum over positions of the norms of what is added, float64 [units]: all rounding is within parts
+        of it.
+        """
+        return (_norms(self.left) * _norms(self.right)).sum(dim=1)
+
+    @property
+    def additions(self) -> int:
+        """Roundings in single precision, one after another, in the making of a gradient or of an inner product."""
+        narrow = sum(each.shape[2] for each in (self.left, self.right) if each.shape[2] <= WIDE)
+        return max(narrow, 2 * self.left.shape[1])
 
     def dense(self, part: slice) -> Tensor:
         """The matrices of some units, [units, p, q]."""
         return torch.bmm(self.left[part].transpose(1, 2), self.right[part])
 
     def add_weighted(self, weights: Tensor, total: Tensor) -> None:
-        """Add sum_u weights[u] gradient[u] to `total` [p, q]."""
-        left = (self.left * weights[:, None, None]).flatten(0, 1)
-        total.add_(left.transpose(0, 1) @ self.right.flatten(0, 1))
+        """Add sum_u weights[u] gradient[u] to `total`, float64 [p, q].
+
+        Of few positions the products are in double precision; of many, each unit's own matrix is made as `dense` makes
+        it, and the matrices are added in double: in neither does a unit's rounding reach another's part.
+        """
+        if self.left.shape[1] < FEW:
+            left = (self.left.double() * weights[:, None, None]).flatten(0, 1)
+            total.addmm_(left.transpose(0, 1), self.right.double().flatten(0, 1))
+            return
+        at_once = max(1, NEAR // _cells(self))
+        for start in range(0, self.units, at_once):
+            part = slice(start, start + at_once)
+            made = self.dense(part)
+            if len(made) == 1:
+                total.add_(made[0].mul(weights[start]))
+            else:
+                total.add_(torch.tensordot(weights[part], made.double(), dims=1))
+
+    def without(self, units: Tensor) -> "Outer":
+        """The same with zeros for the units that a mask [units] marks, whatever they hold."""
+        return Outer(_emptied(self.left, units), _emptied(self.right, units))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +108,19 @@ class Rows:
         """How many units."""
         return self.index.shape[0]
 
+    @property
+    def positions(self) -> int:
+        """Of one unit."""
+        return self.index.shape[1]
+
     def size(self) -> Tensor:
         """As of `Outer`."""
-        sizes: Tensor = self.values.norm(dim=2)
-        return sizes.sum(dim=1)
+        return _norms(self.values).sum(dim=1)
+
+    @property
+    def additions(self) -> int:
+        """As of `Outer`."""
+        return max(self.values.shape[2] if self.values.shape[2] <= WIDE else 0, 2 * self.values.shape[1])
 
     def dense(self, part: slice) -> Tensor:
         """The matrices of some units, [units, count, q]."""
@@ -72,9 +129,13 @@ class Rows:
         return made.scatter_add_(1, index[:, :, None].expand_as(values), values)
 
     def add_weighted(self, weights: Tensor, total: Tensor) -> None:
-        """Add sum_u weights[u] gradient[u] to `total` [count, q]."""
-        values = (self.values * weights[:, None, None]).flatten(0, 1)
+        """Add sum_u weights[u] gradient[u] to `total`, float64 [count, q]."""
+        values = (self.values.double() * weights[:, None, None]).flatten(0, 1)
         total.index_add_(0, self.index.flatten(), values)
+
+    def without(self, units: Tensor) -> "Rows":
+        """As of `Outer`."""
+        return Rows(self.index, _emptied(self.values, units), self.count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +150,38 @@ class Dense:
         """How many units."""
         return self.values.shape[0]
 
+    @property
+    def positions(self) -> int:
+        """Of one unit: what it has is added up already."""
+        return 1
+
     def size(self) -> Tensor:
         """As of `Outer`."""
-        return self.added
+        return self.added.double() * _MORE
+
+    @property
+    def additions(self) -> int:
+        """As of `Outer`."""
+        return 0
 
     def dense(self, part: slice) -> Tensor:
         """The gradients of some units."""
         return self.values[part]
 
     def add_weighted(self, weights: Tensor, total: Tensor) -> None:
-        """Add sum_u weights[u] gradient[u] to `total`."""
-        total.add_(torch.tensordot(weights, self.values, dims=1))
+        """Add sum_u weights[u] gradient[u] to `total`, float64."""
+        total.add_(torch.tensordot(weights, self.values.double(), dims=1))
+
+    def without(self, units: Tensor) -> "Dense":
+        """As of `Outer`."""
+        return Dense(_emptied(self.values, units), _emptied(self.added, units))
 
 
 Term = Outer | Rows | Dense
 
 
 def inner(one: Term, other: Term) -> Tensor:
-    """Inner products of two terms of one parameter, unit by unit: [units]."""
+    """Inner products of two terms of one parameter, unit by unit: float64 [units]."""
     match one, other:
         case Outer(), Outer() if not _forming_is_cheaper(one, other):
             return _in_parts(_outer_outer, one, other, one.left.shape[1] * other.left.shape[1])
@@ -123,15 +198,27 @@ def inner(one: Term, other: Term) -> Tensor:
     return _in_parts(_formed, one, other, _cells(one) + _cells(other))
 
 
-def squared_norms(terms: list[Term]) -> tuple[Tensor, Tensor]:
-    """Of the sum of some terms of one parameter: squared norms, and (sum of `size`)^2, float64 [units]."""
-    total = sum(
-        (1 if i == j else 2) * inner(terms[i], terms[j]).double() for i in range(len(terms)) for j in range(i + 1)
-    )
-    size = sum(term.size().double() for term in terms)
+def squared_norms(terms: list[Term]) -> tuple[Tensor, Tensor, int]:
+    """Of the sum of some terms of one parameter: squared norms and sums of `size`, float64 [units], and `additions`.
+
+    With n additions a squared norm is right to `off`(n) size^2, and the gradient that `add_weighted` adds has the norm
+    of the true one to off(n) size.
+    """
+    total = sum((1 if i == j else 2) * inner(terms[i], terms[j]) for i in range(len(terms)) for j in range(i + 1))
+    size = sum(term.size() for term in terms)
     assert isinstance(total, Tensor)
     assert isinstance(size, Tensor)
-    return total, size.square()
+    return total, size, max(term.additions for term in terms)
+
+
+def off(additions: int, unit: float = SINGLE) -> float:
+    """Higham's gamma_n = n u / (1 - n u): no sum of n products, in any order, is off by more of their sizes' sum.
+
+    Higham 2002, "Accuracy and stability of numerical algorithms", section 3.1 and lemma 3.1; some roundings of what
+    goes before and after are counted in.
+    """
+    part = (additions + _AROUND) * unit
+    return part / (1 - part) if part < 0.5 else math.inf
 
 
 def _in_parts(work: Callable[[Any, Any, slice], Tensor], one: Term, other: Term, cells: int) -> Tensor:
@@ -141,31 +228,53 @@ def _in_parts(work: Callable[[Any, Any, slice], Tensor], one: Term, other: Term,
 
 
 def _outer_outer(one: Outer, other: Outer, part: slice) -> Tensor:
-    left = torch.bmm(one.left[part], other.left[part].transpose(1, 2))
-    return left.mul_(torch.bmm(one.right[part], other.right[part].transpose(1, 2))).sum(dim=(1, 2))
+    left = _products(one.left[part], other.left[part])
+    return _total(left.mul_(_products(one.right[part], other.right[part])))
 
 
 def _rows_rows(one: Rows, other: Rows, part: slice) -> Tensor:
     alike = one.index[part][:, :, None] == other.index[part][:, None, :]
-    return torch.bmm(one.values[part], other.values[part].transpose(1, 2)).mul_(alike).sum(dim=(1, 2))
+    return _total(_products(one.values[part], other.values[part]).mul_(alike))
 
 
 def _outer_rows(one: Outer, other: Rows, part: slice) -> Tensor:
     index = other.index[part]
     named = one.left[part].gather(2, index[:, None, :].expand(-1, one.left.shape[1], -1))
-    return torch.bmm(one.right[part], other.values[part].transpose(1, 2)).mul_(named).sum(dim=(1, 2))
+    return _total(_products(one.right[part], other.values[part]).mul_(named))
 
 
 def _rows_dense(one: Rows, other: Dense, part: slice) -> Tensor:
     values = one.values[part]
     met = other.values[part].gather(1, one.index[part][:, :, None].expand_as(values))
-    return (met * values).sum(dim=(1, 2))
+    return _total(met.double() * values)
 
 
 def _formed(one: Term, other: Term, part: slice) -> Tensor:
     first = one.dense(part)
     second = first if other is one else other.dense(part)
-    return (first * second).flatten(1).sum(dim=1)
+    return _total(first.double() * second)
+
+
+def _products(one: Tensor, other: Tensor) -> Tensor:
+    """[units, t, features] and [units, s, features] to inner products, [units, t, s]; of many features in double."""
+    if one.shape[2] > WIDE:
+        one, other = one.double(), other.double()
+    return torch.bmm(one, other.transpose(1, 2))
+
+
+def _total(values: Tensor) -> Tensor:
+    """[units, ...] to float64 [units]."""
+    return values.flatten(1).sum(dim=1, dtype=torch.float64)
+
+
+def _norms(values: Tensor) -> Tensor:
+    """At least the norms along the last axis, float64: with what squares in single precision lose below its range."""
+    found: Tensor = values.norm(dim=-1).double()
+    return found.mul_(_MORE).add_(LEAST)
+
+
+def _emptied(values: Tensor, units: Tensor) -> Tensor:
+    return values.masked_fill(units.view(-1, *[1] * (values.ndim - 1)), 0)
 
 
 def _cells(term: Term) -> int:

@@ -7,6 +7,7 @@ No second backward pass is made and no gradient of a single unit by a matrix is 
 norms are known; other layers get one gradient a unit from Opacus' samplers, or from `torch.func` where it has none.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -16,10 +17,14 @@ from torch import Tensor, nn
 
 from learning.adapting import trainable
 from learning.checkpoints import ModelError
-from learning.gradient_terms import Dense, Outer, Rows, Term, squared_norms
+from learning.gradient_terms import Dense, Outer, Rows, Term, off, squared_norms
 
 ROUNDING = 1e-5
-"""Part of the terms' size that a norm in single precision is taken to be off by, at most: it is added to the norm."""
+"""Part of the terms' squared size that is added to every squared norm, at least: no unit's terms, cancelling, are more
+than 1 / sqrt(ROUNDING) times its norm.
+"""
+LARGEST_NORM = 1e30
+"""A gradient of a larger norm is taken for none: no sum in single precision overflows below it."""
 
 _ALIKE = 1e-3
 """Of a gradient's size: far above rounding in single precision, far below what a mixed example adds."""
@@ -43,6 +48,8 @@ class PerExample:
             raise ModelError("The model has nothing to train: no parameter requires gradients.")
         self._names = {id(each): name for name, each in self.parameters.items()}
         self._terms: dict[str, list[Term]] = {}
+        self.sizes: dict[tuple[int, ...], tuple[int, ...]] = {}
+        """Of a shape, the sizes of micro-batches that agree (`learning.agreement`), where they were tried."""
         self._layers = self._trainable_layers()
 
     @property
@@ -75,29 +82,52 @@ class PerExample:
             )
 
     def bounds(self) -> Tensor:
-        """Upper bounds of the L2 norms of the units' gradients, float64 [units]: exact but for `ROUNDING`."""
+        """Upper bounds of the L2 norms of what `add_weighted` adds for each unit, float64 [units].
+
+        They hold whatever was recorded, by `learning.gradient_terms.squared_norms`; `ROUNDING` and more is allowed.
+        Infinite where anything that was recorded of a unit, or its norm, is no number up to `LARGEST_NORM`.
+        """
         squares = sizes = torch.zeros((), dtype=torch.float64)
         for terms in self._terms.values():
-            square, size = squared_norms(terms)
-            squares, sizes = squares + square, sizes + size
-        return (squares.clamp(min=0) + ROUNDING * sizes).sqrt()
+            square, size, additions = squared_norms(terms)
+            lost = off(additions)
+            squares = squares + square + max(2 * lost, ROUNDING) * size.square()
+            sizes = sizes + lost * size
+        found = squares.clamp(min=0).sqrt() + sizes
+        return found.where(found <= LARGEST_NORM, math.inf)
+
+    def leave_out(self, units: Tensor) -> None:
+        """Forget what was recorded of the units that a mask [units] marks: they add zero, whatever it was."""
+        self._terms = {name: [term.without(units) for term in terms] for name, terms in self._terms.items()}
 
     def norms(self) -> Tensor:
         """L2 norms as computed, float64 [units]: noise-free, for tests."""
         return sum(squared_norms(terms)[0] for terms in self._terms.values()).clamp(min=0).sqrt()  # type: ignore[union-attr]
 
-    def add_weighted(self, weights: Tensor, totals: dict[str, Tensor]) -> None:
-        """Add sum over units of weights[u] gradient[u] to `totals`, one tensor a parameter; weights [units]."""
-        for name, terms in self._terms.items():
-            total = totals[name]
+    def positions(self) -> int:
+        """Positions of all units together, at most, that a product over the recorded ones adds up."""
+        found = [0]
+        for terms in self._terms.values():
+            found.append(sum(term.units * term.positions for term in terms))
+        return max(found)
+
+    def uses(self) -> int:
+        """How many uses of one parameter were recorded, at most."""
+        return max(map(len, self._terms.values()), default=0)
+
+    def recorded(self) -> list[Tensor]:
+        """All that is worked with of each unit, [units, ...]."""
+        found = []
+        for terms in self._terms.values():
             for term in terms:
-                same = weights.to(_type_of(term))
-                if total.dtype == same.dtype:
-                    term.add_weighted(same, total)
-                else:
-                    part = torch.zeros_like(total, dtype=same.dtype)
-                    term.add_weighted(same, part)
-                    total.add_(part)
+                found += [each for each in (getattr(term, name) for name in term.__slots__) if isinstance(each, Tensor)]
+        return found
+
+    def add_weighted(self, weights: Tensor, totals: dict[str, Tensor]) -> None:
+        """Add sum over units of weights[u] gradient[u] to `totals`, one a parameter; all of them float64."""
+        for name, terms in self._terms.items():
+            for term in terms:
+                term.add_weighted(weights, totals[name])
 
     def clear(self) -> None:
         """Forget what was recorded."""
@@ -124,6 +154,19 @@ class PerExample:
         return layers
 
 
+@contextmanager
+def single_precision() -> Iterator[None]:
+    """Within it, products in single precision are just that, also where a GPU would take TF32 for them."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
 def check_apart(gradients: PerExample, loss: Callable[[slice], Tensor], examples: int) -> None:
     """Try on public or made-up examples whether a model keeps examples apart. Raises `ModelError` where it does not.
 
@@ -133,8 +176,8 @@ def check_apart(gradients: PerExample, loss: Callable[[slice], Tensor], examples
     with gradients.recording(examples):
         loss(slice(0, examples)).sum().backward()  # type: ignore[no-untyped-call]
     together = gradients.norms()
-    added = {name: torch.zeros_like(each) for name, each in gradients.parameters.items()}
-    gradients.add_weighted(torch.ones(examples, device=together.device), added)
+    added = {name: torch.zeros_like(each, dtype=torch.float64) for name, each in gradients.parameters.items()}
+    gradients.add_weighted(torch.ones_like(together), added)
     alone = torch.zeros_like(together)
     for place in range(examples):
         with gradients.recording(1):
@@ -322,10 +365,6 @@ def _known() -> dict[type, Callable[..., _Made]]:
 
 def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, Tensor) else value
-
-
-def _type_of(term: Term) -> torch.dtype:
-    return term.left.dtype if isinstance(term, Outer) else term.values.dtype
 
 
 def _unknown(name: str, layer: nn.Module, why: str, remedy: str = "freeze it, or use another model") -> str:

@@ -9,6 +9,7 @@ The outputs' part is a full matrix for every unit, and is never formed: its squa
 (x_c . x_c'), so with the bias the norm takes the Gram matrix of the unit's D alone ("ghost" clipping, Goodfellow 2015).
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -24,6 +25,10 @@ from learning.skipgram import SkipGram
 BLOCK_CELLS = 1 << 22
 """Cells of [centres, V] in double precision worked on at a time: 32 MiB an array. One unit is never divided."""
 MOMENTUM = 0.9
+LARGEST = 1e4
+"""Beyond it no parameter is taken to be of a model that learned."""
+
+_log = logging.getLogger(__name__)
 
 _Float = NDArray[np.float64]
 
@@ -58,13 +63,17 @@ def train_private(
     assumptions in `GradientMechanism`. `stream` must be used for nothing else before; batches and noise come from it.
 
     Memory: a few arrays of `BLOCK_CELLS` and of the parameters in double precision.
-    Raises `IntegrityError` for units that are not finite counts over V * V cells, `ConclaveError` where the mechanism
-    is for another number of parameters, a setting is out of range, or training went to infinity.
+    What units hold fails nothing: a step to infinity is not taken, and this process' log says how many were not.
+    Raises `IntegrityError` for units that are not finite counts over V * V cells and for a start that is not finite,
+    `ConclaveError` where the mechanism is for another number of parameters, or a setting is out of range.
     """
     size, width = start.inputs.shape
     _check(units, mechanism, size, width, expected_batch, learning_rate)
+    if not all(np.isfinite(each).all() for each in (start.inputs, start.outputs, start.bias)):
+        raise IntegrityError("The skip-gram that training starts from holds NaN or infinity.")
     first = np.concatenate([start.inputs.ravel(), start.outputs.ravel(), start.bias]).astype(np.float64)
     point, velocity, mean, averaged = first.copy(), np.zeros_like(first), np.zeros_like(first), 0
+    held = 0
     for step in range(mechanism.steps):
         taken = units[mechanism.batch(units.shape[0], stream)]
         clipped = clipped_sum(taken, *_unpack(point, size, width), mechanism)
@@ -72,14 +81,23 @@ def train_private(
         total += mechanism.noise_share(total.shape, stream)
         velocity *= momentum
         velocity += mechanism.release(total).values / expected_batch + decay * (point - first)
-        point -= learning_rate * velocity
-        if not (np.abs(point) < 1e4).all():
-            raise ConclaveError("Private training went to infinity. Use a smaller learning rate or a larger batch.")
+        moved = point - learning_rate * velocity
+        if (np.abs(moved) < LARGEST).all():
+            point = moved
+        else:
+            velocity[:], held = 0.0, held + 1
         if step >= mechanism.steps // 2:
             averaged += 1
             mean += (point - mean) / averaged
         if on_step is not None:
             on_step((step + 1) / mechanism.steps)
+    if held:
+        _log.warning(
+            "%s of %s steps would have gone to infinity and were not taken. Use a smaller learning rate or a larger "
+            "batch.",
+            f"{held:,}",
+            f"{mechanism.steps:,}",
+        )
     inputs, outputs, bias = (part.astype(np.float32) for part in _unpack(mean, size, width))
     return SkipGram(inputs, outputs, bias)
 

@@ -7,9 +7,10 @@ values. Where several parties train together, a party's part of a step is `clipp
 
 import hashlib
 import json
+import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -24,7 +25,10 @@ from aggregation.gradients import SINGLE_MARGIN, GradientMechanism
 from aggregation.mechanism import FloatArray
 from aggregation.noise import NoiseStream
 from learning.adapting import flatten, unflatten
-from learning.per_example import PerExample, check_apart
+from learning.agreement import MADE_UP, agreeing, divided, drawn
+from learning.classifying import Diverged
+from learning.gradient_terms import DOUBLE, off
+from learning.per_example import ROUNDING, PerExample, check_apart, single_precision
 from learning.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -34,6 +38,10 @@ LARGEST = 1e6
 """Beyond it no parameter is taken to be of a model that learned."""
 AT_ONCE = 1 << 20
 """Numbers that are rounded and noised at a time: some 32 MiB of arrays."""
+
+_SPARE = SINGLE_MARGIN * 0.99
+"""The rest of the margin is for the few roundings of a scale itself."""
+_log = logging.getLogger(__name__)
 
 Losses = Callable[[nn.Module, dict[str, Tensor], Tensor | None], Tensor]
 """A model, its inputs and its labels to one loss an example, [examples]."""
@@ -52,6 +60,21 @@ class MicroBatch:
     weights: Tensor
     units: int
     examples_per_unit: int
+    shape: "Shape | None" = None
+    """What it has in common with others; None: its units go one at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a micro-batch's shape follows from: its own units, one by one, and public values.
+
+    name: which shape it is, of one set of units. most: units in one micro-batch. made_up: public units of this shape,
+    by `learning.agreement`'s numbers.
+    """
+
+    name: tuple[int, ...]
+    most: int
+    made_up: Callable[[Sequence[int]], MicroBatch]
 
 
 class Units(Protocol):
@@ -60,7 +83,10 @@ class Units(Protocol):
     def __len__(self) -> int: ...
 
     def micro_batches(self, taken: NDArray[np.int64]) -> Iterator[MicroBatch]:
-        """The units at these positions, each once, in any order, in parts that fit in memory."""
+        """The units at these positions, each once, in any order, in parts that fit in memory.
+
+        The shape that a unit has in its part depends on that unit and on public values alone.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +152,20 @@ class Descent:
     def step(self, noisy_sum: NDArray[np.float32]) -> None:
         """Go one step down a noisy sum of gradients, [parameters], which it uses up.
 
-        Raises `ConclaveError` where the parameters go to infinity.
+        Raises `Diverged` where the parameters would go to infinity; they stay where they were, the step is done, the
+        optimiser forgets what it had of those before, and others may follow.
         """
-        settings = self.settings
+        settings, before = self.settings, self.point.clone()
         (group,) = self._optimiser.param_groups
         group["lr"] = settings.learning_rate * settings.schedule.scale(self.done, self.steps)
         self._point.grad = torch.from_numpy(noisy_sum).div_(settings.expected_batch)
         self._optimiser.step()
         self._point.grad = None
         self.done += 1
-        if not bool((self._point.detach().abs() < LARGEST).all()):
-            raise ConclaveError("Private training went to infinity. Use a smaller learning rate or a larger batch.")
+        if not bool((self.point.abs() < LARGEST).all()):
+            self.point.copy_(before)
+            self._optimiser.state.clear()
+            raise Diverged("Private training went to infinity. Use a smaller learning rate or a larger batch.")
 
     def state(self) -> dict[str, Tensor]:
         """All that `resume` needs, by name."""
@@ -185,10 +214,12 @@ def train_private(
     which `learning.per_example.check_apart` tries whether the model keeps examples apart, before anything else.
     checkpoint: a file, written whole with mode 0600, removed
     when the model is trained. on_step: told the fraction done.
-    Memory: the model; activations and what came back to them for one `MicroBatch`; 12 bytes a trainable number, the
+    Memory: the model; activations and what came back to them for one `MicroBatch`; 16 bytes a trainable number, the
     optimiser's 8, and `AT_ONCE` numbers.
-    Raises `ModelError` for a model whose gradients cannot be told apart, `IntegrityError` for losses that are no
-    numbers and for a checkpoint of something else, `ConclaveError` where training went to infinity.
+    What units hold fails nothing: one whose loss or gradient is no number is an empty one, and a step to infinity is
+    not taken. This process' log says how many there were.
+    Raises `ModelError` for a model whose gradients cannot be told apart, `IntegrityError` for a checkpoint of something
+    else.
     """
     gradients = PerExample(model)
     descent = Descent(flatten(model).cpu(), optimisation, mechanism.steps)
@@ -202,11 +233,20 @@ def train_private(
     if checkpoint is not None and checkpoint.exists():
         descent.resume(_read(checkpoint, digest))
         unflatten(model, descent.point)
+    empty, held = 0, 0
+
+    def left_out(found: int) -> None:
+        nonlocal empty
+        empty += found
+
     while descent.done < mechanism.steps:
         step = descent.done
         taken = mechanism.batch(len(units), stream.child("batch", step))
-        total = clipped_sum(gradients, units.micro_batches(taken), losses, mechanism)
-        descent.step(noised(total, mechanism, stream.child("noise", step)))
+        total = clipped_sum(gradients, units.micro_batches(taken), losses, mechanism, left_out)
+        try:
+            descent.step(noised(total, mechanism, stream.child("noise", step)))
+        except Diverged:
+            held += 1
         unflatten(model, descent.point)
         if checkpoint is not None and descent.done % checkpoint_steps == 0:
             _write(checkpoint, descent.state(), digest)
@@ -214,7 +254,23 @@ def train_private(
             on_step(descent.done / mechanism.steps)
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
+    tell_left_out(empty)
+    if held:
+        _log.warning(
+            "%s of %s steps would have gone to infinity and were not taken. Use a smaller learning rate or a larger "
+            "batch.",
+            f"{held:,}",
+            f"{mechanism.steps:,}",
+        )
     return Trained(model, mechanism)
+
+
+def tell_left_out(units: int) -> None:
+    """Say in this process' own log how many times a unit counted as an empty one."""
+    if units:
+        _log.warning(
+            "%s times a unit's loss or gradient was no finite number, and it counted as an empty unit.", f"{units:,}"
+        )
 
 
 def _try(gradients: PerExample, probe: MicroBatch, losses: Losses) -> None:
@@ -227,32 +283,119 @@ def _try(gradients: PerExample, probe: MicroBatch, losses: Losses) -> None:
 
 def clipped_sum(
     gradients: PerExample,
-    batches: Iterator[MicroBatch] | Sequence[MicroBatch],
+    batches: Iterable[MicroBatch],
     losses: Losses,
     mechanism: GradientMechanism,
+    left_out: Callable[[int], None] | None = None,
 ) -> FloatArray:
     """Sum of the units' gradients, each clipped on its own: float64 [parameters], ordered by the parameters' names.
 
     Noise-free: for `train_private`, a party's part of a step, and tests. One unit more or less moves it by at most
-    `mechanism.clip`. No batch at all gives zeros. Raises `IntegrityError` for a loss or a gradient that is no number.
+    `mechanism.clip`: each adds a vector of at most clip (1 - SINGLE_MARGIN), whose bits do not depend on who else is
+    there (`learning.agreement`), and adding the vectors is off by at most `adding`, within the margin. A unit with
+    a loss or a gradient that is no finite number adds zero and changes nothing of the others; `left_out` is told how
+    many there were. No batch at all gives zeros. Raises `IntegrityError` for more units than the margin covers.
     """
-    model = gradients.model
     device = next(iter(gradients.parameters.values())).device
     flat = torch.zeros(gradients.count, dtype=torch.float64, device=device)
     totals, place = {}, 0
     for name, each in gradients.parameters.items():
         totals[name] = flat[place : place + each.numel()].view(each.shape)
         place += each.numel()
-    for batch in batches:
-        inputs = {name: each.to(device) for name, each in batch.inputs.items()}
-        labels = None if batch.labels is None else batch.labels.to(device)
-        with gradients.recording(batch.units, batch.examples_per_unit):
-            (losses(model, inputs, labels) * batch.weights.to(device)).sum().backward()  # type: ignore[no-untyped-call]
-        bounds = gradients.bounds().cpu().numpy()
-        scales = mechanism.scales(bounds, margin=SINGLE_MARGIN)
-        gradients.add_weighted(torch.from_numpy(scales).to(device), totals)
-        gradients.clear()
+    units, parts, empty, longest, uses = 0, 0, 0, 0, 1
+    with single_precision():
+        for batch in batches:
+            for part, own in _parts(gradients, batch, losses):
+                bounds = _record(gradients, part, losses)
+                bad = ~torch.isfinite(bounds)
+                scales = mechanism.scales(bounds.cpu().numpy(), margin=SINGLE_MARGIN)
+                scales[own:] = 0.0
+                if bool(bad.any()):
+                    gradients.leave_out(bad)
+                gradients.add_weighted(torch.from_numpy(scales).to(device), totals)
+                units, parts, empty = units + own, parts + 1, empty + int(bad[:own].sum())
+                longest, uses = max(longest, gradients.positions()), max(uses, gradients.uses())
+                gradients.clear()
+    if adding(units, longest, uses * (units + parts)) > _SPARE:
+        raise IntegrityError(
+            f"{units:,} units are in one sum, more than its margin for rounding covers. Sample fewer at a time."
+        )
+    if left_out is not None:
+        left_out(empty)
     return flat.cpu().numpy()
+
+
+def adding(units: int, positions: int, additions: int) -> float:
+    """How far one unit can move a clipped sum by the rounding of the others, in parts of the clip.
+
+    units: in the sum. positions: added up in one matrix product, at most. additions: of products to the sum, one after
+    another. What a unit adds has a norm within the clip, and the terms that make it are together at most clip /
+    sqrt(ROUNDING), whatever cancels. In double precision a sum is therefore within units (off(additions) +
+    off(positions) / sqrt(ROUNDING)) clip of the exact one (`learning.gradient_terms.off`), and there are two sums, with
+    the unit and without.
+    """
+    return 2 * (units + 1) * (off(additions, DOUBLE) + off(positions, DOUBLE) / math.sqrt(ROUNDING))
+
+
+def _record(gradients: PerExample, batch: MicroBatch, losses: Losses) -> Tensor:
+    """A micro-batch through the model and back: bounds of its units' norms, infinite for a loss that is no number."""
+    device = next(iter(gradients.parameters.values())).device
+    inputs = {name: each.to(device) for name, each in batch.inputs.items()}
+    labels = None if batch.labels is None else batch.labels.to(device)
+    with gradients.recording(batch.units, batch.examples_per_unit):
+        each = losses(gradients.model, inputs, labels)
+        (each * batch.weights.to(device)).sum().backward()  # type: ignore[no-untyped-call]
+    sound = torch.isfinite(each.detach()).view(batch.units, -1).all(dim=1)
+    return gradients.bounds().where(sound, math.inf)
+
+
+def _parts(gradients: PerExample, batch: MicroBatch, losses: Losses) -> Iterator[tuple[MicroBatch, int]]:
+    """A micro-batch in parts of sizes in which units' gradients do not depend on each other, and how many are its own.
+
+    Where units are too few for a part, made-up ones fill its place.
+    """
+    shape = batch.shape
+    sizes = (1,) if shape is None else _sizes(gradients, shape, losses)
+    start = 0
+    for size in divided(batch.units, sizes):
+        own = min(size, batch.units - start)
+        part = _cut(batch, start, start + own)
+        if own < size:
+            assert shape is not None
+            part = _joined(part, shape.made_up([place % MADE_UP for place in range(size - own)]))
+        yield part, own
+        start += own
+
+
+def _sizes(gradients: PerExample, shape: Shape, losses: Losses) -> tuple[int, ...]:
+    def answer(numbers: Sequence[int]) -> list[Tensor]:
+        bounds = _record(gradients, shape.made_up(numbers), losses)
+        return [bounds, *gradients.recorded()]
+
+    name = (shape.most, *shape.name)
+    if name not in gradients.sizes:
+        with drawn(gradients.model):
+            gradients.sizes[name] = agreeing(answer, shape.most)
+        gradients.clear()
+    return gradients.sizes[name]
+
+
+def _cut(batch: MicroBatch, start: int, stop: int) -> MicroBatch:
+    if (start, stop) == (0, batch.units):
+        return batch
+    part = slice(start * batch.examples_per_unit, stop * batch.examples_per_unit)
+    inputs = {name: each[part].clone() for name, each in batch.inputs.items()}
+    labels = None if batch.labels is None else batch.labels[part]
+    return MicroBatch(inputs, labels, batch.weights[part], stop - start, batch.examples_per_unit)
+
+
+def _joined(one: MicroBatch, other: MicroBatch) -> MicroBatch:
+    labels = None
+    if one.labels is not None and other.labels is not None:
+        labels = torch.cat([one.labels, other.labels])
+    inputs = {name: torch.cat([each, other.inputs[name]]) for name, each in one.inputs.items()}
+    weights = torch.cat([one.weights, other.weights])
+    return MicroBatch(inputs, labels, weights, one.units + other.units, one.examples_per_unit)
 
 
 def noised(total: FloatArray, mechanism: GradientMechanism, stream: NoiseStream) -> NDArray[np.float32]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from aggregation.gradients import GradientMechanism
 from aggregation.noise import NoiseStream
-from learning.private_training import AT_ONCE, Units, clipped_sum
+from learning.private_training import AT_ONCE, Units, clipped_sum, tell_left_out
 from party.job import Job
 from party.text_models import Loaded, begin, loaded, start_of, units_of
 from party.work import wrapped
@@ -63,14 +63,15 @@ def step(job: Job, mechanism: GradientMechanism, kept: Kept) -> NDArray[np.int32
 
     The model is at the parameters of the job, as `prepare` leaves it. The sample is drawn from the job's key, which is
     secret, secure and of this step and attempt alone. Adding or removing one unit moves the sum as `GradientMechanism`
-    says. An empty sample gives zeros. Memory: beside what is `kept`, as of `learning.private_training.clipped_sum`.
+    says. An empty sample gives zeros. A unit whose loss or gradient is no finite number counts as an empty one; this
+    process' log says how many did. Memory: beside what is `kept`, as of `learning.private_training.clipped_sum`.
     Raises `ConclaveError` like `party.text_models.units_of`.
     """
     assert job.text is not None
     found, units = kept.loaded(job), kept.units(job)
     stream = NoiseStream.from_key(bytes.fromhex(job.text.key)).child("batch")
     taken = mechanism.batch(len(units), stream)
-    total = clipped_sum(found.gradients, units.micro_batches(taken), found.losses, mechanism)
+    total = clipped_sum(found.gradients, units.micro_batches(taken), found.losses, mechanism, tell_left_out)
     made = np.empty(mechanism.parameters, np.int32)
     for start in range(0, len(total), AT_ONCE):
         made[start : start + AT_ONCE] = wrapped(mechanism.contribute_part(total[start : start + AT_ONCE]))

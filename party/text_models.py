@@ -15,7 +15,7 @@ from learning.adapting import Lora, adapt, unflatten
 from learning.batching import Tokens, encode, encode_documents, losses
 from learning.encoders import classifier, language_model, longest, tokens_of
 from learning.feature_units import FeatureUnits, head_losses
-from learning.features import features, head_alone
+from learning.features import features_apart, head_alone
 from learning.labelled import LabelMap, ScoreRange
 from learning.per_example import PerExample, check_apart
 from learning.private_training import Losses, MicroBatch, Units
@@ -108,7 +108,7 @@ def units_of(job: Job, text: TextWork, found: Loaded) -> Units:
     if not found.head_alone:
         return TextUnits(model.config, read.rows, read.labels, members=read.members)
     assert read.labels is not None
-    return FeatureUnits(features(model, read.rows), read.labels, members=read.members)
+    return FeatureUnits(features_apart(model, read.rows, {}), read.labels, members=read.members)
 
 
 def _try(gradients: PerExample, probe: MicroBatch) -> None:

@@ -63,7 +63,7 @@ def score(
     own = DOMAINS.names.index("private")
     for start in range(0, len(texts), _AT_ONCE):
         rows = encode(found.tokenizer, texts[start : start + _AT_ONCE], longest=most).rows
-        chances = probabilities(predict(found.model, rows))[:, own]
+        chances = np.nan_to_num(probabilities(predict(found.model, rows))[:, own])  # parameters may be mere noise
         bounded = mechanism.contribute(TeacherSignal(None, chances[None, :, None, None]))
         scores[start : start + len(rows)] = bounded.toarray()
         progress(min(99, 80 + 20 * (start + len(rows)) // len(texts)))

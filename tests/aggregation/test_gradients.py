@@ -174,10 +174,23 @@ def test_settings_that_mean_nothing_are_refused(changes):
         mechanism(**changes)
 
 
-@pytest.mark.parametrize("norm", [math.nan, math.inf, -1.0])
-def test_a_norm_that_is_none_is_refused(norm):
+@pytest.mark.parametrize("norm", [math.nan, math.inf])
+def test_a_gradient_without_a_finite_norm_is_left_out_and_changes_no_others_scale(norm):
+    norms = np.array([0.1, norm, 3.0])
+    scales = mechanism().scales(norms)
+    assert scales[1] == 0
+    assert np.array_equal(scales[[0, 2]], mechanism().scales(norms[[0, 2]]))
+
+
+def test_a_negative_norm_is_refused():
     with pytest.raises(IntegrityError, match="norm"):
-        mechanism().scales(np.array([0.1, norm]))
+        mechanism().scales(np.array([0.1, -1.0]))
+
+
+@pytest.mark.parametrize("clip", [1e-30, 1e30])
+def test_a_clip_out_of_all_proportion_to_single_precision_is_refused(clip):
+    with pytest.raises(ConclaveError, match="out of all proportion"):
+        mechanism(clip=clip)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e18])

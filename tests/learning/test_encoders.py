@@ -200,6 +200,17 @@ class TestNotToBeHad:
         with pytest.raises(ModelError, match=r"weights of .*short cannot be read"):
             encoder(str(folder))
 
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_weights_that_are_not_finite(self, tiny_bert, tmp_path, value) -> None:
+        from safetensors.torch import load_file, save_file
+
+        shutil.copytree(tiny_bert, tmp_path / "broken")
+        weights = load_file(tmp_path / "broken/model.safetensors")
+        weights["embeddings.word_embeddings.weight"][3, 2] = value
+        save_file(weights, tmp_path / "broken/model.safetensors", {"format": "pt"})
+        with pytest.raises(ModelError, match=r"hold NaN or infinity, in .*word_embeddings"):
+            classifier(str(tmp_path / "broken"), SENTIMENT, seed=1)
+
     def test_weights_of_another_model(self, tiny_bert, tmp_path) -> None:
         folder = _copy(tiny_bert, tmp_path / "other", num_hidden_layers=4)
         with pytest.raises(ModelError, match=r"lacks .* parameters"):

@@ -51,8 +51,9 @@ def test_units_are_taken_once_each_in_parts_of_bounded_size(models):
     model, rows = models["classes"]
     units = FeatureUnits(features(model, rows), torch.zeros(6, dtype=torch.int64), members=MEMBERS, examples_at_once=4)
     batches = list(units.micro_batches(np.array([1, 2, 0])))
-    assert [(batch.units, batch.examples_per_unit) for batch in batches] == [(1, 3), (2, 2)]
-    assert torch.equal(batches[1].weights, torch.tensor([0.5, 0.5, 1.0, 0.0]))
+    assert [(batch.units, batch.examples_per_unit) for batch in batches] == [(1, 4), (1, 2), (1, 1)]
+    assert torch.equal(batches[0].weights, torch.tensor([1 / 3, 1 / 3, 1 / 3, 0.0]))
+    assert [batch.shape.most for batch in batches] == [1, 2, 4]
 
 
 @pytest.mark.parametrize("members", [[[], [0, 3, 4], [], [1], [2, 5]], [[], []], []])

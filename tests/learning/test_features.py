@@ -3,10 +3,10 @@ import pytest
 import torch
 
 from learning.adapting import adapt, flatten
-from learning.batching import encode, inputs_of, logits_of
+from learning.batching import Tokens, encode, inputs_of, logits_of
 from learning.classifying import Diverged, Fit, fit, fit_head
 from learning.encoders import classifier
-from learning.features import features, head_alone
+from learning.features import features, features_apart, head_alone
 from learning.labelled import LabelMap
 from learning.schedules import Schedule
 from learning.text import DataError
@@ -69,3 +69,17 @@ def test_a_model_that_classifies_every_token_has_none(tiny_gpt2) -> None:
     model, _ = classifier(str(tiny_gpt2), SENTIMENT, seed=1)
     adapt(model, "head", seed=1)
     assert head_alone(model) is None
+
+
+@pytest.mark.parametrize("tokens", [16, 64, 1024])
+def test_an_examples_vector_has_the_same_bits_whoever_else_is_seen(tiny_bert, tokens) -> None:
+    model, _ = classifier(str(tiny_bert), LabelMap(("no", "yes")), seed=1, pool="mean")
+    adapt(model, "head", seed=1)
+    rng = np.random.default_rng(0)
+    rows = [Tokens(rng.integers(0, 40, length).astype(np.int32), length) for length in rng.integers(1, 33, 40)]
+    known: dict[int, tuple[int, ...]] = {}
+    whole = features_apart(model, rows, known, tokens)
+    torch.testing.assert_close(torch.from_numpy(whole), torch.from_numpy(features(model, rows)), atol=1e-5, rtol=1e-4)
+    for _ in range(4):
+        taken = np.flatnonzero(rng.random(40) < 0.4)
+        assert np.array_equal(features_apart(model, [rows[place] for place in taken], known, tokens), whole[taken])

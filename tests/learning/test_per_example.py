@@ -53,12 +53,11 @@ def compare(model, loss, examples=EXAMPLES, each=1):
     assert (gradients.bounds() <= norms * 1.001 + 1e-6).all()
 
     weights = torch.linspace(0.1, 1.0, len(units), dtype=torch.float64)
-    for dtype in (torch.float32, torch.float64):
-        totals = {name: torch.zeros_like(p, dtype=dtype) for name, p in gradients.parameters.items()}
-        gradients.add_weighted(weights, totals)
-        for name in names:
-            want = sum(w * unit[name].double() for w, unit in zip(weights, true, strict=True))
-            torch.testing.assert_close(totals[name].double(), want.expand_as(totals[name]), rtol=1e-4, atol=1e-6)
+    totals = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in gradients.parameters.items()}
+    gradients.add_weighted(weights, totals)
+    for name in names:
+        want = sum(w * unit[name].double() for w, unit in zip(weights, true, strict=True))
+        torch.testing.assert_close(totals[name], want.expand_as(totals[name]), rtol=1e-4, atol=1e-6)
     return gradients
 
 
@@ -263,6 +262,47 @@ def test_inner_products_are_those_of_the_matrices_whatever_the_forms(seed, units
     own = one.dense(whole).double().flatten(1).norm(dim=1)
     torch.testing.assert_close(inner(one, one).double().sqrt(), own, rtol=1e-4, atol=1e-4)
     assert (one.size().double() >= own * (1 - 1e-5)).all()
+
+
+@pytest.mark.parametrize("kind", ["outer", "rows"])
+@pytest.mark.parametrize(
+    ("left", "right"), [(1.0, 1.0), (1e-23, 1e18), (1e-12, 1e15), (1e18, 1e-30), (1e10, 1e10), (1e-30, 1e-30)]
+)
+@pytest.mark.parametrize("cancels", [False, True])
+@pytest.mark.parametrize("positions", [2, 40])
+def test_no_gradient_is_larger_than_its_bound_whatever_was_recorded(kind, left, right, cancels, positions):
+    """Numbers at the ends of single precision, and terms that all but cancel: what is added never exceeds the bound."""
+    rng = torch.Generator().manual_seed(3)
+    term = forms(rng, 6, positions, 30, 20, kind)
+    values = torch.randn(6, positions, 20, generator=rng) * right
+    if cancels:
+        values[:, 1::2] = -values[:, ::2] * (1 + 2e-7)
+    if kind == "outer":
+        first = torch.randn(6, positions, 30, generator=rng) * left
+        first[:, 1::2] = first[:, ::2] if cancels else first[:, 1::2]
+        term = Outer(first, values)
+    else:
+        term = Rows(term.index.clone(), values * left, 30)
+        term.index[:, 1::2] = term.index[:, ::2] if cancels else term.index[:, 1::2]
+    gradients = PerExample(nn.Linear(20, 30, bias=False))
+    gradients._terms = {"weight": [term]}
+    bounds = gradients.bounds()
+    for place in range(6):
+        total = {"weight": torch.zeros(30, 20, dtype=torch.float64)}
+        weights = torch.zeros(6, dtype=torch.float64)
+        weights[place] = 1.0
+        gradients.add_weighted(weights, total)
+        assert total["weight"].norm() <= bounds[place]
+
+
+def test_a_unit_with_any_number_that_is_none_or_a_norm_out_of_range_has_no_bound():
+    rng = torch.Generator().manual_seed(0)
+    for value in (float("nan"), float("inf"), 1e35):
+        term = forms(rng, 3, 5, 4, 4, "outer")
+        term.left[1, 2, 3] = value
+        gradients = PerExample(nn.Linear(4, 4, bias=False))
+        gradients._terms = {"weight": [term]}
+        assert torch.isfinite(gradients.bounds()).tolist() == [True, False, True]
 
 
 def test_much_is_worked_on_in_parts(monkeypatch):

@@ -202,6 +202,14 @@ def test_settings_that_do_not_fit_are_refused(changes):
         _train(_units(), **changes)
 
 
-def test_training_that_diverges_says_so():
-    with pytest.raises(ConclaveError, match="infinity"):
-        _train(_units(), learning_rate=1e7)
+def test_a_step_to_infinity_is_not_taken_and_the_training_ends_where_it_was(caplog):
+    found = _train(_units(), learning_rate=1e9)
+    assert np.array_equal(found.inputs, _start().inputs)
+    assert "steps would have gone to infinity and were not taken" in caplog.text
+
+
+def test_a_start_that_is_not_finite_is_refused():
+    start = _start()
+    start.inputs[0, 0] = math.nan
+    with pytest.raises(IntegrityError, match="NaN"):
+        _train(_units(), start=start)

@@ -1,10 +1,12 @@
 """Steps that parties take together, at one party: its sample, its clipped sum, what is charged, kept and dropped."""
 
 import itertools
+import shutil
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from aggregation.noise import NoiseStream
 from learning.adapting import Lora, adapt, flatten, unflatten
@@ -26,6 +28,7 @@ from protos.refusal import Reason, Refusal
 pytestmark = pytest.mark.usefixtures("trains_here")
 
 HEAD = 2 * 32 + 2
+ADAPTED = {"head": party_pb2.ADAPT_HEAD, "full": party_pb2.ADAPT_FULL}
 
 
 @pytest.fixture(scope="module")
@@ -318,3 +321,37 @@ async def test_fewer_units_than_declared_and_texts_that_were_cut_are_told_in_the
     assert "1 of 2 examples are longer than 16 tokens" in caplog.text
     assert "the shard has 2 units, fewer than the 5,000 of [policy] declared_size" in caplog.text
     assert all(each.percent in (255, 100) for each in said)
+
+
+@pytest.mark.parametrize("adapted", ["head", "full"])
+async def test_a_word_that_overflows_in_the_model_shows_in_no_outcome_and_no_other_units_part(
+    learner, descent, pooled, films, start, tmp_path, caplog, adapted
+):
+    """The coordinator made one embedding huge: who holds that word has no gradient, and the step tells nothing."""
+    folder = tmp_path / "attack"
+    shutil.copytree(pooled, folder)
+    weights = load_file(folder / "model.safetensors")
+    word = start()[1].convert_tokens_to_ids("awful")
+    table = next(name for name in weights if name.endswith("word_embeddings.weight"))
+    weights[table][word] = 3e38
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    rows = [*(("good film", "yes"), ("bad film", "no")) * 4]
+    size = HEAD if adapted == "head" else len(flatten(start(adapted)[0]))
+    attacked, _ = classifier(str(folder), LabelMap(("no", "yes")), seed=7)
+    adapt(attacked, adapted, seed=7)
+    vector = flatten(attacked).numpy()
+    release = descent(parameters=size, sampling_probability=1.0)
+    found = []
+    for secret in ("awful", "great", None):
+        films([*rows, (f"{secret} film", "yes")] if secret else rows)
+        caller = await learner(release, folder=folder, model={"adapt": ADAPTED[adapted]})
+        said = await caller.step(0, caller.model, vector)
+        total = await clean(caller, 0, release)
+        found.append(({(each.percent, each.ByteSize()) for each in said}, len(total), total))  # they come as time goes
+        await caller.node.stop()
+        shutil.rmtree(tmp_path / "north.party")
+    with_it, without, fewer = found
+    assert with_it[:2] == without[:2]
+    assert "1 times a unit's loss or gradient was no finite number" in caplog.text
+    assert np.array_equal(with_it[2], fewer[2])  # an empty unit: the others' parts are what they were
+    assert not np.array_equal(without[2], fewer[2])

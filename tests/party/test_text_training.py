@@ -1,10 +1,12 @@
 """A text model that one party trains alone: charged before it begins, resumed under its own noise, given once."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from aggregation.errors import ConclaveError
 from aggregation.noise import NoiseStream
@@ -308,3 +310,20 @@ async def sum_round(caller, release, kind):
 
 async def collected(call):
     return [each async for each in call]
+
+
+async def test_a_word_that_overflows_in_the_model_fails_no_training_and_counts_as_an_empty_unit(
+    learner, weights, pooled, films, tmp_path, caplog
+):
+    folder = tmp_path / "attack"
+    shutil.copytree(pooled, folder)
+    tensors = load_file(folder / "model.safetensors")
+    _, tokenizer = classifier(str(folder), LabelMap(("no", "yes")), seed=7)
+    tensors["embeddings.word_embeddings.weight"][tokenizer.convert_tokens_to_ids("awful")] = 3e38
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    films([("good film", "yes"), ("bad film", "no"), ("awful film", "yes")])
+    caller = await learner(weights(sampling_probability=1.0), folder=folder)
+    said = await caller.train_alone(caller.model, np.zeros(HEAD, np.float32))
+    assert said[-1].percent == 100
+    assert np.isfinite(await parameters_of(caller, HEAD)).all()
+    assert "4 times a unit's loss or gradient was no finite number" in caplog.text
