@@ -37,7 +37,7 @@ class _Bits:
     most: int
 
 
-_KINDS: Final[Mapping[str, _Bits]] = {
+KINDS: Final[dict[str, _Bits]] = {
     "F32": _Bits("<u4", 23, 0xFF, 127 + LARGEST),
     "BF16": _Bits("<u2", 7, 0xFF, 127 + LARGEST),
     "F16": _Bits("<u2", 10, 0x1F, 31),
@@ -142,7 +142,7 @@ def _check_places(name: str, tensor: str, words: "Iterator[np.ndarray[Any, np.dt
         or not np.array_equal(found, np.arange(len(found)))
         or next(words, None) is not None
     ):
-        raise wrong(name, f"has whole numbers in {quoted(tensor)}; {', '.join(_KINDS)} are taken")
+        raise wrong(name, f"has whole numbers in {quoted(tensor)}; {', '.join(KINDS)} are taken")
 
 
 def _finite(words: "np.ndarray[Any, np.dtype[Any]]", kind: _Bits) -> bool:
@@ -166,9 +166,9 @@ def _tensors(
     for tensor, told in header.items():
         if tensor == "__metadata__":
             continue
-        kind = _PLACES if told["dtype"] == "I64" else _KINDS.get(told["dtype"])
+        kind = _PLACES if told["dtype"] == "I64" else KINDS.get(told["dtype"])
         if kind is None:
-            raise wrong(name, f"has {quoted(tensor)} of {told['dtype']}; {', '.join(_KINDS)} are taken")
+            raise wrong(name, f"has {quoted(tensor)} of {told['dtype']}; {', '.join(KINDS)} are taken")
         begin, end = told["data_offsets"]
         yield tensor, kind, tuple(told["shape"]), _words(path, kind, 8 + size + begin, end - begin)
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from learning.labelled import LabelMap
 from learning.private_training import Optimisation, train_private
 from learning.schedules import Schedule
 from learning.text_units import TextUnits
-from party import text_training
+from party import provided_weights, text_training
 from party.accounts import read_account
 from party.keys import insecure_key
 from party.mechanisms import mechanism_of
@@ -313,8 +314,9 @@ async def collected(call):
 
 
 async def test_a_word_that_overflows_in_the_model_fails_no_training_and_counts_as_an_empty_unit(
-    learner, weights, pooled, films, tmp_path, caplog
+    learner, weights, pooled, films, tmp_path, caplog, monkeypatch
 ):
+    monkeypatch.setitem(provided_weights.KINDS, "F32", replace(provided_weights.KINDS["F32"], most=255))
     folder = tmp_path / "attack"
     shutil.copytree(pooled, folder)
     tensors = load_file(folder / "model.safetensors")
