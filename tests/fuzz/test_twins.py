@@ -1,6 +1,7 @@
 """Whatever a coordinator sends, a record shows in a charged release alone: two nodes whose shards differ in one."""
 
 import json
+import os
 import random
 import shutil
 
@@ -19,7 +20,15 @@ WORDS = ("apple", "bread", "cheese", "door", "egg", "fish")
 PLANTED = "mallory 4711"
 """What an attacker looks for: in one shard alone."""
 EPSILON = 1e12
-RECORDS = (plan_pb2.RECORD_DOCUMENT, plan_pb2.RECORD_SENTENCE, plan_pb2.RECORD_PAIR)
+OFTEN = 4
+WORDS_SHARE, TEXT_SHARE = (0.004, 0.002) if os.environ.get("CONCLAVE_FUZZ") else (0.06, 0.03)
+"""Of the inputs that are made: a run is some fifty requests. `make fuzz` plays 2,600 runs."""
+UNITS = {
+    "document": (plan_pb2.UNIT_RECORD, plan_pb2.RECORD_DOCUMENT),
+    "sentence": (plan_pb2.UNIT_RECORD, plan_pb2.RECORD_SENTENCE),
+    "pair": (plan_pb2.UNIT_RECORD, plan_pb2.RECORD_PAIR),
+    "user": (plan_pb2.UNIT_USER, plan_pb2.RECORD_DOCUMENT),
+}
 
 
 def texts(rng):
@@ -81,20 +90,23 @@ class Artefacts:
         self.model = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.*"))}
 
     def small(self, rng, content):
-        return self._hostile.damage(rng, content) if rng.random() < 0.15 else content
+        return self._hostile.damage(rng, content) if rng.random() < 0.08 else content
 
     def vocabulary(self, rng):
         return self.small(rng, Vocabulary(WORDS).to_bytes())
 
     def reference(self, rng, width):
         inputs, outputs = (np.full((len(WORDS), width), 0.1, np.float32) for _ in range(2))
-        if rng.random() < 0.2:
-            inputs[rng.randrange(len(WORDS))] = rng.choice([3e38, np.nan, np.inf, -1e20])
-        return self.small(rng, to_bytes(SkipGram(inputs, outputs, np.zeros(len(WORDS), np.float32))))
+        content = to_bytes(SkipGram(inputs, outputs, np.zeros(len(WORDS), np.float32)))
+        if rng.random() < 0.1:
+            parts = {name: each.copy() for name, each in load(content).items()}
+            parts["inputs"][rng.randrange(len(WORDS))] = rng.choice([3e38, np.nan, np.inf, -1e20, 1e6])
+            content = save(parts)
+        return self.small(rng, content)
 
     def directions(self, rng):
         vectors = np.eye(len(WORDS), 2, dtype=np.float32)
-        if rng.random() < 0.2:
+        if rng.random() < 0.1:
             vectors[0] = rng.choice([3e38, 1e30])
         return self.small(rng, Directions(vectors, np.ones(2, np.float32), np.ones(6, np.float32)).to_bytes())
 
@@ -103,14 +115,14 @@ class Artefacts:
 
     def parameters(self, rng, count):
         start = np.zeros(count if rng.random() < 0.95 else count + 1, np.float32)
-        if rng.random() < 0.2:
+        if rng.random() < 0.1:
             start[rng.randrange(len(start))] = rng.choice([np.nan, np.inf, 3e38, -1e30, 1e7])
         return start.tobytes()
 
     def files(self, rng):
         """A model's files, of which one may be an attacker's."""
         files = dict(self.model)
-        match rng.randrange(10):
+        match rng.randrange(14):
             case 0:
                 files["tokenizer.json"] = self._oracle(rng, json.loads(files["tokenizer.json"]))
             case 1:
@@ -153,17 +165,23 @@ class Artefacts:
 
 
 class Scene:
-    """The twins, and what a coordinator may ask of them, honest or not."""
+    """Twins for each unit that an account can be for, and what a coordinator may ask of them, honest or not.
 
-    def __init__(self, twins, artefacts, hostile, made):
-        self.twins, self.artefacts, self.hostile, self.made = twins, artefacts, hostile, made
+    pairs: by the unit. runs, answered: how many were joined, and how many blocks came.
+    """
+
+    def __init__(self, pairs, artefacts, hostile, made):
+        self.pairs, self.artefacts, self.hostile, self.made = pairs, artefacts, hostile, made
+        self.twins = pairs["document"]
         self.runs = 0
         self.answered = 0
 
-    def terms(self, rng, release, **more):
+    def terms(self, rng, release, units=tuple(UNITS), **more):
+        """The terms of a plan for one of these units, which is then what is played with those twins."""
+        unit = rng.choice(units)
+        self.twins, (kind, record) = self.pairs[unit], UNITS[unit]
         settings = {"epsilon": EPSILON, "releases": release if isinstance(release, list) else [release], **more}
-        settings["unit"] = rng.choice([plan_pb2.UNIT_RECORD, plan_pb2.UNIT_USER])
-        return self.made.make_terms(**settings)
+        return self.made.make_terms(**settings, unit=kind, record=record)
 
     def joined(self, terms):
         self.runs += 1
@@ -171,18 +189,17 @@ class Scene:
 
     def ask(self, rng, verb, request):
         """Put a request, now and then damaged, to both."""
-        if rng.random() < 0.25:
-            run = request.run
-            request = self.hostile.damage_message(rng, request)
-            if rng.random() < 0.8:
-                request.run.CopyFrom(run)
+        if rng.random() < 0.15:
+            damaged = self.hostile.damage_message(rng, request)
+            if rng.random() < 0.8 and verb != "Describe":
+                damaged.run.CopyFrom(request.run)
+            request = damaged
         end, _ = self.twins.ask(verb, [request])
         return end
 
     def words(self, rng, kind):
         """Counts, moments or teachers' answers: the terms, and the task when a run has joined."""
-        made, artefacts, window = self.made, self.artefacts, rng.choice([1, 2, 2, 2, 0, 5000])
-        record = rng.choice(RECORDS)
+        made, artefacts, window = self.made, self.artefacts, rng.choice([1, 2, 2, 2, 2, 3, 5, 0])
         if kind == "cooccurrence":
             release = made.make_terms().releases[0]
         elif kind == "moments":
@@ -191,7 +208,7 @@ class Scene:
             release = plan_pb2.Release(name="moments", charges=1, vectors=vectors)
         else:
             release = {"teachers": made.ANSWERS, "private": [made.TRAINING, made.FREE]}[kind]
-        terms = self.terms(rng, release, record=record)
+        terms = self.terms(rng, release)
 
         def task(context):
             known = {"vocabulary_sha256": self.twins.provide(context, "vocabulary", artefacts.vocabulary(rng))}
@@ -229,7 +246,10 @@ class Scene:
             "ensemble": [plan_pb2.Release(name="votes", charges=4, joint=plan_pb2.JointMechanism(votes=votes))],
         }[kind]
         recipe = {"ensemble": "pate", "domain": "privdistil", "scores": "privdistil"}.get(kind, "dp_sgd")
-        terms = self.terms(rng, releases, recipe=recipe, labelled=made.LABELLED)
+        if recipe == "privdistil":  # as its plans are: a training by all parties comes after the choice
+            steps = plan_pb2.Release(name="steps", charges=1, gradients=gradients, stepped=True)
+            releases = [*releases, steps]
+        terms = self.terms(rng, releases, ("document", "user"), recipe=recipe, labelled=made.LABELLED)
 
         def task(context):
             files = []
@@ -262,9 +282,9 @@ class Scene:
         return terms, task
 
     def play(self, rng, made):
-        """One run, from `Join` to `Leave`: every verb is asked, each in more ways than one."""
-        self.twins.shards(*shards(rng))
+        """One run, from `Join` to `Leave`: each verb after `Join` is asked `OFTEN` times or more, in several ways."""
         terms, task = made
+        self.twins.shards(*shards(rng))
         secure = rng.random() < 0.3 and not any(each.HasField("free") for each in terms.releases)
         if secure:
             terms.privacy.trust = plan_pb2.TRUST_SECURE_SUM
@@ -276,19 +296,34 @@ class Scene:
         for operation in ("one", "another"):
             request.operation_id = operation
             trained |= self.ask(rng, "Train", request)[0] == "OK"
-        self.ask(rng, "Describe", party_pb2.DescribeRequest(nonce=b"n" * 32)) if rng.random() < 0.1 else None
         if secure and trained and "weights" not in release:
-            columns = {"counts": 6, "moments": 8, "answers": 11, "votes": 2, "steps.0": self.made.HEAD}[release]
+            columns = {"counts": 6, "moments": 12, "answers": 11, "votes": 2, "steps.0": self.made.HEAD}[release]
             self.twins.sum_up(context, terms, release, 6 if release == "counts" else rows, columns)
-        for number, (start, stop) in enumerate([(0, rows), (0, rows), (0, 10**6)]):
+        for number, (start, stop) in enumerate([(0, rows), (0, rows), (0, 10**6), (0, 1)]):
             batch = party_pb2.AnswerRequest(
                 run=context, release=release, batch=number, rows=party_pb2.RowRange(start=start, stop=stop)
             )
             batch.digest = batch_digest(batch)
             self.answered += self.ask(rng, "Answer", batch)[0] == "OK"
-        self.ask(rng, "Attest", party_pb2.AttestRequest(run=context))
+        for _ in range(OFTEN):
+            self.aside(rng, context, terms, release)
         self.twins.ask("Leave", [party_pb2.LeaveRequest(run=context)])
         self.ask(rng, "Train", request)
+
+    def aside(self, rng, context, terms, release):
+        """What may be asked at any time, of every verb that has not its own place in a run."""
+        self.ask(rng, "Describe", party_pb2.DescribeRequest(nonce=rng.randbytes(rng.choice([0, 16, 32, 64]))))
+        self.ask(rng, "Attest", party_pb2.AttestRequest(run=context))
+        other = party_pb2.RunContext(run_id=f"run-{rng.randrange(self.runs + 1)}", plan_hash=context.plan_hash)
+        self.ask(rng, "Leave", party_pb2.LeaveRequest(run=other))
+        kind = rng.choice(["vocabulary", "reference", "directions", "texts", "parameters", "model", "other"])
+        self.twins.provide(context, kind, rng.randbytes(rng.choice([0, 1, 300])))
+        self.ask(
+            rng, "SecureSum", party_pb2.SecureSumRequest(
+                run=context, release=release, attempt=rng.choice([0, 0, 1]), round=rng.randint(1, 8), rows_at_once=4,
+                message=rng.randbytes(rng.choice([0, 8, 200])),
+            )
+        )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -300,10 +335,16 @@ def scene(tests, hostile, tmp_path_factory, tiny_bert):
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
     policy = {"epsilon": 1e15, "recipes": ["dped", "dp_sgd", "pate", "privdistil"], "weights": True}
+    policy |= {"trust": "trusted-aggregator"}
+    where = tmp_path_factory.mktemp("twins")
     with pytest.MonkeyPatch.context() as patch:
-        both = twins.Twins(made, tmp_path_factory.mktemp("twins"), policy, patch)
-        yield Scene(both, Artefacts(hostile, folder), hostile, made)
-        both.close()
+        pairs, process = {}, twins.Process(patch)
+        for name in UNITS:
+            unit = {"unit": "user"} if name == "user" else {"record": name}
+            pairs[name] = twins.Twins(made, where / name, policy | unit, process)
+        yield Scene(pairs, Artefacts(hostile, folder), hostile, made)
+        for both in pairs.values():
+            both.close()
 
 
 def hostile_module(name, tests):
@@ -313,20 +354,24 @@ def hostile_module(name, tests):
 
 @pytest.mark.parametrize("kind", ["cooccurrence", "moments", "teachers", "private"])
 def test_words_tell_a_coordinator_nothing_of_a_record_but_what_is_charged(fuzz, hostile, scene, kind):
-    @fuzz(hostile.made(lambda rng: rng), mebibytes=1024, seconds=60, share=0.25)
+    @fuzz(hostile.made(lambda rng: rng), mebibytes=1024, seconds=60, share=WORDS_SHARE)
     def _(rng):
         scene.play(rng, scene.words(rng, kind))
 
 
 @pytest.mark.parametrize("kind", ["step", "labels", "domain", "scores", "ensemble"])
 def test_text_models_tell_a_coordinator_nothing_of_a_record_but_what_is_charged(fuzz, hostile, scene, kind):
-    @fuzz(hostile.made(lambda rng: rng), mebibytes=1024, seconds=60, share=0.1)
+    @fuzz(hostile.made(lambda rng: rng), mebibytes=1024, seconds=60, share=TEXT_SHARE)
     def _(rng):
         scene.play(rng, scene.text(rng, kind))
 
 
 def test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something(scene):
     assert scene.answered > scene.runs / 4
+    sums, asked = sum(both.sums for both in scene.pairs.values()), scene.twins.process.asked
+    assert sums > 0
+    assert min(count for verb, count in asked.items() if verb != "Join") >= OFTEN * scene.runs
+    print(f"{scene.runs:,} runs, {scene.answered:,} blocks answered, {sums:,} secure sums; requests: {dict(asked)}")
 
 
 def test_a_difference_that_is_there_is_found(scene, monkeypatch):
@@ -345,6 +390,7 @@ def test_a_difference_that_is_there_is_found(scene, monkeypatch):
     monkeypatch.setattr(party.counting, "units", tells)
     monkeypatch.setattr("party.job.Job.frank", property(lambda job: True))
     line = json.dumps(row(rng)).encode()
+    scene.twins = scene.pairs["document"]
     scene.twins.shards([line], [line, json.dumps({"text": PLANTED, "stars": "no", "who": "p1"}).encode()])
     terms = scene.made.make_terms(epsilon=EPSILON)
     context = scene.joined(terms)

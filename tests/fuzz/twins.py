@@ -10,12 +10,14 @@ import json
 import random
 import secrets
 import shutil
+from collections import Counter
 
 import grpc
 from cryptography.hazmat.primitives.serialization import Encoding
 
 import party.ledger
 import party.text_tasks
+from aggregation.errors import Cheated
 from aggregation.secure_sum.advertise import Advertisement
 from aggregation.secure_sum.context import Context
 from aggregation.secure_sum.participant import Attempts, Participant
@@ -59,21 +61,43 @@ class Coupled:
         return getattr(self._real, name)
 
 
-class Twins:
-    """Both nodes, on real ports, with the same identity, ledger and secrets; they train in threads of this process."""
+class Process:
+    """What is patched of this process, for as long as twins live: keys are coupled, training is in threads of it.
 
-    def __init__(self, made, where, policy, patch):
+    kept: what steps keep from one to the next, by the party's folder. asked: how many requests were put to a pair, by
+    verb.
+    """
+
+    def __init__(self, patch):
+        self.coupled = Coupled()
+        self.kept = {}
+        self.asked = Counter()
+        patch.setattr(party.ledger, "secrets", self.coupled)
+        patch.setattr(party.text_tasks, "secrets", self.coupled)
+
+        async def trains(training, job, charge):
+            kept = self.kept.setdefault(job.cache, Kept()) if job.stays else None
+            private = await asyncio.to_thread(_whole, work.prepared, job, kept)
+            if isinstance(private, Failure):
+                return private
+            return await asyncio.to_thread(_whole, work.finished, private, job.paid_with(await charge()), _nothing)
+
+        patch.setattr(Training, "_work", trains)
+
+
+class Twins:
+    """Both nodes, on real ports, with the same identity, ledger and secrets."""
+
+    def __init__(self, made, where, policy, process):
+        """policy: of the party's file, which says what the account is for. process: what all twins have together."""
         self.loop = asyncio.new_event_loop()
         self.made = made
         self.folders = [where / name for name in ("one", "other")]
         self.peer = self_made("south", Role.PARTY, None)
         self._policy = policy
         self._calls = 0
-        self._kept = {}
-        self._coupled = Coupled()
-        patch.setattr(party.ledger, "secrets", self._coupled)
-        patch.setattr(party.text_tasks, "secrets", self._coupled)
-        patch.setattr(Training, "_work", self._trains())
+        self.process = process
+        self.sums = 0
         self.wait(self._start())
 
     def wait(self, coroutine):
@@ -83,7 +107,7 @@ class Twins:
         made, (one, other) = self.made, self.folders
         shard = {"source": "notes.jsonl", "label": "stars", "user": "who"}
         settings = {"peers": {"south": self.peer.fingerprint}, "policy": self._policy, "limits": LIMITS, "shard": shard}
-        one.mkdir()
+        one.mkdir(parents=True)
         (one / "notes.jsonl").write_text("{}\n")
         config = made.make_config(one, **settings)
         await (await start(config, token=made.TOKEN, base=one)).stop(0)  # what it drew, both have
@@ -106,17 +130,7 @@ class Twins:
         """Put these lines (bytes) into the two shards."""
         for folder, lines in zip(self.folders, (one, other), strict=True):
             (folder / "notes.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
-        self._kept.clear()
-
-    def _trains(self):
-        async def here(training, job, charge):
-            kept = self._kept.setdefault(job.cache, Kept()) if job.stays else None
-            private = await asyncio.to_thread(_whole, work.prepared, job, kept)
-            if isinstance(private, Failure):
-                return private
-            return await asyncio.to_thread(_whole, work.finished, private, job.paid_with(await charge()), _nothing)
-
-        return here
+        self.process.kept.clear()
 
     def join(self, run, terms, peers=None):
         """Join both; the run's context, or None where they refused."""
@@ -139,10 +153,11 @@ class Twins:
         compared; and the messages themselves, of both.
         """
         self._calls += 1
+        self.process.asked[verb] += 1
         sent = [each if isinstance(each, bytes) else each.SerializeToString() for each in messages]
         ends, heard = [], []
         for channel in self.channels:
-            self._coupled.begin(self._calls)
+            self.process.coupled.begin(self._calls)
             end, back = self.wait(self._asked(channel, verb, sent))
             ends.append(end)
             heard.append(back)
@@ -207,10 +222,13 @@ class Twins:
             inboxes = total.inboxes()
             south.receive(inboxes["south"])
             await north(rounds.SUM_ROUND_MASK, inboxes["north"].encode(), rows_at_once=AT_ONCE)
+            self.sums += 1
             await north(rounds.SUM_ROUND_DISCLAIM)
             await north(rounds.SUM_ROUND_REFUND, bytes(7))
         except grpc.aio.AioRpcError as error:
             return [*sizes, error.code().name, error.details()]
+        except Cheated:  # the sum is of another shape than was asked for here
+            return [*sizes, "another shape"]
         return sizes
 
 
@@ -243,6 +261,15 @@ def _trained(heard):
     return [(each.percent, each.finished) for each in map(party_pb2.TrainProgress.FromString, heard[-1:])]
 
 
+def _answered(heard):
+    """The sizes of a released block: a checksum of what is released, in its header, has the size that it has."""
+    found = []
+    for each in map(party_pb2.AnswerResponse.FromString, heard):
+        each.chunk.header.ClearField("crc32")
+        found.append((each.ByteSize(), len(each.chunk.data)))
+    return found
+
+
 def _attested(heard):
     found = []
     for each in map(party_pb2.AttestResponse.FromString, heard):
@@ -252,4 +279,4 @@ def _attested(heard):
 
 
 TIMES = ("at", "time", "clock", "signed_at")
-COMPARED = {"Describe": _described, "Train": _trained, "Attest": _attested}
+COMPARED = {"Describe": _described, "Train": _trained, "Attest": _attested, "Answer": _answered}
