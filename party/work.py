@@ -47,6 +47,8 @@ CELL: Final = 4
 """Bytes of a cell of a sum that is held whole."""
 
 _LITTLE: Final = 1 << 20
+_READING: Final = threading.Lock()
+"""Held while a matrix is read: what numpy reads a header with does not bear two threads (CPython 3.11, gh-106905)."""
 _DENSE_AT_ONCE: Final = 1 << 22
 _NICENESS: Final = 10
 _PR_SET_PDEATHSIG: Final = 1
@@ -222,7 +224,7 @@ def _dense(counts: sparse.csr_array) -> NDArray[np.int32]:
 
 def load_counts(path: Path) -> Sum:
     """The matrix that `save_counts` wrote."""
-    with np.load(path, allow_pickle=False) as parts:
+    with _READING, np.load(path, allow_pickle=False) as parts:
         if "dense" in parts:
             return np.asarray(parts["dense"])
         return sparse.csr_array((parts["data"], parts["indices"], parts["indptr"]), shape=tuple(parts["shape"]))
@@ -230,7 +232,7 @@ def load_counts(path: Path) -> Sum:
 
 def shape_of(path: Path) -> tuple[int, int]:
     """Rows and columns of the matrix that `save_counts` wrote, which are public; its cells stay where they are."""
-    with zipfile.ZipFile(path) as parts:
+    with _READING, zipfile.ZipFile(path) as parts:
         if "dense.npy" not in parts.namelist():
             with np.load(path, allow_pickle=False) as found:
                 rows, columns = found["shape"].tolist()

@@ -227,7 +227,7 @@ def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
     from learning.private_training import clipped_sum
     from party.config import check_config, located
     from party.job import Job, TextWork
-    from party.text_models import ready
+    from party.text_models import loaded, units_of
 
     plan = read_plan(Path("plan.toml"))
     tables = party_tables(plan)
@@ -244,15 +244,16 @@ def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
         parent=0, shard=located(config.shard, folder).model_dump(), policy=config.policy.model_dump(),
         record="document", by_user=False, release="", cache=str(tmp_path / "party"), result="", text=text,
     )  # fmt: skip
-    own = ready(job, text)
+    own = loaded(job, text)
+    read = units_of(job, text, own)
     mechanism = GradientMechanism(1.0, 400, 1.0, 0.5, 1, len(bench.public.start))
     sums = [
         clipped_sum(PerExample(module), units.micro_batches(np.arange(len(units))), losses, mechanism)
         for module, units, losses in (
             (work.module, work.units[1], work.losses),
-            (own.trained, own.units, own.losses),
+            (own.trained, read, own.losses),
         )
     ]
-    assert len(own.units) == len(work.units[1])
+    assert len(read) == len(work.units[1])
     assert np.linalg.norm(sums[0]) > 0.1
     np.testing.assert_allclose(sums[0], sums[1], rtol=1e-5, atol=1e-5)

@@ -46,7 +46,7 @@ class Federation:
     async def aggregate(self, *ignored):
         raise Asked
 
-    async def gather(self, *ignored):
+    async def gather(self, *ignored, odd=None):
         raise Asked
 
 
