@@ -171,7 +171,7 @@ async def _rounds(
             request.text_model.parameters_sha256 = artefact_digest(start)
             request.text_model.objective = party_pb2.OBJECTIVE_LABELS
             request.text_model.descent.CopyFrom(_local_descent(plan))
-            await federation.train(request, doing="training", charged=True)
+            await federation.train(request, doing="training")
             note = budget(bound.guarantee, plan)
             models = await federation.gather(release.name, 1, release.columns, 1, note, odd=odd_weights)
             mean = np.mean([floats_of(model) for model in models.values()], axis=0, dtype=np.float64)

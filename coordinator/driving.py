@@ -290,9 +290,8 @@ class Drive:
 
     @property
     def _spent(self) -> bool:
-        """Whether a ledger may hold a charge of this run."""
-        stages = self.store.stages()
-        return "aggregate" in stages or (self._recipe.charged_by_training(self.bound.plan) and "train" in stages)
+        """Whether a ledger may hold a charge of this run: parties charge whatever they train before they do it."""
+        return not {"train", "aggregate"}.isdisjoint(self.store.stages())
 
     async def _leave(self, federation: Federation) -> None:
         with suppress(TimeoutError):

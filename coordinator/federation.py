@@ -56,6 +56,7 @@ _MENDABLE: Final = frozenset(
         Reason.TRAINING,
         Reason.AUTHENTICATION,
         Reason.STORAGE,
+        Reason.MEMORY,
     }
 )
 """Refusals after which the same run may get another answer, once somebody did something about them."""
@@ -194,14 +195,13 @@ class Federation:
         doing: str,
         *,
         then: str = "trained",
-        charged: bool = False,
     ) -> None:
         """Have every party train something; `doing` is the word a person sees, for example `counting`.
 
-        request: the same for all, or every party's own. then: the word when it has. charged: whether the
-        training itself costs, and not what is answered of it.
+        A party charges it before it opens its shard. request: the same for all, or every party's own. then: the word
+        when it has.
         """
-        self._spent = self._spent or charged
+        self._spent = True
         for name in self.present:
             self._attendance.state(name, doing)
 

@@ -100,10 +100,6 @@ class Recipe(Protocol[PlanT_contra, PublicT]):
         """Whether the sums cannot be made again without a party that was lost after them."""
         ...
 
-    def charged_by_training(self, plan: PlanT_contra) -> bool:
-        """Whether `Train` is charged, before anything is answered."""
-        ...
-
     def learn(
         self, bound: Bound[PlanT_contra], public: PublicT, present: dict[str, int], store: RunStore, progress: Progress
     ) -> bytes:

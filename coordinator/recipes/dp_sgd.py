@@ -48,9 +48,6 @@ class DpSgd(ClassifierRecipe):
     def made_once(self, plan: ClassifierPlan) -> bool:
         return True
 
-    def charged_by_training(self, plan: ClassifierPlan) -> bool:
-        return plan.dp_sgd.form == "local"
-
     def learn(
         self,
         bound: Bound[ClassifierPlan],

@@ -106,9 +106,6 @@ class Dped:
     def made_once(self, plan: DpedPlan) -> bool:
         return "votes" in plan.dped.signals and plan.dped.noise_at == "coordinator"
 
-    def charged_by_training(self, plan: DpedPlan) -> bool:
-        return plan.dped.private_training is not None
-
     def learn(
         self, bound: Bound[DpedPlan], public: Public, present: dict[str, int], store: RunStore, progress: Progress
     ) -> bytes:
@@ -153,7 +150,7 @@ async def collect(
         for release in asked:
             request = _request(release, plan, public)
             doing = "counting" if release.name in (COUNTS, MOMENTS) else "teaching"
-            await federation.train(request, doing, charged=plan.dped.private_training is not None)
+            await federation.train(request, doing)
     present: dict[str, int] = {}
     with stage("aggregate") as result:
         for release in asked:

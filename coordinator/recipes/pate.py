@@ -79,9 +79,6 @@ class Pate(ClassifierRecipe):
     def made_once(self, plan: ClassifierPlan) -> bool:
         return False
 
-    def charged_by_training(self, plan: ClassifierPlan) -> bool:
-        return False
-
     def learn(
         self,
         bound: Bound[ClassifierPlan],

@@ -115,9 +115,6 @@ class PrivDistil:
     def made_once(self, plan: PrivDistilPlan) -> bool:
         return True
 
-    def charged_by_training(self, plan: PrivDistilPlan) -> bool:
-        return plan.selection.scored or plan.dp_sgd.form == "local"
-
     def learn(
         self,
         bound: Bound[PrivDistilPlan],
@@ -171,7 +168,7 @@ async def _classifiers(
             name: domain_request(plan, domain, artefact_digest(start), artefact_digest(sample), asked)
             for name, sample in public.samples.items()
         }
-        await federation.train(requests, doing="telling apart", charged=True)
+        await federation.train(requests, doing="telling apart")
         collect = _scores if asked else _weights
         store.write(DOMAIN_FILE, await collect(bound, federation, store))
     return _said(plan, store)
