@@ -59,6 +59,7 @@ NOT_PROTECTED = (
     "how long a party's training took, which tells roughly how large its shard is",
     "how long each step took at a party without [policy] step_seconds, which tells the size of its secret batch: known "
     "exactly over 500 steps at a rate of 0.1 of 1,000 units, epsilon 0.88 more at delta 1e-5",
+    "that a party's machine failed, or its disk was full",
     "that a party's ledger let it join or not, which may show that its text shares records with text charged before",
     "a person whose text is several units, or lies at several parties: they have the composition of those guarantees",
     "the result against a party that lies: nobody checks that a party clipped, or what it added",
