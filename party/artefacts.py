@@ -45,9 +45,12 @@ class Artefacts:
 class Intake:
     """Takes what coordinators provide, within the party's limits."""
 
-    def __init__(self, limits: LimitsTable) -> None:
-        """limits: of one artefact, and of all that a run may leave here."""
+    def __init__(self, limits: LimitsTable, most: int) -> None:
+        """limits: of one artefact, and of all that a run may leave here. most: bytes of all runs together, so few that
+        nobody fills the disk with them: how much of it is free tells how large sums and texts are.
+        """
         self._limits = limits
+        self._most = most
         self._coming: Counter[Path] = Counter()
 
     async def take(
@@ -84,10 +87,7 @@ class Intake:
     @contextlib.contextmanager
     def _room(self, run: Path, size: int) -> Iterator[None]:
         """Count what is on its way with what is there. Raises `Refusal` (ARTEFACT) where it is too much."""
-        there = []
-        for path in (*run.glob(f"*{_ENDING}"), *run.glob(f"*{_PARAMETERS_ENDING}")):
-            with contextlib.suppress(FileNotFoundError):  # parameters may go meanwhile
-                there.append(max(path.stat().st_size, _LEAST))
+        there = _sizes(run)
         total = sum(there) + self._coming[run] + size
         if total > self._limits.run_artefacts_mib * 2**20 or len(there) >= MOST_ARTEFACTS:
             raise Refusal(
@@ -95,6 +95,13 @@ class Intake:
                 f"with this one run {run.name} would leave {len(there) + 1:,} artefacts and {total:,} bytes here; the "
                 f"limit is {MOST_ARTEFACTS:,} and {self._limits.run_artefacts_mib:,} MiB ([limits] run_artefacts_mib "
                 "in the party file).",
+            )
+        everywhere = sum(sum(_sizes(each)) for each in run.parent.iterdir()) + self._coming.total() + size
+        if everywhere > self._most:
+            raise Refusal(
+                Reason.ARTEFACT,
+                f"with this all runs together would leave {everywhere:,} bytes of artefacts here; the limit is "
+                f"{self._most:,}, half of what was free on the disk when the node was started.",
             )
         self._coming[run] += size
         try:
@@ -133,6 +140,15 @@ class Intake:
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
+
+
+def _sizes(run: Path) -> list[int]:
+    """Bytes of what a run was given, each."""
+    found = []
+    for path in (*run.glob(f"*{_ENDING}"), *run.glob(f"*{_PARAMETERS_ENDING}")):
+        with contextlib.suppress(FileNotFoundError):  # parameters may go meanwhile
+            found.append(max(path.stat().st_size, _LEAST))
+    return found
 
 
 def parameters(run: Path, sha256: bytes) -> Path:

@@ -22,7 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from party.answers import Answers
 from party.artefacts import PARAMETERS, Artefacts, Intake, drop_parameters
 from party.attesting import attestation, described
-from party.checking import fits
+from party.checking import Room, fits
 from party.company import admit_peers
 from party.config import SIZE_FACT, PartyConfig, located, split_address
 from party.draining import SENDING, Drain
@@ -82,7 +82,8 @@ class Node(party_pb2_grpc.PartyServicer):
         self._ledger = ledger
         self._token = token
         self._runs = Runs(home / "runs")
-        self._intake = Intake(config.limits)
+        self._room = Room.of(home, frank=config.policy.simulation)
+        self._intake = Intake(config.limits, self._room.disk // 2)
         self.limits = Limits(config.name, config.limits)
         self.quieter = Quieter()
         self._answers = Answers(config.name, ledger, self.limits)
@@ -96,6 +97,7 @@ class Node(party_pb2_grpc.PartyServicer):
         self._charged: set[tuple[str, str]] = set()
         self._trainings: dict[tuple[str, str], Training] = {}
         self._turn = asyncio.Semaphore(1)
+        self._pause = asyncio.sleep
         self._health = GuardedHealth(self)
         self._server: grpc.aio.Server | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -196,7 +198,7 @@ class Node(party_pb2_grpc.PartyServicer):
         wanted = affordable(terms)
         if request.check_only:
             await self._ledger.can_pay(wanted)
-            if (lacking := await asyncio.to_thread(fits, request.needs, self.home)) is not None:
+            if (lacking := fits(request.needs, self._room)) is not None:
                 raise Refusal(Reason.STORAGE, lacking)
             return party_pb2.JoinResponse(party=name, protocol_version=PROTOCOL_VERSION)
         if run_id not in (going := [run.id for run in await self._ledger.runs() if run.left_at is None]):
@@ -420,10 +422,10 @@ class Node(party_pb2_grpc.PartyServicer):
                 await asyncio.to_thread(check_fit, job)
                 if not await self._serves_again(run, operation):
                     await self._trained(run, training, job, partial(self._charge, run, operation, charge_of(job)))
+                await self._padded(job, training)  # before anybody can see, by asking for more, that it is done
                 await asyncio.to_thread(run.keep_operation, operation)
                 if number_of(operation.release) is not None:
                     await self._over(run, operation)
-                await self._padded(job, training)
         except BaseException as error:
             if job.stays:  # what it read may not be in the ledger: the next step reads it again
                 await self._workers.end(run.id)
@@ -470,7 +472,7 @@ class Node(party_pb2_grpc.PartyServicer):
                 training.release,
                 public,
             )
-        await asyncio.sleep(-training.seconds % public)
+        await self._pause(-training.seconds % public)
 
     async def _over(self, run: Run, operation: Operation) -> None:
         """Drop what is kept of the steps before one that was trained, and of its own earlier attempts' sums."""

@@ -13,14 +13,14 @@ from aggregation.accounting import LifetimeFilter
 from learning import text
 from party import checking
 from party.accounts import open_account
-from party.checking import check, fits, needed_disk, needed_memory
+from party.checking import Room, check, fits, needed_disk, needed_memory
 from party.command import main
 from party.ledger import Ledger
 from party.policy import event_of
-from protos import checklist
 from protos.certificates import Role, fingerprint, key_pem, make_request, new_authority, new_keys, read_request
 from protos.checklist import State
 from protos.conclave.v1 import party_pb2
+from protos.refusal import Reason, Refusal
 
 TEXT = "patient Xanthippe Quillfeather was seen"
 FILE = """
@@ -353,34 +353,61 @@ def test_a_shard_with_users_needs_room_to_be_sorted(site, machine, tmp_path):
 
 def test_a_run_that_does_not_fit_is_told_in_a_sentence_without_the_partys_paths(machine, tmp_path):
     needs = party_pb2.Needs(memory_bytes=3 * 10**9, disk_bytes=5 * 10**9)
-    machine(3 * 10**9, 5 * 10**9)
-    assert fits(needs, tmp_path) is None
-    machine(2 * 10**9, 5 * 10**9)
-    assert "2.0 GB of memory are free" in fits(needs, tmp_path)
-    assert "3.0 GB" in fits(needs, tmp_path)
+    assert fits(needs, Room(5 * 10**9, 3 * 10**9)) is None
+    assert "2.0 GB of memory are free" in fits(needs, Room(5 * 10**9, 2 * 10**9))
+    assert "3.0 GB" in fits(needs, Room(5 * 10**9, 2 * 10**9))
     machine(3 * 10**9, 4 * 10**9)
-    assert "4.0 GB of disk are free" in fits(needs, tmp_path)
-    assert str(tmp_path) not in fits(needs, tmp_path)
+    room = Room.of(tmp_path, frank=True)
+    assert "4.0 GB of disk are free" in fits(needs, room)
+    assert str(tmp_path) not in fits(needs, room)
 
 
 def test_needs_that_nobody_stated_and_memory_that_no_system_tells_are_not_looked_at(machine, tmp_path):
-    machine(0, 0)
-    assert fits(party_pb2.Needs(), tmp_path) is None
+    assert fits(party_pb2.Needs(), Room(0, 0)) is None
     machine(None, 1)
-    assert fits(party_pb2.Needs(memory_bytes=1), tmp_path) is None
+    assert fits(party_pb2.Needs(memory_bytes=1), Room.of(tmp_path, frank=False)) is None
 
 
-def test_free_disk_is_of_the_nearest_folder_that_exists(tmp_path):
-    assert checklist.free_disk(tmp_path / "not" / "yet") > 0
+def test_what_is_free_beside_private_text_is_told_coarsely(machine, tmp_path):
+    machine(3_999_999_999, 5_000_000_001)
+    assert Room.of(tmp_path, frank=False) == Room(5 * 10**9, 3 * 10**9)
+    assert Room.of(tmp_path, frank=True) == Room(5_000_000_001, 3_999_999_999)
 
 
-def test_a_control_group_limits_what_is_free(tmp_path, monkeypatch):
-    monkeypatch.setattr(checklist, "CGROUPS", tmp_path)
-    machine = checklist.free_memory()
-    assert machine is not None
-    (tmp_path / "memory.max").write_text("1000\n")
-    (tmp_path / "memory.current").write_text("700\n")
-    (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 200\n")
-    assert checklist.free_memory() == 500
-    (tmp_path / "memory.max").write_text("max\n")
-    assert checklist.free_memory() > 500
+async def test_a_coordinator_that_asks_again_and_again_what_fits_reads_no_size_of_text_or_sums(
+    machine, opened, trains_here
+):
+    """Free bytes to the last, by bisection, around a training, would tell how many cells of a sum are not 0."""
+
+    async def free(caller):
+        low, high = 0, 1 << 50
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                await caller.join(check_only=True, needs=party_pb2.Needs(disk_bytes=middle))
+                low = middle
+            except Refusal:
+                high = middle
+        return low
+
+    machine(3 * 10**9, 5_000_123_456)
+    caller = await opened()
+    before = await free(caller)
+    await caller.ready()
+    machine(3 * 10**9, 5_000_120_000)  # what a sum of some non-zeros took
+    assert await free(caller) == before == 5 * 10**9
+
+
+async def test_a_coordinator_cannot_fill_the_disk_to_see_how_much_of_it_is_free(machine, opened):
+    machine(3 * 10**9, 2_000_000_000)
+    caller = await opened()
+    await caller.join()
+    caller.node._intake._most = 10_000  # of half the disk
+    await caller.provide(b"a" * 4000)
+    other = await opened(node=caller.node)
+    other.run.run_id = "run-2"
+    await other.join()
+    await other.provide(b"b" * 4000)
+    with pytest.raises(Refusal, match="all runs together would leave 12,288 bytes of artefacts here") as refusal:
+        await other.provide(b"c" * 4000)
+    assert refusal.value.reason == Reason.ARTEFACT

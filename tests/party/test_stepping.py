@@ -23,6 +23,7 @@ from party.keys import insecure_key
 from party.mechanisms import mechanism_of
 from party.policy import event_of
 from party.steps import step_of
+from party.training import Training
 from party.work import load_counts
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.refusal import Reason, Refusal
@@ -358,3 +359,23 @@ async def test_a_word_that_overflows_in_the_model_shows_in_no_outcome_and_no_oth
     assert "1 times a unit's loss or gradient was no finite number" in caplog.text
     assert np.array_equal(with_it[2], fewer[2])  # an empty unit: the others' parts are what they were
     assert not np.array_equal(without[2], fewer[2])
+
+
+@pytest.mark.parametrize(("took", "waits"), [(0.2, 0.3), (0.7, 0.3)])
+async def test_a_step_takes_a_public_time_and_cannot_be_asked_about_before(
+    learner, vector, monkeypatch, took, waits, caplog
+):
+    caller = await learner(policy={"step_seconds": 0.5})
+    monkeypatch.setattr(Training, "seconds", property(lambda training: took))
+    waited = []
+
+    async def pauses(seconds):
+        refusal = await refused(caller.answer(caller.batch(0, 0, 1, "steps.0"), columns=HEAD))
+        waited.append((seconds, refusal.sentence))
+
+    caller.node._pause = pauses
+    await caller.step(0, caller.model, vector)
+    ((seconds, said),) = waited
+    assert seconds == pytest.approx(waits)
+    assert "is not trained yet" in said
+    assert ("took longer than [policy] step_seconds" in caplog.text) == (took > 0.5)
