@@ -21,7 +21,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -255,7 +255,8 @@ async def host(listed: Path) -> None:
     from party.node import start
     from party.training import Training
 
-    async def made_up(training: Training, job: "Job") -> None:
+    async def made_up(training: Training, job: "Job", charge: Callable[[], Awaitable[str]]) -> None:
+        await charge()
         await asyncio.to_thread(result_of, job)
 
     Training._work = made_up  # type: ignore[method-assign, assignment]

@@ -42,7 +42,7 @@ def timed(owner, name):
         finally:
             spent[0] += time.monotonic() - begun
     setattr(owner, name, outer)
-for name in ("_claim", "_join", "_leave", "_answered", "_reserve"):
+for name in ("_claim", "_join", "_leave", "_answered", "_reserve", "_mask"):
     timed(Ledger, name)
 for name in ("keep_block", "keep_operation"):
     timed(Run, name)

@@ -46,7 +46,7 @@ COORDINATOR = {
 }
 """Functions that are stages, beside those that a run has itself."""
 TRAINING = {
-    "party.work.work": "read and count",
+    "party.work.finished": "read and count",
     "party.teaching.train_teacher": "teachers",
     "party.teaching.votes_of": "answers",
     "party.teaching.hidden_states": "answers",
