@@ -664,6 +664,32 @@ async def test_an_attempt_at_a_step_is_masked_of_its_own_sample_alone(stepping):
     assert "was answered from already" in refusal.sentence
 
 
+async def test_a_step_of_which_nothing_was_sent_serves_the_next_attempt_under_one_charge(stepping):
+    """So that a sum lost in its first rounds costs nothing more, and no second sample is drawn for it."""
+    parties = await stepping(attempts=2)
+    await parties.train(0)
+    first = noiseless(parties, 0, 0)
+    await parties.train(0, 1)
+    assert all(np.array_equal(*each) for each in zip(first, noiseless(parties, 0, 1), strict=True))
+    assert [parties.charged(name) for name in NAMES] == [[1]] * 4
+    await parties.to_masks(1)
+    await parties.train(0, 2)
+    assert any(not np.array_equal(*each) for each in zip(first, noiseless(parties, 0, 2), strict=True))
+    assert [parties.charged(name) for name in NAMES] == [[1, 2]] * 4
+
+
+async def test_a_step_is_opened_for_other_parameters_as_often_as_the_plan_pays_and_no_more(stepping):
+    parties = await stepping(attempts=2)
+    north = parties.callers["north"]
+    await north.step(0, north.model, np.zeros(parties.cells), 0)
+    await north.step(0, north.model, np.ones(parties.cells), 1)
+    assert parties.charged("north") == [0, 1]
+    refusal = await refused(north.step(0, north.model, np.full(parties.cells, 2.0), 2))
+    assert (refusal.reason, "the plan pays for 2 attempts at steps.0" in refusal.sentence) == (Reason.BUDGET, True)
+    await north.step(0, north.model, np.ones(parties.cells), 3)  # what was opened before serves on
+    assert parties.charged("north") == [0, 3]
+
+
 async def test_sessions_and_masked_vectors_of_a_step_go_with_it(stepping):
     parties = await stepping()
     await parties.train(0)
