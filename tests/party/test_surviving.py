@@ -135,7 +135,7 @@ async def test_nothing_is_answered_before_what_was_read_is_in_the_ledger(opened,
             await again.answer(again.batch(0, 0, 6))
     await again.train()
     (account,) = statements(tmp_path / "north.party")
-    assert (account.documents, charged()) == (4, [])
+    assert (account.documents, charged()) == (4, ["counts"])
     await again.answer(again.batch(0, 0, 6))
     assert charged() == ["counts"]
 
@@ -158,7 +158,7 @@ async def test_a_node_killed_in_private_training_trains_again_and_is_charged_onc
     untouched = await (await opened(plan=plan, folder="other.party", **changes)).ready_to_teach()
     await untouched.teach()
     (expected,) = await untouched.answer(untouched.batch(0, 0, 4, "answers"), columns=11)
-    process, node = killable(dying=("party.training:Training.run", "before", "1"), **changes)
+    process, node = killable(dying=("party.ledger:Ledger.reserve", "after", "1"), **changes)
     caller = await opened(node=node, plan=plan)
     await caller.ready_to_teach()
     with pytest.raises(grpc.aio.AioRpcError):
