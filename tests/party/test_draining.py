@@ -55,6 +55,7 @@ async def test_new_work_is_refused_and_health_says_so(opened, slow_training):
     other = await opened(node=caller.node)
     other.run.run_id = "run-2"
     await other.join()
+    await other.provide()
     training = asyncio.create_task(other.train())
     while slow_training["begun"] < 2:
         await asyncio.sleep(0.02)
