@@ -245,14 +245,20 @@ def test_sums_over_the_memory_of_a_run_are_refused():
 
 
 @pytest.mark.slow
-async def test_a_training_that_needs_more_memory_than_a_run_may_hold_says_so(opened, tmp_path):
-    (tmp_path / "notes.jsonl").write_text('{"text": "' + "apple bread cheese door egg fish " * 2_000_000 + '"}\n')
-    caller = await opened(limits={"memory_mib": 256})
+async def test_a_training_that_needs_more_memory_than_a_run_may_hold_says_so_in_a_simulation_alone(opened, tmp_path):
+    """One record, of as many pairs as are counted of any, takes it: what it then fails or not for is in the text."""
+    (tmp_path / "notes.jsonl").write_text('{"text": "' + "apple bread cheese door egg fish " * 30_000 + '"}\n')
+    caller = await opened(limits={"memory_mib": 256}, policy={"simulation": True})
     await caller.join()
     await caller.provide()
-    refusal = await refused(caller.train())
+    refusal = await refused(caller.train(window=1000))
     assert refusal.reason == Reason.MEMORY
     assert "[limits] memory_mib" in refusal.sentence
+    await caller.node.stop()
+    private = await opened(limits={"memory_mib": 256}, folder="private")
+    await private.join()
+    await private.provide()
+    assert (await private.train(window=1000))[-1].finished
 
 
 def test_limits_that_make_no_sense_are_named(config):

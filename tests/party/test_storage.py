@@ -165,7 +165,7 @@ async def test_on_a_disk_that_is_full_every_call_is_refused_and_works_afterwards
     home.mkdir()
     if not can_mount(home):
         pytest.skip("this user may not mount a small disk")
-    process, node = killable(("-c", SMALL, str(home)))
+    process, node = killable(("-c", SMALL, str(home)), policy={"simulation": True})
     inside = Path(f"/proc/{process.pid}/root") / home.relative_to("/")
     caller = await opened(node=node)
     found = None
