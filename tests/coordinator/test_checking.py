@@ -161,8 +161,8 @@ async def test_a_partys_own_rule_and_its_budget_are_told_beforehand(home, serve,
 
 
 async def test_a_party_without_room_says_so(home, serve, monkeypatch):
-    addresses = {name: await serve(name) for name in NAMES}
     monkeypatch.setattr("party.checking.free_memory", lambda: 10**6)
+    addresses = {name: await serve(name) for name in NAMES}
     said = only_wrong(await found(written(home, addresses)), "north plan", "south plan")
     assert "1.0 MB of memory are free at this party" in said
 

@@ -366,7 +366,7 @@ def test_text_models_tell_a_coordinator_nothing_of_a_record_but_what_is_charged(
         scene.play(rng, scene.text(rng, kind))
 
 
-def test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something(scene):
+def test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something(fuzz, scene):
     assert scene.answered > scene.runs / 4
     sums, asked = sum(both.sums for both in scene.pairs.values()), scene.twins.process.asked
     assert sums > 0
