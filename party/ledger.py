@@ -27,7 +27,6 @@ from party.accounts import (
     JoinedRun,
     Opened,
     end_run,
-    every,
     joined_runs,
     reservations,
     take_up,
@@ -186,10 +185,6 @@ class Ledger:
         """
         return await self._write(lambda: self._claim(run, release, event, batch, digest, rows))
 
-    async def reserved(self, run: str, release: str) -> bool:
-        """Whether a release of a run was charged already."""
-        return await self._write(lambda: attempts.reservation(self._connection, run, release, 0) is not None)
-
     async def sent(self, run: str, release: str) -> bool:
         """Whether something of a release may have left, at whichever attempt, or may never be known not to have."""
         return await self._write(lambda: attempts.sent(self._connection, run, release))
@@ -232,10 +227,6 @@ class Ledger:
     async def answered(self, run: str, release: str) -> None:
         """Note the first time that bytes of a release left."""
         await self._write(lambda: self._answered(run, release))
-
-    async def alone(self) -> bool:
-        """Whether the ledger has no other account, so that nothing can be inherited."""
-        return await self._write(lambda: len(every(self._connection)) == 1)
 
     async def record(self, counted: Path) -> tuple[str, ...]:
         """Take the census of a training into the account; the lineages that are found to share records with it.

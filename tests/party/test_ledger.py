@@ -378,7 +378,7 @@ async def test_joining_again_after_paying_is_free(opened):
     for _ in range(2):
         await ledger.join("run", PLAN, [("counts", EVENT)])
         await ledger.reserve("run", "counts", EVENT)
-    assert await ledger.reserved("run", "counts")
+    assert await ledger.attempted("run", "counts") == (0,)
 
 
 async def test_a_run_id_stands_for_one_plan(opened):
@@ -502,6 +502,6 @@ async def test_what_was_reserved_survives_a_kill(opened, tmp_path):
         key = bytes.fromhex(process.stdout.readline())
         os.kill(process.pid, signal.SIGKILL)
     ledger = await opened()
-    assert await ledger.reserved("run", "counts")
+    assert await ledger.attempted("run", "counts") == (0,)
     claim = await ledger.claim("run", "counts", EVENT, 0, b"d", (0, 5))
     assert (claim.noise_key, claim.fresh) == (key, False)
