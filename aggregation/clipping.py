@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from aggregation import grid
 from aggregation.errors import IntegrityError
-from aggregation.mechanism import IntArray
+from aggregation.mechanisms.mechanism import IntArray
 
 
 def to_grid(vectors: NDArray[np.floating], clip: float, levels: int) -> IntArray:

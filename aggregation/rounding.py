@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregation.errors import ConclaveError, IntegrityError
-from aggregation.mechanism import FloatArray, IntArray
-from aggregation.noise import NoiseStream
+from aggregation.mechanisms.mechanism import FloatArray, IntArray
+from aggregation.noise.stream import NoiseStream
 
 MOST_TRIES = 1000
 MOST_FAILURE = 0.9

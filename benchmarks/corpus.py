@@ -31,7 +31,7 @@ def tiny(folder: Path) -> str:
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    from learning.checkpoints import PACKAGED, place_of
+    from learning.models.checkpoints import PACKAGED, place_of
 
     torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(place_of(PACKAGED))
@@ -81,11 +81,11 @@ class Watch:
 
 def one(streamer: str, source: str, limit: int, model: str, longest: int, part: int) -> dict[str, Any]:
     """One measurement, in this process."""
-    from coordinator.streaming import LocalStreamer, blocks, written
+    from coordinator.text_models.corpus_numbers import LocalStreamer, blocks, written
     from deploy.streaming import RayStreamer
-    from learning.corpus import indexed
-    from learning.corpus_files import CorpusSource
-    from learning.text_rows import TextRows
+    from learning.selection.text_rows import TextRows
+    from learning.text.corpus import indexed
+    from learning.text.corpus_files import CorpusSource
 
     with tempfile.TemporaryDirectory() as folder, Watch() as watch:
         corpus = indexed([CorpusSource(source, limit=limit)], Path(folder))
@@ -128,7 +128,7 @@ def main() -> int:
     if not novels.exists():
         print(f"needs novels in CONCLAVE_DATA or {DATA}", file=sys.stderr)
         return 1
-    from learning.checkpoints import PACKAGED
+    from learning.models.checkpoints import PACKAGED
 
     speed, memory = {}, {}
     for name in ("local", "ray"):

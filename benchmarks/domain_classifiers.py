@@ -22,17 +22,17 @@ import numpy as np
 from privdistil import PLANS, RESULTS, WORK
 
 if TYPE_CHECKING:
-    from coordinator.privdistil_methods import CorpusBench, Floats
+    from coordinator.systems.privdistil.methods import CorpusBench, Floats
 
 
 def main() -> None:
     """Train the classifiers of every cell and write how often they err."""
     from coordinator import api
-    from coordinator.family import changed
-    from coordinator.plan import read_plan
-    from coordinator.privdistil_plan import PrivDistilPlan
-    from coordinator.privdistil_terms import domain_epsilon
-    from coordinator.progress import Terminal
+    from coordinator.comparing.comparable import changed
+    from coordinator.progress.progress import Terminal
+    from coordinator.systems.privdistil.plan import PrivDistilPlan
+    from coordinator.systems.privdistil.releases import domain_epsilon
+    from coordinator.systems.registry import read_plan
 
     parser = argparse.ArgumentParser(description="Measure domain classifiers on texts that they never saw.")
     parser.add_argument("--tasks", default="sst2,qqp", help="which plans, with commas")
@@ -80,9 +80,9 @@ class Heldout:
     """Texts that no party's classifier was trained on, private and public, as many of each."""
 
     def __init__(self, bench: "CorpusBench") -> None:
-        from coordinator.privdistil_public import cut
-        from learning.batching import encode
-        from learning.features import features
+        from coordinator.systems.privdistil.public import cut
+        from learning.models.batching import encode
+        from learning.models.features import features
 
         self.bench = bench
         domain = bench.public.domain
@@ -101,9 +101,9 @@ class Heldout:
 
     def errors(self, epsilon: float) -> dict[str, Any]:
         """Train every party's classifier at this epsilon, and count what it takes for the other kind."""
-        from coordinator.family import changed
-        from coordinator.privdistil_methods import domain_classifiers
-        from coordinator.privdistil_terms import domain_mechanism
+        from coordinator.comparing.comparable import changed
+        from coordinator.systems.privdistil.methods import domain_classifiers
+        from coordinator.systems.privdistil.releases import domain_mechanism
 
         # A plan's epsilon is more than its classifier's; what is left is not spent here.
         plan = changed(self.bench.plan, {"privacy": {"epsilon": 2 * epsilon}, "domain": {"epsilon": epsilon}})
@@ -146,9 +146,9 @@ class Heldout:
         """The probability that each text is private, [texts], by one party's classifier."""
         import torch
 
-        from learning.adapting import unflatten
-        from learning.classifying import probabilities
-        from learning.features import head_alone
+        from learning.classification.training import probabilities
+        from learning.models.adapting import unflatten
+        from learning.models.features import head_alone
 
         domain = self.bench.public.domain
         assert domain is not None

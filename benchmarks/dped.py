@@ -75,7 +75,7 @@ def write_texts() -> None:
 def compared(name: str, record: str, methods: list[str], epsilons: tuple[float, ...], **settings: object):
     """One comparison, its cells below the work folder."""
     from coordinator import api
-    from coordinator.progress import Terminal
+    from coordinator.progress.progress import Terminal
 
     parties, teachers = settings.pop("parties", 5), settings.pop("teachers", 2)
     seeds = settings.pop("seeds", SEEDS)
@@ -87,12 +87,12 @@ def compared(name: str, record: str, methods: list[str], epsilons: tuple[float, 
 
 def tables() -> None:
     """Every method, for the sentence and for the pair as unit."""
-    from coordinator import chart
+    from coordinator.comparing import table
 
     for record in ("sentence", "pair"):
         found = compared(f"tables-{record}", record, [], EPSILONS)
-        (RESULTS / f"dped-{record}.md").write_text(chart.markdown(found))
-        for path in chart.draw(found, WORK):
+        (RESULTS / f"dped-{record}.md").write_text(table.markdown(found))
+        for path in table.draw(found, WORK):
             (RESULTS / f"dped-{record}{path.suffix}").write_bytes(path.read_bytes())
         (RESULTS / f"dped-{record}.json").write_text(json.dumps(_plain(found), indent=1) + "\n")
 
@@ -135,18 +135,18 @@ def cost(samples: int, teachers: int) -> None:
     """One line of the table: seconds of each step, and the peak of this process's memory."""
     import numpy as np
 
-    from aggregation.joint import TeacherSignal
-    from aggregation.noise import NoiseStream
-    from coordinator.binding import bind
-    from coordinator.dped_terms import ANSWERS
-    from coordinator.methods import changed
-    from coordinator.plan import read_plan
-    from coordinator.public import prepare
-    from learning.cooccurrence import counts_of
-    from learning.distilling import distil
-    from learning.lesson import Lesson
-    from learning.teachers import hidden_states, train_teacher, votes_of
-    from learning.words import sentences, tokenize
+    from aggregation.mechanisms.joint import TeacherSignal
+    from aggregation.noise.stream import NoiseStream
+    from coordinator.pricing.priced_plan import bind
+    from coordinator.systems.dped.methods import changed
+    from coordinator.systems.dped.public import prepare
+    from coordinator.systems.dped.releases import ANSWERS
+    from coordinator.systems.registry import read_plan
+    from learning.embeddings.cooccurrence import counts_of
+    from learning.embeddings.distilling import distil
+    from learning.embeddings.released_answers import Lesson
+    from learning.embeddings.teachers import hidden_states, train_teacher, votes_of
+    from learning.text.words import sentences, tokenize
 
     path = WORK / "cost.toml"
     path.write_text(PLAN.format(record="sentence", parties=teachers, teachers=1, more="", data=DATA))

@@ -86,9 +86,9 @@ def main() -> int:
 
 def measured(folder: Path, adapt: str, trust: str, steps: int) -> dict[str, Any]:
     """One run: seconds of its steps, bytes; or the coordinator's own words where it did not end."""
-    from coordinator.classifier_public import prepare
-    from coordinator.plan import read_plan
-    from coordinator.store import RunStore
+    from coordinator.store.store import RunStore
+    from coordinator.systems.registry import read_plan
+    from coordinator.text_models.public import prepare
 
     write_texts(folder / "labelled.jsonl")
     plan = folder / "plan.toml"

@@ -3,14 +3,13 @@
     python benchmarks/fitting.py [--out FOLDER] [--seeds 5] [--seconds 20] [--vocabulary 1000]
                                  [--source documentation --heldout documentation-heldout]
 
-full softmax: `learning.skipgram.fit` on the co-occurrence matrix. pair by pair: a torch loop over shuffled mini-batches
-of 256 pairs, softmax over the whole vocabulary, Adam. word2vec: gensim, skip-gram with five negative samples.
-A point of the first and the last is a whole fit of so many steps or epochs, counting included; the loop is looked at as
-it runs. Evaluation is not timed. For word2vec, which is not trained to give probabilities, p(context | centre) is
-proportional to noise(context) exp(centre . context), what its objective has as optimum; it also closes up around words
-outside the vocabulary, where the others keep their place. Few of the
-docstrings' words are in WordSim-353: it is left out there, and shown for a --source of general text.
-Writes fitting.json, fitting.png and fitting.svg.
+full softmax: `learning.embeddings.skipgram.fit` on the co-occurrence matrix. pair by pair: a torch loop over shuffled
+mini-batches of 256 pairs, softmax over the whole vocabulary, Adam. word2vec: gensim, skip-gram with five negative
+samples. A point of the first and the last is a whole fit of so many steps or epochs, counting included; the loop is
+looked at as it runs. Evaluation is not timed. For word2vec, which is not trained to give probabilities, p(context |
+centre) is proportional to noise(context) exp(centre . context), what its objective has as optimum; it also closes up
+around words outside the vocabulary, where the others keep their place. Few of the docstrings' words are in WordSim-353:
+it is left out there, and shown for a --source of general text. Writes fitting.json, fitting.png and fitting.svg.
 """
 
 import argparse
@@ -31,11 +30,11 @@ import torch
 from gensim.models import Word2Vec
 from scipy import sparse
 
-from learning.cooccurrence import WINDOW, Passage, counts_of
-from learning.evaluation import context_perplexity, unigram_perplexity, wordsim
-from learning.skipgram import SkipGram, fit, unigram
-from learning.text import Source, read
-from learning.words import Vocabulary, tokenize
+from learning.embeddings.cooccurrence import WINDOW, Passage, counts_of
+from learning.embeddings.evaluation import context_perplexity, unigram_perplexity, wordsim
+from learning.embeddings.skipgram import SkipGram, fit, unigram
+from learning.text.source import Source, read
+from learning.text.words import Vocabulary, tokenize
 
 DIMENSION = 100
 STEPS = (5, 10, 20, 40, 80)

@@ -53,7 +53,7 @@ CASES: dict[str, dict[str, object]] = {
         "signals": '["hidden"]', "parties": 8, "teachers": 1, "dimension": 50,
     },
 }  # fmt: skip
-KINDS = {"party.work": "party training", "PartyActor": "party node"}
+KINDS = {"party.tasks.process": "party training", "PartyActor": "party node"}
 SAMPLE_SECONDS = 1.5
 
 

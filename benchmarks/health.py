@@ -25,7 +25,7 @@ import grpc
 import numpy as np
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from learning.words import Vocabulary
+from learning.text.words import Vocabulary
 from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyStub
@@ -57,7 +57,7 @@ def parties(folder: Path, count: int) -> Iterator[list[str]]:
         for number in range(count):
             path = folder / f"party-{number}.toml"
             path.write_text(FILE.format(number=number, parties=count))
-            command = [sys.executable, "-m", "party.command", "serve", "--config", str(path), "--json"]
+            command = [sys.executable, "-m", "party.console.command", "serve", "--config", str(path), "--json"]
             started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
         yield [json.loads(each.stdout.readline())["address"] for each in started if each.stdout]
     finally:

@@ -39,11 +39,11 @@ import grpc
 import numpy as np
 import psutil
 
-from protos.certificates import Role
 from protos.conclave.v1 import party_pb2
-from protos.identity import load_identity
+from protos.identity.certificates import Role
+from protos.identity.identity import load_identity
+from protos.identity.tls import channel_credentials, channel_options
 from protos.refusal import REASON_KEY
-from protos.tls import channel_credentials, channel_options
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -299,7 +299,7 @@ def flood(folder: Path, addresses: dict[str, str], rate: float) -> Iterator[list
 
 def ready(scene: Any) -> None:
     """Make who else calls, before anybody of a scene under TLS serves, and have the parties limit their calls."""
-    from coordinator import provisioning
+    from coordinator.identity import provisioning
 
     federation = scene.folder / "federation"
     for end in ("pem", "key"):
@@ -430,7 +430,7 @@ def measured(folder: Path, rate: float, seconds: float) -> dict[str, Any]:
 
 def one_run(scene: Any, plan: Path, output: str, *, flooded: bool) -> dict[str, Any]:
     """Run a plan; its seconds, those of its stages, and the nodes' processor seconds meanwhile."""
-    from coordinator.store import RunStore
+    from coordinator.store.store import RunStore
 
     began, at = time.monotonic(), processor(scene)
     process = scene.coordinator("run", plan, "--output", output, "--json", cold=True)

@@ -29,8 +29,8 @@ import numpy as np
 from cryptography.hazmat.primitives.serialization import Encoding
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from aggregation.accounting.events import to_json
 from aggregation.errors import Cheated, ConclaveError
-from aggregation.events import to_json
 from aggregation.secure_sum.advertise import Roster
 from aggregation.secure_sum.consistency import Consents, Survivors, consent
 from aggregation.secure_sum.context import Context
@@ -38,18 +38,18 @@ from aggregation.secure_sum.mask import block_count, block_length
 from aggregation.secure_sum.participant import Attempts, Participant
 from aggregation.secure_sum.share import Inbox, Parcels
 from coordinator import api
-from coordinator.binding import bind
-from coordinator.plan import read_plan
-from coordinator.progress import Silent
-from coordinator.summing import verifier
-from party.policy import event_of
+from coordinator.federation.sum_attempt import verifier
+from coordinator.pricing.priced_plan import bind
+from coordinator.progress.progress import Silent
+from coordinator.systems.registry import read_plan
+from party.admission.admit import event_of
 from protos import PROTOCOL_VERSION
-from protos.certificates import Role
 from protos.conclave.v1 import party_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyServicer, add_PartyServicer_to_server
-from protos.identity import self_made
+from protos.identity.certificates import Role
+from protos.identity.identity import self_made
+from protos.identity.signing import RELATION, sign
 from protos.refusal import REASON_KEY, RULE_KEY, WHO_KEY, Reason, Refusal, abort
-from protos.signing import RELATION, sign
 
 NAMES = ("east", "north", "south", "west")
 HOSTILE = "north"

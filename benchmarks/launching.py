@@ -81,8 +81,8 @@ def _wait(head: str, host: str) -> None:
 
 def launched(folder: Path, parties: int, head: str | None) -> dict[str, float]:
     """Seconds until so many parties listen and until they are gone, and the mean memory of one [MiB]."""
-    from coordinator import provisioning
-    from coordinator.launchers import Cluster, LaunchRequest
+    from coordinator.identity import provisioning
+    from coordinator.transport.launchers import Cluster, LaunchRequest
     from deploy.launch import RayLauncher
 
     (folder / "notes.jsonl").write_text('{"text": "apple bread"}\n' * 100)

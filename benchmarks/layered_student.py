@@ -26,10 +26,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learning.batching import encode, inputs_of
-from learning.checkpoints import PACKAGED
-from learning.layered_student import load_teacher, make_student
-from learning.transformer_distilling import MASKED, Distillation, distil
+from learning.models.batching import encode, inputs_of
+from learning.models.checkpoints import PACKAGED
+from learning.transformers.distilling import MASKED, Distillation, distil
+from learning.transformers.layered_student import load_teacher, make_student
 
 DATA = Path(os.environ.get("CONCLAVE_DATA") or Path(__file__).resolve().parents[2] / "shared/data")
 THREADS, LAYERS, TOKENS, HELD_OUT = 2, 3, 64, 128

@@ -30,7 +30,7 @@ import numpy as np
 import psutil
 from scipy import sparse
 
-from protos.certificates import key_pem, make_request, new_keys
+from protos.identity.certificates import key_pem, make_request, new_keys
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -38,10 +38,10 @@ sys.path.insert(0, str(ROOT))
 from secure_run import environment  # noqa: E402
 
 if TYPE_CHECKING:
-    from coordinator.common_plan import Plan
-    from coordinator.plan import plan_of
-    from coordinator.public import Public
-    from party.job import Job
+    from coordinator.plan.plan import Plan
+    from coordinator.systems.dped.public import Public
+    from coordinator.systems.registry import plan_of
+    from party.tasks.job import Job
 
 NODES_A_PROCESS = 8
 WORDS = 12_000
@@ -98,14 +98,14 @@ def measured(
 
 async def coordinate(asked: dict[str, Any]) -> dict[str, Any]:
     """The parties' half of a run, from joining to the last block stored."""
-    from coordinator.binding import bind
-    from coordinator.federation import Federation
-    from coordinator.identity import own_identity
-    from coordinator.launchers import PartyAddress
-    from coordinator.observing import Unobserved
-    from coordinator.progress import Silent
-    from coordinator.recipes import dped
-    from coordinator.store import RunStore
+    from coordinator.federation.federation import Federation
+    from coordinator.identity.identity import own_identity
+    from coordinator.pricing.priced_plan import bind
+    from coordinator.progress.events import Unobserved
+    from coordinator.progress.progress import Silent
+    from coordinator.store.store import RunStore
+    from coordinator.systems.dped import recipe
+    from coordinator.transport.launchers import PartyAddress
     from protos.digest import plan_hash
 
     plan = plan_of(asked)
@@ -133,7 +133,7 @@ async def coordinate(asked: dict[str, Any]) -> dict[str, Any]:
     try:
         await federation.open(run_id, bound)
         watching = asyncio.create_task(watched())
-        await dped.collect(bound, public, federation, store, stage)
+        await recipe.collect(bound, public, federation, store, stage)
         watching.cancel()
         await federation.leave()
     finally:
@@ -155,9 +155,9 @@ async def coordinate(asked: dict[str, Any]) -> dict[str, Any]:
 
 def made_up_public(words: int, queries: int) -> "Public":
     """A public side of so many words with any numbers in its reference."""
-    from coordinator.public import Public
-    from learning.skipgram import SkipGram
-    from learning.words import Vocabulary
+    from coordinator.systems.dped.public import Public
+    from learning.embeddings.skipgram import SkipGram
+    from learning.text.words import Vocabulary
 
     rng, every, letters = np.random.default_rng(0), np.arange(words), "abcdefghijklmnopqrstuvwxyz"
     inputs, outputs = (rng.normal(0, 0.3, (words, WIDTH)).astype(np.float32) for _ in range(2))
@@ -176,7 +176,7 @@ def made_up_public(words: int, queries: int) -> "Public":
 
 def plan_of(asked: dict[str, Any]) -> "Plan":
     """The plan of a run over so many parties."""
-    from coordinator.plan import plan_of
+    from coordinator.systems.registry import plan_of
 
     parties = [{"name": name, "address": address} for name, address in asked["addresses"].items()]
     return plan_of(
@@ -200,9 +200,9 @@ def plan_of(asked: dict[str, Any]) -> "Plan":
 @contextmanager
 def serving(folder: Path, count: int, rate: float | None, profile: Path | None) -> Iterator[dict[str, str]]:
     """So many provisioned nodes in processes of eight, by their addresses. rate: queries a second that each answers."""
-    from coordinator import provisioning
-    from protos.certificates import fingerprint, read_bundle
-    from protos.identity import write_private
+    from coordinator.identity import provisioning
+    from protos.identity.certificates import fingerprint, read_bundle
+    from protos.identity.identity import write_private
 
     federation = folder / "federation"
     if not federation.exists():
@@ -252,8 +252,8 @@ def serving(folder: Path, count: int, rate: float | None, profile: Path | None) 
 async def host(listed: Path) -> None:
     """Serve the nodes of a list until standard input ends."""
     from party.config import check_config
-    from party.node import start
-    from party.training import Training
+    from party.node.node import start
+    from party.node.training import Training
 
     async def made_up(training: Training, job: "Job", charge: Callable[[], Awaitable[str]]) -> None:
         await charge()
@@ -270,11 +270,11 @@ async def host(listed: Path) -> None:
 
 def result_of(job: "Job") -> None:
     """A made-up bounded sum of the shape that the job asks for, and the census of its shard."""
-    from aggregation.joint import JointMechanism, TeacherSignal
-    from party.counting import take_census
-    from party.job import release_of
-    from party.mechanisms import answering
-    from party.work import save_counts
+    from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
+    from party.releasing.mechanisms import answering
+    from party.tasks.counts.training import take_census
+    from party.tasks.job import release_of
+    from party.tasks.process import save_counts
 
     assert job.teaching is not None
     take_census(job)

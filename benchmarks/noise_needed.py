@@ -26,9 +26,9 @@ CASES = {
 def main() -> None:
     from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 
-    from aggregation.accounting import calibrate
-    from aggregation.calibration import calibrate_skellam
-    from aggregation.renyi import l1_of
+    from aggregation.accounting.calibration import calibrate_skellam
+    from aggregation.accounting.price import calibrate
+    from aggregation.accounting.renyi import l1_of
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path)

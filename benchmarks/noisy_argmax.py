@@ -2,10 +2,10 @@
 
     python benchmarks/noisy_argmax.py [--out FILE]
 
-10 teachers vote among 30,000 classes on 100,000 queries. `aggregation.argmax.noisy_argmax` answers all of them; dense
-noise, drawn for every class, a sample of them, scaled to all: once with numpy's normals, which are not for privacy, and
-once with normals made from a `NoiseStream` by the inverse distribution function, which could be. Then chi-square
-tests of labels against those of dense noise. FILE receives the same as JSON.
+10 teachers vote among 30,000 classes on 100,000 queries. `aggregation.mechanisms.argmax.noisy_argmax` answers all of
+them; dense noise, drawn for every class, a sample of them, scaled to all: once with numpy's normals, which are not for
+privacy, and once with normals made from a `NoiseStream` by the inverse distribution function, which could be. Then
+chi-square tests of labels against those of dense noise. FILE receives the same as JSON.
 """
 
 import argparse
@@ -19,8 +19,8 @@ import numpy as np
 from scipy import stats
 from scipy.special import ndtri
 
-from aggregation.argmax import noisy_argmax
-from aggregation.noise import NoiseStream
+from aggregation.mechanisms.argmax import noisy_argmax
+from aggregation.noise.stream import NoiseStream
 
 TEACHERS, CLASSES, QUERIES, NAMED = 10, 30_000, 100_000, 50
 NOISE = 20.0

@@ -26,14 +26,14 @@ from dp_accounting import GaussianDpEvent
 from numpy.typing import NDArray
 from scipy import sparse
 
-from aggregation.accounting import calibrate
-from aggregation.counts import CountsMechanism
-from aggregation.noise import NoiseStream
-from learning.cooccurrence import counts_of, unit_counts
-from learning.evaluation import context_perplexity, unigram_perplexity
-from learning.skipgram import fit, fit_noisy, unigram
-from learning.text import Source, read
-from learning.words import Vocabulary, tokenize
+from aggregation.accounting.price import calibrate
+from aggregation.mechanisms.counts import CountsMechanism
+from aggregation.noise.stream import NoiseStream
+from learning.embeddings.cooccurrence import counts_of, unit_counts
+from learning.embeddings.evaluation import context_perplexity, unigram_perplexity
+from learning.embeddings.skipgram import fit, fit_noisy, unigram
+from learning.text.source import Source, read
+from learning.text.words import Vocabulary, tokenize
 
 DATA = Path(os.environ.get("CONCLAVE_DATA") or Path(__file__).resolve().parents[2] / "shared/data")
 EPSILONS = (0.2, 1.0, 2.0, 4.0, 8.0)

@@ -36,12 +36,12 @@ CLIP = 1.0
 
 def model_of(name, how):
     """A model whose trainable parameters are marked."""
-    from learning.adapting import Lora, adapt
+    from learning.models.adapting import Lora, adapt
 
     if name == "minilm":
-        from learning.checkpoints import PACKAGED
-        from learning.encoders import classifier
-        from learning.labelled import LabelMap
+        from learning.models.checkpoints import PACKAGED
+        from learning.models.encoders import classifier
+        from learning.text.labelled import LabelMap
 
         model, _ = classifier(PACKAGED, LabelMap(("negative", "positive")), seed=0)
     else:
@@ -65,8 +65,8 @@ class Work:
         import numpy as np
         import torch
 
-        from learning.batching import Tokens
-        from learning.text_units import TextUnits
+        from learning.models.batching import Tokens
+        from learning.private_training.text_units import TextUnits
 
         self.torch, self.device, self.way = torch, device, way
         self.model = model_of(name, how).to(device)
@@ -79,7 +79,7 @@ class Work:
         getattr(self, f"_set_{way.replace('-', '_')}")()
 
     def loss(self, model, batch):
-        from learning.batching import losses
+        from learning.models.batching import losses
 
         inputs = {name: each.to(self.device) for name, each in batch.inputs.items()}
         return losses(model, inputs, None if batch.labels is None else batch.labels.to(self.device))
@@ -99,12 +99,12 @@ class Work:
         self.step = step
 
     def _set_conclave(self):
-        from aggregation.gradients import GradientMechanism, fine_levels
-        from aggregation.noise import NoiseStream
-        from learning.adapting import flatten, unflatten
-        from learning.batching import losses
-        from learning.per_example import PerExample
-        from learning.private_training import Descent, Optimisation, clipped_sum, noised
+        from aggregation.mechanisms.gradients import GradientMechanism, fine_levels
+        from aggregation.noise.stream import NoiseStream
+        from learning.models.adapting import flatten, unflatten
+        from learning.models.batching import losses
+        from learning.private_training.dp_sgd import Descent, Optimisation, clipped_sum, noised
+        from learning.private_training.per_example import PerExample
 
         gradients = PerExample(self.model)
         mechanism = GradientMechanism(CLIP, fine_levels(1.0, gradients.count), 1.0, 0.01, 1000, gradients.count)
@@ -193,7 +193,7 @@ def worker(name, how, way, device):
     import torch
     import transformers
 
-    import learning.batching  # noqa: F401
+    import learning.models.batching  # noqa: F401
 
     if way.startswith("opacus"):
         import opacus.grad_sample  # noqa: F401

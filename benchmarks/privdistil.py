@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coordinator.comparison import Comparison
+    from coordinator.comparing.comparison import Comparison
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "benchmarks/work"
@@ -44,8 +44,9 @@ learning_rate = 0.01
 
 def main() -> None:
     """Fill the tables and put them beside the other results."""
-    from coordinator import api, chart
-    from coordinator.progress import Terminal
+    from coordinator import api
+    from coordinator.comparing import table
+    from coordinator.progress.progress import Terminal
 
     parser = argparse.ArgumentParser(description="Compare PrivDistil with other systems and other choices.")
     parser.add_argument("--tasks", default="sst2,qqp", help="which tables, with commas; votes: SST-2 with PATE's row")
@@ -81,10 +82,10 @@ def main() -> None:
             record = {"comparison": json.loads((folder / "comparison.json").read_bytes()), "cells": cells}
             kept.write_text(json.dumps(record, indent=1) + "\n")
         found = filled(whole(cells, epsilons, options.seeds))
-        (RESULTS / f"privdistil-{task}{ending}.md").write_text(chart.markdown(found))
+        (RESULTS / f"privdistil-{task}{ending}.md").write_text(table.markdown(found))
         for kind in ("png", "svg"):
             shutil.copyfile(found.folder / f"comparison.{kind}", RESULTS / f"privdistil-{task}{ending}.{kind}")
-        print(chart.markdown(found))
+        print(table.markdown(found))
 
 
 def restore(folder: Path, record: dict[str, Any]) -> None:
@@ -98,7 +99,7 @@ def restore(folder: Path, record: dict[str, Any]) -> None:
 
 def whole(cells: list[dict[str, Any]], epsilons: Sequence[float], seeds: int) -> list[str]:
     """The rows of which every cell is there, in their usual order."""
-    from coordinator.privdistil_methods import METHODS
+    from coordinator.systems.privdistil.methods import METHODS
 
     count = Counter((cell["method"], cell["epsilon"]) for cell in cells)
     asked = {name: epsilons if method.private else (None,) for name, method in METHODS.items()}

@@ -29,9 +29,9 @@ COLUMNS = 16
 BLOCK = 2_000
 PARTY = """
 import atexit, json, sys, time
-from party.command import main
-from party.ledger import Ledger
-from party.runs import Run
+from party.console.command import main
+from party.ledger.ledger import Ledger
+from party.store.runs import Run
 spent = [0.0]
 def timed(owner, name):
     inner = getattr(owner, name)
@@ -68,9 +68,9 @@ def timed(owner: type, name: str, spent: list[float]) -> None:
 def journal(folder: Path) -> dict[str, float]:
     """Seconds of a run, and of its journals at both sides."""
     from coordinator import api
-    from coordinator.driving import party_tables
-    from coordinator.plan import plan_of, read_plan
-    from coordinator.store import RunStore
+    from coordinator.run.driver import party_tables
+    from coordinator.store.store import RunStore
+    from coordinator.systems.registry import plan_of, read_plan
 
     plan = read_plan(ROOT / "examples/dped/plan.toml")
     document = plan.model_dump()
@@ -110,8 +110,8 @@ def journal(folder: Path) -> dict[str, float]:
 
 def resuming(folder: Path, rows_a_block: int) -> dict[str, float]:
     """Seconds that a run with a million stored answers needs until it knows what it has, and to read it back."""
-    from coordinator import lease
-    from coordinator.store import RunIndex, RunStore
+    from coordinator.store import lease
+    from coordinator.store.store import RunIndex, RunStore
 
     store = RunIndex(folder / "home").add("million", b"", folder / f"blocks-of-{rows_a_block}")
     store.begin_sum("answers", ["north", "south"])

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from aggregation.counts import CountsMechanism
-from aggregation.discrete_gaussian import DiscreteGaussian
-from aggregation.noise import NoiseStream, RoundedGaussian
-from aggregation.skellam import Skellam
+from aggregation.mechanisms.counts import CountsMechanism
+from aggregation.noise.discrete_gaussian import DiscreteGaussian
+from aggregation.noise.skellam import Skellam
+from aggregation.noise.stream import NoiseStream, RoundedGaussian
 
 SIGMAS = (2.0, 4.0, 32.0, 100.0, 1000.0, 4000.0, 10_000.0, 16_000.0)
 PAST_ONE_TABLE = (25_000.0, 32_000.0)

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from protos.certificates import key_pem, make_request, new_keys
+from protos.identity.certificates import key_pem, make_request, new_keys
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -74,7 +74,7 @@ def main() -> None:
 
 def ends(folder: Path, parties: int, words: int, repeats: int) -> dict[str, Any]:
     """Seconds of the stage in which parties answer, and bytes, for either kind of sum."""
-    from coordinator.store import RunStore
+    from coordinator.store.store import RunStore
 
     write_texts(folder, words)
     with serving(folder, [f"party-{number:02}" for number in range(1, parties + 1)]) as addresses:
@@ -113,9 +113,9 @@ def ends(folder: Path, parties: int, words: int, repeats: int) -> dict[str, Any]
 @contextmanager
 def serving(folder: Path, names: list[str]) -> Iterator[dict[str, str]]:
     """Provisioned `party serve` processes that have pinned each other, by their addresses."""
-    from coordinator import provisioning
-    from protos.certificates import fingerprint, read_bundle
-    from protos.identity import write_private
+    from coordinator.identity import provisioning
+    from protos.identity.certificates import fingerprint, read_bundle
+    from protos.identity.identity import write_private
 
     federation = folder / "federation"
     provisioning.make(federation, "coordinator.example")
@@ -173,12 +173,12 @@ def large_here(folder: Path) -> None:
     """All parties, one after the other, and the coordinator in this process: its memory bounds that of each of them."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from aggregation.noise import NoiseStream, RoundedGaussian
+    from aggregation.noise.stream import NoiseStream, RoundedGaussian
     from aggregation.secure_sum.context import Context
     from aggregation.secure_sum.mask import BLOCK_CELLS
     from aggregation.secure_sum.participant import Attempts, Participant
     from aggregation.secure_sum.summation import Summation
-    from coordinator.masked import MaskedFiles
+    from coordinator.federation.masked_vectors import MaskedFiles
 
     names = [f"party-{number:02}" for number in range(BIG_PARTIES)]
     keys = {name: Ed25519PrivateKey.generate() for name in names}

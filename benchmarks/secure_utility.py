@@ -28,7 +28,7 @@ KINDS = {
 
 def main() -> None:
     from coordinator import api
-    from coordinator.plan import plan_of, read_plan
+    from coordinator.systems.registry import plan_of, read_plan
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=3)

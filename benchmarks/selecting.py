@@ -3,11 +3,11 @@
     python benchmarks/selecting.py [--rows 1000000] [--m 500000] [--clusters 10] [--out FILE]
 
 Each way chooses m of the same made-up scored rows in a process of its own: seconds of its one thread, seconds by the
-clock, and by how much the process' largest resident memory grew. "merge" is `learning.selecting`, fed blocks of 10,000
-rows; "merge, ten times the rows" chooses as many of ten times the rows. "argmax" keeps every cluster's scores as an
-array and scans it by numpy at every pick; it is run in full, and must choose the same, where it is expected to take
-under a minute, and is scaled otherwise. "loop" is algorithm 1, lines 11 to 20, on Python lists: a pick is measured at
-the first and at the last ones, when what was picked is gone, and the mean is multiplied by m. Making the rows is not
+clock, and by how much the process' largest resident memory grew. "merge" is `learning.selection.selecting`, fed blocks
+of 10,000 rows; "merge, ten times the rows" chooses as many of ten times the rows. "argmax" keeps every cluster's scores
+as an array and scans it by numpy at every pick; it is run in full, and must choose the same, where it is expected to
+take under a minute, and is scaled otherwise. "loop" is algorithm 1, lines 11 to 20, on Python lists: a pick is measured
+at the first and at the last ones, when what was picked is gone, and the mean is multiplied by m. Making the rows is not
 counted.
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from learning.selecting import Rows, Selector
+from learning.selection.selecting import Rows, Selector
 
 BLOCK = 10_000
 FULL_SECONDS = 60.0

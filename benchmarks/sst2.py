@@ -23,10 +23,10 @@ PUBLIC = 2000
 
 def write_public() -> None:
     """Phrases of the last part of the division, which has more parts than there are parties."""
-    from coordinator.plan import read_plan
-    from learning.text import Source, read
+    from coordinator.systems.registry import read_plan
+    from learning.text.source import Source, read
     from party.config import PartTable
-    from party.shard import part_of
+    from party.shard.units import part_of
 
     plan = read_plan(PLAN)
     shards = plan.federation.shards
@@ -44,8 +44,9 @@ def write_public() -> None:
 
 def main() -> None:
     """Fill the table and put it beside the other results."""
-    from coordinator import api, chart
-    from coordinator.progress import Terminal
+    from coordinator import api
+    from coordinator.comparing import table
+    from coordinator.progress.progress import Terminal
 
     parser = argparse.ArgumentParser(description="Compare methods for a sentiment classifier on SST-2.")
     parser.add_argument("--recipes", default="", help="which rows, with commas; all by default")
@@ -63,10 +64,10 @@ def main() -> None:
     }
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "sst2.json").write_text(json.dumps(record, indent=1) + "\n")
-    (RESULTS / "sst2.md").write_text(chart.markdown(found))
+    (RESULTS / "sst2.md").write_text(table.markdown(found))
     for ending in ("png", "svg"):
         shutil.copyfile(found.folder / f"comparison.{ending}", RESULTS / f"sst2.{ending}")
-    print(chart.markdown(found))
+    print(table.markdown(found))
 
 
 if __name__ == "__main__":

@@ -38,20 +38,20 @@ PERIOD = 0.02
 CLASSES = 50
 
 COORDINATOR = {
-    "coordinator.recipes.dped.prepare": "public text",
-    "coordinator.public._counted": "public counts",
-    "coordinator.public._reference": "public reference",
-    "coordinator.public._directions": "public directions",
+    "coordinator.systems.dped.recipe.prepare": "public text",
+    "coordinator.systems.dped.public._counted": "public counts",
+    "coordinator.systems.dped.public._reference": "public reference",
+    "coordinator.systems.dped.public._directions": "public directions",
     "coordinator.api.bind": "terms",
 }
 """Functions that are stages, beside those that a run has itself."""
 TRAINING = {
-    "party.work.finished": "read and count",
-    "party.teaching.train_teacher": "teachers",
-    "party.teaching.votes_of": "answers",
-    "party.teaching.hidden_states": "answers",
-    "party.teaching.contribution": "bound",
-    "party.work.save_counts": "store",
+    "party.tasks.process.finished": "read and count",
+    "party.tasks.teachers.training.train_teacher": "teachers",
+    "party.tasks.teachers.training.votes_of": "answers",
+    "party.tasks.teachers.training.hidden_states": "answers",
+    "party.tasks.teachers.training.contribution": "bound",
+    "party.tasks.process.save_counts": "store",
 }
 
 PLAN = """
@@ -272,11 +272,11 @@ def act(role: str) -> int:
         wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{__file__}" "$@"\n')
         wrapper.chmod(0o700)
         sys.executable = str(wrapper)
-        import_module("party.command").main(["serve", "--config", f"{sys.argv[3]}.toml", "--json"])
+        import_module("party.console.command").main(["serve", "--config", f"{sys.argv[3]}.toml", "--json"])
         return 0
     mark_calls(COORDINATOR)
     end_fits_early()
-    observing = import_module("coordinator.observing")
+    observing = import_module("coordinator.progress.events")
 
     class Marking(observing.Unobserved):  # type: ignore[misc, name-defined]
         def stage(self, name: str, state: str) -> None:
@@ -287,13 +287,13 @@ def act(role: str) -> int:
 
 
 def train(arguments: list[str]) -> None:
-    """What `python -P -m party.work` does, with its stages marked."""
+    """What `python -P -m party.tasks.process` does, with its stages marked."""
     sys.path[0] = os.environ[TREE]
-    import_module("party.work")
+    import_module("party.tasks.process")
     mark_calls(TRAINING)
     end_fits_early()
     sys.argv = arguments
-    raise SystemExit(sys.modules["party.work"].main())
+    raise SystemExit(sys.modules["party.tasks.process"].main())
 
 
 def end_fits_early() -> None:
@@ -340,6 +340,6 @@ def mark(stage: str, began: bool) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:4] == ["-P", "-m", "party.work"]:
+    if sys.argv[1:4] == ["-P", "-m", "party.tasks.process"]:
         train(sys.argv[3:])
     sys.exit(main())

@@ -15,43 +15,25 @@ from pathlib import Path
 from typing import Any
 
 from aggregation.errors import ConclaveError
-from coordinator import chart, comparison, in_clear, kinship, verifying
-from coordinator.binding import bind
-from coordinator.classifier_family import ClassifierFamily
-from coordinator.classifier_plan import ClassifierPlan
-from coordinator.common_plan import Plan
-from coordinator.comparison import Comparison
-from coordinator.dped_family import DpedFamily
-from coordinator.dped_plan import DpedPlan
-from coordinator.driving import Drive, cancelled, party_tables
+from coordinator.comparing import comparison, table
+from coordinator.comparing.comparable import Family
+from coordinator.comparing.comparison import Comparison
 from coordinator.errors import PlanError, RunError
-from coordinator.family import Family
-from coordinator.findings import Trust
-from coordinator.forecast import Forecast
-from coordinator.identity import own_identity
-from coordinator.in_clear import TrainedInClear
-from coordinator.launchers import (
-    Cluster,
-    Launcher,
-    LaunchRequest,
-    PartyAddress,
-    Simulation,
-    SimulationRequest,
-    find_launcher,
-)
-from coordinator.manifest import SIGNATURE
-from coordinator.observing import Observer, Unobserved
-from coordinator.output import STUDENT, left_aside
-from coordinator.plan import plan_of, read_plan
-from coordinator.privdistil_family import PrivDistilFamily
-from coordinator.privdistil_plan import PrivDistilPlan
-from coordinator.progress import Progress, Silent
-from coordinator.provisioning import CA
-from coordinator.publish import try_place
-from coordinator.published import shown
-from coordinator.recipe import recipe_of
-from coordinator.report import Statement, statement_of
-from coordinator.store import (
+from coordinator.forecasting import kinship
+from coordinator.forecasting.forecast import Forecast
+from coordinator.identity.identity import own_identity
+from coordinator.identity.provisioning import CA
+from coordinator.plan.plan import Plan
+from coordinator.pricing.priced_plan import bind
+from coordinator.pricing.release import Bound
+from coordinator.progress.events import Observer, Unobserved
+from coordinator.progress.progress import Progress, Silent
+from coordinator.publishing.manifest import SIGNATURE
+from coordinator.publishing.publish import try_place
+from coordinator.publishing.report import Statement, statement_of
+from coordinator.run.driver import Drive, cancelled, party_tables
+from coordinator.store.output import STUDENT, left_aside
+from coordinator.store.store import (
     CANCELLED,
     FAILED,
     FINISHED,
@@ -64,8 +46,29 @@ from coordinator.store import (
     sound,
     write_whole,
 )
-from coordinator.terms import Bound
-from coordinator.verifying import Verdict
+from coordinator.systems.dped.compare import DpedFamily
+from coordinator.systems.dped.plan import DpedPlan
+from coordinator.systems.fine_tune import recipe
+from coordinator.systems.fine_tune.recipe import TrainedInClear
+from coordinator.systems.privdistil.compare import PrivDistilFamily
+from coordinator.systems.privdistil.plan import PrivDistilPlan
+from coordinator.systems.registry import plan_of, read_plan
+from coordinator.systems.system import recipe_of
+from coordinator.text_models.compare import ClassifierFamily
+from coordinator.text_models.plan import ClassifierPlan
+from coordinator.transport.launchers import (
+    Cluster,
+    Launcher,
+    LaunchRequest,
+    PartyAddress,
+    Simulation,
+    SimulationRequest,
+    find_launcher,
+)
+from coordinator.verifying import verify as verifying
+from coordinator.verifying.check import Trust
+from coordinator.verifying.folder import shown
+from coordinator.verifying.verify import Verdict
 from protos.digest import plan_hash
 
 
@@ -120,13 +123,13 @@ def run(
     launcher = _launcher(plan)
     folder = _output(output)
     student_folder = base / plan.student.publish if folder is None else folder / STUDENT
-    in_the_clear = isinstance(plan, ClassifierPlan) and plan.run.recipe == in_clear.RECIPE
+    in_the_clear = isinstance(plan, ClassifierPlan) and plan.run.recipe == recipe.RECIPE
     if folder is None or in_the_clear:
         try_place(student_folder)
     else:
         check_unused(folder, replace=replace)
     if isinstance(plan, ClassifierPlan) and in_the_clear:
-        return in_clear.run(plan, launcher, party_tables(plan), base, home() / "cache", student_folder, progress)
+        return recipe.run(plan, launcher, party_tables(plan), base, home() / "cache", student_folder, progress)
     own = own_identity(plan, base)
     public = recipe_of(plan).prepare(plan, base, home() / "cache")
     bound = bind(plan, public)
@@ -235,8 +238,8 @@ def compare(
 ) -> Comparison:
     """Compare methods on a plan's simulated data; the table and the picture are in `output` when this returns.
 
-    recipes: names of `coordinator.methods.METHODS`, or of `coordinator.classifier_methods.METHODS` for a plan of a text
-    classifier; all that go with the plan by default. Cells that `output` holds are not made again.
+    recipes: names of `coordinator.systems.dped.methods.METHODS`, or of `coordinator.text_models.methods.METHODS` for a
+    plan of a text classifier; all that go with the plan by default. Cells that `output` holds are not made again.
     Raises `PlanError` for a plan whose parties have text of their own, an unknown method or an odd epsilon.
     """
     base = Path.cwd() if isinstance(plan, Plan) else Path(plan).absolute().parent
@@ -247,8 +250,8 @@ def compare(
     found = comparison.compare(
         family_of(plan, base, progress), folder, methods=recipes, epsilons=epsilons, seeds=seeds, progress=progress
     )
-    write_whole(folder / "table.md", chart.markdown(found).encode())
-    chart.draw(found, folder)
+    write_whole(folder / "table.md", table.markdown(found).encode())
+    table.draw(found, folder)
     close_to_others(folder)
     return found
 

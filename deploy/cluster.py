@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import grpc
 
-from coordinator.launchers import Cluster, Place
+from coordinator.transport.launchers import Cluster, Place
 from deploy.launching import QUIET, LaunchError, environment, read_token
 
 ASK_SECONDS: Final = 5.0

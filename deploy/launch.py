@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from coordinator.launchers import Cluster, LaunchRequest, PartyAddress, Place, Simulation, SimulationRequest
+from coordinator.transport.launchers import Cluster, LaunchRequest, PartyAddress, Place, Simulation, SimulationRequest
 from deploy.cluster import check_room, joined, many, options, wait_for_room
 from deploy.embedded import embedded
 from deploy.launching import LaunchError
@@ -32,7 +32,7 @@ class RayLauncher:
         return _launched(request)
 
     def look(self, cluster: Cluster) -> str:
-        """See `coordinator.launchers.Launcher`. Raises `LaunchError`."""
+        """See `coordinator.transport.launchers.Launcher`. Raises `LaunchError`."""
         said: list[str] = []
         with joined(cluster.address, said.append) as ray:
             check_room(ray, cluster)

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from scipy import sparse
 
-from aggregation.joint import TeacherSignal
-from aggregation.mechanism import IntArray
-from coordinator.launchers import EnsemblesWanted, SimulationRequest, TeachersWanted, TextWanted
+from aggregation.mechanisms.joint import TeacherSignal
+from aggregation.mechanisms.mechanism import IntArray
+from coordinator.transport.launchers import EnsemblesWanted, SimulationRequest, TeachersWanted, TextWanted
+from party.admission.labels import columns_of, targets_of
 from party.config import PartyConfig, check_config, located
-from party.counting import counted_units, vocabulary_of
-from party.job import Descent, Job, Teaching, TextWork
-from party.keys import insecure_key
-from party.labelling import columns_of, targets_of
-from party.teaching import Wanted, answers
+from party.store.keys import insecure_key
+from party.tasks.counts.training import counted_units, vocabulary_of
+from party.tasks.job import Descent, Job, Teaching, TextWork
+from party.tasks.teachers.training import Wanted, answers
 
 if TYPE_CHECKING:
-    from party.reading import LabelledUnits
+    from party.shard.labelled import LabelledUnits
 
 
 class ClearShards:
@@ -49,9 +49,9 @@ class ClearShards:
     def labelled(self, wanted: TextWanted) -> tuple["LabelledUnits", ...]:
         """Each party's labelled text, tokenised. Raises `ConclaveError` like the party's work.
 
-        Memory: all parties' tokens, see `party.reading.TokenRows`.
+        Memory: all parties' tokens, see `party.shard.labelled.TokenRows`.
         """
-        from party.reading import labelled_units
+        from party.shard.labelled import labelled_units
 
         shards = [config.shard for config in self._parties.values()]
         return tuple(
@@ -77,7 +77,7 @@ class ClearShards:
         return tuple(self._votes(config, folder, texts, wanted) for config in self._parties.values())
 
     def _votes(self, config: PartyConfig, folder: str, texts: Path, wanted: EnsemblesWanted) -> IntArray:
-        from party import ensembles
+        from party.tasks.ensemble import training as ensembles
 
         reading, training = wanted.reading, wanted.training
         text = TextWork(

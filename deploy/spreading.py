@@ -6,17 +6,17 @@ from typing import Any
 from deploy.cluster import joined
 from deploy.launching import LaunchError
 from party.errors import TrainingError
-from party.spreading import do
+from party.tasks.ray_tasks import do
 
 ATTEMPTS = 3
 """How often a task is begun again whose machine was lost."""
 
 
 class RaySpreader:
-    """A `party.spreading.Spreader`. A task has one processor; tasks go to different machines where there is room."""
+    """A `party.tasks.ray_tasks.Spreader`. A task has one processor; tasks are spread over machines."""
 
     def done(self, address: str, jobs: Sequence[str]) -> Iterator[str]:
-        """See `party.spreading.Spreader`. Raises `LaunchError` and `TrainingError`."""
+        """See `party.tasks.ray_tasks.Spreader`. Raises `LaunchError` and `TrainingError`."""
         with joined(address) as ray:
             if int(ray.cluster_resources().get("CPU", 0)) < 1:
                 raise LaunchError("the site's Ray has no processor for a task. Start it with one or more.")

@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregation.errors import ConclaveError
-from coordinator.streaming import FloatRows, Part
+from coordinator.text_models.corpus_numbers import FloatRows, Part
 from deploy.cluster import joined
 from deploy.embedded import embedded
 from deploy.launching import LaunchError
-from learning.corpus import Corpus
-from learning.text_rows import TextRows, Work
+from learning.selection.text_rows import TextRows, Work
+from learning.text.corpus import Corpus
 
 AHEAD: Final = 16 * 2**20
 """Bytes of rows that may wait for the caller."""
@@ -59,7 +59,7 @@ class RayStreamer:
     workers: int | None = None
 
     def rows(self, corpus: Corpus, work: TextRows, parts: Sequence[Part]) -> Iterator[tuple[int, FloatRows]]:
-        """See `coordinator.streaming.Streamer`. Raises `StreamError`, and `LaunchError` where there is no Ray."""
+        """See `coordinator.text_models.corpus_numbers.Streamer`. Raises `StreamError`; `LaunchError` without Ray."""
         if not parts:
             return
         with _ray(self.address, self.workers or len(parts)) as ray, _settings(ray) as data:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from aggregation.errors import ConclaveError
 from party.config import check_config
-from party.database import FILE
-from party.memory import keep_private
-from protos.certificates import key_pem, make_request, new_keys
-from protos.settings import SettingsError
+from party.ledger.database import FILE
+from party.node.memory import keep_private
+from protos.console.settings import SettingsError
+from protos.identity.certificates import key_pem, make_request, new_keys
 
 if TYPE_CHECKING:
-    from party.node import Node
+    from party.node.node import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,6 @@ class PartyActor:
 
 async def _started(config: Any, token: str, issued: tuple[bytes, bytes], base: Path) -> "Node":
     """The node; what its training says goes into the party's folder, not into the logs of Ray."""
-    node_module = await asyncio.to_thread(__import__, "party.node", fromlist=["start"])
+    node_module = await asyncio.to_thread(__import__, "party.node.node", fromlist=["start"])
     node: Node = await node_module.start(config, token=token, issued=issued, base=base, quiet=True)
     return node

@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from learning.labelled import LabelMap, LabelMapError
-from party.recipes import RECIPES
-from protos.certificates import FINGERPRINT
-from protos.settings import Settings, SettingsError, check_settings, is_loopback, printable, read_settings
+from learning.text.labelled import LabelMap, LabelMapError
+from party.admission.recipes import RECIPES
+from protos.console.settings import Settings, SettingsError, check_settings, is_loopback, printable, read_settings
+from protos.identity.certificates import FINGERPRINT
 
 NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 LINEAGE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -120,17 +120,16 @@ class PolicyTable(Settings):
     """`[policy]`: what binds every plan, whatever the plan says.
 
     epsilon, delta: the cap for the life of this data, over all runs. unit, record, relation: what that cap is about, as
-    plans say it; a plan that protects anything else is refused (`party.protection`). recipes: which plans may run;
-    `party.recipes` has what each releases and trains. trust: who may see more than sums; `party.company` says what
-    holds without it. minimum_parties: the smallest company, counted in parties that are proven (`party.company`).
-    declared_size: how many records the shard may be said to have, public; no rate, bound or fact is ever taken from the
-    true count.
-    simulation: the text is not private (a trial on one machine); only then is insecure noise admitted.
-    clear_votes: votes may go to the coordinator as they are, which is then trusted to draw the noise.
-    minimum_noise: noise multiplier that every charged release must have at least. maximum_queries: what one plan may
-    ask. weights: the parameters of a model may leave. `party.policy` defines all three.
-    step_seconds: what a step of federated training takes, public: the reply to it waits until so long has passed, or a
-    multiple of it, so that its time says nothing of the secret sample.
+    plans say it; a plan that protects anything else is refused (`party.admission.protection`). recipes: which plans may
+    run; `party.admission.recipes` has what each releases and trains. trust: who may see more than sums;
+    `party.admission.company` says what holds without it. minimum_parties: the smallest company, counted in parties that
+    are proven (`party.admission.company`). declared_size: how many records the shard may be said to have, public; no
+    rate, bound or fact is ever taken from the true count. simulation: the text is not private (a trial on one machine);
+    only then is insecure noise admitted. clear_votes: votes may go to the coordinator as they are, which is then
+    trusted to draw the noise. minimum_noise: noise multiplier that every charged release must have at least.
+    maximum_queries: what one plan may ask. weights: the parameters of a model may leave. `party.admission.admit`
+    defines all three. step_seconds: what a step of federated training takes, public: the reply to it waits until so
+    long has passed, or a multiple of it, so that its time says nothing of the secret sample.
     """
 
     epsilon: Annotated[float, Field(gt=0)]

@@ -13,14 +13,7 @@ from numpy.typing import NDArray
 
 from aggregation.errors import COORDINATOR, Cheated
 from aggregation.secure_sum.advertise import Advertisement, Roster, advertise, check_roster
-from aggregation.secure_sum.consistency import (
-    Consent,
-    Consents,
-    Survivors,
-    check_consents,
-    check_survivors,
-    consent,
-)
+from aggregation.secure_sum.consistency import Consent, Consents, Survivors, check_consents, check_survivors, consent
 from aggregation.secure_sum.context import Context
 from aggregation.secure_sum.graph import drawn
 from aggregation.secure_sum.keys import Secrets, Sign, Verify

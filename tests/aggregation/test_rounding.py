@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 from aggregation import rounding
 from aggregation.errors import ConclaveError, IntegrityError
-from aggregation.noise import NoiseStream
+from aggregation.noise.stream import NoiseStream
 from aggregation.rounding import nearest, rounded_square, stochastic
 
 KEY = bytes(range(32))

@@ -10,19 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator import api, output
-from coordinator.launchers import PartyAddress
-from coordinator.link import GrpcLink
-from coordinator.plan import plan_of
-from party import work
-from party.accounts import open_account, read_account
+from coordinator import api
+from coordinator.store import output
+from coordinator.systems.registry import plan_of
+from coordinator.transport.launchers import PartyAddress
+from coordinator.transport.link import GrpcLink
+from party.admission.protection import of_policy
 from party.config import check_config
-from party.job import Failure
-from party.node import start
-from party.protection import of_policy
-from party.runs import private_folder
-from party.training import Training
-from protos.certificates import key_pem, make_request, new_keys
+from party.ledger.accounts import open_account, read_account
+from party.node.node import start
+from party.node.training import Training
+from party.store.runs import private_folder
+from party.tasks import process
+from party.tasks.job import Failure
+from protos.identity.certificates import key_pem, make_request, new_keys
 
 FILLERS = ("film", "was", "plot", "actor", "and", "very", "slow", "fast", "end", "start", "story", "we", "saw", "it")
 UNITS = 240
@@ -106,15 +107,15 @@ class Here:
         return await asyncio.to_thread(self._finished, private, job.paid_with(await charge()))
 
     def _prepared(self, job):
-        from party.stepping import Kept
+        from party.tasks.step.training import Kept
 
         with ALONE:
             kept = self._keeps.setdefault(Path(job.result).parent, Kept()) if job.stays else None
-            return work.prepared(job, kept)
+            return process.prepared(job, kept)
 
     def _finished(self, private, job):
         with ALONE:
-            return work.finished(private, job, lambda percent: None)
+            return process.finished(private, job, lambda percent: None)
 
 
 @pytest.fixture

@@ -25,12 +25,12 @@ import pytest
 import ray
 
 from coordinator import api
-from coordinator.checking import check
 from coordinator.errors import PartyLost, RunStopped
-from coordinator.launchers import Cluster, Place
-from coordinator.progress import Silent
-from coordinator.store import RunIndex
-from coordinator.template import template
+from coordinator.progress.progress import Silent
+from coordinator.run.checking import check
+from coordinator.store.store import RunIndex
+from coordinator.systems.template import template
+from coordinator.transport.launchers import Cluster, Place
 from deploy import cluster as clusters
 from deploy.cluster import joined
 from deploy.launching import LaunchError, environment

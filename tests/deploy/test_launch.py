@@ -15,15 +15,15 @@ import psutil
 import pytest
 import ray
 
-from coordinator import provisioning
-from coordinator.launchers import LaunchRequest, find_launcher
+from coordinator.identity import provisioning
+from coordinator.transport.launchers import LaunchRequest, find_launcher
 from deploy import launch
 from deploy.embedded import LONGEST_TEMPORARY, _short_folder, _sweep, embedded, why_not_started
 from deploy.launch import RayLauncher
 from deploy.launching import LaunchError
 from protos.conclave.v1 import party_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyStub
-from protos.credentials import bearer
+from protos.identity.credentials import bearer
 
 MARK = "CONCLAVE_TEST_MARK"
 
@@ -215,7 +215,7 @@ import sys, time
 from functools import partial
 from pathlib import Path
 from coordinator import provisioning
-from coordinator.launchers import LaunchRequest
+from coordinator.transport.launchers import LaunchRequest
 from deploy.launch import RayLauncher
 from test_tables import tables
 base = Path(sys.argv[1])

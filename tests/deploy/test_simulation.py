@@ -7,19 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregation.counts import CountsMechanism
-from aggregation.hidden import HiddenMechanism
-from aggregation.joint import JointMechanism
-from aggregation.votes import VotesMechanism
-from coordinator.launchers import SimulationRequest, TeachersWanted, find_launcher
+from aggregation.mechanisms.counts import CountsMechanism
+from aggregation.mechanisms.hidden import HiddenMechanism
+from aggregation.mechanisms.joint import JointMechanism
+from aggregation.mechanisms.votes import VotesMechanism
+from coordinator.transport.launchers import SimulationRequest, TeachersWanted, find_launcher
 from deploy.simulation import ClearShards
-from learning.skipgram import SkipGram
-from learning.weights import to_bytes
-from learning.words import Vocabulary
+from learning.embeddings.skipgram import SkipGram
+from learning.embeddings.weights import to_bytes
+from learning.text.words import Vocabulary
 from party.config import check_config, located
-from party.job import Job, Teaching
-from party.keys import insecure_key
-from party.work import load_counts, work
+from party.store.keys import insecure_key
+from party.tasks.job import Job, Teaching
+from party.tasks.process import load_counts, work
 from protos.conclave.v1 import plan_pb2
 
 WORDS = ("apple", "bread", "cheese", "door", "egg", "fish")

@@ -11,12 +11,12 @@ import numpy as np
 import psutil
 import pytest
 
-from coordinator.streaming import LocalStreamer, written
+from coordinator.text_models.corpus_numbers import LocalStreamer, written
 from deploy.embedded import embedded
 from deploy.streaming import RayStreamer, StreamError, Worker
-from learning.corpus import indexed
-from learning.corpus_files import CorpusSource
-from learning.text_rows import TextRows
+from learning.selection.text_rows import TextRows
+from learning.text.corpus import indexed
+from learning.text.corpus_files import CorpusSource
 
 WORDS = ["the", "a", "film", "was", "is", "good", "bad", "great", "awful", "dull", "bright", "plot"]
 
@@ -133,11 +133,11 @@ SILENT = textwrap.dedent(
     import sys
     from pathlib import Path
 
-    from coordinator.streaming import written
+    from coordinator.text_models.corpus_numbers import written
     from deploy.streaming import RayStreamer
-    from learning.corpus import indexed
-    from learning.corpus_files import CorpusSource
-    from learning.text_rows import TextRows
+    from learning.text.corpus import indexed
+    from learning.text.corpus_files import CorpusSource
+    from learning.selection.text_rows import TextRows
 
     folder, bert = sys.argv[1:]
     corpus = indexed([CorpusSource(folder + "/c.jsonl")], Path(folder))

@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from coordinator import provisioning
-from party.accounts import read_account
-from protos.certificates import Role, fingerprint, key_pem, make_request, new_keys, read_bundle
-from protos.identity import self_made, write_private
+from coordinator.identity import provisioning
+from party.ledger.accounts import read_account
+from protos.identity.certificates import Role, fingerprint, key_pem, make_request, new_keys, read_bundle
+from protos.identity.identity import self_made, write_private
 
 MARK = "CONCLAVE_FAULTS"
 DYING = Path(__file__).with_name("dying.py")
@@ -338,7 +338,7 @@ class Scene:
         """The processes that train for a party just now."""
         try:
             children = psutil.Process(self.nodes[name].pid).children()
-            return [child for child in children if "party.work" in child.cmdline()]
+            return [child for child in children if "party.tasks.process" in child.cmdline()]
         except psutil.NoSuchProcess:
             return []
 

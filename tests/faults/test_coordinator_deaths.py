@@ -47,9 +47,9 @@ def test_the_stages_of_a_run_are_those_that_it_is_killed_at(calm, undisturbed):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_killed_when_a_stage_begins_and_again_when_it_ends(scenes, calm, checked, output, stage):
-    began = ("coordinator.store:RunStore._begin", "after", "1", "--given", stage)
-    ended = ("coordinator.store:RunStore._finish", "before", "1", "--given", stage)
-    passed = ("coordinator.store:RunStore._finish", "after", "1", "--given", stage)
+    began = ("coordinator.store.store:RunStore._begin", "after", "1", "--given", stage)
+    ended = ("coordinator.store.store:RunStore._finish", "before", "1", "--given", stage)
+    passed = ("coordinator.store.store:RunStore._finish", "after", "1", "--given", stage)
     killed(scenes, calm.run(calm.plan(), *began, output=output))
     run = calm.started(output)
     killed(scenes, calm.resume(run, *ended))
@@ -58,9 +58,9 @@ def test_killed_when_a_stage_begins_and_again_when_it_ends(scenes, calm, checked
 
 
 BLOCKS = {
-    "before a block is written": ("coordinator.store:RunStore.put_block", "before", 4),
-    "when a block is written, before it is noted": ("coordinator.store:RunStore.write", "after", 7),
-    "after a block is stored": ("coordinator.store:RunStore.put_block", "after", 8),
+    "before a block is written": ("coordinator.store.store:RunStore.put_block", "before", 4),
+    "when a block is written, before it is noted": ("coordinator.store.store:RunStore.write", "after", 7),
+    "after a block is stored": ("coordinator.store.store:RunStore.put_block", "after", 8),
 }
 
 
@@ -74,15 +74,15 @@ def test_killed_between_blocks(scenes, calm, checked, output, when):
 
 
 def test_killed_while_the_student_is_written(scenes, calm, checked, output):
-    killed(scenes, calm.run(calm.plan(), "coordinator.embeddings_folder:_parameters", "before", "1", output=output))
+    killed(scenes, calm.run(calm.plan(), "coordinator.systems.dped.folder:_parameters", "before", "1", output=output))
     checked(calm.resume(calm.started(output)))
 
 
 @pytest.mark.parametrize("when", ["in training", "between blocks"])
 def test_interrupted_once_it_stops_and_says_how_to_go_on(scenes, calm, checked, output, when):
     where = {
-        "in training": ("coordinator.federation:Federation.train", "before", "1", "--signal", "INT"),
-        "between blocks": ("coordinator.store:RunStore.put_block", "before", "4", "--signal", "INT"),
+        "in training": ("coordinator.federation.federation:Federation.train", "before", "1", "--signal", "INT"),
+        "between blocks": ("coordinator.store.store:RunStore.put_block", "before", "4", "--signal", "INT"),
     }
     code, said = calm.outcome(calm.run(calm.plan(), *where[when], output=output))
     assert code in (1, 130), said
@@ -94,7 +94,7 @@ def test_interrupted_once_it_stops_and_says_how_to_go_on(scenes, calm, checked, 
 
 
 def test_one_that_stands_still_drives_its_run_nonetheless(scenes, calm, checked, output):
-    stop = ("coordinator.store:RunStore.put_block", "before", "4", "--signal", "STOP")
+    stop = ("coordinator.store.store:RunStore.put_block", "before", "4", "--signal", "STOP")
     standing = calm.run(calm.plan(), *stop, output=output)
     scenes.until(lambda: scenes.stopped(standing), "the coordinator stands still")
     run = calm.started(output)

@@ -21,7 +21,7 @@ def test_a_party_whose_disk_is_full_says_so_and_goes_on_when_there_is_room(scene
     ):
         shutil.copytree(disk.folder / "identity", disk.seen(disk.folder / "identity"))
         scene.apart["north"] = disk
-        node, _ = scene.serve_all({"north": ("party.runs:Run.keep_block", "before", "4", "--signal", "STOP")})
+        node, _ = scene.serve_all({"north": ("party.store.runs:Run.keep_block", "before", "4", "--signal", "STOP")})
         coordinator = scene.run(scene.plan(retry=2))
         scenes.until(lambda: scenes.stopped(node), "north stands still")
         disk.fill()
@@ -47,7 +47,7 @@ def test_a_coordinator_whose_disk_is_full_says_so_and_goes_on_when_there_is_room
     with scenes.Scene(tmp_path / "scene", warm=warm) as scene, aparts.SmallDisk(scene.folder / "run", "8m") as disk:
         scene.apart["coordinator"] = disk
         scene.serve_all()
-        stop = ("coordinator.store:RunStore.put_block", "before", "4", "--signal", "STOP")
+        stop = ("coordinator.store.store:RunStore.put_block", "before", "4", "--signal", "STOP")
         coordinator = scene.run(scene.plan(), *stop)
         scenes.until(lambda: scenes.stopped(coordinator), "the coordinator stands still")
         disk.fill()

@@ -14,7 +14,7 @@ def test_two_of_four_that_die_and_come_back_are_in_the_undisturbed_sum(scenes, f
     four.serve_all()
     undisturbed = four.undisturbed(four.plan(privacy=DROPOUTS), "undisturbed")
     four.stop()
-    where = dict.fromkeys(("north", "west"), ("party.runs:Run.keep_block", "before", "4"))
+    where = dict.fromkeys(("north", "west"), ("party.store.runs:Run.keep_block", "before", "4"))
     _, north, _, west = four.serve_all(where)
     coordinator = four.run(four.plan(privacy=DROPOUTS))
     for node in (north, west):
@@ -30,7 +30,7 @@ def test_two_of_four_that_die_and_come_back_are_in_the_undisturbed_sum(scenes, f
 
 
 def test_one_that_stands_still_is_dropped_as_a_straggler_and_the_run_goes_on(scenes, four):
-    _, standing, *_ = four.serve_all({"north": ("party.runs:Run.keep_block", "before", "4", "--signal", "STOP")})
+    _, standing, *_ = four.serve_all({"north": ("party.store.runs:Run.keep_block", "before", "4", "--signal", "STOP")})
     path = four.plan(privacy=DROPOUTS, deadline=1, retry=2)
     path.write_text(path.read_text().replace("retry_seconds", "stragglers = { drop_after = 10 }\nretry_seconds"))
     code, said = four.outcome(four.run(path))

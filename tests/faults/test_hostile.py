@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from party.accounts import read_account
+from party.ledger.accounts import read_account
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +17,7 @@ A thousand are `benchmarks/hostile.py`'s. Here nodes, coordinator, training and 
 test run: each request takes 2 ms of processor at both ends, so that at the floor the flood needs an eighth of a core.
 """
 LINES_A_SECOND = 25
-"""What a node may write meanwhile: ten of refusals (`party.limits.LINES_A_SECOND`), and those of its own work."""
+"""A node may write ten lines of refusals (`party.admission.limits.LINES_A_SECOND`), and those of its own work."""
 
 
 @pytest.fixture(scope="session")

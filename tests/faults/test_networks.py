@@ -21,7 +21,7 @@ def apart(scenes, aparts, warm, tmp_path_factory):
 
 def test_a_link_that_is_cut_and_restored_costs_time_alone(scenes, apart, undisturbed):
     scene, network = apart
-    node, _ = scene.serve_all({"north": ("party.runs:Run.keep_block", "before", "4", "--signal", "STOP")})
+    node, _ = scene.serve_all({"north": ("party.store.runs:Run.keep_block", "before", "4", "--signal", "STOP")})
     coordinator = scene.run(scene.plan(deadline=1))
     scenes.until(lambda: scenes.stopped(node), "north stands still")
     network.cut("north")
@@ -40,7 +40,7 @@ def test_a_link_that_stays_cut_ends_the_run_with_the_partys_name_and_the_command
     scenes, apart, undisturbed
 ):
     scene, network = apart
-    node, _ = scene.serve_all({"north": ("party.runs:Run.keep_block", "before", "4", "--signal", "STOP")})
+    node, _ = scene.serve_all({"north": ("party.store.runs:Run.keep_block", "before", "4", "--signal", "STOP")})
     coordinator = scene.run(scene.plan(deadline=1, retry=1), output="cut")
     scenes.until(lambda: scenes.stopped(node), "north stands still")
     network.cut("north")

@@ -10,18 +10,18 @@ import pytest
 pytestmark = pytest.mark.slow
 
 DEATHS = {
-    "after it took the run's id": ("party.ledger:Ledger.join", "after", 1),
-    "before it keeps the plan": ("party.runs:Runs.make", "before", 1),
-    "when a training is done, before that is noted": ("party.runs:Run.keep_operation", "before", 1),
-    "before anything is charged": ("party.ledger:Ledger._reserve", "before", 1),
-    "after the charge, before its text is opened": ("party.ledger:Ledger.reserve", "after", 1),
-    "before anything is claimed": ("party.ledger:Ledger._claim", "before", 1),
-    "after the claim, before the block is on disk": ("party.runs:Run.keep_block", "before", 1),
-    "after the block is on disk, before it is sent": ("party.runs:Run.keep_block", "after", 4),
-    "after the block is sent, before that is noted": ("party.ledger:Ledger.answered", "before", 3),
-    "after the last block": ("party.ledger:Ledger.answered", "after", 10),
-    "when it is to sign what the run cost it": ("party.ledger:Ledger.charged", "after", 1),
-    "after it left": ("party.ledger:Ledger.leave", "after", 1),
+    "after it took the run's id": ("party.ledger.ledger:Ledger.join", "after", 1),
+    "before it keeps the plan": ("party.store.runs:Runs.make", "before", 1),
+    "when a training is done, before that is noted": ("party.store.runs:Run.keep_operation", "before", 1),
+    "before anything is charged": ("party.ledger.ledger:Ledger._reserve", "before", 1),
+    "after the charge, before its text is opened": ("party.ledger.ledger:Ledger.reserve", "after", 1),
+    "before anything is claimed": ("party.ledger.ledger:Ledger._claim", "before", 1),
+    "after the claim, before the block is on disk": ("party.store.runs:Run.keep_block", "before", 1),
+    "after the block is on disk, before it is sent": ("party.store.runs:Run.keep_block", "after", 4),
+    "after the block is sent, before that is noted": ("party.ledger.ledger:Ledger.answered", "before", 3),
+    "after the last block": ("party.ledger.ledger:Ledger.answered", "after", 10),
+    "when it is to sign what the run cost it": ("party.ledger.ledger:Ledger.charged", "after", 1),
+    "after it left": ("party.ledger.ledger:Ledger.leave", "after", 1),
 }
 
 
@@ -79,7 +79,7 @@ def test_a_node_that_is_killed_while_it_teaches_and_amid_its_second_release_goes
     scene.serve_all()
     coordinator = scene.run(scene.plan(signals=scenes.VOTES_AND_COUNTS))
     killed_in_training(scenes, scene, coordinator, "teaching")
-    dying = scene.serve("north", "party.runs:Run.keep_block", "after", str(scenes.BLOCKS + 4))
+    dying = scene.serve("north", "party.store.runs:Run.keep_block", "after", str(scenes.BLOCKS + 4))
     assert dying.wait(scenes.SECONDS) == -signal.SIGKILL
     scene.serve("north")
     finished(scenes, scene, coordinator, undisturbed_votes)
@@ -88,9 +88,9 @@ def test_a_node_that_is_killed_while_it_teaches_and_amid_its_second_release_goes
 @pytest.mark.parametrize("when", ["charged", "trained", "answering"])
 def test_a_node_that_is_killed_in_private_training_trains_again_for_free(scenes, scene, undisturbed_training, when):
     where = {
-        "charged": ("party.ledger:Ledger.reserve", "after", 1),
-        "trained": ("party.runs:Run.keep_operation", "before", 1),
-        "answering": ("party.runs:Run.keep_block", "after", 3),
+        "charged": ("party.ledger.ledger:Ledger.reserve", "after", 1),
+        "trained": ("party.store.runs:Run.keep_operation", "before", 1),
+        "answering": ("party.store.runs:Run.keep_block", "after", 3),
     }
     dying, _ = scene.serve_all({"north": map(str, where[when])})
     coordinator = scene.run(scene.plan(**scenes.PRIVATE_TRAINING))
@@ -101,18 +101,18 @@ def test_a_node_that_is_killed_in_private_training_trains_again_for_free(scenes,
 
 def test_a_node_that_dies_again_and_again_is_found_again_and_again(scenes, scene, undisturbed):
     scene.serve("south")
-    node = scene.serve("north", "party.runs:Run.keep_block", "after", "2")
+    node = scene.serve("north", "party.store.runs:Run.keep_block", "after", "2")
     coordinator = scene.run(scene.plan())
     for when, count in (("before", 3), ("after", 3), ("before", 2)):
         assert node.wait(scenes.SECONDS) == -signal.SIGKILL
-        node = scene.serve("north", "party.runs:Run.keep_block", when, str(count))
+        node = scene.serve("north", "party.store.runs:Run.keep_block", when, str(count))
     assert node.wait(scenes.SECONDS) == -signal.SIGKILL
     scene.serve("north")
     finished(scenes, scene, coordinator, undisturbed)
 
 
 def test_both_nodes_may_die_at_once(scenes, scene, undisturbed):
-    nodes = scene.serve_all(dict.fromkeys(scene.parties, ("party.runs:Run.keep_block", "before", "4")))
+    nodes = scene.serve_all(dict.fromkeys(scene.parties, ("party.store.runs:Run.keep_block", "before", "4")))
     coordinator = scene.run(scene.plan())
     for node in nodes:
         assert node.wait(scenes.SECONDS) == -signal.SIGKILL
@@ -121,8 +121,8 @@ def test_both_nodes_may_die_at_once(scenes, scene, undisturbed):
 
 
 STOPS = {
-    "before it trains": ("party.training:Training.run", "before", 1),
-    "before a block": ("party.runs:Run.keep_block", "before", 4),
+    "before it trains": ("party.node.training:Training.run", "before", 1),
+    "before a block": ("party.store.runs:Run.keep_block", "before", 4),
 }
 
 
@@ -140,8 +140,8 @@ def test_a_node_that_stays_away_ends_the_run_with_its_name_and_the_command_that_
     scenes, scene, undisturbed, when
 ):
     where = {
-        "in training": ("party.runs:Run.keep_operation", "before", "1"),
-        "between blocks": ("party.runs:Run.keep_block", "before", "4"),
+        "in training": ("party.store.runs:Run.keep_operation", "before", "1"),
+        "between blocks": ("party.store.runs:Run.keep_block", "before", "4"),
     }
     dying, _ = scene.serve_all({"north": where[when]})
     coordinator = scene.run(scene.plan(retry=2))
@@ -161,7 +161,7 @@ def test_a_node_that_stays_away_ends_the_run_with_its_name_and_the_command_that_
 
 
 def test_a_node_that_dies_for_good_before_it_signs_is_left_out_of_the_sums(scenes, scene):
-    dying, _ = scene.serve_all({"north": ("party.ledger:Ledger.charged", "before", "1")})
+    dying, _ = scene.serve_all({"north": ("party.ledger.ledger:Ledger.charged", "before", "1")})
     code, said = scene.outcome(scene.run(scene.plan(retry=3, privacy=["dropouts = 1"])))
     assert dying.wait(scenes.SECONDS) == -signal.SIGKILL
     assert code == 0, said
@@ -188,7 +188,7 @@ def test_a_node_that_stands_still_longer_than_the_deadline_goes_on_when_it_is_co
 
 
 def test_a_node_that_stands_still_for_too_long_is_lost_until_the_run_is_resumed(scenes, scene, undisturbed):
-    node, _ = scene.serve_all({"north": ("party.runs:Run.keep_block", "before", "4", "--signal", "STOP")})
+    node, _ = scene.serve_all({"north": ("party.store.runs:Run.keep_block", "before", "4", "--signal", "STOP")})
     coordinator = scene.run(scene.plan(deadline=1, retry=1))
     scenes.until(lambda: scenes.stopped(node), "north stands still")
     code, said = scene.outcome(coordinator)
@@ -202,7 +202,7 @@ def test_a_node_that_stands_still_for_too_long_is_lost_until_the_run_is_resumed(
 def test_interrupted_twice_while_a_party_stands_still_the_run_stops_at_once_and_goes_on_later(
     scenes, scene, undisturbed
 ):
-    node, _ = scene.serve_all({"north": ("party.runs:Run.keep_block", "before", "4", "--signal", "STOP")})
+    node, _ = scene.serve_all({"north": ("party.store.runs:Run.keep_block", "before", "4", "--signal", "STOP")})
     coordinator = scene.run(scene.plan(deadline=30))
     scenes.until(lambda: scenes.stopped(node), "north stands still")
     coordinator.send_signal(signal.SIGINT)

@@ -11,10 +11,16 @@ SECURELY = ('trust = "secure-sum"', *DROPOUTS)
 """A plan that can do without one of the four."""
 
 COORDINATOR = {
-    "when all have advertised": ("coordinator.summing:SumRun._vectors", "before"),
-    "when the survivors are stored, before any is asked to agree": ("coordinator.summing:SumRun._survivors", "after"),
-    "when the sum could be unmasked, before it is stored": ("coordinator.federation:Federation._store_rows", "before"),
-    "when it is stored": ("coordinator.federation:Federation._store_rows", "after"),
+    "when all have advertised": ("coordinator.federation.sum_attempt:SumRun._vectors", "before"),
+    "when the survivors are stored, before any is asked to agree": (
+        "coordinator.federation.sum_attempt:SumRun._survivors",
+        "after",
+    ),
+    "when the sum could be unmasked, before it is stored": (
+        "coordinator.federation.federation:Federation._store_rows",
+        "before",
+    ),
+    "when it is stored": ("coordinator.federation.federation:Federation._store_rows", "after"),
 }
 
 
@@ -55,9 +61,9 @@ def test_a_coordinator_that_is_killed_in_a_secure_sum_goes_on_with_the_same_atte
 ROUNDS = {
     "it advertised": ("aggregation.secure_sum.participant:Participant.advertise", True),
     "it dealt its shares": ("aggregation.secure_sum.participant:Participant.share", False),
-    "its masked vector was charged": ("party.ledger:Ledger.mask", False),
+    "its masked vector was charged": ("party.ledger.ledger:Ledger.mask", False),
     "it consented to the survivors": ("aggregation.secure_sum.participant:Participant.consent", True),
-    "it promised what it reveals": ("party.ledger:Ledger.reveal", True),
+    "it promised what it reveals": ("party.ledger.ledger:Ledger.reveal", True),
 }
 """When it dies, in each round before it can say so; and whether it is in the sum."""
 

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from protos.tracing import ATTRIBUTES, ids_of
+from protos.telemetry.tracing import ATTRIBUTES, ids_of
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")
 pytestmark = pytest.mark.slow
@@ -119,7 +119,7 @@ def test_nothing_is_in_them_but_what_is_listed(told):
 
 
 def test_a_resumed_run_goes_on_in_the_same_trace_and_shows_the_rounds_of_its_sum(scenes, told):
-    dying = ("coordinator.summing:SumRun._survivors", "after", "1")
+    dying = ("coordinator.federation.sum_attempt:SumRun._survivors", "after", "1")
     arguments = ["run", told.plan(privacy=SECURELY), "--output", "securely", "--traces", "coordinator.jsonl"]
     assert told.coordinator(*arguments, dying=dying).wait(120) == -signal.SIGKILL
     run = told.started("securely")

@@ -6,7 +6,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-PUT_BLOCK = "coordinator.store:RunStore.put_block"
+PUT_BLOCK = "coordinator.store.store:RunStore.put_block"
 HOUR = 3600
 
 
@@ -24,7 +24,7 @@ def test_a_run_whose_lease_seems_over_to_a_clock_that_is_ahead_is_written_by_one
     first = calm.run(calm.plan(), *stopping, output="taken-over")
     scenes.until(lambda: scenes.stopped(first), "the first coordinator stands still")
     run = calm.started("taken-over")
-    ahead = ("coordinator.store:RunStore.take", "before", "1", "--shift", str(HOUR), "and")
+    ahead = ("coordinator.store.store:RunStore.take", "before", "1", "--shift", str(HOUR), "and")
     second = calm.resume(run, *ahead, *stopping)
     scenes.until(lambda: scenes.stopped(second), "the second has asked the same parties")
     first.send_signal(signal.SIGCONT)

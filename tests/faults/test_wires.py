@@ -126,7 +126,7 @@ def test_a_wire_of_few_bytes_a_second_makes_a_slow_run(scenes, scene, proxy, und
 
 
 def test_a_party_that_is_back_on_another_port_is_found_there_when_the_plan_says_so(scenes, scene, undisturbed):
-    dying, _ = scene.serve_all({"north": ("party.runs:Run.keep_block", "before", "4")})
+    dying, _ = scene.serve_all({"north": ("party.store.runs:Run.keep_block", "before", "4")})
     coordinator = scene.run(scene.plan(retry=1))
     assert dying.wait(scenes.SECONDS) == -9
     old = scene.address("north")

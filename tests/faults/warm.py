@@ -20,15 +20,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-PARTY = ("party.command", "party.node", "party.checking", "grpc_health.v1.health")
+PARTY = ("party.console.command", "party.node.node", "party.console.checking", "grpc_health.v1.health")
 LATE = (
-    "learning.evaluation",
-    "learning.denoising",
+    "learning.embeddings.evaluation",
+    "learning.embeddings.denoising",
     "torch._dynamo",
     "sentence_transformers.base.model",
     "gensim.test.utils",
 )
-COORDINATOR = ("coordinator.command", "coordinator.driving", "coordinator.api", "dp_accounting.pld", *LATE)
+COORDINATOR = ("coordinator.console.command", "coordinator.run.driver", "coordinator.api", "dp_accounting.pld", *LATE)
 MODULES = {"party": PARTY, "coordinator": COORDINATOR}
 """What each command imports sooner or later. Nothing of a party's process but its training imports torch."""
 FILES = 3
@@ -80,7 +80,7 @@ class Forked:
 class Warm:
     """The process that forks those of one command. A context manager: it ends, what it forked may stay.
 
-    plan: what coordinators will run; its price, which `aggregation.accounting` remembers, is found once.
+    plan: what coordinators will run; its price, which `aggregation.accounting.price` remembers, is found once.
     """
 
     def __init__(self, room, plan=None):
@@ -155,8 +155,9 @@ def main():
     for module in modules:
         importlib.import_module(module)
     if plan:
-        binding, plans = (importlib.import_module(f"coordinator.{name}") for name in ("binding", "plan"))
-        binding.bind(plans.read_plan(Path(plan)))
+        names = ("coordinator.pricing.priced_plan", "coordinator.systems.registry")
+        pricing, plans = (importlib.import_module(name) for name in names)
+        pricing.bind(plans.read_plan(Path(plan)))
     path = Path(__file__).with_name("dying.py")
     spec = importlib.util.spec_from_file_location("dying", path)
     dying = importlib.util.module_from_spec(spec)
@@ -174,7 +175,7 @@ def main():
     sys.argv = [asked["room"], *asked["arguments"]]
     if asked["dying"]:
         dying.prepare(asked["dying"])
-    return importlib.import_module(f"{asked['room']}.command").main(asked["arguments"])
+    return importlib.import_module(f"{asked['room']}.console.command").main(asked["arguments"])
 
 
 if __name__ == "__main__":

@@ -33,6 +33,9 @@ OTHERS = 6
 class TookTooLong(Exception):
     """An input that kept the processor busy beyond all bounds."""
 
+    def __init__(self):
+        super().__init__(self.__doc__)
+
 
 class _Watch:
     """Processor time of the thread that tries the input and of the whole process, since the input was begun."""

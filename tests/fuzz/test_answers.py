@@ -11,17 +11,17 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from dp_accounting import GaussianDpEvent
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from aggregation.events import to_json
+from aggregation.accounting.events import to_json
 from coordinator.errors import PartyRefused
-from coordinator.identity import Own, attested, proven
-from coordinator.link import Answered, Batch, GrpcLink, Lost, Refused
+from coordinator.identity.identity import Own, attested, proven
+from coordinator.transport.link import Answered, Batch, GrpcLink, Lost, Refused
 from protos import PROTOCOL_VERSION
-from protos.certificates import Role
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.framing import framed
-from protos.identity import self_made
+from protos.identity.certificates import Role
+from protos.identity.identity import self_made
+from protos.identity.signing import ATTESTATION, DESCRIBED, Signed, sign
 from protos.refusal import REASON_KEY, RULE_KEY
-from protos.signing import ATTESTATION, DESCRIBED, Signed, sign
 
 SECONDS = 20
 NONCE = b"n" * 32

@@ -13,9 +13,8 @@ def test_an_input_that_hangs_is_found(fuzz, hostile):
             while True:
                 pass
 
-    with pytest.raises(BaseException) as caught:
+    with pytest.raises(Exception, match="kept the processor busy"):
         run()
-    assert type(caught.value).__name__ == "TookTooLong"
 
 
 def test_an_input_that_takes_memory_is_found(fuzz, hostile):

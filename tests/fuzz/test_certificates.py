@@ -13,13 +13,13 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from coordinator import provisioning
 from coordinator.errors import RunError
-from party.checking import check
+from coordinator.identity import provisioning
 from party.config import check_config
-from party.enrolling import enroll
+from party.console.checking import check
+from party.console.enrolling import enroll
 from party.errors import PartyError
-from protos.certificates import (
+from protos.identity.certificates import (
     IdentityError,
     Request,
     RevocationList,
@@ -37,9 +37,9 @@ from protos.certificates import (
     read_request,
     subject_of,
 )
-from protos.identity import load_identity, parse_identity
-from protos.signing import Signed, sign
-from protos.signing import check as check_statement
+from protos.identity.identity import load_identity, parse_identity
+from protos.identity.signing import Signed, sign
+from protos.identity.signing import check as check_statement
 
 NAME = "north"
 

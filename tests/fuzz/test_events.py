@@ -5,14 +5,8 @@ import json
 import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
+from aggregation.accounting.events import DistributedDiscreteGaussianDpEvent, SkellamDpEvent, from_json, leaves, to_json
 from aggregation.errors import IntegrityError
-from aggregation.events import (
-    DistributedDiscreteGaussianDpEvent,
-    SkellamDpEvent,
-    from_json,
-    leaves,
-    to_json,
-)
 
 VALID = [
     to_json(event)

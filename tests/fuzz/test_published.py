@@ -10,13 +10,13 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from aggregation.errors import IntegrityError
-from coordinator import manifest
 from coordinator.errors import RunError
-from coordinator.findings import Trust
-from coordinator.verifying import lines, record, verify
-from protos.certificates import pem_of
+from coordinator.publishing import manifest
+from coordinator.verifying.check import Trust
+from coordinator.verifying.verify import lines, record, verify
 from protos.digest import canonical, plan_hash
-from protos.signing import sign
+from protos.identity.certificates import pem_of
+from protos.identity.signing import sign
 
 RECOMPUTING = 1024
 """MiB that pricing hostile events may take: what the accountant itself needs for the worst that it accepts."""

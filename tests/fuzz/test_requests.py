@@ -12,16 +12,16 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from aggregation.secure_sum.advertise import Advertisement, Roster, advertise
 from aggregation.secure_sum.context import Context as SumContext
 from aggregation.secure_sum.keys import Secrets
-from party.job import Failure
-from party.node import start
-from party.training import Training
+from party.node.node import start
+from party.node.training import Training
+from party.tasks.job import Failure
 from protos import PROTOCOL_VERSION
-from protos.certificates import Role
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyStub
-from protos.credentials import bearer
 from protos.digest import artefact_digest, batch_digest, plan_hash
-from protos.identity import self_made
+from protos.identity.certificates import Role
+from protos.identity.credentials import bearer
+from protos.identity.identity import self_made
 from protos.refusal import LONGEST, Reason, Refusal, refusal_of
 
 SECONDS = 20

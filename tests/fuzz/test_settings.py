@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.dped_plan import DpedPlan
 from coordinator.errors import PlanError
-from coordinator.plan import read_plan
-from coordinator.template import template
+from coordinator.systems.dped.plan import DpedPlan
+from coordinator.systems.registry import read_plan
+from coordinator.systems.template import template
 from party.config import ShardTable, located, read_config
-from protos.settings import SettingsError, check_settings
+from protos.console.settings import SettingsError, check_settings
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PARTY = """name = "north"

@@ -9,14 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from aggregation.errors import ConclaveError
-from learning.moments import Directions
-from learning.skipgram import SkipGram
-from learning.text import DataError
-from learning.weights import from_bytes, to_bytes
-from learning.words import Vocabulary
+from learning.embeddings.moments import Directions
+from learning.embeddings.skipgram import SkipGram
+from learning.embeddings.weights import from_bytes, to_bytes
+from learning.text.source import DataError
+from learning.text.words import Vocabulary
 from party.config import ShardTable
 from party.errors import ShardError
-from party.shard import units
+from party.shard.units import units
 
 ROWS = [{"text": "apple bread cheese.", "who": f"p{n % 2}", "stars": n} for n in range(3)]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()

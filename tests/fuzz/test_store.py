@@ -13,9 +13,9 @@ import pytest
 
 from coordinator import api
 from coordinator.errors import PlanError, RunError
-from coordinator.plan import plan_of
-from coordinator.store import RunIndex, RunStore, holds_run
-from coordinator.watching import look, render
+from coordinator.store.store import RunIndex, RunStore, holds_run
+from coordinator.store.watching import look, render
+from coordinator.systems.registry import plan_of
 
 BLOCKS = np.arange(12, dtype=np.int64).reshape(4, 3)
 PLAN = {

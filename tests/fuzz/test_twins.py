@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from learning.moments import Directions
-from learning.skipgram import SkipGram
-from learning.weights import to_bytes
-from learning.words import Vocabulary
+from learning.embeddings.moments import Directions
+from learning.embeddings.skipgram import SkipGram
+from learning.embeddings.weights import to_bytes
+from learning.text.words import Vocabulary
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import batch_digest
 
@@ -376,9 +376,9 @@ def test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something(fu
 
 def test_a_difference_that_is_there_is_found(scene, monkeypatch):
     """The negative control: a node that fails where a text is in its shard."""
-    import party.counting
+    import party.tasks.counts.training as counting
 
-    units = party.counting.units
+    units = counting.units
 
     def tells(*given, **more):
         for unit in units(*given, **more):
@@ -387,8 +387,8 @@ def test_a_difference_that_is_there_is_found(scene, monkeypatch):
             yield unit
 
     rng = random.Random(1)
-    monkeypatch.setattr(party.counting, "units", tells)
-    monkeypatch.setattr("party.job.Job.frank", property(lambda job: True))
+    monkeypatch.setattr(counting, "units", tells)
+    monkeypatch.setattr("party.tasks.job.Job.frank", property(lambda job: True))
     line = json.dumps(row(rng)).encode()
     scene.twins = scene.pairs["document"]
     scene.twins.shards([line], [line, json.dumps({"text": PLANTED, "stars": "no", "who": "p1"}).encode()])

@@ -15,26 +15,26 @@ from collections import Counter
 import grpc
 from cryptography.hazmat.primitives.serialization import Encoding
 
-import party.ledger
-import party.text_tasks
+import party.ledger.ledger
+import party.tasks.text.request
 from aggregation.errors import Cheated
 from aggregation.secure_sum.advertise import Advertisement
 from aggregation.secure_sum.context import Context
 from aggregation.secure_sum.participant import Attempts, Participant
 from aggregation.secure_sum.share import Parcels
 from aggregation.secure_sum.summation import Summation
-from party import work
-from party.job import Failure
-from party.node import start
-from party.stepping import Kept
-from party.training import Training
+from party.node.node import start
+from party.node.training import Training
+from party.tasks import process as work
+from party.tasks.job import Failure
+from party.tasks.step.training import Kept
 from protos import PROTOCOL_VERSION
-from protos.certificates import Role
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyStub
-from protos.credentials import bearer
 from protos.digest import artefact_digest, plan_hash
-from protos.identity import self_made
+from protos.identity.certificates import Role
+from protos.identity.credentials import bearer
+from protos.identity.identity import self_made
 
 SECONDS = 60
 LIMITS = {"runs": 10**6, "calls_per_second": 1e6}
@@ -72,8 +72,8 @@ class Process:
         self.coupled = Coupled()
         self.kept = {}
         self.asked = Counter()
-        patch.setattr(party.ledger, "secrets", self.coupled)
-        patch.setattr(party.text_tasks, "secrets", self.coupled)
+        patch.setattr(party.ledger.ledger, "secrets", self.coupled)
+        patch.setattr(party.tasks.text.request, "secrets", self.coupled)
 
         async def trains(training, job, charge):
             kept = self.kept.setdefault(job.cache, Kept()) if job.stays else None

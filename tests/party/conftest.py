@@ -17,27 +17,27 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from learning.skipgram import SkipGram
-from learning.weights import to_bytes
-from learning.words import Vocabulary
-from party import work
-from party.accounts import open_account, read_account
+from learning.embeddings.skipgram import SkipGram
+from learning.embeddings.weights import to_bytes
+from learning.text.words import Vocabulary
+from party.admission.protection import of_policy
 from party.config import PartyConfig, check_config, read_config
-from party.job import Failure
-from party.node import Node, start
-from party.protection import of_policy
-from party.runs import private_folder
-from party.training import Training
+from party.ledger.accounts import open_account, read_account
+from party.node.node import Node, start
+from party.node.training import Training
+from party.store.runs import private_folder
+from party.tasks import process as work
+from party.tasks.job import Failure
 from protos import PROTOCOL_VERSION
-from protos.certificates import Authority, Request, Role, fingerprint, key_pem, new_authority, new_keys
 from protos.codec import TensorReader
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyStub
-from protos.credentials import bearer
 from protos.digest import artefact_digest, batch_digest, plan_hash
-from protos.identity import Identity, parse_identity, self_made, write_private
+from protos.identity.certificates import Authority, Request, Role, fingerprint, key_pem, new_authority, new_keys
+from protos.identity.credentials import bearer
+from protos.identity.identity import Identity, parse_identity, self_made, write_private
+from protos.identity.tls import channel_credentials, channel_options
 from protos.refusal import refusal_of
-from protos.tls import channel_credentials, channel_options
 
 WORDS = ("apple", "bread", "cheese", "door", "egg", "fish")
 TEXTS = ("apple bread cheese", "door egg fish apple", "bread bread cheese door", "fish egg apple apple unknown")
@@ -391,7 +391,7 @@ def trains_here(monkeypatch: pytest.MonkeyPatch) -> None:
             training.percent = percent
 
         if job.stays:
-            from party.stepping import Kept
+            from party.tasks.step.training import Kept
 
             kept.setdefault(Path(job.result).parent, Kept())
         private = await asyncio.to_thread(work.prepared, job, kept.get(Path(job.result).parent))

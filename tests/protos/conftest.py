@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from protos.certificates import Authority, Request, Role, key_pem, new_authority, new_keys
-from protos.identity import Identity
+from protos.identity.certificates import Authority, Request, Role, key_pem, new_authority, new_keys
+from protos.identity.identity import Identity
 
 
 def made(authority: Authority, name: str, role: Role, **when: Any) -> Identity:

@@ -1,0 +1,164 @@
+"""Hidden states of teachers: clipped layer by layer, on an integer grid, summed over teachers under Gaussian noise."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aggregation.errors import ConclaveError, IntegrityError
+from aggregation.grid import to_grid
+from aggregation.mechanisms.mechanism import FloatArray, IntArray, Released
+from aggregation.noise.shares import (
+    GAUSSIAN,
+    Share,
+    check_distribution,
+    check_levels,
+    check_shares,
+    delta_of,
+    distance_of,
+    event_of,
+    released,
+    share_of,
+)
+from aggregation.noise.stream import NoiseStream
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenMechanism:
+    """Sum over teachers of each query's hidden states, every layer's vector clipped to L2 norm `clip`.
+
+    Each vector is put on the grid of step clip/levels so that its integers have norm at most `levels`: checked in
+    integers, so it holds exactly. A vector on the grid depends on that vector alone, bit for bit.
+
+    Adding or removing one unit changes one teacher, arbitrarily: in every layer it moves from one vector in the ball to
+    another, as far as its opposite. L2 sensitivity of a query 2 * levels * sqrt(layers) grid units, under add-or-remove
+    of one unit. (DPED, appendix B.2.1, bounds norms by C and takes the change for C, not 2C; and it divides by the
+    number of teachers, which is not what is noised once that number varies. Calibrate on the sum and divide
+    afterwards.) A sum with `shares` noise shares is post-processing of that sum under N(0, sigma^2), sigma >= noise, up
+    to a distance that `slack` charges to delta: RDP(a) = 2 a layers clip^2 / noise^2 a query.
+
+    It holds only if
+      - every teacher learned from units of its own and from public values alone, alignment included;
+      - number of teachers and queries are public;
+      - at least `shares` shares, drawn from secure streams (`NoiseStream.secure`) and unknown to whoever attacks, are
+        in the sum, and nobody sees a sum with fewer. With a trusted aggregator, the aggregator does;
+      - which parties are present does not depend on their data.
+
+    layers, width: vectors of a query and numbers in each.
+    clip: L2 bound of one layer's vector, in the hidden states' units.
+    levels: grid steps in `clip`, at most 2^20.
+    noise: standard deviation of the whole noise on each number of the sum, in the hidden states' units.
+    shares: how many parties' shares the guarantee counts on.
+    distribution: what the shares are drawn from, one of `shares.DISTRIBUTIONS`. The Gaussian above is the first; under
+    another the same integers are released under Skellam or discrete Gaussian noise, priced as that (`shares.event_of`).
+
+    Raises `ConclaveError` for a setting that is no number in its range, or whose share of noise cannot be drawn.
+    """
+
+    layers: int
+    width: int
+    clip: float
+    levels: int
+    noise: float
+    shares: int
+    distribution: str = GAUSSIAN
+
+    def __post_init__(self) -> None:
+        for name, value in (("layers", self.layers), ("width", self.width)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConclaveError(f"{name} is {value}; it must be a whole number of at least 1.")
+        for name, size in (("clip", self.clip), ("noise", self.noise)):
+            if not (math.isfinite(size) and size > 0):
+                raise ConclaveError(f"{name} is {size}; it must be a number above 0, in the hidden states' units.")
+        check_levels(self.levels)
+        check_shares(self.shares)
+        check_distribution(self.distribution)
+        if not (math.isfinite(self.levels / self.clip) and self.granularity > 0):
+            raise ConclaveError(f"clip is {self.clip}, out of all proportion. Use about a usual norm.")
+        self._share()
+
+    @property
+    def granularity(self) -> float:
+        """One grid unit, in the hidden states' units."""
+        return self.clip / self.levels
+
+    @property
+    def columns(self) -> int:
+        """Numbers of one query: layers * width."""
+        return self.layers * self.width
+
+    @property
+    def sensitivity(self) -> float:
+        """L2 change of one query's summed integers when one unit is added or removed, grid units."""
+        return 2 * self.levels * math.sqrt(self.layers)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Standard deviation charged over sensitivity."""
+        return self.noise / (2 * self.clip * math.sqrt(self.layers))
+
+    def contribute(self, states: FloatArray) -> IntArray:
+        """This party's part: states `[teachers, queries, layers, width]` to int64 `[queries, layers * width]`.
+
+        Raises `IntegrityError` for another shape, for NaN or infinity, and for what is not real numbers.
+        """
+        if not isinstance(states, np.ndarray) or states.ndim != 4 or states.shape[2:] != (self.layers, self.width):
+            shape = getattr(states, "shape", type(states).__name__)
+            raise IntegrityError(
+                f"Hidden states must be an array [teachers, queries, {self.layers} layers, width {self.width}]; this "
+                f"one is {shape}."
+            )
+        if not np.issubdtype(states.dtype, np.floating):
+            raise IntegrityError(f"Hidden states must be floating-point numbers; these are {states.dtype}.")
+        queries = states.shape[1]
+        starts = np.arange(0, queries * self.columns, self.width)
+        total = np.zeros(queries * self.columns, dtype=np.int64)
+        for teacher in states:  # one at a time: the grid works in several arrays of this size
+            values = teacher.astype(np.float64).ravel()
+            if not np.isfinite(values).all():
+                raise IntegrityError("A teacher's hidden states hold NaN or infinity; every number must be finite.")
+            steps = to_grid(np.abs(values), starts, self.clip, self.levels)
+            total += np.where(values < 0, -steps, steps)
+        return total.reshape(queries, self.columns)
+
+    def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
+        """This party's noise, grid units. A stream that is not `secure` carries no guarantee: the caller says so."""
+        return self._share().sample(shape, stream)
+
+    def release(self, total: IntArray, present: int) -> Released:
+        """The noisy SUM over teachers `[queries, layers * width]` in the hidden states' units.
+
+        Divide by the teachers of the parties that are present to have a mean: that is post-processing.
+
+        Raises `IntegrityError` when fewer shares are present than were charged, or the total is not integers.
+        """
+        return released(total, present, self._share(), self.shares, self.granularity)
+
+    def event(self) -> "DpEvent":
+        """One release: ONE query, all layers together. Compose it as often as there are distinct queries."""
+        # Imported here, as its accountants take a second, and a training process bounds without ever pricing.
+        from aggregation.accounting.renyi import l1_of
+
+        square = self._square
+        return event_of(self.distribution, self.noise_multiplier, l1_of(square, self.columns), square, self.shares)
+
+    def slack(self, values: int, epsilon: float) -> float:
+        """Delta to add for `values` released numbers, columns times queries, at the epsilon that is claimed."""
+        return delta_of(values * self.distance, epsilon)
+
+    @property
+    def distance(self) -> float:
+        """Per released number, the total-variation distance from post-processing of the Gaussian that is charged."""
+        return distance_of(self._share(), self.shares)
+
+    @property
+    def _square(self) -> int:
+        """The sensitivity squared, grid units squared, exact."""
+        return 4 * self.levels**2 * self.layers
+
+    def _share(self) -> Share:
+        return share_of(self.distribution, self.noise_multiplier, self._square, self.shares)

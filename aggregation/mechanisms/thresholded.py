@@ -1,0 +1,219 @@
+"""Votes answered only where teachers agree: the test is noised, every query pays, and a filter says when to stop."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import mpmath  # type: ignore[import-untyped]
+import numpy as np
+from numpy.typing import NDArray
+
+from aggregation.errors import ConclaveError, IntegrityError
+from aggregation.mechanisms.argmax import TOTAL_VARIATION, check_noise, noisy_argmax
+from aggregation.mechanisms.mechanism import IntArray, Released
+from aggregation.mechanisms.votes import check_classes, check_teachers, checked_votes, tally
+from aggregation.noise.shares import delta_of
+from aggregation.noise.stream import NoiseStream
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+    from aggregation.accounting.price import GaussianFilter
+
+ABSTAINED = -1
+"""Label of a query that was asked and paid for, and not answered."""
+NOT_ASKED = -2
+"""Label of a query that came after the cap was reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdedAnswers:
+    """What became public about a list of queries.
+
+    labels: `[queries]`, a class, `ABSTAINED` or `NOT_ASKED`.
+    passed: `[queries]`, whether the noised test found agreement; of those not asked False.
+    asked: how many queries were asked, the first ones of the list. answered: how many of them have a class.
+    spent: sum of (sensitivity/sigma)^2 of what happened, rounded up. For curiosity: the claim is the cap.
+    """
+
+    labels: IntArray
+    passed: NDArray[np.bool_]
+    asked: int
+    answered: int
+    spent: float
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdedVotes:
+    """Confident GNMax (Papernot et al. 2018, algorithm 1), with DPED's rare-word rule on top, under a cap.
+
+    For each query in order, c the largest number of votes for one class:
+
+        test    c + N(0, threshold_noise^2) >= threshold            charged 1/threshold_noise^2
+        passed  argmax of the votes under N(0, noise^2)             charged 2/noise^2
+        failed  abstain, free; or, with `larger_noise`, the argmax
+                of the votes under N(0, larger_noise^2)             charged 2/larger_noise^2
+
+    Under add-or-remove of one unit one teacher changes, and with it one vote: c moves by at most 1, the histogram by
+    sqrt(2). Every query asked pays for its test, whatever comes of it; which noise is used follows from the noised
+    value alone. (DPED's algorithm 1 compares c itself, and takes abstained queries for free: that has no guarantee at
+    all, since whether a query is answered shows one vote with certainty.)
+
+    The number of answers depends on the votes, so composition of fixed events does not apply: a `GaussianFilter` of
+    `cap` does. Before each query, if the dearest outcome of it could pass the cap, that query and all after it are not
+    asked. The decision uses only charges, which are public outcomes of earlier tests. All together costs `event`,
+    whatever was answered.
+
+    It holds only for an aggregator that is trusted with the votes in clear, since a linear sum cannot compare; with a
+    secure stream; and if every teacher learned from units of its own and public values alone, and the list of queries
+    and its order are public, each word once.
+
+    classes: how many public words a vote may name. teachers: how many there are, at all parties together, public.
+    threshold: agreement asked for, in votes. threshold_noise, noise, larger_noise: standard deviations, in votes, from
+    1e-6 to 1e9; larger_noise None abstains. cap: largest sum of (sensitivity/sigma)^2.
+
+    Raises `ConclaveError` for a number out of its range, a single teacher, a threshold above the number of teachers,
+    and a larger_noise below noise.
+    """
+
+    classes: int
+    teachers: int
+    threshold: float
+    threshold_noise: float
+    noise: float
+    larger_noise: float | None
+    cap: float
+
+    def __post_init__(self) -> None:
+        check_classes(self.classes)
+        if not math.isfinite(self.threshold):
+            raise ConclaveError(f"The threshold is {self.threshold}; it must be a number of votes.")
+        check_teachers(self.teachers, self.threshold)
+        check_noise(self.threshold_noise)
+        check_noise(self.noise)
+        if self.larger_noise is not None:
+            check_noise(self.larger_noise)
+            if self.larger_noise < self.noise:
+                raise ConclaveError(
+                    f"larger_noise is {self.larger_noise:g}, below noise, {self.noise:g}: queries without agreement "
+                    "must get at least the noise of the others."
+                )
+        _filter(self.cap)
+
+    def contribute(self, votes: IntArray) -> IntArray:
+        """A party's votes `[teachers, queries]` in clear, for the trusted aggregator: int64 `[queries, teachers]`.
+
+        A teacher has one vote a query by the shape of the array. Raises `IntegrityError` for anything but whole numbers
+        from 0 to classes - 1 in two axes.
+        """
+        return np.ascontiguousarray(checked_votes(votes, self.classes).T)
+
+    def answer(self, votes: IntArray, stream: NoiseStream) -> ThresholdedAnswers:
+        """Labels for queries in the order given: votes `[queries, teachers]`, of all parties together.
+
+        A query's outcomes are independent of every other's, given the votes. So the tests of all queries are drawn at
+        once, and the place to stop is found in their running charge: those asked have the distribution that they have
+        one by one. Draws of queries after that place are thrown away unseen; were they shown, or their number, they
+        would be releases that nobody paid for.
+
+        Raises `IntegrityError` for votes that are no class, or of another number of teachers.
+        """
+        votes = checked_votes(votes, self.classes)
+        queries = votes.shape[0]
+        if votes.shape[1] != self.teachers:
+            raise IntegrityError(
+                f"There are votes of {votes.shape[1]} teachers and {self.teachers} were announced: a test with fewer "
+                "votes is not the one that was planned. Wait for the missing ones, or plan with fewer."
+            )
+        passed = self._tests(tally(votes)[:, 0], stream)
+        asked, spent = self._affordable(passed)
+        passed[asked:] = False
+        labels = np.full(queries, NOT_ASKED, dtype=np.int64)
+        labels[:asked] = ABSTAINED
+        labels[passed] = noisy_argmax(votes[passed], self.classes, self.noise, stream)
+        if self.larger_noise is not None:
+            failed = np.flatnonzero(~passed[:asked])
+            labels[failed] = noisy_argmax(votes[failed], self.classes, self.larger_noise, stream)
+        return ThresholdedAnswers(
+            labels, passed, asked, answered=int((labels >= 0).sum()), spent=math.nextafter(float(spent), math.inf)
+        )
+
+    def event(self) -> "DpEvent":
+        """The whole release, however many queries: one Gaussian of multiplier 1/sqrt(cap)."""
+        return _filter(self.cap).event()
+
+    def slack(self, queries: int, epsilon: float) -> float:
+        """Delta to add for this many queries at the epsilon that is claimed: a test and a label each."""
+        return delta_of(queries * 2 * TOTAL_VARIATION, epsilon)
+
+    @property
+    def charges(self) -> tuple[Fraction, Fraction]:
+        """What a query costs in (sensitivity/sigma)^2, exact: where the test fails, and where it passes."""
+        test = 1 / Fraction(self.threshold_noise) ** 2
+        failed = 2 / Fraction(self.larger_noise) ** 2 if self.larger_noise is not None else Fraction(0)
+        return test + failed, test + 2 / Fraction(self.noise) ** 2
+
+    def _affordable(self, passed: NDArray[np.bool_]) -> tuple[int, Fraction]:
+        """How many queries, from the first, are asked, given what each test would find; and what they cost.
+
+        The running charge does not fall, so the first query that the filter refuses is found by halving, in fractions.
+        """
+        failing, passing = self.charges
+        before = np.append(0, np.cumsum(passed))  # tests passed before query i
+
+        def spent(query: int) -> Fraction:
+            answers = int(before[query])
+            return answers * passing + (query - answers) * failing
+
+        guard = _filter(self.cap)
+        low, high = 0, passed.size  # all queries before low are asked, none from high
+        while low < high:
+            middle = (low + high) // 2
+            if guard.admits(spent(middle), passing):  # the dearest outcome: larger_noise is at least noise
+                low = middle + 1
+            else:
+                high = middle
+        return low, spent(low)
+
+    def _tests(self, most: IntArray, stream: NoiseStream) -> NDArray[np.bool_]:
+        """Whether most + N(0, threshold_noise^2) reaches the threshold, for most `[queries]` in 1 .. teachers.
+
+        A 128-bit uniform is compared with the probability of passing, rounded to 128 bits; the second 64 are drawn only
+        where the first tie.
+        """
+        counts = np.unique(most)
+        chances = [self._chance(int(count)) for count in counts]
+        upper = np.array([chance >> 64 for chance in chances], dtype=np.uint64)
+        lower = np.array([chance & ((1 << 64) - 1) for chance in chances], dtype=np.uint64)
+        kind = np.searchsorted(counts, most)
+        words = stream.uint64(most.size)
+        passed = words < upper[kind]
+        tied = np.flatnonzero(words == upper[kind])
+        passed[tied] = stream.uint64(tied.size) < lower[kind[tied]]
+        return passed
+
+    def _chance(self, count: int) -> int:
+        """2^128 times the probability that this many votes pass, rounded, and at most 2^128 - 1."""
+        with mpmath.workprec(512):
+            gap = (count - mpmath.mpf(self.threshold)) / mpmath.mpf(self.threshold_noise)
+            return min(int(mpmath.nint(mpmath.ldexp(mpmath.ncdf(gap), 128))), (1 << 128) - 1)
+
+
+def thresholded_labels(released: Released, threshold: float) -> IntArray:
+    """Labels `[queries]` of released noisy histograms `[queries, classes]`: the largest class, or `ABSTAINED` below.
+
+    Post-processing, and free, on one condition: EVERY query in the histograms, abstained ones included, was charged as
+    `VotesMechanism.event`. Nothing is saved by abstaining; only the student is spared labels that are mostly noise.
+    This is the form for a linear sum, where nobody holds the votes.
+    """
+    best = np.argmax(released.values, axis=1)
+    largest = np.take_along_axis(released.values, best[:, None], axis=1)[:, 0]
+    return np.where(largest >= threshold, best, ABSTAINED)
+
+
+def _filter(cap: float) -> "GaussianFilter":
+    """The filter; imported here, for its accountants take most of a second and a process that trains prices nothing."""
+    from aggregation.accounting.price import GaussianFilter
+
+    return GaussianFilter(cap)

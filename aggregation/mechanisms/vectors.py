@@ -1,0 +1,129 @@
+"""Real vectors, one a unit: each clipped to an L2 norm, on an integer grid, summed under Gaussian noise."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggregation.clipping import to_grid
+from aggregation.errors import ConclaveError
+from aggregation.mechanisms.mechanism import IntArray, Released
+from aggregation.noise.shares import (
+    GAUSSIAN,
+    Share,
+    check_distribution,
+    check_levels,
+    check_shares,
+    delta_of,
+    distance_of,
+    event_of,
+    released,
+    share_of,
+)
+from aggregation.noise.stream import NoiseStream
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+_SLICE = 1 << 20  # numbers that are bounded at a time
+
+
+@dataclass(frozen=True, slots=True)
+class VectorMechanism:
+    """Sum of the units' vectors, of either sign; every coordinate gets noise.
+
+    Each unit's vector is clipped to L2 norm `clip` and put on the grid of step clip/levels, so that its integers have
+    norm at most `levels`: checked in integers, so it holds exactly. A unit's vector on the grid depends on that vector
+    alone, bit for bit, not on those it is summed with.
+
+    Adding or removing one unit changes the sum of all parties by one such vector: L2 sensitivity `levels` grid units,
+    under add-or-remove of one unit. A sum with `shares` noise shares is post-processing of that sum under
+    N(0, sigma^2), sigma >= noise_multiplier * levels, up to a distance that `slack` charges to delta (proof in
+    `RoundedGaussian`). The price is one `GaussianDpEvent(noise_multiplier)` for all coordinates together.
+
+    It holds only if
+      - at least `shares` shares, drawn from secure streams (`NoiseStream.secure`) and unknown to whoever attacks, are
+        in the sum: colluders' shares do not count;
+      - one unit is one vector at one party, computed from that unit and public values alone;
+      - which parties are present does not depend on their data;
+      - nobody sees a sum with fewer shares. With a trusted aggregator, the aggregator does.
+
+    clip: L2 bound of one unit's vector, in the vectors' units.
+    levels: grid steps in `clip`, at most 2^20.
+    noise_multiplier: standard deviation charged over sensitivity.
+    shares: how many parties' shares the guarantee counts on; each has variance (noise_multiplier * levels)^2 / shares.
+    distribution: what the shares are drawn from, one of `shares.DISTRIBUTIONS`. The Gaussian above is the first; under
+    another the same integers are released under Skellam or discrete Gaussian noise, priced as that (`shares.event_of`).
+
+    Raises `ConclaveError` for a setting that is no number in its range, or whose share of noise cannot be drawn.
+    """
+
+    clip: float
+    levels: int
+    noise_multiplier: float
+    shares: int
+    distribution: str = GAUSSIAN
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.clip) and self.clip > 0):
+            raise ConclaveError(f"clip is {self.clip}; it must be a number above 0.")
+        check_levels(self.levels)
+        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
+            raise ConclaveError(f"noise_multiplier is {self.noise_multiplier}; it must be a number above 0.")
+        check_shares(self.shares)
+        check_distribution(self.distribution)
+        if not (math.isfinite(self.levels / self.clip) and self.granularity > 0):
+            raise ConclaveError(f"clip is {self.clip}, too small to be divided. Use about the norm of a usual vector.")
+        self._share()
+
+    @property
+    def granularity(self) -> float:
+        """One grid unit, in the vectors' units."""
+        return self.clip / self.levels
+
+    @property
+    def sensitivity(self) -> float:
+        """L2 change of the summed integers when one unit is added or removed, grid units; exact."""
+        return float(self.levels)
+
+    def contribute(self, vectors: NDArray[np.floating]) -> IntArray:
+        """This party's part of the sum: vectors `[units, dimension]` to integers `[dimension]`.
+
+        Raises `IntegrityError` for anything but a two-dimensional array of finite real numbers.
+        """
+        if vectors.ndim != 2:
+            return to_grid(vectors, self.clip, self.levels)  # which says why not
+        total = np.zeros(vectors.shape[1], dtype=np.int64)
+        step = max(1, _SLICE // max(1, vectors.shape[1]))
+        for first in range(0, max(1, len(vectors)), step):
+            total += to_grid(vectors[first : first + step], self.clip, self.levels).sum(axis=0)
+        return total
+
+    def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
+        """This party's noise, grid units. A stream that is not `secure` carries no guarantee: the caller says so."""
+        return self._share().sample(shape, stream)
+
+    def release(self, total: IntArray, present: int) -> Released:
+        """The noisy sum of `present` parties in the vectors' units; sigma counts the noise of all, rounding included.
+
+        Raises `IntegrityError` when fewer shares are present than were charged, or the total is not integers.
+        """
+        return released(total, present, self._share(), self.shares, self.granularity)
+
+    def event(self) -> "DpEvent":
+        """One release with this noise multiplier, for the whole vector, however many blocks it travels in."""
+        return event_of(self.distribution, self.noise_multiplier, self._square, self._square, self.shares)
+
+    def slack(self, values: int, epsilon: float) -> float:
+        """Delta to add for `values` released coordinates at the epsilon that is claimed; as for `CountsMechanism`."""
+        return delta_of(values * distance_of(self._share(), self.shares), epsilon)
+
+    @property
+    def _square(self) -> int:
+        """The sensitivity squared, grid units squared, exact."""
+        return self.levels**2
+
+    def _share(self) -> Share:
+        return share_of(self.distribution, self.noise_multiplier, self._square, self.shares)

@@ -1,0 +1,1 @@
+"""Noise from a cryptographic stream: rounded Gaussian, discrete Gaussian, Skellam, by shares."""

@@ -1,0 +1,81 @@
+"""Discrete Gaussian noise by shares: integers with probabilities proportional to the normal density."""
+
+import math
+from dataclasses import dataclass
+
+import mpmath  # type: ignore[import-untyped]
+import numpy as np
+from numpy.typing import NDArray
+
+from aggregation.errors import ConclaveError
+from aggregation.noise.stream import NoiseStream
+from aggregation.noise.tables import FRACTION, Table, made_once, of_weights
+
+SMALLEST_SIGMA = 2.0
+LARGEST_SIGMA = 16384.0
+_END = 21.0  # standard deviations: beyond them lies less than 2^-300
+
+
+@dataclass(frozen=True, slots=True)
+class DiscreteGaussian:
+    """P(k) proportional to exp(-k^2 / (2 sigma^2)) on the integers: one party's noise share, each drawn on its own.
+
+    A sum of such shares is not such a variable, only close to one (Kairouz, Liu & Steinke 2021, "The Distributed
+    Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation"): what h of them cost together is a
+    `DistributedDiscreteGaussianDpEvent`. One sample is within `total_variation` of its law, given uniform words
+    (`aggregation.noise.tables`).
+
+    sigma: grid units, from 2 (below, sums stray from a discrete Gaussian) to 16,384 (above, the table grows too long).
+    The standard deviation is sigma less terms of exp(-2 pi^2 sigma^2).
+
+    Raises `ConclaveError` for a sigma out of this range.
+    """
+
+    sigma: float
+
+    def __post_init__(self) -> None:
+        if not SMALLEST_SIGMA <= self.sigma <= LARGEST_SIGMA:
+            remedy = "fewer levels" if self.sigma > LARGEST_SIGMA else "more levels, or count on fewer shares"
+            raise ConclaveError(
+                f"Discrete Gaussian noise of {self.sigma:g} grid units a party cannot be drawn: it must lie between "
+                f"{SMALLEST_SIGMA:g} and {LARGEST_SIGMA:g}. Use {remedy}."
+            )
+
+    @property
+    def variance(self) -> float:
+        """Variance of a sample, grid units squared: sigma^2 less terms of exp(-2 pi^2 sigma^2)."""
+        return self.sigma**2
+
+    @property
+    def total_variation(self) -> float:
+        """Upper bound of the distance between one sample and the discrete Gaussian, given uniform words."""
+        return _table(self.sigma).total_variation
+
+    def sample(self, shape: tuple[int, ...], stream: NoiseStream) -> NDArray[np.int64]:
+        """Independent samples of the given shape, grid units."""
+        out = np.empty(math.prod(shape), dtype=np.int64)
+        _table(self.sigma).fill(out, stream)
+        return out.reshape(shape)
+
+
+@made_once
+def _table(sigma: float) -> Table:
+    return of_weights(_weights(sigma))
+
+
+def _weights(sigma: float) -> list[int]:
+    """exp(-k^2 / (2 sigma^2)) times 2^(2 FRACTION), k = 0 .. 21 sigma.
+
+    From k to k + 1 by two multiplications, each off by at most one unit of the last place, so at k by at most (k + 1)^2
+    units: below 2^-470 of the first.
+    """
+    places = 2 * FRACTION
+    with mpmath.workprec(places + 64):
+        s = mpmath.mpf(sigma)
+        ratio, step = (int(mpmath.nint(mpmath.ldexp(mpmath.exp(-1 / (x * s * s)), places))) for x in (2, 1))
+    weights = []
+    bell = 1 << places
+    for _ in range(math.ceil(_END * sigma) + 1):
+        weights.append(bell)
+        bell, ratio = (bell * ratio) >> places, (ratio * step) >> places
+    return weights

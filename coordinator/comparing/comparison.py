@@ -1,0 +1,204 @@
+"""Many methods on the same simulated text at the same epsilons, several seeds: one table, one picture, the whole bill.
+
+Every cell (method, epsilon, seed) is a file as soon as it is done; asked again, a comparison goes on with the others.
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from aggregation.accounting.events import from_json, to_json
+from aggregation.accounting.price import Guarantee, price
+from coordinator.comparing.comparable import Bench, Family, Method, Outcome, Spread, View, changed
+from coordinator.errors import PlanError, RunError
+from coordinator.plan.plan import Plan
+from coordinator.pricing.release import SAMPLER_SHARE, rounded_up
+from coordinator.progress.progress import Progress
+from coordinator.store.store import private_folder, write_whole
+from coordinator.verifying.folder import shown
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One student. epsilon: what was asked for, None without privacy; paid: what the accountant says it cost.
+
+    claimed: what the paper's own formula gives for the same noise, where it speaks of it. event: as the ledger writes
+    it.
+    """
+
+    method: str
+    epsilon: float | None
+    seed: int
+    paid: float | None
+    claimed: float | None
+    event: dict[str, object] | None
+    metrics: dict[str, Any]
+    notes: dict[str, float]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A finished table.
+
+    earlier: what the folder holds of comparisons before this one, of other rows, epsilons or seeds on the same data.
+    total: what all private cells cost together at the plan's delta, the earlier ones among them, as if all were
+    published. open: whether a row without privacy is beside them: with that row there is no bound at all.
+    """
+
+    plan: Plan
+    view: View
+    methods: tuple[Method, ...]
+    epsilons: tuple[float, ...]
+    seeds: tuple[int, ...]
+    cells: tuple[Cell, ...]
+    earlier: tuple[Cell, ...]
+    total: Guarantee
+    open: bool
+    folder: Path
+
+    def of(self, method: str, epsilon: float) -> list[Cell]:
+        """All seeds of one row at one epsilon; a row without privacy is the same at each."""
+        return [cell for cell in self.cells if cell.method == method and cell.epsilon in (None, epsilon)]
+
+    def spread(self, method: str, epsilon: float, metric: str) -> Spread | None:
+        """Mean and standard deviation over the seeds, None where it was not measured."""
+        found = [cell.metrics.get(metric) for cell in self.of(method, epsilon)]
+        values = [value for value in found if value is not None]
+        return (fmean(values), stdev(values) if len(values) > 1 else 0.0) if values else None
+
+
+def compare(
+    family: Family,
+    folder: Path,
+    *,
+    methods: Sequence[str],
+    epsilons: Sequence[float],
+    seeds: int,
+    progress: Progress,
+) -> Comparison:
+    """Fill the table; cells that `folder` holds already are taken as they are, and all that it holds are in the bill.
+
+    methods: names of the family's, all without any. Memory: what the family's bench and methods need.
+    Raises `PlanError` for a method or an epsilon that cannot be, or parties that are not simulated; `RunError` for a
+    folder of another comparison.
+    """
+    plan = family.plan
+    chosen = _methods(family.methods, methods)
+    if not epsilons or min(epsilons) <= 0 or max(epsilons) > 100:
+        raise PlanError("--epsilons wants one number or more above 0 and up to 100, for example --epsilons 1,2,4.")
+    if plan.evaluation is None:
+        raise PlanError("[evaluation] is missing: methods are compared on public held-out text. Name a source.")
+    wanted = [
+        (method, epsilon, plan.run.seed + number)
+        for number in range(seeds)
+        for method in chosen
+        for epsilon in (sorted(set(epsilons)) if method.private else [None])
+    ]
+    _claim(folder, plan)
+    done: dict[tuple[str, float | None, int], Cell] = {}
+    for method, epsilon, seed in wanted:
+        kept = _kept(folder, method, epsilon, seed)
+        if kept is not None:
+            done[method.name, epsilon, seed] = kept
+    if done:
+        progress.say(f"  {len(done)} of {len(wanted)} cells were there already")
+    bench: Bench | None = None
+    for method, epsilon, seed in wanted:
+        if (method.name, epsilon, seed) in done:
+            continue
+        if bench is None or bench.seed != seed:
+            bench = family.bench(seed, folder / "work")
+        cell = _filled(method, epsilon, bench, family)
+        write_whole(_path(folder, method, epsilon, seed), json.dumps(asdict(cell)).encode())
+        done[method.name, epsilon, seed] = cell
+        at = "" if epsilon is None else f", epsilon {epsilon:g}"
+        how_good = family.view.said(cell.metrics[family.view.metric])
+        progress.say(f"  {method.label}{at}, seed {seed}: {how_good}  ({cell.seconds:.0f} s)")
+        progress.bar("cells", len(done), len(wanted))
+    cells, shown_here = tuple(done.values()), {_path(folder, *each) for each in wanted}
+    earlier = tuple(_read(path) for path in sorted((folder / "cells").glob("*.json")) if path not in shown_here)
+    every = (*cells, *earlier)
+    events = [from_json(cell.event) for cell in every if cell.event is not None]
+    total = price(events, plan.privacy.delta * (1 - SAMPLER_SHARE))
+    numbers = tuple(sorted(set(epsilons)))
+    numbered = tuple(range(plan.run.seed, plan.run.seed + seeds))
+    return Comparison(
+        plan, family.view, chosen, numbers, numbered, cells, earlier, total, len(events) < len(every), folder
+    )
+
+
+def _methods(known: Mapping[str, Method], names: Sequence[str]) -> tuple[Method, ...]:
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise PlanError(f'--recipes: there is no "{unknown[0]}". There is {", ".join(known)}.')
+    return tuple(known[name] for name in dict.fromkeys(names or known))
+
+
+def _claim(folder: Path, plan: Plan) -> None:
+    """The folder is this plan's comparison, or becomes it."""
+    digest = hashlib.sha256(changed(plan, epsilon=1.0).document(places=True).encode()).hexdigest()
+    path = folder / "comparison.json"
+    if not path.exists() and folder.exists() and any(folder.iterdir()):
+        raise RunError(
+            f"{folder} holds something that is not a comparison; it was left alone. Choose another --output."
+        )
+    private_folder(folder / "cells")
+    folder.chmod(0o700)
+    if not path.exists():
+        write_whole(path, json.dumps({"format": FORMAT, "plan": digest}).encode())
+    if json.loads(path.read_bytes()) != {"format": FORMAT, "plan": digest}:
+        raise RunError(
+            f"{folder} holds the comparison of another plan. Choose another --output, or remove it to start again."
+        )
+
+
+def _path(folder: Path, method: Method, epsilon: float | None, seed: int) -> Path:
+    return folder / "cells" / f"{method.name}-{'none' if epsilon is None else _exactly(epsilon)}-{seed}.json"
+
+
+def _exactly(epsilon: float) -> str:
+    """An epsilon as short as it can be written; two are never written alike, else one cell would hide the other."""
+    short = f"{epsilon:g}"
+    return short if float(short) == epsilon else repr(epsilon)
+
+
+def _kept(folder: Path, method: Method, epsilon: float | None, seed: int) -> Cell | None:
+    path = _path(folder, method, epsilon, seed)
+    return _read(path) if path.exists() else None
+
+
+def _read(path: Path) -> Cell:
+    """A cell's file. Raises `RunError` for one that is none: what it cost would be missing from the bill."""
+    try:
+        return Cell(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(
+            f"{path} is no cell of a comparison ({shown(error)}), so what this folder cost cannot be added up. Remove "
+            "it if it is not yours, or choose another --output."
+        ) from None
+
+
+def _filled(method: Method, epsilon: float | None, bench: Bench, family: Family) -> Cell:
+    started = time.monotonic()
+    outcome: Outcome = method.make(bench, math.inf if epsilon is None else epsilon)
+    seconds = time.monotonic() - started
+    paid = None
+    if epsilon is not None and not method.leaks:
+        assert outcome.event is not None
+        paid = price([outcome.event], bench.delta).epsilon
+        if paid > epsilon:
+            raise RunError(
+                f"{method.label} cost epsilon {rounded_up(paid)} and was to cost {epsilon:g}: its row would be unfair."
+            )
+    metrics = family.metrics(bench, outcome.model)
+    event = None if outcome.event is None else to_json(outcome.event)
+    return Cell(method.name, epsilon, bench.seed, paid, outcome.claimed, event, metrics, outcome.notes, seconds)

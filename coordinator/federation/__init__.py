@@ -1,0 +1,1 @@
+"""All parties as one: asked at once, summed securely, losses survived."""

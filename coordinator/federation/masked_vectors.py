@@ -1,0 +1,67 @@
+"""Masked vectors as they arrive: one file a party, on disk until the sum is taken."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from aggregation.secure_sum.context import Context
+from aggregation.secure_sum.keystream import Cells
+from aggregation.secure_sum.mask import block_length, block_start
+from coordinator.store.store import private_folder, private_opener
+
+_SUFFIX: Final = ".cells"
+
+
+class MaskedFiles:
+    """Blocks of one attempt, `aggregation.secure_sum.mask.Blocks`. Memory: one block.
+
+    What is there when this is made was whole when it was written, but for a last block that a kill cut off, which comes
+    again.
+    """
+
+    def __init__(self, folder: Path, context: Context) -> None:
+        self._folder = folder
+        self._context = context
+        private_folder(folder)
+
+    def kept(self, party: str) -> int:
+        """How many blocks of a party are there whole."""
+        path = self._path(party)
+        cells = path.stat().st_size // 4 if path.exists() else 0
+        if cells >= self._context.length:
+            return -(-self._context.length // block_length(self._context, 0))
+        return cells // block_length(self._context, 0)
+
+    def put(self, party: str, index: int, block: Cells) -> None:
+        """Keep a block in its place. One that is there already is the same, and is left."""
+        if index < self.kept(party):
+            return
+        path = self._path(party)
+        with open(path, "r+b" if path.exists() else "wb", opener=private_opener) as file:
+            file.seek(4 * block_start(index))
+            file.write(block.astype("<u4", copy=False).tobytes())
+            file.truncate()
+
+    def blocks(self, index: int) -> Iterator[tuple[str, Cells]]:
+        """Every party that sent this block, and its cells."""
+        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
+            party = path.name.removesuffix(_SUFFIX)
+            if index < self.kept(party):
+                yield party, self.block(party, index)
+
+    def block(self, party: str, index: int) -> Cells:
+        """One block that is there."""
+        length = block_length(self._context, index)
+        return np.fromfile(self._path(party), "<u4", length, offset=4 * block_start(index)).astype(
+            np.uint32, copy=False
+        )
+
+    def remove(self) -> None:
+        """Drop all of it: the sum is taken, or the attempt is lost."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _path(self, party: str) -> Path:
+        return self._folder / f"{party}{_SUFFIX}"

@@ -1,0 +1,194 @@
+"""Every party asked before a run, at the same time: who it is, and whether it would join. None is bound to anything."""
+
+import asyncio
+import secrets
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+from typing import Final
+
+from cryptography import x509
+
+from coordinator.errors import PartyRefused
+from coordinator.identity.identity import Own, new_nonce, proven
+from coordinator.plan.plan import Plan
+from coordinator.pricing.release import Bound
+from coordinator.transport.link import Answered, GrpcLink, Lost, Refused
+from protos import PROTOCOL_VERSION
+from protos.conclave.v1 import party_pb2
+from protos.console.checklist import Line, ok, to_do, warning
+from protos.digest import plan_hash
+from protos.identity.certificates import fingerprint, moment
+
+CONNECT_SECONDS: Final = 5.0
+"""How long a party's address may take to take a connection."""
+LARGEST_DIFFERENCE: Final = 60.0
+"""Seconds between two clocks above which one of them is said to be wrong."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was found about one party. left: seconds that it may still be waited for. certificate: its signing
+    certificate, once it has shown that it is who it says. ahead: seconds its clock is ahead of ours, None where it was
+    not heard.
+    """
+
+    name: str
+    link: GrpcLink
+    left: float
+    lines: list[Line] = field(default_factory=list)
+    certificate: bytes | None = None
+    ahead: float | None = None
+
+
+async def ask_all(plan: Plan, own: Own, bound: Bound[Plan] | None, needs: party_pb2.Needs | None) -> list[Line]:
+    """Ask every party who it is and, given what it is to be bound by and needs, whether it would join; lines by party.
+
+    Nobody is waited for longer than the plan's deadline.
+    """
+    settings = plan.federation
+    identity = own.identity if own.tls else None
+    patience = settings.deadline_seconds
+    seen = [
+        Seen(each.name, GrpcLink(each.name, each.address, identity=identity, deadline=patience), patience)
+        for each in sorted(settings.parties, key=lambda each: each.name)
+    ]
+    addresses = {each.name: each.address for each in settings.parties}
+    try:
+        await asyncio.gather(*(_described(each, addresses[each.name], own) for each in seen))
+        clocks = [each.ahead for each in seen if each.ahead is not None]
+        for each in seen:
+            if each.ahead is not None:
+                each.lines.append(clock_line(each.name, each.ahead, clocks))
+        if bound is not None and needs is not None:
+            await asyncio.gather(*(_joining(each, seen, bound, needs) for each in seen))
+    finally:
+        await asyncio.gather(*(each.link.close() for each in seen))
+    return [line for each in seen for line in each.lines]
+
+
+def clock_line(name: str, ahead: float, others: Sequence[float]) -> Line:
+    """What to say of a party's clock that is so many seconds ahead of ours; others: of every party, its own included.
+
+    A clock with which most of all clocks agree is taken to be right.
+    """
+    off = f"{abs(ahead):,.0f} s {'ahead of' if ahead > 0 else 'behind'} this machine's"
+    if abs(ahead) <= LARGEST_DIFFERENCE:
+        return ok(
+            f"{name} clock", f"within {LARGEST_DIFFERENCE:g} s of this machine's" if abs(ahead) >= 1 else "as here"
+        )
+    clocks = [0.0, *others]
+
+    def most_agree(with_clock: float) -> bool:
+        near = sum(abs(each - with_clock) <= LARGEST_DIFFERENCE for each in clocks)
+        return 2 * near > len(clocks)
+
+    if most_agree(0.0):
+        cure = f"Most clocks agree with this one: set {name}'s by a time server."
+    elif most_agree(ahead):
+        cure = "Most parties' clocks agree with each other: set this machine's by a time server."
+    else:
+        here = datetime.now(UTC)
+        there = here + timedelta(seconds=ahead)
+        cure = f"Here it is {moment(here)}, there {moment(there)}: set the one that is wrong by a time server."
+    return warning(f"{name} clock", f"{off}. {cure}")
+
+
+async def _described(seen: Seen, address: str, own: Own) -> None:
+    """Address, transport, name and versions of a party."""
+    name = seen.name
+    if (why := await _unreachable(address)) is not None:
+        seen.lines.append(to_do(f"{name} address", f"{address}: {why}"))
+        return
+    nonce, asked = new_nonce(), time.time()
+    try:
+        async with asyncio.timeout(seen.left):
+            outcome = await seen.link.describe(nonce)
+    except TimeoutError:
+        seen.lines.append(to_do(f"{name} address", f"{address} takes connections and does not answer."))
+        return
+    heard = time.time()
+    seen.left -= heard - asked
+    if isinstance(outcome, Lost):
+        seen.lines.append(to_do(f"{name} address", f"{outcome.why}."))
+        return
+    transport = "mutual TLS" if own.tls else "plain text, on this machine"
+    seen.lines.append(ok(f"{name} address", f"{address}, {transport}"))
+    if isinstance(outcome, Refused):
+        seen.lines.append(to_do(f"{name} name", outcome.refusal.sentence))
+        return
+    answer = outcome.value
+    seen.ahead = answer.clock - (asked + heard) / 2
+    seen.lines.append(_name(seen, answer, nonce, own))
+    seen.lines.append(_version(name, answer))
+
+
+def _name(seen: Seen, answer: party_pb2.DescribeResponse, nonce: bytes, own: Own) -> Line:
+    what = f"{seen.name} name"
+    if answer.name != seen.name:
+        return to_do(what, f'the node there is party "{answer.name}". Mend the addresses in [federation] parties.')
+    try:
+        seen.certificate = proven(seen.name, answer, nonce, own)
+    except PartyRefused as error:
+        return to_do(what, str(error))
+    return ok(what, f"{seen.name}, signing key {fingerprint(x509.load_der_x509_certificate(seen.certificate))}")
+
+
+def _version(name: str, answer: party_pb2.DescribeResponse) -> Line:
+    here = version("conclave-distill")
+    if answer.protocol_version != PROTOCOL_VERSION:
+        return to_do(
+            f"{name} versions",
+            f"it speaks protocol {answer.protocol_version} and runs Conclave {answer.software_version}; here it is "
+            f"{PROTOCOL_VERSION} and {here}. Install the same version at both ends.",
+        )
+    return ok(f"{name} versions", f"Conclave {answer.software_version}, protocol {answer.protocol_version}")
+
+
+async def _joining(seen: Seen, everyone: Sequence[Seen], bound: Bound[Plan], needs: party_pb2.Needs) -> None:
+    """Whether a party would join: its policy, its budget, and room for the run."""
+    if seen.certificate is None:
+        return
+    what = f"{seen.name} plan"
+    peers = [
+        party_pb2.Peer(name=each.name, certificate=each.certificate)
+        for each in everyone
+        if each.certificate is not None and each.name != seen.name
+    ]
+    run_id = f"check-{secrets.token_hex(8)}"
+    try:
+        async with asyncio.timeout(seen.left):
+            outcome = await seen.link.join(run_id, bound.binding, plan_hash(bound.binding), peers=peers, needs=needs)
+    except TimeoutError:
+        seen.lines.append(to_do(what, "it did not say within [federation] deadline_seconds whether it would join."))
+        return
+    match outcome:
+        case Answered():
+            seen.lines.append(ok(what, "would join: its policy admits the plan, its budget pays, and there is room"))
+        case Lost(why=why):
+            seen.lines.append(to_do(what, f"{why}."))
+        case Refused(refusal=refusal) if refusal.rule == "peers" and len(peers) < len(everyone) - 1:
+            seen.lines.append(warning(what, "cannot be said before the other parties answer: it has pinned their keys"))
+        case Refused(refusal=refusal):
+            seen.lines.append(to_do(what, refusal.sentence))
+
+
+async def _unreachable(address: str) -> str | None:
+    """Why no connection to an address can be had, None where one can."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(host.removeprefix("[").removesuffix("]"), int(port))
+    except TimeoutError:
+        return f"no answer for {CONNECT_SECONDS:g} s. Is the machine on, and does a firewall let port {port} through?"
+    except socket.gaierror:
+        return f"there is no host {host}. Mend the address in [federation] parties."
+    except ConnectionRefusedError:
+        return "nothing listens there. Start the party there (`party serve`), or mend the address."
+    except (OSError, OverflowError) as error:
+        return f"{error}. Mend the address in [federation] parties."
+    writer.close()
+    return None

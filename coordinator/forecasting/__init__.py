@@ -1,0 +1,1 @@
+"""What a run will cost and show, before a budget is spent."""

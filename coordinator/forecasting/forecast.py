@@ -1,0 +1,161 @@
+"""What a run will cost and what its releases will show, said before a budget is spent.
+
+From the plan and public data alone: `coordinator.systems.dped.stand_in` supposes, `coordinator.forecasting.cost`
+counts, `coordinator.systems.dped.advice` says what to change where a signal drowns. Epsilon is exact; the rest supposes
+that parties' text is like the public.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from coordinator.plan.plan import Plan
+from coordinator.pricing.release import rounded_up, shares
+
+DROWNED_RATIO, DROWNED_ACCURACY = 1 / 3, 0.2
+"""Below either, or where counts have no direction above the noise, a signal is said to drown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One signal of a release, as a person judges it. Lengths are in the signal's own units, None where there are none.
+
+    votes: signal is the mean number of votes for a query's favourite; noise is on a class.
+    hidden: signal is the root mean square of a number of the sum of clipped vectors, the public reference's part in it.
+    counts: signal is the root mean square of the 1 percent largest cells; directions are those of the residual against
+    independence that stand above the noise's edge (`coordinator.systems.dped.spectra`).
+    moments: signal is the root mean square of second moments along public directions; directions likewise.
+    training: signal is the norm that a batch's clipped gradients would have if they all agreed, at most; noise is that
+    of the whole gradient.
+
+    queries: how often something is asked of all parties. sensitivity: L2, of one unit. ratio: signal over noise.
+    at_most: the signal may be less.
+    accuracy: the expected share of right labels among those answered, a share `answered` of the queries.
+    """
+
+    name: str
+    queries: int
+    sensitivity: float | None
+    noise: float | None
+    signal: float | None
+    accuracy: float | None = None
+    answered: float | None = None
+    directions: int | None = None
+    at_most: bool = False
+
+    @property
+    def ratio(self) -> float | None:
+        """Signal over noise, None where nothing is noised."""
+        return None if not self.noise or self.signal is None else self.signal / self.noise
+
+    @property
+    def drowned(self) -> bool:
+        """Whether a student would learn next to nothing from it."""
+        low = self.ratio is not None and self.ratio < DROWNED_RATIO
+        wrong = self.accuracy is not None and self.accuracy < DROWNED_ACCURACY
+        return low or wrong or self.directions == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What is to be expected of a run. epsilon: None where the plan's noise can be reproduced. trained: stand-in
+    teachers. bytes: exchanged with all parties. seconds: of a machine like this one. memory: bytes of each kind of
+    process. clear, assumptions, warnings: sentences, on what stands above the noise, on what was supposed, on what to
+    change. teachers: of a party, where it has any.
+    """
+
+    plan: Plan
+    rows: tuple[Row, ...]
+    epsilon: float | None
+    trained: int
+    bytes: int
+    seconds: float
+    memory: dict[str, int]
+    assumptions: tuple[str, ...]
+    warnings: tuple[str, ...]
+    clear: tuple[str, ...] = ()
+    teachers: int = 0
+
+    def row(self, name: str) -> Row:
+        """The row of that name. Raises `KeyError`."""
+        return {row.name: row for row in self.rows}[name]
+
+
+def headline(found: Forecast) -> str:
+    """One line on what the run is."""
+    plan = found.plan
+    parties = len(plan.federation.names)
+    who = f"{parties} {'party' if parties == 1 else 'parties'}"
+    if found.teachers:
+        who += f" x {found.teachers} teachers"
+    unit = "unit = user" if plan.privacy.unit == "user" else f"record = {plan.privacy.record}"
+    trust = plan.privacy.trust.replace("-", " ")
+    return f"{plan.run.recipe} · {who} · {unit} · {trust}, {shares(plan)} noise shares of {parties}"
+
+
+def table(found: Forecast) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells for a person, one row a signal."""
+    heads = ["release", "queries", "sensitivity", "noise", "signal/noise", "expected label accuracy", ""]
+    return heads, [
+        [
+            row.name,
+            f"{row.queries:,}",
+            _figure(row.sensitivity),
+            _figure(row.noise),
+            ("at most " if row.at_most else "") + _figure(row.ratio),
+            _accuracy(row),
+            "<- drowned" if row.drowned else "free" if row.noise is None else "",
+        ]
+        for row in found.rows
+    ]
+
+
+def summary(found: Forecast) -> list[str]:
+    """What stands below the table: the price, the costs, what was supposed, and warnings, a paragraph each."""
+    plan = found.plan
+    price = "no guarantee: the plan's noise can be reproduced"
+    if found.epsilon is not None:
+        price = f"epsilon {rounded_up(found.epsilon, 2)} of {plan.privacy.epsilon:g} at delta {plan.privacy.delta:g}"
+    costs = f"about {_duration(found.seconds)}, {_size(found.bytes)} over the wire"
+    held = ", ".join(f"{_size(amount)} a {who}" for who, amount in found.memory.items() if who != "coordinator")
+    memory = f"memory up to {_size(found.memory['coordinator'])} for the coordinator, {held} process"
+    return [f"{price}        {costs}", memory, *found.clear, *found.assumptions, *found.warnings]
+
+
+def record(found: Forecast) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "releases": [asdict(row) | {"ratio": row.ratio, "drowned": row.drowned} for row in found.rows],
+        "epsilon": found.epsilon,
+        "delta": None if found.epsilon is None else found.plan.privacy.delta,
+        "bytes": found.bytes,
+        "seconds": found.seconds,
+        "memory": found.memory,
+        "assumptions": list(found.assumptions),
+        "warnings": list(found.warnings),
+    }
+
+
+def _accuracy(row: Row) -> str:
+    if row.accuracy is None:
+        return "-"
+    share = "" if row.answered is None or row.answered > 0.999 else f" of {100 * row.answered:.0f}% answered"
+    return f"{100 * row.accuracy:.{0 if row.accuracy >= 0.1 else 1}f}%{share}"
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(5, 5 * round(seconds / 5))} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+
+
+def _size(amount: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if amount >= size:
+            return f"{amount / size:.{0 if amount >= 10 * size else 1}f} {unit}"
+    return f"{max(1, round(amount / 1e3))} kB"

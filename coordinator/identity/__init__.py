@@ -1,0 +1,1 @@
+"""Who this coordinator is, and the folder of its federation."""

@@ -1,0 +1,1 @@
+"""What every plan says, whatever its system."""

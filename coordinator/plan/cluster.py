@@ -1,0 +1,119 @@
+"""`[federation.cluster]`: the Ray cluster on whose machines the parties of `launch = "ray"` are put."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, field_validator, model_validator
+
+from coordinator.transport.launchers import Cluster, Place
+from protos.console.settings import Settings
+
+_PORTS = r"([0-9]{4,5})-([0-9]{4,5})"
+
+Amount = Annotated[float, Field(gt=0)]
+
+
+class PlaceTable(Settings):
+    """What a party asks of its machine: custom resources and node labels of Ray, and processors for graphics.
+
+    A machine has a resource by `ray start --resources '{"party": 2}'`, a label by `--labels zone=north`.
+    """
+
+    resources: dict[Annotated[str, Field(min_length=1)], Amount] = Field(default_factory=dict)
+    labels: dict[Annotated[str, Field(min_length=1)], str] = Field(default_factory=dict)
+    gpus: Annotated[float, Field(ge=0)] = 0.0
+
+    @field_validator("resources")
+    @classmethod
+    def _custom(cls, resources: dict[str, float]) -> dict[str, float]:
+        """Parties mostly wait, and their training takes what the machine has: Ray is not told of processors."""
+        for name in resources:
+            if name in ("CPU", "GPU", "memory", "object_store_memory"):
+                instead = "Use gpus." if name == "GPU" else "Leave it out: a party takes no processor or memory of Ray."
+                raise ValueError(f"[federation.cluster] resources: {name} is Ray's own. {instead}")
+        return resources
+
+    @field_validator("gpus")
+    @classmethod
+    def _a_part_or_whole(cls, gpus: float) -> float:
+        if gpus > 1 and gpus != int(gpus):
+            raise ValueError(f"[federation.cluster] gpus = {gpus:g}: more than one comes whole. Use {int(gpus)}.")
+        return gpus
+
+
+class ClusterTable(PlaceTable):
+    """Where the cluster is, and what every party asks of its machine.
+
+    address: "auto", on one of its machines, or "HOST:PORT" of its head. folder: where parties keep their ledgers and
+    working files, on their own machines; below the run's folder by default. ports: "FIRST-LAST" that nodes listen on,
+    one a party; any free one by default. tasks: into how many tasks of Ray a party's teachers are put, on whatever
+    machine has a processor; they stay on the party's own by default. party: what single parties ask instead, by name.
+    """
+
+    address: str = "auto"
+    folder: Annotated[str, Field(min_length=1)] | None = None
+    ports: str | None = None
+    tasks: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    party: dict[str, PlaceTable] = Field(default_factory=dict)
+
+    @field_validator("address")
+    @classmethod
+    def _of_a_head(cls, address: str) -> str:
+        return head_address(address)
+
+    @model_validator(mode="after")
+    def _ports_in_order(self) -> "ClusterTable":
+        if self.ports is not None:
+            found = re.fullmatch(_PORTS, self.ports)
+            if found is None or not 1024 <= int(found[1]) <= int(found[2]) <= 65535:
+                raise ValueError(
+                    f'[federation.cluster] ports = "{self.ports}" is no range of ports. Use two from 1024 to 65535, '
+                    'for example "7500-7599".'
+                )
+        return self
+
+    def check(self, names: tuple[str, ...]) -> None:
+        """Raises ValueError unless these parties can be the ones that the table speaks of."""
+        unknown = sorted(self.party.keys() - set(names))
+        if unknown:
+            raise ValueError(f"[federation.cluster.party] {unknown[0]}: there is no such party. {_named(names)}")
+        span = self.span
+        if span is not None and span[1] - span[0] + 1 < len(names):
+            raise ValueError(
+                f'[federation.cluster] ports = "{self.ports}" are fewer than {len(names)} parties. Every party listens '
+                "on one of its own."
+            )
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """The first port and the last."""
+        if self.ports is None:
+            return None
+        first, _, last = self.ports.partition("-")
+        return int(first), int(last)
+
+    def cluster(self, names: tuple[str, ...], base: Path, run: str) -> Cluster:
+        """As a launcher takes it, for a run of this id. base: where a relative folder starts."""
+        folder = None if self.folder is None else base / self.folder / run
+        asked: dict[str, PlaceTable] = {name: self.party.get(name, self) for name in names}
+        places = {name: Place(table.resources, table.labels, table.gpus) for name, table in asked.items()}
+        return Cluster(self.address, folder, self.span, places, self.tasks)
+
+
+def head_address(address: str) -> str:
+    """The address, if it may be a cluster's head. Raises ValueError saying what to use."""
+    if address.startswith("ray://"):
+        raise ValueError(
+            f'"{address}" is a Ray Client\'s address. Run the plan on a machine of the cluster, with "auto": by '
+            "`ray job submit`, for example."
+        )
+    host, _, port = address.rpartition(":")
+    if address == "auto" or (host and not re.search(r"[\s/]", host) and port.isdecimal() and 0 < int(port) < 65536):
+        return address
+    raise ValueError(f'"{address}" is no address of a Ray cluster. Use "auto", or "HOST:PORT" of its head.')
+
+
+def _named(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:4])
+    return f"There is {shown}{' and so on' if len(names) > 4 else ''}."

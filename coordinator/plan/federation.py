@@ -1,0 +1,175 @@
+"""`[federation]` of a plan: who takes part, who starts their nodes, and how long they are waited for."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from coordinator.plan.cluster import ClusterTable, head_address
+from protos.console.settings import Settings, is_loopback
+
+NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
+
+Name = Annotated[str, Field(pattern=NAME)]
+
+
+class PartyEntry(Settings):
+    """One party that runs elsewhere."""
+
+    name: Name
+    address: Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$")]
+
+
+class SplitTable(Settings):
+    """How one source is divided among parties on one machine: by hash, by a column, or skewed by a label.
+
+    of: into how many parts, of which each party has one and the rest nobody; as many as parties by default.
+    """
+
+    by: str = "hash"
+    parties: Annotated[int, Field(ge=1, le=1000)]
+    of: Annotated[int, Field(ge=1, le=1000)] | None = None
+    label: str | None = None
+    alpha: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _skew_is_whole(self) -> "SplitTable":
+        if self.of is not None and self.of < self.parties:
+            raise ValueError(f"split: of = {self.of} parts are fewer than {self.parties} parties. Use as many or more.")
+        if self.by == "dirichlet" and (self.label is None or self.alpha is None):
+            raise ValueError('split = { by = "dirichlet" } needs a label column and an alpha, for example alpha = 0.5.')
+        if self.by != "dirichlet" and (self.label is not None or self.alpha is not None):
+            raise ValueError('split: label and alpha belong to by = "dirichlet".')
+        return self
+
+
+class ShardsTable(Settings):
+    """`[federation.shards]`: the one source that `launch = "ray"` divides among parties it starts itself."""
+
+    source: Annotated[str, Field(min_length=1)]
+    text: str = "text"
+    second: str | None = None
+    id: str | None = None
+    user: str | None = None
+    label: str | None = None
+    stream: bool = False
+    split: SplitTable
+
+
+class DropTable(Settings):
+    """`[federation] stragglers = { drop_after = SECONDS }`: when a party that does not get on is given up.
+
+    drop_after: seconds without a block, an answer to a call, or a rise in a training's percent. train_within: for one
+    training as a whole, also one that tells no percent; 100 times drop_after by default.
+    """
+
+    drop_after: Annotated[float, Field(ge=2)]
+    train_within: Annotated[float, Field(ge=2)] | None = None
+
+
+class FederationTable(Settings):
+    """`[federation]`: who takes part, who starts their nodes, and how long they are waited for.
+
+    identity: the folder that `coordinator provision` made, for mutual TLS and the signature on what is published;
+    without it, parties are asked in plain text, and on this machine alone.
+    deadline_seconds: of silence, after which a node is asked whether it serves. retry_seconds: how long a party may be
+    away, asked again and again, before the run goes on without it or stops, to be resumed; 0 asks once. stragglers:
+    "wait" for a party as long as its node serves, or { drop_after = SECONDS } without progress (`DropTable`).
+    cluster: the Ray cluster on which `launch = "ray"` starts the parties, instead of a Ray of its own.
+    """
+
+    launch: str
+    identity: str | None = None
+    minimum_parties: Annotated[int, Field(ge=1)] | None = None
+    parties: list[PartyEntry] = Field(default_factory=list)
+    shards: ShardsTable | None = None
+    cluster: ClusterTable | None = None
+    deadline_seconds: Annotated[float, Field(gt=0)] = 60.0
+    retry_seconds: Annotated[float, Field(ge=0)] = 300.0
+    stragglers: Literal["wait"] | DropTable = "wait"
+
+    @field_validator("stragglers", mode="before")
+    @classmethod
+    def _wait_or_drop(cls, given: Any) -> Any:
+        if given == "wait" or isinstance(given, DropTable):
+            return given
+        known = isinstance(given, dict) and "drop_after" in given and given.keys() <= DropTable.model_fields.keys()
+        if known and all(type(each) in (int, float) and each >= 2 for each in given.values()):
+            return given
+        raise ValueError(
+            'a party that is slow is waited for, or dropped. Use stragglers = "wait", or stragglers = '
+            "{ drop_after = 600 }: at least 2 seconds, and more than a training takes for one percent. train_within = "
+            "7200 beside it bounds one training as a whole."
+        )
+
+    @model_validator(mode="after")
+    def _parties_come_from_one_place(self) -> "FederationTable":
+        if self.launch == "connect":
+            if self.shards is not None:
+                raise ValueError(
+                    '[federation.shards] belongs to launch = "ray". With "connect" each party has its own shard.'
+                )
+            if self.cluster is not None:
+                raise ValueError('[federation.cluster] belongs to launch = "ray": with "connect" parties run already.')
+            if not self.parties:
+                raise ValueError(
+                    "[federation] parties is empty: a run needs at least one party. "
+                    'Add { name = "north", address = "north.example:7443" }.'
+                )
+            self._check_plain()
+        else:
+            if self.identity is not None:
+                raise ValueError(
+                    f'[federation] identity belongs to launch = "connect": what "{self.launch}" starts is its own.'
+                )
+            if self.parties:
+                raise ValueError(f'[federation] parties belongs to launch = "connect", not to "{self.launch}".')
+            if self.shards is None:
+                raise ValueError(
+                    f'[federation.shards] is missing: launch = "{self.launch}" needs a source and a split.'
+                )
+        names = [party.name for party in self.parties]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f'[federation] parties names "{twice[0]}" twice. Every party needs a name of its own.')
+        if self.cluster is not None:
+            self.cluster.check(self.names)
+        if self.minimum_parties is not None and self.minimum_parties > len(self.names):
+            raise ValueError(
+                f"[federation] minimum_parties = {self.minimum_parties}, but the plan has {len(self.names)} parties."
+            )
+        return self
+
+    def _check_plain(self) -> None:
+        """Raises ValueError where plain text would leave this machine."""
+        away = [party for party in self.parties if not is_loopback(party.address.rpartition(":")[0])]
+        if self.identity is None and away:
+            raise ValueError(
+                f"[federation] identity is missing: {away[0].name} at {away[0].address} is on another machine, and "
+                'without it parties are asked in plain text. Set identity = "federation", the folder that `coordinator '
+                "provision federation` makes."
+            )
+
+    def on_cluster(self, address: str) -> "FederationTable":
+        """The same federation on the Ray cluster at an address. Raises `ValueError` where none goes with it."""
+        if self.shards is None:
+            raise ValueError(f'a Ray cluster goes with launch = "ray"; with "{self.launch}" parties run already.')
+        table = self.cluster or ClusterTable()
+        return self.model_copy(update={"cluster": table.model_copy(update={"address": head_address(address)})})
+
+    @property
+    def drop_after(self) -> float | None:
+        """Seconds without progress after which a party is given up; None waits."""
+        return self.stragglers.drop_after if isinstance(self.stragglers, DropTable) else None
+
+    @property
+    def train_within(self) -> float | None:
+        """Seconds that one training may take as a whole; None for the default of `drop_after`."""
+        return self.stragglers.train_within if isinstance(self.stragglers, DropTable) else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all parties, sorted."""
+        if self.shards is not None:
+            width = len(str(self.shards.split.parties))
+            return tuple(f"party-{number:0{width}}" for number in range(1, self.shards.split.parties + 1))
+        return tuple(sorted(party.name for party in self.parties))

@@ -1,0 +1,188 @@
+"""What every plan says, whatever its recipe: the run, the promise, the federation, what is published, public text."""
+
+import json
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from coordinator.errors import PlanError
+from coordinator.plan.federation import FederationTable, Name
+from coordinator.plan.privacy import PrivacyTable
+from coordinator.plan.public_text import SourceTable, named
+from protos.console.settings import Settings
+
+
+class RunTable(Settings):
+    """`[run]`: what this run is called and does. The seed governs model starts and public shuffles, never noise."""
+
+    name: Name
+    recipe: Literal["dped", "dp_sgd", "pate", "fine_tune", "privdistil"]
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+
+class StudentTable(Settings):
+    """`[student]`: what is published, where, and what its model card says."""
+
+    publish: str = "published"
+    licence: str = "apache-2.0"
+    language: str = "en"
+
+
+class ProbeTable(SourceTable):
+    """`[[evaluation.probes]]`: a public labelled task for which the embeddings are the features, measured by `compare`.
+
+    source trains a linear classifier on at most `rows` rows, `test` measures it. label: the column of labels.
+    """
+
+    name: Name
+    test: Annotated[str, Field(min_length=1)]
+    label: str = "label"
+    rows: Annotated[int, Field(ge=10)] = 5000
+
+
+class EvaluationTable(SourceTable):
+    """`[evaluation]`: public held-out text. With a label column the embeddings are also probed for sentiment.
+
+    second: the column of second texts, where a classifier reads pairs.
+    """
+
+    second: str | None = None
+    probes: list[ProbeTable] = Field(default_factory=list)
+
+
+class Plan(Settings):
+    """What plans of all recipes have in common; `coordinator.systems.registry.read_plan` reads one of a recipe."""
+
+    run: RunTable
+    privacy: PrivacyTable
+    federation: FederationTable
+    student: StudentTable = StudentTable()
+    evaluation: EvaluationTable | None = None
+
+    @model_validator(mode="after")
+    def _tables_agree(self) -> "Plan":
+        parties, dropouts = len(self.federation.names), self.privacy.dropouts
+        if dropouts >= parties:
+            raise ValueError(
+                f"[privacy] dropouts = {dropouts} leaves nobody of {parties} parties. Use at most {parties - 1}."
+            )
+        self._check_secure_sum()
+        fewest = self.federation.minimum_parties
+        if fewest is not None and fewest < parties - dropouts and self.shares_noise:
+            raise ValueError(
+                f"[federation] minimum_parties = {fewest}, but with [privacy] dropouts = {dropouts} the noise of "
+                f"{parties - dropouts} of {parties} parties is needed. Set dropouts = {parties - fewest}, which makes "
+                f"each party's share of the noise larger, or minimum_parties = {parties - dropouts}."
+            )
+        shards = self.federation.shards
+        for name, table in self.public_tables().items():
+            if shards is not None and table.source == shards.source:
+                raise ValueError(
+                    f'[{name}] source = "{table.source}" is the parties\' own text. What is counted or measured there '
+                    "would leave without noise: name public text."
+                )
+        if self.privacy.unit == "user" and self.federation.shards is not None and self.federation.shards.user is None:
+            raise ValueError('[privacy] unit = "user" needs [federation.shards] user, the column that names the user.')
+        if self.privacy.unit == "user" and self.privacy.record == "pair":
+            raise ValueError(
+                '[privacy] unit = "user" protects all text of a user; record = "pair" does not go with it.'
+            )
+        self._check_recipe()
+        return self
+
+    def public_tables(self) -> dict[str, SourceTable]:
+        """The tables of public text, by name."""
+        return {} if self.evaluation is None else {"evaluation": self.evaluation}
+
+    @property
+    def shares_noise(self) -> bool:
+        """Whether the noise of a release is made of shares that several parties add."""
+        return True
+
+    def _check_recipe(self) -> None:
+        """What else a recipe's tables must agree in. Raises ValueError."""
+
+    def _check_secure_sum(self) -> None:
+        """Raises ValueError where no threshold could keep a secure sum safe."""
+        privacy, parties = self.privacy, len(self.federation.names)
+        if privacy.trust == "secure-sum" and parties + privacy.colluders >= 2 * (parties - privacy.dropouts):
+            raise ValueError(
+                f"[privacy] of {parties} parties {privacy.dropouts} dropouts and {privacy.colluders} colluders are too "
+                "many: more than half of all, the colluders counted twice, have to be there at the end of a secure "
+                "sum. Use more parties, or fewer of either: 2 x dropouts + colluders must be less than the number of "
+                "parties."
+            )
+
+    @property
+    def minimum_parties(self) -> int:
+        """Below how many parties the run stops: the plan's figure, or as many as the noise is calibrated for."""
+        return self.federation.minimum_parties or len(self.federation.names) - self.privacy.dropouts
+
+    def on_cluster(self, address: str | None) -> Self:
+        """The plan with its parties on the Ray cluster at this address; as it is without one.
+
+        Raises `PlanError` for an address that is none, and where parties run elsewhere.
+        """
+        if address is None:
+            return self
+        try:
+            return self.model_copy(update={"federation": self.federation.on_cluster(address)})
+        except ValueError as error:
+            raise PlanError(f"--ray-address: {error}") from None
+
+    def document(self, *, places: bool = False) -> str:
+        """The plan as canonical JSON, less what does not affect data, privacy or result: the part that is hashed.
+
+        It goes to every party and is published, so of a source it has the name and not the place (`source_table.named`)
+        unless `places` is asked for, which is for this machine's own use: two files of one name are two.
+        """
+        tables: dict[str, Any] = self.model_dump(mode="json")
+        federation = tables["federation"]
+        tables["federation"] = {
+            "parties": list(self.federation.names),
+            "minimum_parties": self.minimum_parties,
+            "shards": {key: value for key, value in (federation["shards"] or {}).items() if key != "stream"} or None,
+        }
+        del tables["student"]["publish"]
+        self._document(tables)
+        _without_words(tables)
+        if not places:
+            _without_places(tables)
+        return json.dumps(tables, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+    def divide_again(self, tables: dict[str, Any], factor: float) -> None:
+        """What of a recipe's own tables is a part of epsilon, in a plan with so many times this one's."""
+
+    def _document(self, tables: dict[str, Any]) -> None:
+        """What of a recipe's own tables is hashed in another form than the file has it."""
+
+
+_PLACES: Final = {
+    "source": ("vocabulary", "evaluation", "pate"),
+    "name": ("model",),
+    "model": ("domain",),
+    "student": ("distil",),
+    "reference": ("dped",),
+}
+"""Keys that may hold a path, and the tables that they are in."""
+
+
+def _without_places(tables: dict[str, Any]) -> None:
+    """Names in place of paths, wherever a plan may have one."""
+    evaluation = tables.get("evaluation") or {}
+    lists = [*tables.get("corpus", ()), *evaluation.get("probes", ())]
+    found = [(tables.get(table), key) for key, within in _PLACES.items() for table in within]
+    found += [(tables["federation"]["shards"], "source")]
+    found += [(each, key) for each in lists for key in ("source", "test")]
+    for table, key in found:
+        if table is not None and isinstance(table.get(key), str):
+            table[key] = named(table[key])
+
+
+def _without_words(tables: dict[str, Any]) -> None:
+    """Leave out what a plan says of its public text for people."""
+    evaluation = tables.get("evaluation") or {}
+    single = [tables.get("vocabulary"), tables.get("evaluation"), tables.get("pate")]
+    for table in (*single, *tables.get("corpus", ()), *evaluation.get("probes", ())):
+        if table is not None:
+            table.pop("like_parties", None)

@@ -1,0 +1,1 @@
+"""From a plan to what binds both ends: releases, their noise, their price."""

@@ -1,0 +1,178 @@
+"""From a plan to what binds both ends: mechanisms calibrated to the budget, priced before anything runs."""
+
+import math
+from typing import Any, TypeVar
+
+from dp_accounting import GaussianDpEvent
+from google.protobuf.message import Message
+
+from aggregation.accounting.price import Guarantee, calibrate, price
+from aggregation.errors import ConclaveError
+from aggregation.mechanisms.counts import CountsMechanism
+from aggregation.mechanisms.free import FreeAnswers
+from aggregation.mechanisms.gradients import GradientMechanism
+from aggregation.mechanisms.joint import JointMechanism
+from aggregation.mechanisms.thresholded import ThresholdedVotes
+from aggregation.mechanisms.vectors import VectorMechanism
+from aggregation.noise.shares import GAUSSIAN
+from coordinator.errors import PlanError
+from coordinator.plan.plan import Plan
+from coordinator.pricing.release import SAMPLER_SHARE, Bound, Release, gaussian_multiplier, graphs_delta, rounded_up
+from coordinator.systems.system import Recipe, recipe_of
+from protos.conclave.v1 import plan_pb2
+
+_STEPS, _MOST_TIMES = 1024, 16
+"""Skellam and discrete Gaussian noise: sought in such parts of the Gaussian's, up to so many times it."""
+
+_UNIT = {"record": plan_pb2.UNIT_RECORD, "user": plan_pb2.UNIT_USER}
+_RECORD = {
+    "document": plan_pb2.RECORD_DOCUMENT,
+    "sentence": plan_pb2.RECORD_SENTENCE,
+    "pair": plan_pb2.RECORD_PAIR,
+}
+_TRUST = {
+    "trusted-aggregator": plan_pb2.TRUST_TRUSTED_AGGREGATOR,
+    "secure-sum": plan_pb2.TRUST_SECURE_SUM,
+}
+PlanT = TypeVar("PlanT", bound=Plan)
+
+
+def bind(plan: PlanT, public: Any = None) -> Bound[PlanT]:
+    """Choose the noise and price it. Raises `PlanError` when the plan cannot be paid from its own budget.
+
+    public: what the plan's recipe prepared; needed where releases depend on it.
+    """
+    privacy = plan.privacy
+    spare = privacy.delta * (1 - SAMPLER_SHARE)
+    recipe = recipe_of(plan)
+    releases = recipe.releases(plan, privacy.noise_multiplier or _calibrated(recipe, plan, spare, public), public)
+    graphs = _graphs(plan, releases)
+    sampled = sum(release.slack(privacy.epsilon) for release in releases)
+    if graphs > privacy.delta * SAMPLER_SHARE:
+        raise PlanError(
+            f"[privacy] delta = {privacy.delta:g} is too small for secure sums of {len(plan.federation.names)} parties "
+            f"against {privacy.colluders} colluders and {privacy.dropouts} drop-outs: that a graph of who masks with "
+            f"whom fails takes {graphs:.1e} of it. Plan for fewer of either. Nothing ran."
+        )
+    if sampled + graphs > privacy.delta * SAMPLER_SHARE:
+        cells = sum(release.rows * release.columns * release.steps for release in releases)
+        raise PlanError(
+            f"[privacy] delta = {privacy.delta:g} is too small for {cells:,} noisy cells: the noise sampler's own "
+            f"error takes {sampled:.1e} of it. {recipe.fewer_cells} Nothing ran."
+        )
+    guarantee = price([release.at_most for release in releases], spare)
+    if guarantee.epsilon > privacy.epsilon:
+        assert privacy.noise_multiplier is not None
+        needed = _calibrated(recipe, plan, spare, public)
+        raise PlanError(
+            f"[privacy] noise_multiplier = {privacy.noise_multiplier:g} costs epsilon {rounded_up(guarantee.epsilon)} "
+            f"at delta {privacy.delta:g}, over the plan's {privacy.epsilon:g}. Use at least {needed:g}, or leave it "
+            "out and it is calibrated. Nothing ran."
+        )
+    guarantee = Guarantee(guarantee.epsilon, privacy.delta, guarantee.accountant, guarantee.rdp_epsilon)
+    return Bound(plan, releases, guarantee, _message(recipe, plan, releases), graphs)
+
+
+def _graphs(plan: Plan, releases: tuple[Release, ...]) -> float:
+    privacy, parties = plan.privacy, len(plan.federation.names)
+    if privacy.trust != "secure-sum":
+        return 0.0
+    try:
+        return graphs_delta(releases, parties, privacy.colluders, privacy.dropouts)
+    except ConclaveError as error:
+        raise PlanError(f"[privacy] {error}") from None
+
+
+def _calibrated(recipe: Recipe[Any, Any], plan: Plan, delta: float, public: Any) -> float:
+    epsilon = plan.privacy.epsilon
+    if isinstance(recipe.whole(plan, 1.0, public), GaussianDpEvent):
+        gaussian = gaussian_multiplier(epsilon, delta)
+    else:
+        gaussian = calibrate(lambda z: recipe.whole(plan, z, public), epsilon, delta)
+    if plan.privacy.noise == GAUSSIAN:
+        return gaussian
+    # No other noise costs less than a Gaussian of its variance, and on a fine grid little more: a little more of it is
+    # enough. On a coarse grid, which has no room for the share that a party would draw, the search says so.
+    refused: list[PlanError] = []
+
+    def affordable(steps: int) -> bool:
+        try:
+            made = recipe.releases(plan, gaussian * steps / _STEPS, public)
+        except PlanError as error:
+            refused.append(error)
+            return False
+        return price([release.at_most for release in made], delta).epsilon <= epsilon
+
+    low, high = _STEPS - 1, _STEPS
+    while not affordable(high):
+        low, high = high, 2 * high
+        if high > _STEPS * _MOST_TIMES:
+            raise (
+                refused[-1]
+                if refused
+                else PlanError(
+                    f'[privacy] noise = "{plan.privacy.noise}" costs over epsilon {epsilon:g} on this grid even at '
+                    f"{_MOST_TIMES} times the Gaussian noise. {recipe.finer_grid}"
+                )
+            )
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if affordable(middle) else (middle, high)
+    return math.ceil(gaussian * high / _STEPS * 1000) / 1000
+
+
+def _message(recipe: Recipe[Any, Any], plan: Plan, releases: tuple[Release, ...]) -> plan_pb2.Plan:
+    privacy = plan.privacy
+    return plan_pb2.Plan(
+        document=plan.document(),
+        terms=plan_pb2.Terms(
+            recipe=plan.run.recipe,
+            seed=plan.run.seed,
+            parties=plan.federation.names,
+            minimum_parties=plan.minimum_parties,
+            privacy=plan_pb2.Privacy(
+                epsilon=privacy.epsilon,
+                delta=privacy.delta,
+                unit=_UNIT[privacy.unit],
+                record=_RECORD[privacy.record],
+                trust=_TRUST[privacy.trust],
+                dropouts=privacy.dropouts,
+                colluders=privacy.colluders,
+                insecure_reproducible_noise=privacy.insecure_reproducible_noise,
+                attempts=privacy.attempts,
+            ),
+            releases=[_release(each) for each in releases],
+            labelled=recipe.labelled(plan),
+        ),
+    )
+
+
+def _release(release: Release) -> plan_pb2.Release:
+    """The message of a release, its mechanism field by field."""
+    message = plan_pb2.Release(
+        name=release.name, charges=release.charges, stepped=release.stepped, weights=release.weights
+    )
+    match release.mechanism:
+        case CountsMechanism() as counts:
+            _fill(message.counts, counts)
+        case VectorMechanism() as vectors:
+            _fill(message.vectors, vectors)
+        case JointMechanism() as joint:
+            if joint.votes is not None:
+                _fill(message.joint.votes, joint.votes)
+            if joint.hidden is not None:
+                _fill(message.joint.hidden, joint.hidden)
+        case ThresholdedVotes() as votes:
+            _fill(message.thresholded, votes)
+        case GradientMechanism() as training:
+            _fill(message.gradients, training)
+        case FreeAnswers() as free:
+            _fill(message.free, free)
+    return message
+
+
+def _fill(message: Message, mechanism: object) -> None:
+    """Every field of the mechanism into the field of that name; None is a number's 0."""
+    for name in message.DESCRIPTOR.fields_by_name:
+        value = getattr(mechanism, name)
+        setattr(message, name, 0.0 if value is None else value)

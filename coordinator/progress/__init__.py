@@ -1,0 +1,1 @@
+"""What people and metrics see of a run."""

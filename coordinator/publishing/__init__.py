@@ -1,0 +1,1 @@
+"""The published folder: model, card, statement, manifest."""

@@ -1,0 +1,478 @@
+"""What a run promises and what it measured: one statement for the report, the model card and `privacy.json`."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+from aggregation.accounting.claims import paper_epsilon
+from aggregation.accounting.events import to_json
+from aggregation.mechanisms.counts import CountsMechanism
+from aggregation.mechanisms.free import FreeAnswers
+from aggregation.mechanisms.gradients import GradientMechanism
+from aggregation.mechanisms.hidden import HiddenMechanism
+from aggregation.mechanisms.joint import JointMechanism
+from aggregation.mechanisms.thresholded import ThresholdedVotes
+from aggregation.mechanisms.vectors import VectorMechanism
+from aggregation.mechanisms.votes import VotesMechanism
+from aggregation.noise.shares import DISCRETE_GAUSSIAN, GAUSSIAN, SKELLAM
+from coordinator.plan.plan import Plan
+from coordinator.pricing.release import Bound, Release, rounded_up, shares
+from coordinator.store.store import RunStore
+from coordinator.systems.dped.plan import DpedPlan
+from protos.identity.signing import RELATION
+
+TRUSTED_AGGREGATOR = (
+    "Trusted aggregator: the coordinator received every party's bounded contribution with that party's share of the "
+    "noise only, and could learn more than this guarantee says. It holds against everyone who sees the published "
+    "student."
+)
+CLEAR_VOTES = (
+    "Votes in clear: the coordinator received each teacher's votes without any noise and was trusted to draw it; it "
+    "kept the noised labels alone."
+)
+OWN_NOISE = (
+    "Weights: the coordinator received what each party trained alone, and knows whose it is; each party added all of "
+    "the noise itself, so that the guarantee needs no sum there."
+)
+ONE_MACHINE = (
+    "Simulation: all parties ran under one coordinator's control, on data that it divided among them. "
+    "Nothing is claimed between these parties."
+)
+ONE_CLUSTER = (
+    "One Ray cluster: the parties ran on its machines, and were asked over encrypted connections, under certificates "
+    "of this run. The whole cluster is one trust domain all the same: whoever reaches its ports with its token can run "
+    "code at every party."
+)
+PLAIN_TRANSPORT = (
+    "Transport: calls were neither encrypted nor authenticated by certificates; whoever could reach the wire could "
+    "read what the coordinator read, and could have asked in its place."
+)
+SECURED_TRANSPORT = (
+    "Transport: calls were encrypted, and both ends showed certificates of the federation's authority, whose word on "
+    "who asks was believed."
+)
+NOT_PROTECTED = (
+    "the number of parties, who was in which sum, and the plan: its words, its settings and its noise",
+    "facts that a party's policy lets it tell",
+    "how long a party's training took, which tells roughly how large its shard is",
+    "how long each step took at a party without [policy] step_seconds, which tells the size of its secret batch: known "
+    "exactly over 500 steps at a rate of 0.1 of 1,000 units, epsilon 0.88 more at delta 1e-5",
+    "that a party's machine failed, or its disk was full",
+    "that a party's ledger let it join or not, which may show that its text shares records with text charged before",
+    "a person whose text is several units, or lies at several parties: they have the composition of those guarantees",
+    "the result against a party that lies: nobody checks that a party clipped, or what it added",
+    "choices made by looking at earlier runs on the same data: only each party's own ledger adds those up",
+    "who talked to whom, when and how much, against anyone who sees the wire",
+)
+
+
+_CLASSIFIER = {
+    "accuracy": ("accuracy on public test text", ".3f"),
+    "majority": ("of always saying the most frequent class", ".3f"),
+    "macro_f1": ("macro F1", ".3f"),
+    "calibration_error": ("expected calibration error", ".3f"),
+    "pearson": ("Pearson correlation on public test text", ".3f"),
+    "spearman": ("Spearman correlation", ".3f"),
+    "error": ("root mean square error", ".3f"),
+    "public_start": ("of the public start, untrained", ".3f"),
+    "examples": ("test examples", ",d"),
+    "parameters": ("parameters", ",d"),
+    "of_teacher": ("of the teacher's", ".3f"),
+    "agreement": ("agreement of the parties' domain classifiers, Spearman", ".3f"),
+}
+"""Measures of classifiers and regressions by their key: in words, and how the number is written."""
+
+
+_UNMEASURED = "Nothing was measured: the plan names no public test text."
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What is said of one run.
+
+    privacy: the content of `privacy.json`. epsilon: None where nothing is guaranteed.
+    """
+
+    plan: Plan
+    parties: tuple[str, ...]
+    epsilon: float | None
+    privacy: dict[str, Any]
+    metrics: dict[str, Any]
+
+
+def state(
+    bound: Bound[Plan],
+    parties: tuple[str, ...],
+    plan_hash: str,
+    metrics: dict[str, Any],
+    *,
+    run: str,
+    sums: Mapping[str, Sequence[str]],
+    steps: Mapping[str, Sequence[Sequence[str]]] = MappingProxyType({}),
+    left_out: Mapping[str, str] = MappingProxyType({}),
+) -> Statement:
+    """Put together what can be said of a run whose sum over `parties` is complete.
+
+    sums: the parties in the sum of each release, by its name; one that is not there (a training) has all of `parties`.
+    steps: of a stepped release, the parties in the sum of each step. left_out: why nothing is promised for a party.
+    """
+    plan = bound.plan
+    epsilon = bound.guarantee.epsilon if bound.private else None
+    weights = any(release.weights for release in bound.releases)
+    trust = [TRUSTED_AGGREGATOR if plan.privacy.trust == "trusted-aggregator" else secure_sum(plan, weights)]
+    if any(isinstance(release.mechanism, ThresholdedVotes) for release in bound.releases):
+        trust.append(CLEAR_VOTES)
+    if plan.privacy.trust == "secure-sum" and weights:
+        trust.append(OWN_NOISE)
+    if plan.federation.shards is not None:
+        trust.append(ONE_MACHINE)
+        if plan.federation.cluster is not None:
+            trust.append(ONE_CLUSTER)
+    else:
+        trust.append(PLAIN_TRANSPORT if plan.federation.identity is None else SECURED_TRANSPORT)
+    privacy = {
+        "format": 1,
+        "run": run,
+        "plan_hash": plan_hash,
+        "unit": plan.privacy.unit,
+        "record": plan.privacy.record,
+        "relation": RELATION,
+        "epsilon": epsilon,
+        "delta": plan.privacy.delta if bound.private else None,
+        "accountant": bound.guarantee.accountant,
+        "epsilon_by_rdp": _finite(bound.guarantee.rdp_epsilon) if bound.private else None,
+        "epsilon_by_the_papers_formula": paper_claim(bound) if bound.private else None,
+        "sampler_delta": bound.slack,
+        "attempts": plan.privacy.attempts,
+        "trust": plan.privacy.trust,
+        "trust_means": trust,
+        "insecure_reproducible_noise": plan.privacy.insecure_reproducible_noise,
+        "parties": {
+            "planned": len(plan.federation.names),
+            "in_the_sum": len(parties),
+            "shares_needed": shares(plan),
+        },
+        "left_out": dict(left_out),
+        "releases": [
+            {
+                "name": release.name,
+                "parties": sorted(sums.get(release.name, parties)),
+                "charges": release.charges,
+                "values": release.rows * release.columns,
+                "says": described(release),
+                "mechanism": asdict(release.mechanism),
+                "event": to_json(release.event),
+            }
+            | ({"steps": _in_steps(steps[release.name])} if release.name in steps else {})
+            for release in bound.releases
+        ],
+        "not_protected": list(NOT_PROTECTED),
+    }
+    return Statement(plan, parties, epsilon, privacy, metrics)
+
+
+def _in_steps(steps: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """How many parties are in the smallest of a release's sums, and in how many of them each party is."""
+    names = sorted({name for parties in steps for name in parties})
+    counts = {name: sum(name in parties for parties in steps) for name in names}
+    return {"fewest": min(map(len, steps)), "parties": counts}
+
+
+def secure_sum(plan: Plan, weights: bool = False) -> str:
+    """What the secure sum excludes, in a sentence; weights: whether something leaves outside of it."""
+    colluders = plan.privacy.colluders
+    parties = "1 party" if colluders == 1 else f"{colluders} parties"
+    pooling = f"and up to {parties} pooling what they know" if colluders else "alone"
+    what = "of what went through it the coordinator" if weights else "the coordinator"
+    return (
+        f"Secure sum: {what} learned noisy sums over all parties, and of each party alone what is listed as not "
+        f"protected; the guarantee holds against it too, {pooling}, as long as it follows the protocol, and counts on "
+        f"the noise of {shares(plan)} honest parties."
+    )
+
+
+def paper_claim(bound: Bound[Plan]) -> float | None:
+    """What DPED's own formula would have said of the same noise, or None where it speaks of none of the releases.
+
+    It takes counts, which it does not know, for votes; so it is given only for plans of votes and hidden states.
+    """
+    plan = bound.plan
+    if not isinstance(plan, DpedPlan):
+        return None
+    votes = hidden = None
+    for release in bound.releases:
+        match release.mechanism:
+            case JointMechanism() as joint:
+                votes = joint.votes.noise if joint.votes is not None else votes
+                hidden = joint.hidden.noise if joint.hidden is not None else hidden
+            case ThresholdedVotes() as thresholded:
+                votes = thresholded.noise
+            case _:
+                return None
+    return _finite(paper_epsilon(plan.queries, votes, hidden, plan.dped.hidden_clip, plan.privacy.delta))
+
+
+def described(release: Release) -> str:
+    """What a release is, bounds and noise, in one sentence."""
+    match release.mechanism:
+        case CountsMechanism() as counts:
+            return (
+                f"each unit's counts clipped to L2 norm {counts.clip:g}, {_noise(counts)} noise of standard deviation "
+                f"{counts.noise_multiplier:g} times that on each of {release.rows * release.columns:,} sums, charged "
+                "once"
+            )
+        case VectorMechanism() as vectors:
+            return (
+                f"each unit's word frequencies and second moments along public directions clipped to L2 norm "
+                f"{vectors.clip:.4g}, {_noise(vectors)} noise of standard deviation {vectors.noise_multiplier:g} times "
+                f"that on each of {release.columns:,} sums, charged once"
+            )
+        case JointMechanism() as joint:
+            parts = []
+            if joint.votes is not None:
+                parts.append(
+                    f"one vote a teacher among {joint.votes.classes:,} classes (L2 sensitivity sqrt(2)), "
+                    f"{_noise(joint.votes)} noise of {joint.votes.noise:.4g} votes on every class"
+                )
+            if joint.hidden is not None:
+                parts.append(
+                    f"hidden states of {joint.hidden.layers} layer(s) clipped to L2 norm {joint.hidden.clip:g} each "
+                    f"(sensitivity of the sum {2 * joint.hidden.clip * joint.hidden.layers**0.5:.3g}), "
+                    f"{_noise(joint.hidden)} noise of {joint.hidden.noise:.4g} on every coordinate of the sum"
+                )
+            return (
+                f"{'; '.join(parts)}; one joint event a query, {release.charges:,} queries, abstained ones charged too"
+            )
+        case ThresholdedVotes() as votes:
+            larger = "" if votes.larger_noise is None else f", {votes.larger_noise:.4g} under it"
+            return (
+                f"votes of {votes.teachers} teachers on {release.rows:,} queries; the largest count plus noise "
+                f"{votes.threshold_noise:.4g} against {votes.threshold:g}, labels under noise "
+                f"{votes.noise:.4g}{larger}; the cap of a filter is charged, whatever was answered"
+            )
+        case GradientMechanism() as training if release.stepped:
+            return (
+                f"steps of DP-SGD by all parties: each unit's gradient clipped to L2 norm {training.clip:g}, sampling "
+                f"{training.sampling_probability:.4g}, Gaussian noise of standard deviation "
+                f"{training.noise_multiplier:g} times the clip on each of {training.parameters:,} sums, "
+                f"{training.steps:,} steps"
+            )
+        case GradientMechanism() as training if release.weights:
+            return (
+                f"a model that each party trained alone by DP-SGD: gradients of a unit clipped to {training.clip:g}, "
+                f"noise multiplier {training.noise_multiplier:g}, sampling {training.sampling_probability:.4g}, "
+                f"{training.steps:,} steps; {training.parameters:,} parameters"
+            )
+        case GradientMechanism() as training:
+            return (
+                f"models that each party trained alone by DP-SGD: gradients of a unit clipped to {training.clip:g}, "
+                f"noise multiplier {training.noise_multiplier:g}, sampling {training.sampling_probability:.4g}, "
+                f"{training.steps:,} steps"
+            )
+        case FreeAnswers() as free:
+            return f"answers of what {free.after} paid for: post-processing, no noise, no charge"
+
+
+def promise(statement: Statement) -> str:
+    """The guarantee in one sentence, or that there is none."""
+    return promised(statement.privacy)
+
+
+def promised(privacy: Mapping[str, Any]) -> str:
+    """The same of what `privacy.json` holds."""
+    if privacy["epsilon"] is None:
+        return (
+            "No privacy guarantee: the noise can be reproduced from the plan's seed (insecure_reproducible_noise). "
+            "This student is for comparing runs, not for publishing."
+        )
+    unit = "all text of one user" if privacy["unit"] == "user" else f"one {privacy['record']}"
+    return (
+        f"Adding or removing {unit} at one party changes the probability of any student by at most a factor "
+        f"e^epsilon, epsilon = {rounded_up(privacy['epsilon'])}, up to delta = {privacy['delta']:g}."
+        + "".join(f" {each}" for each in _left_out(privacy))
+    )
+
+
+def _left_out(privacy: Mapping[str, Any]) -> list[str]:
+    """A sentence for every party that the promise leaves out."""
+    return [f"Nothing is promised for {name}: {why}." for name, why in sorted(privacy.get("left_out", {}).items())]
+
+
+def markdown(statement: Statement) -> str:
+    """The statement as Markdown: the promise, who has to be trusted, what is not protected, the measurements."""
+    privacy = statement.privacy
+    rdp, claimed = privacy["epsilon_by_rdp"], privacy["epsilon_by_the_papers_formula"]
+    lines = [
+        "## Privacy",
+        "",
+        promise(statement),
+        "",
+        *(f"- Release `{release['name']}`: {release['says']}." for release in privacy["releases"]),
+        f"- Accountant {privacy['accountant']}" + (f" (RDP: {rounded_up(rdp)})" if rdp else "") + ".",
+        *([f"- {_claim(claimed)}"] if claimed else []),
+        f"- Parties in the sum: {privacy['parties']['in_the_sum']} of {privacy['parties']['planned']}; the guarantee "
+        f"counts on the noise of {privacy['parties']['shares_needed']}.",
+        *(f"- Release `{release['name']}`: {away}." for release in privacy["releases"] if (away := _away(release))),
+        *(f"- {line}" for line in privacy["trust_means"]),
+        "",
+        "Not protected:",
+        "",
+        *(f"- {line}" for line in privacy["not_protected"]),
+        "",
+        "## Evaluation",
+        "",
+        *([f"- {label}: {value}" for label, value in measurements(statement.metrics)] or [_UNMEASURED]),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _away(release: Mapping[str, Any]) -> str:
+    """Of a release in steps, which parties are not in all of its sums, in words; empty where all are."""
+    if "steps" not in release:
+        return ""
+    every, counts = release["mechanism"]["steps"], release["steps"]["parties"]
+    return ", ".join(f"{name} in {count:,} of {every:,} sums" for name, count in counts.items() if count < every)
+
+
+def _claim(epsilon: float) -> str:
+    return (
+        f"The paper's own formula (DPED, theorem 1) would have claimed epsilon {epsilon:.3f} for the same noise: it "
+        "takes 1 for the sensitivity of votes, half of a hidden state's, and one of the two for both. Nothing rests on "
+        "it here."
+    )
+
+
+def shown_perplexity(value: float) -> str:
+    """With a decimal, or its order of magnitude where it says no more than that."""
+    return f"{value:.1f}" if value < 1e5 else f"{value:.0e}"
+
+
+def learned_nothing(metrics: Mapping[str, Any]) -> str | None:
+    """A sentence where a student is no better, on public text, than what costs nothing: what it began with, how
+    frequent words or classes are. None where it is, or nothing was measured.
+    """
+    if "perplexity" in metrics:
+        floors = {
+            "unigram_floor": "the floor without any training",
+            "public_unigram": "the public text's own word frequencies",
+            "public_start": "its public start",
+        }
+        known = {key: metrics[key] for key in floors if key in metrics}
+        if not known or metrics["perplexity"] < min(known.values()):
+            return None
+        best = min(known, key=lambda key: known[key])
+        said, floor = shown_perplexity(metrics["perplexity"]), shown_perplexity(known[best])
+        return f"Learned nothing: its perplexity is {said}, and that of {floors[best]} is {floor}."
+    key, what = ("accuracy", "accuracy") if "accuracy" in metrics else ("pearson", "correlation")
+    if key not in metrics or "public_start" not in metrics:
+        return None
+    others = {"its public start": metrics["public_start"] or 0.0}
+    others |= (
+        {"always saying the most frequent class": metrics["majority"]} if "majority" in metrics else {"no model": 0.0}
+    )
+    reached = metrics[key] or 0.0
+    if reached > max(others.values()):
+        return None
+    best = max(others, key=lambda name: others[name])
+    return f"Learned nothing: its {what} is {reached:.3f}, and that of {best} is {others[best]:.3f}."
+
+
+def measurements(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    """Each metric with its name in words and its value as a person reads it."""
+    shown: list[tuple[str, str]] = []
+    if "perplexity" in metrics:
+        shown.append(("context perplexity on public held-out text", shown_perplexity(metrics["perplexity"])))
+    for key, label in (
+        ("unigram_floor", "noised unigram model (the floor)"),
+        ("public_unigram", "public text's unigram"),
+        ("public_start", "public start"),
+    ):
+        if key in metrics and "perplexity" in metrics:
+            shown.append((f"of the {label}", shown_perplexity(metrics[key])))
+    if "sentiment" in metrics:
+        shown.append(("sentiment probe, accuracy", f"{metrics['sentiment']:.3f}"))
+    if "wordsim" in metrics:
+        shown += _word_lists(metrics)
+    for key, (label, form) in _CLASSIFIER.items():
+        if key in metrics and not (key == "public_start" and "perplexity" in metrics):
+            value = metrics[key]
+            shown.append((label, "not defined" if value is None else format(value, form)))
+    return shown + [("warning", warning) for warning in metrics.get("warnings", ())]
+
+
+def _word_lists(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    shown = []
+    wordsim, analogies = metrics["wordsim"], metrics["analogies"]
+    pairs = f"{wordsim['pairs_used']} of {wordsim['pairs_total']} pairs are in the vocabulary"
+    shown.append(("WordSim-353, Spearman", f"{_or_none(wordsim['spearman'])} ({pairs})"))
+    known = f"{analogies['used']:,} of {analogies['total']:,} questions are in the vocabulary"
+    shown.append(("analogies, accuracy", f"{_or_none(analogies['accuracy'])} ({known})"))
+    return shown
+
+
+def statement_of(store: RunStore) -> dict[str, Any]:
+    """What the store keeps for `coordinator report`: the finished run's statement as plain JSON values."""
+    return {
+        "run": store.id,
+        "name": store.fact("name"),
+        "status": store.status(),
+        "error": store.fact("error"),
+        "student": store.fact("student"),
+        "epsilon": store.fact("epsilon"),
+        "privacy": store.fact("privacy"),
+        "metrics": store.fact("metrics"),
+        "stages": {
+            name: {"seconds": None if end is None else round(end - start, 3), "result": result}
+            for name, (start, end, result) in store.stages().items()
+        },
+    }
+
+
+def render(report: dict[str, Any]) -> str:
+    """A stored report as a person reads it in a terminal."""
+    nothing = learned_nothing(report["metrics"] or {})
+    lines = [*([nothing, ""] if nothing else []), f"run {report['run']}  {report['status']}"]
+    if report["error"]:
+        lines += ["", report["error"]]
+    privacy = report["privacy"]
+    if privacy is not None:
+        unit = "user" if privacy["unit"] == "user" else privacy["record"]
+        guarantee = "none: the noise can be reproduced from the plan's seed"
+        if report["epsilon"] is not None:
+            guarantee = f"epsilon {rounded_up(report['epsilon'])} at delta {privacy['delta']:g}, unit: one {unit}"
+        parties = privacy["parties"]
+        lines += ["", f"guarantee  {guarantee}, {privacy['relation']}", f"accountant {privacy['accountant']}"]
+        lines += [f"parties    {parties['in_the_sum']} of {parties['planned']} in the sum"]
+        lines += [f"left out   {sentence}" for sentence in _left_out(privacy)]
+        lines += [f"release    {release['name']}: {release['says']}" for release in privacy["releases"]]
+        lines += [
+            f"lost       {release['name']}: {away}" for release in privacy["releases"] if (away := _away(release))
+        ]
+        if privacy["epsilon_by_the_papers_formula"]:
+            lines += [f"claim      {_claim(privacy['epsilon_by_the_papers_formula'])}"]
+        lines += [f"trust      {line}" for line in privacy["trust_means"]]
+        lines += ["", "not protected", *(f"  - {line}" for line in privacy["not_protected"])]
+    if report["metrics"] is not None:
+        lines += ["", "measured", *(f"  {label}: {value}" for label, value in measurements(report["metrics"]))]
+    lines += ["", "stages"]
+    for name, stage in report["stages"].items():
+        lines.append(f"  {name:<10} " + ("not finished" if stage["seconds"] is None else f"{stage['seconds']:.1f} s"))
+    if report["student"]:
+        lines += ["", f"student    {report['student']}"]
+    return "\n".join(lines)
+
+
+def _or_none(value: float | None) -> str:
+    return "not measured" if value is None or math.isnan(value) else f"{value:.3f}"
+
+
+def _noise(mechanism: CountsMechanism | VectorMechanism | VotesMechanism | HiddenMechanism) -> str:
+    """What the noise is drawn from, as a sentence names it."""
+    return {GAUSSIAN: "Gaussian", SKELLAM: "Skellam", DISCRETE_GAUSSIAN: "discrete Gaussian"}[mechanism.distribution]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

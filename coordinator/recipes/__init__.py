@@ -1,1 +1,0 @@
-"""One recipe per system, each reading like the algorithm in its paper."""

@@ -1,0 +1,1 @@
+"""One run's life, from wherever it stands to its end."""

@@ -1,0 +1,165 @@
+"""What a coordinator looks at before a run: its plan, this machine, and every party, asked and bound to nothing.
+
+Nothing is spent and no party keeps anything of it. All parties are looked at, at the same time, even when one fails.
+"""
+
+import asyncio
+import sys
+import tempfile
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from aggregation.errors import ConclaveError
+from coordinator.errors import PlanError, RunError
+from coordinator.federation.roll_call import ask_all
+from coordinator.forecasting import kinship
+from coordinator.forecasting.needs import Room
+from coordinator.identity.identity import Own, own_identity
+from coordinator.plan.plan import Plan
+from coordinator.pricing.priced_plan import bind
+from coordinator.pricing.release import Bound, rounded_up
+from coordinator.publishing.publish import try_place
+from coordinator.store.store import RunIndex, home
+from coordinator.systems.registry import read_plan
+from coordinator.systems.system import recipe_of
+from coordinator.transport.launchers import Cluster, find_launcher
+from protos import PROTOCOL_VERSION
+from protos.console.checklist import Line, State, free_disk, free_memory, ok, size, to_do, warning
+from protos.digest import plan_hash
+from protos.identity.certificates import fingerprint
+
+EXPIRING: Final = timedelta(days=30)
+
+
+def check(path: Path, ray_address: str | None = None) -> list[Line]:
+    """Everything that running the plan in `path` needs, a line each. Reads the public text that the plan names.
+
+    ray_address: of the Ray cluster that the parties would be put on, whatever the plan says.
+    """
+    try:
+        plan = read_plan(path).on_cluster(ray_address)
+    except PlanError as error:
+        return [to_do("plan", str(error)), _versions()]
+    base = path.absolute().parent
+    bound = room = own = None
+    try:
+        recipe, cache = recipe_of(plan), home() / "cache"
+        public = recipe.prepare(plan, base, cache)
+        bound = bind(plan, public)
+        room = recipe.room(bound, public, base, cache)
+        lines = [_plan(bound), *(warning("public", doubt) for doubt in kinship.doubts(plan, public))]
+    except ConclaveError as error:
+        lines = [to_do("plan", str(error))]
+    try:
+        own = own_identity(plan, base)
+        lines.append(_identity(plan, own))
+    except ConclaveError as error:
+        lines.append(to_do("identity", str(error)))
+    except OSError as error:
+        lines.append(to_do("identity", f"{error.filename} cannot be written: {error.strerror}."))
+    lines += [_store(), _publish(base / plan.student.publish)]
+    cluster = plan.federation.cluster
+    parties = len(plan.federation.names) if plan.federation.shards is not None and cluster is None else 0
+    if room is not None:
+        lines += _room(room, parties)
+    if plan.federation.shards is not None:
+        lines.append(_launcher(plan.federation.launch))
+        if cluster is not None and lines[-1].state is not State.TO_DO:
+            lines.append(_cluster(plan.federation.launch, cluster.cluster(plan.federation.names, base, "check")))
+    elif own is not None:
+        lines += asyncio.run(ask_all(plan, own, bound, None if room is None else room.party))
+    return [*lines, _versions()]
+
+
+def _plan(bound: Bound[Plan]) -> Line:
+    names = bound.plan.federation.names
+    price = (
+        f"epsilon {rounded_up(bound.guarantee.epsilon)} of {bound.plan.privacy.epsilon:g}"
+        if bound.private
+        else "no guarantee"
+    )
+    who = f"{len(names)} {'party' if len(names) == 1 else 'parties'}"
+    return ok("plan", f"{bound.plan.run.recipe}, {who}, {price}, hash {plan_hash(bound.binding).hex()[:12]}")
+
+
+def _identity(plan: Plan, own: Own) -> Line:
+    if plan.federation.identity is None:
+        return ok(
+            "identity", "none of a federation: parties on this machine alone, and the student signed by its run store"
+        )
+    end = min(own.identity.transport.not_valid_after_utc, own.identity.signing.not_valid_after_utc)
+    said = f"{own.identity.name}, valid until {end:%Y-%m-%d}, authority {fingerprint(own.identity.authority)}"
+    if end - datetime.now(UTC) < EXPIRING:
+        return warning("identity", f"{said}; renew it soon: coordinator provision renew")
+    return ok("identity", said)
+
+
+def _store() -> Line:
+    """Whether runs can be kept: the index opens, and a file can be written beside it."""
+    folder = home()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"conclave")
+        kept = len(RunIndex().entries())
+    except OSError as error:
+        return to_do("store", f"{folder} cannot be written: {error.strerror}. Make it writable, or set CONCLAVE_HOME.")
+    except RunError as error:
+        return to_do("store", str(error))
+    return ok("store", f"{folder}, {kept} {'run' if kept == 1 else 'runs'}")
+
+
+def _publish(folder: Path) -> Line:
+    """Whether a student could be published there: tried, and undone."""
+    try:
+        try_place(folder)
+    except RunError as error:
+        return to_do("publish", str(error))
+    return ok("publish", f"{folder} is free")
+
+
+def _room(room: Room, parties: int) -> list[Line]:
+    """Memory and disk of this machine, for the coordinator and for as many parties as it starts here."""
+    memory, disk = room.memory + parties * room.party_memory, room.disk + parties * room.party_disk
+    who = f"coordinator and {parties} parties" if parties else "coordinator"
+    free, space = free_memory(), free_disk(home())
+    if free is None:
+        lines = [warning("memory", f"this system does not say how much is free; {who} may take {size(memory)}")]
+    elif free < memory:
+        cure = "Plan with fewer words or parties" if parties else "Plan with fewer words"
+        lines = [
+            to_do("memory", f"{size(free)} are free, and {who} may take {size(memory)}. {cure}, or end other programs.")
+        ]
+    else:
+        lines = [ok("memory", f"{size(free)} are free; up to {size(memory)} for {who}")]
+    if space < disk:
+        cure = "Make room, or set CONCLAVE_HOME"
+        lines.append(to_do("disk", f"{size(space)} are free in {home()}, and {who} may write {size(disk)}. {cure}."))
+    else:
+        lines.append(ok("disk", f"{size(space)} are free; up to {size(disk)} for {who}"))
+    return lines
+
+
+def _launcher(name: str) -> Line:
+    try:
+        find_launcher(name)
+    except PlanError as error:
+        return to_do("launcher", str(error))
+    if name == "ray" and find_spec("ray") is None:
+        return to_do("launcher", "Ray is not installed here. Install Conclave again: pip install conclave-distill")
+    return ok("launcher", f"{name} is installed")
+
+
+def _cluster(launcher: str, cluster: Cluster) -> Line:
+    try:
+        return ok("cluster", find_launcher(launcher).look(cluster))
+    except ConclaveError as error:
+        return to_do("cluster", str(error))
+
+
+def _versions() -> Line:
+    here = f"Conclave {version('conclave-distill')}, protocol {PROTOCOL_VERSION}, Python {sys.version.split()[0]}"
+    return ok("versions", here)

@@ -1,0 +1,59 @@
+"""One driver a run: a lease that is renewed while the run goes on, and runs out soon after its driver died.
+
+A driver that was stopped longer than its lease lasts may find that another one took over: every later write of it
+fails, so two never write one run.
+"""
+
+import _thread
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from coordinator.errors import RunError
+from coordinator.store.store import RunStore
+
+LEASE_SECONDS: Final = 30.0
+BEAT_SECONDS: Final = 2.0
+
+CANCEL: Final = "cancel"
+"""The fact by which another process asks the driver to stop for good."""
+
+
+@contextmanager
+def held(store: RunStore) -> Iterator[None]:
+    """Drive the run meanwhile. Raises `RunError` when somebody else does.
+
+    A thread renews the lease; asked to cancel, or overtaken, it interrupts the main thread as Ctrl-C would, but not
+    once the run ends by itself: what it ends with is to be said.
+    """
+    store.take(secrets.token_hex(16), LEASE_SECONDS)
+    ended, ending = threading.Event(), threading.Lock()
+    beating = threading.Thread(target=_beat, args=(store, ended, ending), name="lease", daemon=True)
+    beating.start()
+    try:
+        yield
+    finally:
+        with suppress(KeyboardInterrupt), ending:  # one that came at the very end
+            ended.set()
+        ended.set()
+        beating.join()
+        with suppress(RunError):
+            store.let_go()
+
+
+def _beat(store: RunStore, ended: threading.Event, ending: threading.Lock) -> None:
+    renewed = time.monotonic()
+    while not ended.wait(BEAT_SECONDS):
+        try:
+            mine = store.renew(LEASE_SECONDS)
+            renewed = time.monotonic()
+        except RunError:  # a full disk: whatever the run writes next says so; until then the lease may run out
+            mine = time.monotonic() - renewed < LEASE_SECONDS
+        if not mine or store.fact(CANCEL):
+            with ending:
+                if not ended.is_set():
+                    _thread.interrupt_main()
+            return

@@ -1,0 +1,215 @@
+"""A run as another process sees it: from its store alone, without asking the coordinator that drives it.
+
+The driver wraps its progress in `Recorded`, which keeps in the store what a person at its terminal sees; `look` reads
+it. The store's folder may be on another disk than the watcher's home, and the driver may be dead: what is shown is what
+was last written, and how long ago that was.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from coordinator.errors import RunError
+from coordinator.progress.progress import Progress
+from coordinator.store.store import RESUMABLE, RUNNING, RunStore, sound
+
+Value = TypeVar("Value")
+
+SIGN_SECONDS: Final = 5.0
+"""How often the driver gives a sign of life when nothing changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage and how long it took, or has taken so far; one of a run at rest may be unfinished."""
+
+    name: str
+    seconds: float
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """How far something is: a release in blocks on disk, the student in percent. total: None when it is not known."""
+
+    label: str
+    done: int
+    total: int | None
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a store shows of its run.
+
+    quiet: seconds since the driver's last sign of life; None before the first. epsilon: of what is
+    published, None before. error: what a run at rest ended with.
+    """
+
+    run: str
+    status: str
+    stages: tuple[Stage, ...]
+    parts: tuple[Part, ...]
+    parties: dict[str, str]
+    lost: tuple[str, ...]
+    epsilon: float | None
+    quiet: float | None
+    error: str | None
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing more will happen unless somebody starts it."""
+        return self.status != RUNNING
+
+
+class Recorded:
+    """A progress that passes everything on to another, and keeps parties' states and bars in the store.
+
+    A thread of its own writes, at most once every `every` seconds, so that neither the event loop nor training waits
+    for the disk; with nothing new it still gives a sign of life. What cannot be written is left: it is for looking at,
+    and the run does not need it.
+    """
+
+    def __init__(self, progress: Progress, store: RunStore, *, every: float = 1.0) -> None:
+        self._progress = progress
+        self._store = store
+        self._every = every
+        self._parties: dict[str, str] = {}
+        # A run that goes on keeps the totals of the releases it need not ask for again.
+        self._bars: dict[str, tuple[int, int, str]] = dict(store.fact("bars") or {})
+        self._lock = threading.Lock()
+        self._changed = threading.Event()
+        self._ended = threading.Event()
+        self._writer = threading.Thread(target=self._write_on, name="recorded", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._writer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Write what is left and stop writing; the other progress stays open. Before the store is closed."""
+        self._ended.set()
+        self._changed.set()
+        self._writer.join()
+
+    def say(self, line: str) -> None:
+        self._progress.say(line)
+
+    def party(self, name: str, state: str) -> None:
+        self._progress.party(name, state)
+        with self._lock:
+            self._parties[name] = state
+        self._changed.set()
+
+    def bar(self, label: str, done: int, total: int, note: str = "") -> None:
+        self._progress.bar(label, done, total, note)
+        with self._lock:
+            self._bars[label] = (done, total, note)
+        self._changed.set()
+
+    def close(self) -> None:
+        self._progress.close()
+
+    def _write_on(self) -> None:
+        ended = False
+        while not ended:
+            self._changed.wait(SIGN_SECONDS)
+            self._changed.clear()  # before anything is read, or what is told meanwhile could wait for the next sign
+            ended = self._ended.is_set()
+            self._write()
+            self._ended.wait(self._every)
+
+    def _write(self) -> None:
+        with self._lock:
+            parties, bars = dict(self._parties), dict(self._bars)
+        try:
+            self._store.note(parties=parties, bars=bars, seen=time.time())
+        except RunError:
+            # A full disk is reported by what the run must write, and this is tried again soon.
+            return
+
+
+def look(store: RunStore) -> View:
+    """What the store shows of its run now. Raises `RunError` where what is kept is damaged."""
+    with sound(store.folder):
+        return _look(store)
+
+
+def _look(store: RunStore) -> View:
+    now, status = time.time(), store.status()
+    written = _or_none(_finite, store.fact("seen"))
+    # A run at rest is no older than its last sign: a stage that was cut off did not go on until now.
+    last = now if status == RUNNING else (written or now)
+    stages = tuple(
+        Stage(str(name), _finite(max(0.0, (last if end is None else end) - start)), end is not None)
+        for name, (start, end, _) in store.stages().items()
+    )
+    stored = store.block_counts()
+    bars: dict[str, tuple[int, int, str]] = store.fact("bars") or {}
+    parts = [
+        Part(label, stored.get(label, int(done)), int(total), str(note)) for label, (done, total, note) in bars.items()
+    ]
+    parts += [Part(label, count, None, "") for label, count in stored.items() if label not in bars]
+    parties = {name: str(state) for name, state in (store.fact("parties") or {}).items()}
+    return View(
+        run=store.id,
+        status=status,
+        stages=stages,
+        parts=tuple(parts),
+        parties=parties,
+        lost=tuple(name for name, state in parties.items() if state.startswith("lost")),
+        epsilon=_or_none(_finite, store.fact("epsilon")),
+        quiet=None if written is None else max(0.0, now - written),
+        error=None if status == RUNNING else _or_none(str, store.fact("error")),
+    )
+
+
+def _finite(kept: Any) -> float:
+    """A number. Raises ValueError for one that is not finite."""
+    if not math.isfinite(kept):
+        raise ValueError(f"{kept} is no time and no epsilon")
+    return float(kept)
+
+
+def _or_none(kind: Callable[[Any], Value], kept: Any) -> Value | None:
+    """A fact of this kind, whatever a damaged store has in its place. Raises as the kind does."""
+    return None if kept is None else kind(kept)
+
+
+def render(view: View) -> list[str]:
+    """The lines a person sees; the first names the run."""
+    lines = [f"run {view.run}  {view.status}"]
+    if view.parties:
+        lines.append("  parties   " + " · ".join(f"{name} {state}" for name, state in view.parties.items()))
+    if view.stages:
+        lines.append("  stages    " + " · ".join(_stage(each, view.at_rest) for each in view.stages))
+    for each in view.parts:
+        total = "" if each.total is None else f" / {each.total:,}"
+        lines.append(f"  {each.label:<9} {each.done:,}{total}  {each.note}".rstrip())
+    if view.epsilon is not None:
+        from coordinator.pricing.release import rounded_up
+
+        lines.append(f"  epsilon   {rounded_up(view.epsilon, 2)}")
+    if view.quiet is not None and view.status in (RUNNING, RESUMABLE):
+        lines.append(f"  last sign of life {_ago(view.quiet)} ago")
+    if view.error:
+        lines.append(f"  {view.error}")
+    return lines
+
+
+def _stage(stage: Stage, at_rest: bool) -> str:
+    unfinished = "unfinished" if at_rest else "so far"
+    return f"{stage.name} {_ago(stage.seconds)}" + ("" if stage.finished else f" {unfinished}")
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes / 60:.1f} h"

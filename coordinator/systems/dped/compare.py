@@ -1,0 +1,101 @@
+"""Students of DPED's kind, embeddings, as a comparison sees them: their data, their measures, how they are shown."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coordinator.comparing.comparable import Method, View
+from coordinator.progress.progress import Silent
+from coordinator.publishing.report import shown_perplexity
+from coordinator.systems.dped.methods import METHODS, Bench, changed
+from coordinator.systems.dped.plan import DpedPlan
+from coordinator.systems.dped.public import prepare
+from coordinator.systems.dped.student import Probes, metrics_of
+from coordinator.transport.launchers import Launcher, SimulationRequest
+
+OFF_THE_SCALE = 1e4
+"""Perplexity from which a student is worse than useless: five times worse than guessing among 2,000 words."""
+
+
+class DpedFamily:
+    """A `coordinator.comparing.comparable.Family`. Memory of a bench: every unit's pair counts in clear, about 12 bytes
+    a distinct pair of a unit.
+    """
+
+    def __init__(
+        self, plan: DpedPlan, launcher: Launcher, parties: dict[str, dict[str, Any]], base: Path, cache: Path
+    ) -> None:
+        self.plan = plan
+        self._launcher = launcher
+        self._parties = parties
+        self._base, self._cache = base, cache
+        self._probes: Probes | None = None
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        return METHODS
+
+    @property
+    def view(self) -> View:
+        return VIEW
+
+    def bench(self, seed: int, folder: Path) -> Bench:
+        # Every method may need the reference, whatever the plan's own signals are.
+        seeded = changed(self.plan, seed=seed, signals=["votes", "hidden", "moments"], private_training=None)
+        public = prepare(seeded, self._base, self._cache)
+        request = SimulationRequest(
+            parties=self._parties,
+            folder=folder,
+            base=self._base,
+            vocabulary=public.vocabulary.to_bytes(),
+            window=self.plan.dped.window,
+            record=self.plan.privacy.record,
+            by_user=self.plan.privacy.unit == "user",
+        )
+        self._probes = self._probes or Probes.read(self.plan, public.vocabulary, self._base, self._cache)
+        return Bench(changed(self.plan, seed=seed), public, self._launcher.simulate(request), Silent())
+
+    def metrics(self, bench: Bench, model: Any) -> dict[str, Any]:
+        assert self._probes is not None
+        found = metrics_of(model, bench.plan, bench.public)
+        return {
+            "perplexity": found["perplexity"],
+            "wordsim": found["wordsim"]["spearman"],
+            "analogies": found["analogies"]["accuracy"],
+            **self._probes.accuracies(model.inputs),
+        }
+
+
+def _about(plan: DpedPlan, seeds: int) -> str:
+    unit = "user" if plan.privacy.unit == "user" else plan.privacy.record
+    return (
+        f"Context perplexity on public held-out text, mean and spread over {seeds} seed{'s' if seeds > 1 else ''}, and "
+        f"its ratio to the best row without privacy; unit: one {unit}; delta {plan.privacy.delta:g}; "
+        f"{plan.vocabulary.size:,} words."
+    )
+
+
+def _shown(mean: float, deviation: float | None, best: float | None) -> str:
+    if mean >= OFF_THE_SCALE:
+        return f"{mean:.0e}"
+    said = f"{mean:.1f}" if deviation is None else f"{mean:.1f} ± {deviation:.1f}"
+    return said if best is None else f"{said} ({mean / best:.2f})"
+
+
+def _said(perplexity: float | None) -> str:
+    assert perplexity is not None
+    return f"perplexity {shown_perplexity(perplexity)}"
+
+
+VIEW = View(
+    metric="perplexity",
+    axis="context perplexity, lower is better",
+    columns=(("wordsim", "WordSim"), ("analogies", "analogies")),
+    best=min,
+    shown=_shown,
+    said=_said,
+    about=_about,
+    claims=True,
+    logarithmic=True,
+    worst=OFF_THE_SCALE,
+)

@@ -1,0 +1,358 @@
+"""The methods that a comparison sets side by side: each a student from the same simulated text at the same price.
+
+Every private method is one Gaussian mechanism, or one DP-SGD run, calibrated to the epsilon by the accountant that runs
+use. Noise comes in the parties' shares where a run would have it so. Baselines are in the published spirit and under
+our guarantee; what each gives up of its paper is said where it is made.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+from dp_accounting import SelfComposedDpEvent
+from numpy.typing import NDArray
+from scipy import sparse
+
+from aggregation.accounting.price import calibrate
+from aggregation.mechanisms.counts import CountsMechanism
+from aggregation.mechanisms.gradients import GradientMechanism, fine_levels
+from aggregation.mechanisms.hidden import HiddenMechanism
+from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
+from aggregation.mechanisms.mechanism import Contribution, IntArray
+from aggregation.mechanisms.thresholded import ThresholdedVotes
+from aggregation.mechanisms.vectors import VectorMechanism
+from aggregation.noise.stream import NoiseStream
+from coordinator.comparing import comparable
+from coordinator.comparing.comparable import Method, Outcome, composed
+from coordinator.pricing.priced_plan import bind
+from coordinator.pricing.release import SAMPLER_SHARE, Bound, gaussian_multiplier, shares
+from coordinator.progress.progress import Progress
+from coordinator.publishing.report import paper_claim
+from coordinator.systems.dped import recipe
+from coordinator.systems.dped.plan import DpedPlan
+from coordinator.systems.dped.public import Public
+from coordinator.systems.dped.releases import vectors_mechanism
+from coordinator.systems.dped.tables import PrivateTrainingTable
+from coordinator.transport.launchers import Simulation, TeachersWanted
+
+if TYPE_CHECKING:
+    from learning.embeddings.skipgram import SkipGram
+
+SKETCH_WIDTH, SKETCH_CLIP = 64, 10.0
+"""Random features, and the L2 norm of one unit's embedding; chosen on WikiText-2's sentences."""
+OPEN_STEPS = 100
+QUIET = 0.7
+"""Noise multiplier above which DP-SGD takes shorter steps, by its square: what noise adds to a step is public."""
+NEIGHBOURS = 10
+"""Which nearest public neighbour a word's radius reaches to."""
+RADII = 1.0
+"""L2 norm, in radii, to which a teacher's move from the public reference is clipped."""
+
+
+@dataclass(slots=True)
+class Bench:
+    """The data of one seed: its public side, the parties' units in clear, and teachers' answers once they are asked."""
+
+    plan: DpedPlan
+    public: Public
+    shards: Simulation
+    progress: Progress
+    _units: tuple[sparse.csr_array, ...] | None = None
+    _answers: dict[tuple[Any, ...], tuple[TeacherSignal, ...]] = field(default_factory=dict)
+    _bounded: dict[tuple[Any, ...], list[Contribution]] = field(default_factory=dict)
+
+    @property
+    def seed(self) -> int:
+        """The plan's seed."""
+        return self.plan.run.seed
+
+    @property
+    def delta(self) -> float:
+        """Delta that events are priced at; the rest is the noise sampler's."""
+        return self.plan.privacy.delta * (1 - SAMPLER_SHARE)
+
+    def units(self) -> tuple[sparse.csr_array, ...]:
+        """Each party's pair counts, [units, words * words]."""
+        if self._units is None:
+            self._units = self.shards.counts()
+        return self._units
+
+    def exact(self) -> sparse.csr_array:
+        """All parties' counts together, [words, words]."""
+        size = self.plan.vocabulary.size
+        sums = [np.asarray(units.sum(axis=0)).reshape(size, size) for units in self.units()]
+        return sparse.csr_array(sum(sums[1:], sums[0]))
+
+    def answers(self) -> tuple[TeacherSignal, ...]:
+        """Each party's teachers' answers, trained when they are first asked for."""
+        from learning.embeddings.weights import to_bytes
+
+        settings = self.plan.dped
+        key = (settings.teachers_per_party, settings.alignment, settings.vote, tuple(settings.layers), self.seed)
+        if key not in self._answers:
+            assert self.public.reference is not None
+            wanted = TeachersWanted(
+                teachers_per_party=settings.teachers_per_party,
+                alignment=settings.alignment,
+                queries=self.public.queries.tolist(),
+                classes=self.public.classes.tolist(),
+                layers=settings.layers,
+                vote=settings.vote,
+                seed=self.seed,
+            )
+            self._answers[key] = self.shards.answers(to_bytes(self.public.reference), wanted)
+        return self._answers[key]
+
+    def bounded(
+        self, what: str, mechanism: Any, bound: Callable[[sparse.csr_array], Contribution]
+    ) -> list[Contribution]:
+        """Each party's bounded sum, made once for every clip and grid: the noise alone differs between epsilons."""
+        key = (what, mechanism.clip, mechanism.levels)
+        if key not in self._bounded:
+            self._bounded[key] = [bound(units) for units in self.units()]
+        return self._bounded[key]
+
+    def stream(self, *labels: str | int) -> NoiseStream:
+        """Noise of its own for these labels; from the seed only where the plan says so."""
+        if self.plan.privacy.insecure_reproducible_noise:
+            return NoiseStream.insecure(self.seed, *labels)
+        return NoiseStream.from_system()
+
+    def bound(self, epsilon: float, **settings: Any) -> Bound[DpedPlan]:
+        """The plan at another epsilon and with other `[dped]` settings, calibrated."""
+        return bind(changed(self.plan, epsilon=epsilon, **settings), self.public)
+
+
+def changed(plan: DpedPlan, *, epsilon: float | None = None, seed: int | None = None, **settings: Any) -> DpedPlan:
+    """The plan with another epsilon or seed, and other `[dped]` settings; checked again. Raises `PlanError`."""
+    return comparable.changed(plan, {"dped": settings}, epsilon=epsilon, seed=seed)
+
+
+def summed(
+    bench: Bench, mechanism: CountsMechanism | JointMechanism | VectorMechanism, contributions: Sequence[Contribution]
+) -> IntArray:
+    """What a coordinator would sum: every party's bounded part and its share of the noise."""
+    total: IntArray | None = None
+    for number, contribution in enumerate(contributions):
+        dense = contribution.toarray() if isinstance(contribution, sparse.csr_array) else contribution
+        noisy = mechanism.noise_share(dense.shape, bench.stream("compare", repr(mechanism), number)) + dense
+        total = noisy if total is None else total + noisy
+    assert total is not None
+    return total
+
+
+Make: TypeAlias = Callable[[Bench, float], Outcome]
+
+
+def _dped(*signals: str, **settings: Any) -> Make:
+    """The recipe itself with these signals, on the same functions that a run uses."""
+
+    def make(bench: Bench, epsilon: float) -> Outcome:
+        from learning.embeddings.moments import contribute
+
+        bound = bench.bound(epsilon, signals=list(signals), private_training=None, **settings)
+        plan, public = bound.plan, bench.public
+        found = recipe.Signals()
+        notes: dict[str, float] = {}
+        present = len(plan.federation.names)
+        for release in bound.releases:
+            match release.mechanism:
+                case CountsMechanism() as counts:
+                    size = plan.vocabulary.size
+                    total = summed(bench, counts, bench.bounded("counts", counts, counts.contribute))
+                    found = replace(found, counts=counts.release(total.reshape(size, size), present))
+                case VectorMechanism() as vectors:
+                    assert public.moments is not None
+                    directions, _ = public.moments
+                    bounding = partial(contribute, directions=directions, mechanism=vectors)
+                    total = summed(bench, vectors, bench.bounded("moments", vectors, bounding))
+                    found = replace(found, moments=vectors.release(total, present))
+                case ThresholdedVotes() as votes:
+                    clear = np.hstack([votes.contribute(cast(IntArray, each.votes)) for each in bench.answers()])
+                    answered = votes.answer(clear, bench.stream("compare", "votes"))
+                    notes |= {"answered": answered.answered / max(1, release.rows)}
+                    notes |= {"label_accuracy": _accuracy(answered.labels, clear)}
+                    found = replace(found, labels=recipe.named(answered.labels, public))
+                case JointMechanism() as joint:
+                    parts = [_asked(joint, each) for each in bench.answers()]
+                    total = summed(bench, joint, [joint.contribute(each) for each in parts])
+                    released = joint.release(total, present)
+                    if released.votes is not None:
+                        clear = np.hstack([cast(IntArray, each.votes).T for each in parts])
+                        notes |= {"label_accuracy": _accuracy(released.votes.values.argmax(axis=1), clear)}
+                    found = recipe.with_answers(found, released, plan, public, present)
+        events = [release.event for release in bound.releases]
+        return Outcome(recipe.learned(plan, public, found, bench.progress), composed(events), paper_claim(bound), notes)
+
+    return make
+
+
+def _asked(joint: JointMechanism, signal: TeacherSignal) -> TeacherSignal:
+    """The parts of the answers that the mechanism releases."""
+    return TeacherSignal(signal.votes if joint.votes else None, signal.states if joint.hidden else None)
+
+
+def _accuracy(labels: NDArray[np.integer[Any]], votes: IntArray) -> float:
+    """Share of the answered queries whose label has the most votes: labels [queries], votes [queries, teachers]."""
+    answered = np.flatnonzero(labels >= 0)
+    if not answered.size:
+        return math.nan
+    own = (votes[answered] == labels[answered, None]).sum(axis=1)
+    ranked = np.sort(votes[answered], axis=1)
+    runs = np.array([np.unique(row, return_counts=True)[1].max() for row in ranked])
+    return float((own == runs).mean())
+
+
+def _unigram(bench: Bench, epsilon: float) -> Outcome:
+    """The floor: the whole budget on how frequent words are, drawn to the public frequencies; nothing else learned."""
+    from learning.embeddings.moments import contribute
+    from learning.embeddings.prior import frequencies_of
+
+    assert bench.public.frequencies is not None
+    directions, clip = bench.public.frequencies
+    multiplier = gaussian_multiplier(epsilon, bench.delta)
+    mechanism = vectors_mechanism(bench.plan, clip, multiplier)
+    bounding = partial(contribute, directions=directions, mechanism=mechanism)
+    total = summed(bench, mechanism, bench.bounded("frequencies", mechanism, bounding))
+    released = mechanism.release(total, len(bench.units()))
+    return Outcome(flat(frequencies_of(released, directions)), mechanism.event())
+
+
+def flat(probabilities: NDArray[np.float64]) -> "SkipGram":
+    """A model that gives every centre the same contexts."""
+    from learning.embeddings.skipgram import SkipGram
+
+    nothing = np.zeros((len(probabilities), 1), dtype=np.float32)
+    return SkipGram(nothing, nothing, np.log(probabilities).astype(np.float32))
+
+
+def _private_skipgram(bench: Bench, epsilon: float) -> Outcome:
+    """DP-SGD (Abadi et al. 2016) from the public reference, one curator over all parties' units: its best case."""
+    from learning.embeddings.dp_sgd import train_private
+
+    units = sparse.csr_array(sparse.vstack(bench.units(), format="csr"))
+    reference = bench.public.reference
+    assert reference is not None
+    settings = bench.plan.dped.private_training or PrivateTrainingTable(units_per_teacher=512)
+    declared = declared_units(bench.plan, units.shape[0])
+    batch = min(settings.batch, declared)
+    parameters = bench.plan.vocabulary.size * (2 * bench.plan.dped.dimension + 1)
+    probability = batch / declared
+
+    def mechanism(multiplier: float) -> GradientMechanism:
+        levels = fine_levels(multiplier, parameters)
+        return GradientMechanism(settings.clip, levels, multiplier, probability, settings.steps, parameters)
+
+    multiplier = calibrate(lambda z: mechanism(z).event(), epsilon, bench.delta)
+    chosen = mechanism(multiplier)
+    model = train_private(
+        units,
+        chosen,
+        start=reference,
+        expected_batch=batch,
+        learning_rate=settings.learning_rate * min(1.0, QUIET / multiplier) ** 2,
+        stream=bench.stream("compare", "gradients", repr(epsilon)),
+        on_step=lambda done: bench.progress.bar("training", round(100 * done), 100, "percent"),
+    )
+    return Outcome(model, chosen.event(), notes={"noise_multiplier": multiplier})
+
+
+def declared_units(plan: DpedPlan, counted: int) -> int:
+    """How many units there are, in public: as the plan declares, else counted, to two digits, as a simulation may."""
+    privately = plan.dped.private_training
+    if plan.privacy.declared_size is not None:
+        return plan.privacy.declared_size
+    if privately is not None:
+        return privately.units_per_teacher * plan.teachers
+    digits: int = 10 ** max(0, len(str(counted)) - 2)
+    return max(2, (counted + digits // 2) // digits * digits)
+
+
+def _sketch(bench: Bench, epsilon: float) -> Outcome:
+    """In the style of DP-MERF (Harder et al. 2021): a noisy embedding of all pairs, and a model that matches it."""
+    from learning.embeddings.dp_merf import Features, contribute, fit_sketch
+
+    plan = bench.plan
+    features = Features.from_seed(plan.vocabulary.size, SKETCH_WIDTH, bench.seed)
+    multiplier = gaussian_multiplier(epsilon, bench.delta)
+    mechanism = vectors_mechanism(plan, 1.0 if plan.privacy.record == "pair" else SKETCH_CLIP, multiplier)
+    bounding = partial(contribute, features=features, mechanism=mechanism)
+    total = summed(bench, mechanism, bench.bounded("sketch", mechanism, bounding))
+    released = mechanism.release(total, len(bench.units()))
+    model = fit_sketch(
+        released.values,
+        released.sigma,
+        features,
+        start=bench.public.reference,
+        dimension=plan.dped.dimension,
+        seed=bench.seed,
+    )
+    return Outcome(model, mechanism.event())
+
+
+def _neighbours(bench: Bench, epsilon: float) -> Outcome:
+    """In the style of neighbour-aware noise (Bollegala et al. 2023): hidden states in public neighbourhoods' radii."""
+    from learning.embeddings.neighbour_noise import from_local, radii, to_local
+    from learning.embeddings.teachers import hidden_states
+
+    plan, public = bench.plan, bench.public
+    assert public.reference is not None
+    layers, width, queries = plan.dped.layers, plan.dped.dimension, len(public.queries)
+    near = radii(public.reference.inputs, NEIGHBOURS)[public.queries]
+    home = hidden_states(public.reference, public.queries, layers)
+    whole = gaussian_multiplier(epsilon, bench.delta)
+    noise = whole * math.sqrt(queries) * 2 * RADII * math.sqrt(len(layers))
+    levels = max(1, int(2048 * math.sqrt(shares(plan)) * RADII / noise))
+    joint = JointMechanism(None, HiddenMechanism(len(layers), width, RADII, levels, noise, shares(plan)))
+    moves = [to_local(cast(NDArray[np.float32], each.states), home, near) for each in bench.answers()]
+    total = summed(bench, joint, [joint.contribute(TeacherSignal(None, each)) for each in moves])
+    released = joint.release(total, len(moves)).hidden
+    assert released is not None
+    teachers = plan.teachers
+    mean = released.values.reshape(queries, len(layers), width) / teachers
+    # One noise for all: that of the typical radius, for a likelihood that knows one.
+    found = recipe.Signals(
+        hidden=from_local(mean, home, near), hidden_noise=released.sigma / teachers * float(np.sqrt(np.mean(near**2)))
+    )
+    quiet = changed(plan, epsilon=epsilon, signals=["hidden"], private_training=None, threshold=None)
+    return Outcome(recipe.learned(quiet, public, found, bench.progress), SelfComposedDpEvent(joint.event(), queries))
+
+
+def _open(bench: Bench, epsilon: float) -> Outcome:
+    """No privacy: the full softmax on the exact counts of all parties."""
+    from learning.embeddings.skipgram import fit
+
+    return Outcome(fit(bench.exact(), dimension=bench.plan.dped.dimension, seed=bench.seed), None)
+
+
+def _open_from_public(bench: Bench, epsilon: float) -> Outcome:
+    """No privacy either, from the public reference and drawn to it, as teachers are: what public text adds."""
+    from learning.embeddings.teachers import train_teacher
+
+    assert bench.public.reference is not None
+    model = train_teacher(
+        bench.exact(), bench.public.reference, alignment="initialisation", seed=bench.seed, steps=OPEN_STEPS
+    )
+    return Outcome(model, None)
+
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method("dped", "DPED: votes and hidden states", _dped("votes", "hidden")),
+        Method("dped-paper", "DPED with the paper's loss", _dped("votes", "hidden", loss="paper")),
+        Method("pate", "output only (PATE)", _dped("votes")),
+        Method("hidden", "hidden states only", _dped("hidden", threshold=None, noise_at="parties")),
+        Method("counts", "counts", _dped("counts", threshold=None, noise_at="parties")),
+        Method("moments", "moments along public directions", _dped("moments", threshold=None, noise_at="parties")),
+        Method("dp-sgd", "DP-SGD skip-gram", _private_skipgram),
+        Method("dp-merf", "DP-MERF style", _sketch),
+        Method("neighbour", "neighbour style", _neighbours),
+        Method("unigram", "noised unigram (the floor)", _unigram, plain=True),
+        Method("non-private", "no privacy", _open, private=False),
+        Method("non-private-public", "no privacy, from the public start", _open_from_public, private=False),
+    )
+}

@@ -1,0 +1,329 @@
+"""Recipe `dped`: multi-layer noise distillation for embeddings (DPED, algorithm 1), and its form with counts.
+
+Teachers on disjoint units give, for every public query word, a vote for its context and their hidden vectors of it;
+what is summed under noise teaches a student. Beside it, or instead: every unit's clipped (word, context) counts, summed
+under noise once, to which a student is fitted.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from dp_accounting import DpEvent
+from numpy.typing import NDArray
+
+from aggregation.mechanisms.counts import CountsMechanism
+from aggregation.mechanisms.free import FreeAnswers
+from aggregation.mechanisms.joint import JointMechanism, JointReleased
+from aggregation.mechanisms.mechanism import Released
+from aggregation.mechanisms.thresholded import ThresholdedVotes, thresholded_labels
+from aggregation.mechanisms.vectors import VectorMechanism
+from aggregation.noise.stream import NoiseStream
+from coordinator.federation.federation import Federation
+from coordinator.forecasting.forecast import Forecast
+from coordinator.forecasting.needs import Room
+from coordinator.pricing.release import Bound, Release, budget
+from coordinator.progress.progress import Progress
+from coordinator.store.store import RunStore
+from coordinator.systems.dped import releases as terms
+from coordinator.systems.dped.folder import EmbeddingStudent
+from coordinator.systems.dped.plan import DpedPlan
+from coordinator.systems.dped.public import Public, prepare
+from coordinator.systems.dped.releases import COUNTS, MOMENTS
+from coordinator.systems.system import Stage
+from protos.conclave.v1 import party_pb2
+from protos.digest import artefact_digest
+
+if TYPE_CHECKING:
+    from learning.embeddings.skipgram import SkipGram
+
+LABELS = "labels"
+
+_ALIGNMENT = {
+    "initialisation": party_pb2.ALIGNMENT_INITIALISATION,
+    "procrustes": party_pb2.ALIGNMENT_PROCRUSTES,
+}
+_LAYER = {"centre": party_pb2.LAYER_CENTRE, "context": party_pb2.LAYER_CONTEXT}
+_VOTE = {"probable": party_pb2.VOTE_PROBABLE, "lift": party_pb2.VOTE_LIFT}
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What was released, ready to learn from; all of it public now.
+
+    counts: the noisy sum [words, words]. moments: noisy frequencies and moments along public directions.
+    labels: int64 [queries], the word that teachers named, -1 where they abstain. histogram: float64 [queries, classes],
+    the noisy votes as shares of the teachers; histogram_noise: their standard deviation. hidden: float64 [queries,
+    layers, width], the noisy mean over teachers; hidden_noise: likewise.
+    """
+
+    counts: Released | None = None
+    moments: Released | None = None
+    labels: NDArray[np.int64] | None = None
+    histogram: NDArray[np.float64] | None = None
+    histogram_noise: float = 0.0
+    hidden: NDArray[np.float64] | None = None
+    hidden_noise: float = 0.0
+
+
+class Dped:
+    """The recipe. Public is `coordinator.systems.dped.public.Public`; the student's parameters are a skip-gram's."""
+
+    fewer_cells = "Use a larger delta, more [dped] levels, or fewer words."
+    finer_grid = "Use more [dped] levels, or leave noise out."
+
+    def prepare(self, plan: DpedPlan, base: Path, cache: Path) -> Public:
+        return prepare(plan, base, cache)
+
+    def room(self, bound: Bound[DpedPlan], public: Public, base: Path, cache: Path) -> Room:
+        from coordinator.systems.dped.forecast import room_of
+
+        return room_of(bound, public, base, cache)
+
+    def forecast(self, plan: DpedPlan, base: Path, cache: Path) -> Forecast:
+        from coordinator.systems.dped.forecast import forecast
+
+        return forecast(plan, base, cache)
+
+    def whole(self, plan: DpedPlan, multiplier: float, public: Public | None) -> DpEvent:
+        return terms.whole(plan, multiplier)
+
+    def releases(self, plan: DpedPlan, multiplier: float, public: Public | None) -> tuple[Release, ...]:
+        return terms.releases(plan, multiplier, public)
+
+    def labelled(self, plan: DpedPlan) -> None:
+        return None
+
+    async def collect(
+        self, bound: Bound[DpedPlan], public: Public, federation: Federation, store: RunStore, stage: Stage
+    ) -> dict[str, int]:
+        return await collect(bound, public, federation, store, stage)
+
+    def parties_of(self, bound: Bound[DpedPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
+        return parties_of(bound, store)
+
+    def made_once(self, plan: DpedPlan) -> bool:
+        return "votes" in plan.dped.signals and plan.dped.noise_at == "coordinator"
+
+    def learn(
+        self, bound: Bound[DpedPlan], public: Public, present: dict[str, int], store: RunStore, progress: Progress
+    ) -> bytes:
+        from learning.embeddings.weights import to_bytes
+
+        return to_bytes(learned(bound.plan, public, signals_of(bound, public, present, store), progress))
+
+    def student(
+        self, content: bytes, bound: Bound[DpedPlan], public: Public, present: dict[str, int], store: RunStore
+    ) -> EmbeddingStudent:
+        from coordinator.systems.dped.student import measured
+        from learning.embeddings.weights import from_bytes
+
+        return measured(from_bytes(content), bound.plan, public, signals_of(bound, public, present, store))
+
+
+async def collect(
+    bound: Bound[DpedPlan], public: Public, federation: Federation, store: RunStore, stage: Stage
+) -> dict[str, int]:
+    """The private half: parties learn, bound and noise; returns how many parties are in the sum of each release.
+
+    Run again after it was stopped, it asks for nothing that is stored; parties know what they trained.
+    """
+    from learning.embeddings.weights import to_bytes
+
+    plan = bound.plan
+    with stage("provide"):
+        vocabulary = public.vocabulary.to_bytes()
+        store.write("artefacts/vocabulary.json", vocabulary)
+        await federation.provide("vocabulary", vocabulary)
+        if public.reference is not None:
+            reference = to_bytes(public.reference)
+            store.write("artefacts/reference.safetensors", reference)
+            if plan.dped.teaches:
+                await federation.provide("reference", reference)
+        if public.moments is not None:
+            directions = public.moments[0].to_bytes()
+            store.write("artefacts/directions.safetensors", directions)
+            await federation.provide("directions", directions)
+    asked = [release for release in bound.releases if release.rows]
+    with stage("train"):
+        for release in asked:
+            request = _request(release, plan, public)
+            doing = "counting" if release.name in (COUNTS, MOMENTS) else "teaching"
+            await federation.train(request, doing)
+    present: dict[str, int] = {}
+    with stage("aggregate") as result:
+        for release in asked:
+            note = budget(bound.guarantee, plan)
+            rows = plan.rows_at_once(release.rows, release.columns)
+            if isinstance(release.mechanism, ThresholdedVotes) and store.block_counts().get(LABELS):
+                present[release.name] = len(store.summed(LABELS))  # drawn once: other noise would be another answer
+            elif isinstance(release.mechanism, ThresholdedVotes):
+                votes = await federation.gather(release.name, release.rows, release.columns, rows, note)
+                labels = release.mechanism.answer(np.hstack(list(votes.values())), stream_of(plan, release.name)).labels
+                store.begin_sum(LABELS, list(votes))
+                store.put_block(LABELS, 0, 0, release.rows, labels[:, None])
+                present[release.name] = len(votes)
+            elif plan.privacy.trust == "secure-sum":
+                present[release.name] = await federation.sum_securely(release, bound.binding.terms, rows, store)
+            else:
+                present[release.name] = await federation.aggregate(
+                    release.name, release.rows, release.columns, rows, store, note
+                )
+        result |= {"parties": list(federation.present), "present": present, "bytes": federation.traffic}
+    return present
+
+
+def parties_of(bound: Bound[DpedPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
+    """Whose contributions are in each release; a training's parties are those that answered after it."""
+    free = {each.mechanism.after: each.name for each in bound.releases if isinstance(each.mechanism, FreeAnswers)}
+    kept: dict[str, tuple[str, ...]] = {}
+    for release in bound.releases:
+        summed = LABELS if isinstance(release.mechanism, ThresholdedVotes) else free.get(release.name, release.name)
+        kept[release.name] = store.summed(summed)
+    return kept
+
+
+def stream_of(plan: DpedPlan, release: str) -> NoiseStream:
+    """The coordinator's own noise, where it is trusted to draw it."""
+    if plan.privacy.insecure_reproducible_noise:
+        return NoiseStream.insecure(plan.run.seed, "coordinator", release)
+    return NoiseStream.from_system()
+
+
+def signals_of(bound: Bound[DpedPlan], public: Public, present: dict[str, int], store: RunStore) -> Signals:
+    """What the store keeps of a run's releases, in the signals' own units."""
+    found = Signals()
+    for release in bound.releases:
+        match release.mechanism:
+            case CountsMechanism():
+                found = replace(found, counts=_counts(release.mechanism, present[COUNTS], store, release))
+            case VectorMechanism():
+                (block,) = (values for _, _, values in store.blocks(MOMENTS))
+                found = replace(found, moments=release.mechanism.release(block[0], present[MOMENTS]))
+            case ThresholdedVotes():
+                (block,) = (values for _, _, values in store.blocks(LABELS))
+                found = replace(found, labels=named(block[:, 0], public))
+            case JointMechanism() | FreeAnswers():
+                total = np.concatenate([block for _, _, block in store.blocks(release.name)])
+                answered = release.mechanism.release(total, present[release.name])
+                found = with_answers(found, answered, bound.plan, public, present[release.name])
+    return found
+
+
+def with_answers(signals: Signals, answered: JointReleased, plan: DpedPlan, public: Public, present: int) -> Signals:
+    """The signals with what teachers of `present` parties released: means over them, and labels of the histogram.
+
+    Labels are free post-processing: every query was charged, whether it passes the threshold or not.
+    """
+    teachers = present * plan.dped.teachers_per_party
+    if answered.votes is not None and plan.dped.loss == "likelihood" and plan.dped.threshold is None:
+        votes = answered.votes
+        signals = replace(signals, histogram=votes.values / teachers, histogram_noise=votes.sigma / teachers)
+    elif answered.votes is not None:
+        signals = replace(signals, labels=labels_of(answered.votes, plan, public))
+    if answered.hidden is not None:
+        shape = (plan.queries, len(plan.dped.layers), plan.dped.dimension)
+        hidden = answered.hidden
+        signals = replace(signals, hidden=hidden.values.reshape(shape) / teachers, hidden_noise=hidden.sigma / teachers)
+    return signals
+
+
+def labels_of(votes: Released, plan: DpedPlan, public: Public) -> NDArray[np.int64]:
+    """The word that the noisy histogram of each query names, or -1 under the plan's threshold."""
+    threshold = plan.dped.threshold
+    classes = votes.values.argmax(axis=1) if threshold is None else thresholded_labels(votes, threshold)
+    return named(np.asarray(classes, dtype=np.int64), public)
+
+
+def named(classes: NDArray[np.int64], public: Public) -> NDArray[np.int64]:
+    """Positions in the vocabulary of positions in the classes; -1 for anything below 0."""
+    return np.where(classes >= 0, public.classes[np.maximum(classes, 0)], -1)
+
+
+def learned(plan: DpedPlan, public: Public, signals: Signals, progress: Progress) -> "SkipGram":
+    """The student. Post-processing throughout.
+
+    Counts come first: the student that fits them. Votes and hidden states then move it, or the public reference, by the
+    paper's loss or by the likelihood of what was released.
+    """
+    from learning.embeddings import skipgram
+    from learning.embeddings.distilling import distil
+    from learning.embeddings.prior import fit_moments
+    from learning.embeddings.released_answers import Lesson
+    from learning.embeddings.teachers import align
+
+    def shown(done: float) -> None:
+        progress.bar("student", round(100 * done), 100, "percent")
+
+    start = public.reference
+    if signals.counts is not None:
+        counts, sigma = signals.counts.values, signals.counts.sigma
+        fitted = skipgram.fit_noisy(counts, sigma, dimension=plan.dped.dimension, seed=plan.run.seed, on_step=shown)
+        start = fitted if start is None else align(fitted, start)
+    assert start is not None
+    if signals.moments is not None:
+        assert public.moments is not None
+        fitted = fit_moments(signals.moments, public.moments[0], on_step=shown)
+        start = align(fitted, start) if plan.dped.teaches and start is not None else fitted
+    if signals.labels is None and signals.histogram is None and signals.hidden is None:
+        return start
+    lesson = Lesson(
+        queries=public.queries,
+        weights=public.weights,
+        labels=signals.labels,
+        histogram=signals.histogram,
+        classes=public.classes,
+        histogram_noise=signals.histogram_noise,
+        hidden=signals.hidden,
+        layers=plan.dped.layers,
+        hidden_noise=signals.hidden_noise,
+    )
+    return distil(start, lesson, weighting=plan.dped.loss, on_step=shown)
+
+
+def _request(release: Release, plan: DpedPlan, public: Public) -> party_pb2.TrainRequest:
+    """What parties are asked to train for a release."""
+    from learning.embeddings.weights import to_bytes
+
+    settings = plan.dped
+    request = party_pb2.TrainRequest(operation_id=f"{release.name}-0")
+    task: party_pb2.CooccurrenceTask | party_pb2.MomentsTask | party_pb2.TeachersTask
+    match release.name:
+        case terms.COUNTS:
+            task = request.cooccurrence
+        case terms.MOMENTS:
+            task = request.moments
+        case _:
+            task = request.teachers
+    task.release, task.vocabulary_sha256, task.window = release.name, public.vocabulary.sha256, settings.window
+    if public.moments is not None and release.name == MOMENTS:
+        request.moments.directions_sha256 = artefact_digest(public.moments[0].to_bytes())
+    if release.name in (COUNTS, MOMENTS):
+        return request
+    assert public.reference is not None
+    request.teachers.MergeFrom(
+        party_pb2.TeachersTask(
+            reference_sha256=artefact_digest(to_bytes(public.reference)),
+            teachers=settings.teachers_per_party,
+            alignment=_ALIGNMENT[settings.alignment],
+            queries=public.queries.tolist(),
+            classes=public.classes.tolist(),
+            layers=[_LAYER[layer] for layer in settings.layers],
+            vote=_VOTE[settings.vote],
+        )
+    )
+    privately = settings.private_training
+    if privately is not None:
+        request.teachers.expected_batch = privately.batch
+        request.teachers.learning_rate = privately.learning_rate
+    return request
+
+
+def _counts(mechanism: CountsMechanism, present: int, store: RunStore, release: Release) -> Released:
+    """The whole matrix, block by block."""
+    values, sigma = np.empty((release.rows, release.columns)), 0.0
+    for start, stop, block in store.blocks(COUNTS):
+        part = mechanism.release(block, present)
+        values[start:stop], sigma = part.values, part.sigma
+    return Released(values, sigma)

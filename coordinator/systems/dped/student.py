@@ -1,0 +1,135 @@
+"""What a student is worth, on public text and published word lists: metrics, and the words nearest to a few."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+from coordinator.plan.plan import ProbeTable
+from coordinator.plan.public_text import source_of
+from coordinator.systems.dped.folder import EmbeddingStudent
+from coordinator.systems.dped.plan import DpedPlan
+from coordinator.systems.dped.public import Public
+from coordinator.systems.dped.recipe import Signals
+from learning.text.source import Document, read
+from learning.text.words import Vocabulary, tokenize
+
+if TYPE_CHECKING:
+    from learning.embeddings.evaluation import Labelled
+    from learning.embeddings.skipgram import SkipGram
+
+PROBE_WORDS = 5
+FREQUENT = 500
+"""Neighbours are looked for among the vocabulary's first words: the vectors of rare ones are mostly noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """Public labelled tasks, read once: how well a linear classifier does on mean embeddings of each text.
+
+    tasks: for each name the bags of words [texts, words] and labels of training and of test.
+    """
+
+    tasks: dict[str, tuple["Labelled", "Labelled"]]
+
+    @classmethod
+    def read(cls, plan: DpedPlan, vocabulary: Vocabulary, base: Path, cache: Path) -> "Probes":
+        """The plan's `[[evaluation.probes]]`. Raises `DataError` naming a source that cannot be read."""
+        tasks = {}
+        for table in [] if plan.evaluation is None else plan.evaluation.probes:
+            train = _labelled(table, vocabulary, base, cache)
+            tasks[table.name] = (
+                train,
+                _labelled(table.model_copy(update={"source": table.test}), vocabulary, base, cache),
+            )
+        return cls(tasks)
+
+    def accuracies(self, vectors: NDArray[np.float32]) -> dict[str, float]:
+        """Accuracy on each task's test texts."""
+        from learning.embeddings.evaluation import probe_accuracy
+
+        return {name: probe_accuracy(vectors, train, test) for name, (train, test) in self.tasks.items()}
+
+
+def measured(model: "SkipGram", plan: DpedPlan, public: Public, signals: Signals) -> EmbeddingStudent:
+    """The student with its metrics, and the floor that the same released counts or moments give."""
+    vocabulary = public.vocabulary
+    metrics = metrics_of(model, plan, public)
+    if public.heldout:
+        metrics |= floors(plan, public, signals)
+    released = signals.counts or signals.moments
+    if released is not None:
+        metrics["noise_sigma"] = released.sigma
+    parameters = {"inputs": model.inputs, "outputs": model.outputs, "bias": model.bias}
+    return EmbeddingStudent(vocabulary, model.inputs, parameters, metrics, neighbours(model.inputs, vocabulary))
+
+
+def metrics_of(model: "SkipGram", plan: DpedPlan, public: Public) -> dict[str, Any]:
+    """Perplexity where there is held-out text, WordSim-353, analogies, and a sentiment probe where it has labels."""
+    from learning.embeddings import evaluation
+
+    metrics: dict[str, Any] = {}
+    if public.heldout:
+        metrics["perplexity"] = evaluation.context_perplexity(model, public.heldout_counts(plan.dped.window))
+    metrics["wordsim"] = asdict(evaluation.wordsim(model.inputs, public.vocabulary))
+    metrics["analogies"] = asdict(evaluation.analogies(model.inputs, public.vocabulary))
+    if plan.evaluation is not None and plan.evaluation.label is not None:
+        metrics["sentiment"] = _probe(model.inputs, public.vocabulary, public.heldout, plan.evaluation.label)
+    return metrics
+
+
+def floors(plan: DpedPlan, public: Public, signals: Signals) -> dict[str, float]:
+    """Perplexities of what costs nothing to know: how frequent words are, in what was released and in public text, and
+    the public model that the run began with, where it began with one.
+    """
+    from learning.embeddings import evaluation, skipgram
+    from learning.embeddings.prior import frequencies_of
+
+    heldout = public.heldout_counts(plan.dped.window)
+    known = {"public_unigram": skipgram.unigram(public.counts, 0)}
+    if signals.counts is not None:
+        known["unigram_floor"] = skipgram.unigram(signals.counts.values, signals.counts.sigma)
+    if signals.moments is not None and public.moments is not None:
+        known["unigram_floor"] = frequencies_of(signals.moments, public.moments[0])
+    found = {name: evaluation.unigram_perplexity(floor, heldout) for name, floor in known.items()}
+    if public.reference is not None:
+        found["public_start"] = evaluation.context_perplexity(public.reference, heldout)
+    return found
+
+
+def neighbours(vectors: NDArray[np.float32], vocabulary: Vocabulary) -> dict[str, list[str]]:
+    """The nearest words of a few common ones."""
+    from learning.embeddings import evaluation
+
+    return {
+        word: [near for near, _ in evaluation.nearest(vectors, vocabulary, word, 5, among=FREQUENT)]
+        for word in probes(vocabulary)
+    }
+
+
+def probes(vocabulary: Vocabulary) -> list[str]:
+    """The words whose neighbours are shown: the most frequent of the public text that carry meaning of their own."""
+    return [word for word in vocabulary.words if len(word) > 3 and word not in ENGLISH_STOP_WORDS][:PROBE_WORDS]
+
+
+def _labelled(table: ProbeTable, vocabulary: Vocabulary, base: Path, cache: Path) -> "Labelled":
+    """At most `rows` texts of a source, spread over it, as bags of words, with their labels."""
+    from learning.embeddings.evaluation import bags
+
+    documents = list(read(source_of(table, base), cache))
+    taken = documents[:: max(1, len(documents) // table.rows)][: table.rows]
+    texts = [vocabulary.encode(tokenize(each.text)) for each in taken]
+    return bags(texts, len(vocabulary)), [each.fields[table.label] for each in taken]
+
+
+def _probe(vectors: NDArray[np.float32], vocabulary: Vocabulary, heldout: list[Document], label: str) -> float:
+    """Accuracy of a linear classifier on mean embeddings: every second text trains it, the others test it."""
+    from learning.embeddings import evaluation
+
+    texts = [each.text for each in heldout]
+    labels = [each.fields[label] for each in heldout]
+    train, test = (texts[::2], labels[::2]), (texts[1::2], labels[1::2])
+    return evaluation.sentiment_probe(vectors, vocabulary, train, test)

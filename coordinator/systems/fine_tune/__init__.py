@@ -1,0 +1,1 @@
+"""A text model trained without privacy on simulated text, to be compared with."""

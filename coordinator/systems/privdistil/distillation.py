@@ -1,0 +1,67 @@
+"""A student made of the public teacher and distilled on public texts: stored beside the run, ready to be fine-tuned."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.store.store import close_to_others, private_folder
+from coordinator.systems.privdistil.plan import PrivDistilPlan
+from coordinator.systems.privdistil.public import PublicCorpus, first_student
+from coordinator.systems.privdistil.selection import Told
+
+COMPRESSED: Final = "artefacts/compressed"
+"""A run's folder of the distilled student: an ordinary model's."""
+_BEGUN: Final = "distilling"
+
+
+def compress(
+    plan: PrivDistilPlan, public: PublicCorpus, numbers: NDArray[np.int64], folder: Path, base: Path, told: Told
+) -> dict[str, Any]:
+    """Distil the student on these texts of the corpus; the model's folder is there, whole, when this returns.
+
+    folder: where that is to be; what is begun lies beside it, and is gone on with. base: where the plan's own models
+    are. told: of every step. Returns figures for the report. Memory: as of `learning.transformers.distilling`.
+    Raises `ConclaveError` for a training that went to infinity, and whatever `told` raises.
+    """
+    from learning.models.checkpoints import pooling_of
+    from learning.transformers.distilling import distil
+    from learning.transformers.layered_student import save
+
+    teacher, student, tokenizer = first_student(plan, public.teacher, base, public.cache)
+    begun = folder.with_name(_BEGUN)
+    private_folder(begun)
+    chosen = numbers.tolist()
+
+    def on_step(step: int, steps: int, losses: Mapping[Any, float]) -> None:
+        told("distilling", step, steps)
+
+    outcome = distil(
+        teacher,
+        student,
+        lambda: public.corpus.texts(chosen),
+        plan.distil.settings(),
+        tokenizer=tokenizer,
+        seed=plan.run.seed,
+        checkpoint=begun,
+        on_step=on_step,
+    )
+    made = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir()
+    save(student, tokenizer, made, pooling_of(public.teacher, public.cache))
+    close_to_others(made)
+    shutil.rmtree(folder, ignore_errors=True)
+    made.rename(folder)
+    shutil.rmtree(begun, ignore_errors=True)
+    count = sum(each.numel() for each in student.parameters())
+    return {
+        "texts": outcome.texts,
+        "steps": outcome.steps,
+        "losses": {name: round(value, 5) for name, value in outcome.losses.items()},
+        "parameters": count,
+        "teacher_parameters": sum(each.numel() for each in teacher.parameters()),
+    }

@@ -1,0 +1,154 @@
+"""What a PrivDistil run will cost, how its budget is divided, and how its noise compares with what it adds to.
+
+From the plan and the public side alone: made-up batches are timed. Epsilon is exact.
+"""
+
+import math
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from aggregation.accounting.price import price
+from aggregation.mechanisms.gradients import GradientMechanism
+from coordinator.forecasting import cost
+from coordinator.forecasting.forecast import Forecast, Row
+from coordinator.forecasting.needs import Room
+from coordinator.pricing.priced_plan import bind
+from coordinator.pricing.release import SAMPLER_SHARE, Bound, Release, rounded_up
+from coordinator.systems.privdistil.plan import PrivDistilPlan
+from coordinator.systems.privdistil.public import PublicCorpus, prepare
+from coordinator.systems.privdistil.releases import CLEAR, DOMAIN, SCORES
+from coordinator.text_models import forecast as classifier_forecast
+from coordinator.text_models.forecast import TORCH_MEMORY, model_bytes, seconds_a_text
+
+_TAUGHT: Final = 4.0
+"""How many times as long as the teacher's look at a text distilling takes: that, the student's, and the way back."""
+_TOLD: Final = 200
+"""Bytes of a text that is sent, on average."""
+
+
+def forecast(plan: PrivDistilPlan, base: Path, cache: Path) -> Forecast:
+    """Forecast a run; nothing of the parties is read or asked, and nothing is spent.
+
+    Raises `PlanError`, `DataError` and `ModelError` as the run itself would.
+    """
+    begun = time.monotonic()
+    public = prepare(plan, base, cache)
+    prepared = time.monotonic() - begun
+    bound = bind(plan, public)
+    rows = tuple(_row(bound, release) for release in bound.releases if release.name != SCORES)
+    declared = plan.privacy.declared_size
+    return Forecast(
+        plan=plan,
+        rows=rows,
+        epsilon=bound.guarantee.epsilon if bound.private else None,
+        trained=0,
+        bytes=_traffic(bound, public),
+        seconds=prepared + _seconds(plan, public),
+        memory=memory(bound, public),
+        clear=_split(bound),
+        assumptions=(
+            f"Supposed: texts of {public.text.longest} tokens, parties as fast as this machine, and {declared:,} units "
+            "among them, as [privacy] declared_size says.",
+        ),
+        warnings=_warnings(rows, bound),
+    )
+
+
+def room_of(bound: Bound[PrivDistilPlan], public: PublicCorpus) -> Room:
+    """What the run is expected to need."""
+    cells = sum(release.rows * release.columns for release in bound.releases)
+    artefacts = model_bytes(public.text) + sum(map(len, public.samples.values()))
+    artefacts += 0 if public.domain is None else model_bytes(public.domain)
+    return Room.of(memory(bound, public), artefacts + _stored(public), cells)
+
+
+def memory(bound: Bound[PrivDistilPlan], public: PublicCorpus) -> dict[str, int]:
+    """Upper estimates of each kind of process' memory at its fullest, in bytes."""
+    plan = bound.plan
+    found = classifier_forecast.memory(bound, public.text)
+    teacher = 4 * sum(each.numel() for each in public.text.model.parameters()) * public.layers[1] // public.layers[0]
+    width = int(getattr(public.text.model.config, "hidden_size", 1024))
+    kept = 60 * plan.distil.micro_batch * plan.distil.longest * width * public.layers[1]
+    distilling = cost.COORDINATOR_MEMORY + TORCH_MEMORY + 6 * teacher + kept
+    if public.domain is not None:
+        found["party training"] += 4 * public.opposed * (public.domain.longest + width)
+    return found | {"coordinator": max(found["coordinator"] + 2 * teacher, distilling)}
+
+
+def _row(bound: Bound[PrivDistilPlan], release: Release) -> Row:
+    mechanism, plan = release.mechanism, bound.plan
+    assert isinstance(mechanism, GradientMechanism)
+    noise = mechanism.noise_multiplier * mechanism.sensitivity * mechanism.granularity * math.sqrt(mechanism.parameters)
+    batch = plan.domain.batch if release.name == DOMAIN else plan.dp_sgd.batch
+    if release.name != DOMAIN and not release.stepped:
+        batch = batch // len(plan.federation.names)
+    return Row(release.name, mechanism.steps, mechanism.clip, noise, batch * mechanism.clip, at_most=True)
+
+
+def _split(bound: Bound[PrivDistilPlan]) -> tuple[str, ...]:
+    """How the budget is divided, each part priced alone; together they cost less than the two added."""
+    release = bound.release(DOMAIN)
+    if release is None or not bound.private:
+        return ()
+    delta = bound.plan.privacy.delta * (1 - SAMPLER_SHARE)
+    alone = price([release.event], delta).epsilon
+    rest = price([each.at_most for each in bound.releases if each.name not in (DOMAIN, SCORES)], delta).epsilon
+    chosen = "as [domain] epsilon says" if bound.plan.domain.epsilon is not None else "the least that leaves a signal"
+    return (
+        f"Of epsilon {rounded_up(bound.guarantee.epsilon, 2)}, choosing public text would cost {rounded_up(alone, 2)} "
+        f"alone, {chosen}, and training the student {rounded_up(rest, 2)} alone.",
+    )
+
+
+def _warnings(rows: tuple[Row, ...], bound: Bound[PrivDistilPlan]) -> tuple[str, ...]:
+    plan, found = bound.plan, []
+    for row in rows:
+        if row.name == DOMAIN:
+            assert row.ratio is not None
+            if row.ratio * math.sqrt(row.queries) < CLEAR:
+                found.append(
+                    f"The noise of a domain classifier leaves {row.ratio * math.sqrt(row.queries):.1f} of the signal "
+                    f"that {CLEAR:g} is wanted of: public text may be chosen no better than at random. Use a larger "
+                    '[domain] epsilon or batch, more steps, or [selection] method = "random", which costs nothing.'
+                )
+        elif row.drowned:
+            assert row.ratio is not None
+            advice = [] if plan.model.adapt == "head" else ['train less of the model ([model] adapt = "head")']
+            advice += ["more units a step ([dp_sgd] batch)", "fewer steps", "a larger epsilon"]
+            found.append(
+                f"The noise is {1 / row.ratio:,.0f} times the sum of the student's gradients at the most: it will "
+                f"hardly learn. Use {', or '.join(advice)}. This run would cost epsilon "
+                f"{rounded_up(bound.guarantee.epsilon, 2)} all the same."
+            )
+    return tuple(found)
+
+
+def _traffic(bound: Bound[PrivDistilPlan], public: PublicCorpus) -> int:
+    parties = len(bound.plan.federation.names)
+    found = classifier_forecast.traffic(bound, public.text)
+    if public.domain is not None:
+        found += parties * (model_bytes(public.domain) + sum(map(len, public.samples.values())))
+        if bound.plan.domain.release == "scores":
+            found += parties * public.corpus.count() * _TOLD
+    return found
+
+
+def _stored(public: PublicCorpus) -> int:
+    """Embeddings on disk, which runs of the same corpus and model share."""
+    width = int(getattr(public.text.model.config, "hidden_size", 1024))
+    return 0 if public.domain is None else 4 * width * public.corpus.count()
+
+
+def _seconds(plan: PrivDistilPlan, public: PublicCorpus) -> float:
+    """From the command to the end."""
+    parties, deeper = len(plan.federation.names), public.layers[1] / public.layers[0]
+    seen = seconds_a_text(public.text) * deeper
+    chosen = public.corpus.count() if plan.selection.method == "all" else plan.selection.texts
+    shared = plan.federation.shards is not None
+    crowd = max(1.0, parties / (os.cpu_count() or 1)) if shared else 1.0
+    found = _TAUGHT * seen * chosen * plan.distil.passes * plan.distil.longest / public.text.longest
+    if public.domain is not None:
+        found += seen * public.corpus.count() + crowd * (seen * (plan.party_size + public.opposed) + cost.START_SECONDS)
+    return found + classifier_forecast.seconds(plan, public.text, 0.0, seen / deeper)

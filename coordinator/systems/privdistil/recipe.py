@@ -1,0 +1,267 @@
+"""Recipe `privdistil`: choose public text privately, distil a smaller student on it, fine-tune that privately.
+
+Five stages. Every party trains, under noise of its own, a classifier that tells its text from public text; the public
+corpus is scored by all of these; texts that are private-like, from every cluster of the corpus, are chosen; the
+student, a teacher with fewer layers, is distilled on them without noise, for they are public; and all parties fine-tune
+it under DP-SGD. Only the first stage and the last touch private text.
+"""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+import numpy as np
+from dp_accounting import DpEvent
+from numpy.typing import NDArray
+
+from aggregation.mechanisms.gradients import GradientMechanism
+from coordinator.errors import RunError, RunStopped
+from coordinator.federation.federation import Federation
+from coordinator.forecasting.forecast import Forecast
+from coordinator.forecasting.needs import Room
+from coordinator.pricing.release import Bound, Release, budget
+from coordinator.progress.progress import Progress
+from coordinator.store.store import RunStore, sound
+from coordinator.systems.privdistil import releases as privdistil_terms
+from coordinator.systems.privdistil.distillation import COMPRESSED, compress
+from coordinator.systems.privdistil.messages import domain_request
+from coordinator.systems.privdistil.plan import PrivDistilPlan
+from coordinator.systems.privdistil.public import PublicCorpus, cut, prepare
+from coordinator.systems.privdistil.releases import DOMAIN, SCORE_LEVELS, SCORES
+from coordinator.systems.privdistil.selection import Choice, Said, Told, choose
+from coordinator.systems.system import Stage
+from coordinator.text_models.federated_training import descend, descended, descended_parties, floats_of, odd_weights
+from coordinator.text_models.folder import Made
+from coordinator.text_models.messages import provide_model
+from coordinator.text_models.public import labelled_text
+from coordinator.text_models.student import PublishedClassifier, student_of
+from protos.conclave.v1 import plan_pb2
+from protos.digest import artefact_digest
+
+CHOSEN: Final = "artefacts/chosen.i64"
+DOMAIN_FILE: Final = "artefacts/domain.safetensors"
+_ROWS: Final = 4096
+"""Scores that are asked for at once."""
+
+Value = TypeVar("Value")
+
+
+class PrivDistil:
+    """The recipe."""
+
+    fewer_cells = "Use a larger delta, fewer steps, or train less of the model ([model] adapt)."
+    finer_grid = "Leave noise out."
+
+    def prepare(self, plan: PrivDistilPlan, base: Path, cache: Path) -> PublicCorpus:
+        return prepare(plan, base, cache)
+
+    def room(self, bound: Bound[PrivDistilPlan], public: PublicCorpus, base: Path, cache: Path) -> Room:
+        from coordinator.systems.privdistil.forecast import room_of
+
+        return room_of(bound, public)
+
+    def forecast(self, plan: PrivDistilPlan, base: Path, cache: Path) -> Forecast:
+        from coordinator.systems.privdistil.forecast import forecast
+
+        return forecast(plan, base, cache)
+
+    def whole(self, plan: PrivDistilPlan, multiplier: float, public: PublicCorpus | None) -> DpEvent:
+        return privdistil_terms.whole(plan, multiplier, public)
+
+    def releases(self, plan: PrivDistilPlan, multiplier: float, public: PublicCorpus | None) -> tuple[Release, ...]:
+        return privdistil_terms.releases(plan, multiplier, public)
+
+    def labelled(self, plan: PrivDistilPlan) -> plan_pb2.LabelledText:
+        return labelled_text(plan)
+
+    async def collect(
+        self, bound: Bound[PrivDistilPlan], public: PublicCorpus, federation: Federation, store: RunStore, stage: Stage
+    ) -> dict[str, int]:
+        plan, present = bound.plan, {}
+        with stage("train"):
+            said = await _classifiers(bound, public, federation, store)
+        if not store.finished("choose"):
+            with stage("choose") as result:
+                choice = await _aside(federation, lambda told: _chosen(bound, public, said, told))
+                store.write(CHOSEN, choice.numbers.astype("<i8").tobytes())
+                result |= choice.facts | {"texts": len(choice.numbers)}
+            for warning in choice.facts.get("warnings", ()):
+                federation.say(f"  {warning}")
+        folder = store.folder / COMPRESSED
+        if not store.finished("compress"):
+            numbers, base = _numbers(store), Path(store.fact("base"))
+            with stage("compress") as result:
+                result |= await _aside(federation, lambda told: compress(plan, public, numbers, folder, base, told))
+        text = await asyncio.to_thread(public.distilled, plan, folder)
+        with stage("provide"):
+            await provide_model(text, plan, federation, store)
+        with stage("aggregate") as result:
+            present = await descend(bound, _student(bound), text, federation, store)
+            asked = [release.name for release in bound.releases if release.rows and release.name not in present]
+            present |= {name: len(store.summed(name)) for name in asked}
+            result |= {"parties": list(federation.present), "present": present, "bytes": federation.traffic}
+        return present
+
+    def parties_of(self, bound: Bound[PrivDistilPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
+        found = descended_parties(_student(bound), store)
+        for release in bound.releases:
+            if release.name in (DOMAIN, SCORES):
+                found[release.name] = store.summed(DOMAIN)
+        return found
+
+    def made_once(self, plan: PrivDistilPlan) -> bool:
+        return True
+
+    def learn(
+        self,
+        bound: Bound[PrivDistilPlan],
+        public: PublicCorpus,
+        present: dict[str, int],
+        store: RunStore,
+        progress: Progress,
+    ) -> bytes:
+        from safetensors.numpy import save
+
+        text = public.distilled(bound.plan, store.folder / COMPRESSED)
+        content: bytes = save({"point": descended(bound.plan, text, store)})
+        return content
+
+    def student(
+        self,
+        content: bytes,
+        bound: Bound[PrivDistilPlan],
+        public: PublicCorpus,
+        present: dict[str, int],
+        store: RunStore,
+    ) -> PublishedClassifier:
+        from safetensors.numpy import load
+
+        text = public.distilled(bound.plan, store.folder / COMPRESSED)
+        return student_of(bound.plan, text, load(content)["point"], made=_made(public, store))
+
+
+def _student(bound: Bound[PrivDistilPlan]) -> tuple[Release, ...]:
+    """What fine-tuning the student releases."""
+    return tuple(release for release in bound.releases if release.name not in (DOMAIN, SCORES))
+
+
+async def _classifiers(
+    bound: Bound[PrivDistilPlan], public: PublicCorpus, federation: Federation, store: RunStore
+) -> Said:
+    """Have every party train its domain classifier, once; what these say is kept, for it was paid for."""
+    plan, domain = bound.plan, public.domain
+    if domain is None:
+        return Said()
+    if not (store.folder / DOMAIN_FILE).exists():
+        await provide_model(domain, plan, federation, store, "domain_model")
+        start = np.ascontiguousarray(domain.start, "<f4").tobytes()
+        await federation.provide("parameters", start)
+        for sample in public.samples.values():
+            await federation.provide("texts", sample)
+        asked = await asyncio.to_thread(_asked, plan, public)
+        if asked:
+            await federation.provide("texts", asked)
+        requests = {
+            name: domain_request(plan, domain, artefact_digest(start), artefact_digest(sample), asked)
+            for name, sample in public.samples.items()
+        }
+        await federation.train(requests, doing="telling apart")
+        collect = _scores if asked else _weights
+        store.write(DOMAIN_FILE, await collect(bound, federation, store))
+    return _said(plan, store)
+
+
+async def _weights(bound: Bound[PrivDistilPlan], federation: Federation, store: RunStore) -> bytes:
+    """The parameters of every party's classifier, by its name."""
+    from safetensors.numpy import save
+
+    release = bound.release(DOMAIN)
+    assert release is not None
+    note = budget(bound.guarantee, bound.plan)
+    models = await federation.gather(DOMAIN, 1, release.columns, 1, note, odd=odd_weights)
+    store.begin_sum(DOMAIN, list(models))
+    content: bytes = save({name: floats_of(model) for name, model in models.items()})
+    return content
+
+
+async def _scores(bound: Bound[PrivDistilPlan], federation: Federation, store: RunStore) -> bytes:
+    """The mean over parties of what their classifiers say of every text."""
+    from safetensors.numpy import save
+
+    release = bound.release(SCORES)
+    assert release is not None
+    if bound.plan.privacy.trust == "secure-sum":
+        present = await federation.sum_securely(release, bound.binding.terms, _ROWS, store)
+    else:
+        note = budget(bound.guarantee, bound.plan)
+        present = await federation.aggregate(SCORES, release.rows, 1, _ROWS, store, note)
+    total = np.concatenate([block[:, 0] for _, _, block in store.blocks(SCORES)])
+    store.begin_sum(DOMAIN, list(store.summed(SCORES)))
+    content: bytes = save({"mean": np.clip(total / (present * SCORE_LEVELS), 0.0, 1.0)})
+    return content
+
+
+def _said(plan: PrivDistilPlan, store: RunStore) -> Said:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    path = store.folder / DOMAIN_FILE
+    try:
+        kept = load(path.read_bytes())
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{path} is damaged: {error} The run cannot go on. Run its plan again.") from None
+    return Said(weights=kept) if plan.domain.release == "weights" else Said(mean=kept["mean"])
+
+
+def _asked(plan: PrivDistilPlan, public: PublicCorpus) -> bytes:
+    """The whole corpus as parties are sent it that score it themselves; nothing where they do not."""
+    if plan.domain.release == "weights":
+        return b""
+    texts = [cut(plan, text) for _, block in public.corpus.blocks(_ROWS) for text in block]
+    return json.dumps(texts, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _chosen(bound: Bound[PrivDistilPlan], public: PublicCorpus, said: Said, told: Told) -> Choice:
+    release, noise = bound.release(DOMAIN), None
+    if release is not None:
+        mechanism = release.mechanism
+        assert isinstance(mechanism, GradientMechanism)
+        noise = mechanism.noise_multiplier * mechanism.sensitivity * mechanism.granularity
+    return choose(bound.plan, public, said, noise, told)
+
+
+def _numbers(store: RunStore) -> NDArray[np.int64]:
+    return np.frombuffer((store.folder / CHOSEN).read_bytes(), "<i8").astype(np.int64)
+
+
+def _made(public: PublicCorpus, store: RunStore) -> Made:
+    """How the student came about, for its card and for the report."""
+    with sound(store.folder):
+        stages = store.stages()
+        chosen, compressed = stages["choose"][2], stages["compress"][2]
+        return Made(
+            layers=public.layers,
+            texts=int(chosen["texts"]),
+            method=str(chosen["method"]),
+            agreement=chosen.get("agreement"),
+            parameters=(int(compressed["parameters"]), int(compressed["teacher_parameters"])),
+            warnings=tuple(str(each) for each in chosen.get("warnings", ())),
+        )
+
+
+async def _aside(federation: Federation, work: Callable[[Told], Value]) -> Value:
+    """Long public work on a thread, while the parties are kept; it ends early where the run is to stop."""
+    loop, over = asyncio.get_running_loop(), threading.Event()
+
+    def told(what: str, done: int, total: int) -> None:
+        if over.is_set() or federation.stopping:
+            raise RunStopped("stopped")
+        loop.call_soon_threadsafe(federation.stepped, what, done, total)
+
+    try:
+        return await asyncio.to_thread(work, told)
+    finally:
+        over.set()

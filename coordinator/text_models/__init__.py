@@ -1,0 +1,1 @@
+"""What systems that train a text model share."""

@@ -1,0 +1,247 @@
+"""How a text model descends among parties: in federated steps, or in rounds of each party's own; for every recipe that
+trains one privately on labelled text.
+"""
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+from dp_accounting import DpEvent, SelfComposedDpEvent
+from numpy.typing import NDArray
+
+from aggregation.errors import ConclaveError
+from aggregation.mechanisms.gradients import GradientMechanism, fine_levels
+from coordinator.errors import PlanError, RunError
+from coordinator.federation.federation import Federation
+from coordinator.pricing.release import Bound, Release, budget, shares
+from coordinator.store.store import RunStore
+from coordinator.systems.privdistil.tables import DomainTable
+from coordinator.text_models.messages import descent_message, model_message
+from coordinator.text_models.plan import ClassifierPlan
+from coordinator.text_models.public import PublicText
+from coordinator.text_models.tables import DpSgdTable
+from protos.conclave.v1 import party_pb2
+from protos.digest import artefact_digest
+
+if TYPE_CHECKING:
+    from learning.private_training.dp_sgd import Descent, Optimisation
+
+STEPS: Final = "steps"
+ROUND: Final = "round"
+DESCENT: Final = "artefacts/descent.safetensors"
+LARGEST_SUM: Final = 2**31 - 1
+_HEADROOM: Final = 8
+"""How many times larger than expected a batch may be before a sum could wrap."""
+
+LARGEST_WEIGHT: Final = 1e6
+"""Of a model that a party gives: far above any that training ends with, far below what makes a mean overflow."""
+
+Floats: TypeAlias = NDArray[np.float32]
+
+
+def descent_releases(plan: ClassifierPlan, multiplier: float, parameters: int) -> tuple[Release, ...]:
+    """What training so many parameters releases at this noise multiplier. Raises `PlanError`."""
+    settings = plan.dp_sgd
+    if settings.form == "federated":
+        steps = mechanism(plan, multiplier, parameters, settings.steps)
+        return (Release(STEPS, steps, 1, parameters, attempts=plan.privacy.attempts, stepped=True),)
+    once = mechanism(plan, multiplier, parameters, settings.steps // settings.rounds)
+    return tuple(Release(f"{ROUND}-{number}", once, 1, parameters, weights=True) for number in range(settings.rounds))
+
+
+def descent_event(plan: ClassifierPlan, multiplier: float, parameters: int) -> DpEvent:
+    """An event that costs no less than all of them."""
+    every = mechanism(plan, multiplier, parameters, plan.dp_sgd.steps).event()
+    return every if plan.privacy.attempts == 1 else SelfComposedDpEvent(every, plan.privacy.attempts)
+
+
+async def descend(
+    bound: Bound[ClassifierPlan],
+    releases: tuple[Release, ...],
+    public: PublicText,
+    federation: Federation,
+    store: RunStore,
+) -> dict[str, int]:
+    """All steps or rounds from the last that was stored: how many parties are in the smallest sum of each release.
+
+    The parties have the model that `public` is of. Raises what the federation's verbs raise, and `RunError` for an
+    optimiser's state that is damaged.
+    """
+    if bound.plan.dp_sgd.form == "federated":
+        (release,) = releases
+        return await _steps(bound, release, public, federation, store)
+    return await _rounds(bound, releases, public, federation, store)
+
+
+def descended_parties(releases: tuple[Release, ...], store: RunStore) -> dict[str, tuple[str, ...]]:
+    """Whose contributions are in each of these releases."""
+    found = {}
+    for release in releases:
+        if release.stepped:
+            each = [store.summed(release.step(number).name) for number in range(release.steps)]
+            found[release.name] = tuple(sorted({name for names in each for name in names}))
+        else:
+            found[release.name] = store.summed(release.name)
+    return found
+
+
+def mechanism(plan: ClassifierPlan, multiplier: float, parameters: int, steps: int) -> GradientMechanism:
+    """The noisy sum of so many steps. Raises `PlanError`."""
+    settings = plan.dp_sgd
+    levels = min(fine_levels(multiplier, parameters), max(1, LARGEST_SUM // (_HEADROOM * settings.batch)))
+    try:
+        return GradientMechanism(
+            clip=settings.clip,
+            levels=levels,
+            noise_multiplier=multiplier,
+            sampling_probability=plan.sampling,
+            steps=steps,
+            parameters=parameters,
+            shares=shares(plan) if settings.form == "federated" else 1,
+        )
+    except ConclaveError as error:
+        raise PlanError(f"[dp_sgd] The steps cannot be released under this plan: {error}") from None
+
+
+def optimisation_of(settings: DpSgdTable | DomainTable, expected_batch: float) -> "Optimisation":
+    """What is done with noisy sums. expected_batch: what a sum is divided by, a public number."""
+    from learning.private_training.dp_sgd import Optimisation
+    from learning.private_training.schedules import Schedule
+
+    return Optimisation(
+        expected_batch=expected_batch,
+        learning_rate=settings.learning_rate,
+        optimiser=settings.optimiser,
+        schedule=Schedule(settings.schedule, settings.warm_up),
+        momentum=settings.momentum,
+        decay=settings.decay,
+    )
+
+
+async def _steps(
+    bound: Bound[ClassifierPlan], release: Release, public: PublicText, federation: Federation, store: RunStore
+) -> dict[str, int]:
+    """All steps from the last that was stored: how many parties are in the smallest sum."""
+    plan = bound.plan
+    assert isinstance(release.mechanism, GradientMechanism)
+    descent, note = _descent(plan, public, store), budget(bound.guarantee, plan)
+    while descent.done < release.steps:
+        number = descent.done
+        one = release.step(number)
+        start = np.ascontiguousarray(descent.point.numpy(), "<f4").tobytes()
+        await federation.provide("parameters", start)
+
+        async def train(attempt: int, number: int = number, name: str = one.name, start: bytes = start) -> None:
+            request = party_pb2.TrainRequest(operation_id=f"{STEPS}-{number}-{attempt}")
+            request.step.release, request.step.attempt = name, attempt
+            request.step.model.CopyFrom(model_message(plan, public))
+            request.step.parameters_sha256 = artefact_digest(start)
+            await federation.train(request, doing="stepping", then="stepping")
+
+        if plan.privacy.trust == "secure-sum":
+            present = await federation.sum_securely(one, bound.binding.terms, 1, store, before=train)
+        else:
+            await train(0)
+            present = await federation.aggregate(one.name, one.rows, one.columns, 1, store, note)
+        ((_, _, total),) = store.blocks(one.name)
+        noisy = release.mechanism.release(total[0], present).values
+        # The divisor is for all parties' units; of fewer parties the sum is as much smaller.
+        descent.step((noisy * (len(plan.federation.names) / present)).astype(np.float32))
+        store.write(DESCENT, _packed(descent))
+        store.drop_blocks(one.name)
+        federation.stepped(release.name, descent.done, release.steps, note)
+    return {release.name: min(len(store.summed(release.step(number).name)) for number in range(release.steps))}
+
+
+async def _rounds(
+    bound: Bound[ClassifierPlan],
+    releases: tuple[Release, ...],
+    public: PublicText,
+    federation: Federation,
+    store: RunStore,
+) -> dict[str, int]:
+    """All rounds of local training: after each, the mean of the models is where the next begins."""
+    plan, point, present = bound.plan, public.start, {}
+    for number, release in enumerate(releases):
+        if not (store.folder / _round_file(number)).exists():
+            start = np.ascontiguousarray(point, "<f4").tobytes()
+            await federation.provide("parameters", start)
+            request = party_pb2.TrainRequest(operation_id=release.name)
+            request.text_model.release = release.name
+            request.text_model.model.CopyFrom(model_message(plan, public))
+            request.text_model.parameters_sha256 = artefact_digest(start)
+            request.text_model.objective = party_pb2.OBJECTIVE_LABELS
+            request.text_model.descent.CopyFrom(_local_descent(plan))
+            await federation.train(request, doing="training")
+            note = budget(bound.guarantee, plan)
+            models = await federation.gather(release.name, 1, release.columns, 1, note, odd=odd_weights)
+            mean = np.mean([floats_of(model) for model in models.values()], axis=0, dtype=np.float64)
+            store.begin_sum(release.name, list(models))
+            store.write(_round_file(number), mean.astype("<f4").tobytes())
+        point = np.frombuffer((store.folder / _round_file(number)).read_bytes(), "<f4").astype(np.float32)
+        present[release.name] = len(store.summed(release.name))
+    return present
+
+
+def floats_of(bits: NDArray[np.int64]) -> Floats:
+    """A party's parameters from the bits that came, int [1, parameters]."""
+    found: Floats = bits[0].astype(np.int32).view(np.float32)
+    return found
+
+
+def odd_weights(bits: NDArray[np.int64]) -> str:
+    """Why a party's model is mixed into nothing, empty where it may be.
+
+    A model that is merely wrong cannot be told from a good one: the party alone saw its text.
+    """
+    found = floats_of(bits)
+    if not np.isfinite(found).all():
+        return "its model holds NaN or infinity"
+    if np.abs(found).max(initial=0.0) > LARGEST_WEIGHT:
+        return f"its model holds a weight above {LARGEST_WEIGHT:,.0f}, which no training gives"
+    return ""
+
+
+def descended(plan: ClassifierPlan, public: PublicText, store: RunStore) -> Floats:
+    """What was trained, [parameters]."""
+    if plan.dp_sgd.form == "federated":
+        kept: Floats = _descent(plan, public, store).point.numpy()
+        return kept
+    content = (store.folder / _round_file(plan.dp_sgd.rounds - 1)).read_bytes()
+    found: Floats = np.frombuffer(content, "<f4").astype(np.float32)
+    return found
+
+
+def _round_file(number: int) -> str:
+    return f"artefacts/{ROUND}-{number}.f32"
+
+
+def _descent(plan: ClassifierPlan, public: PublicText, store: RunStore) -> "Descent":
+    """The optimiser as it was left. Raises `RunError` for what is none."""
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    from learning.private_training.dp_sgd import Descent
+
+    optimisation = optimisation_of(plan.dp_sgd, plan.dp_sgd.batch)
+    descent = Descent(torch.from_numpy(public.start), optimisation, plan.dp_sgd.steps)
+    path = store.folder / DESCENT
+    if path.exists():
+        try:
+            descent.resume(load(path.read_bytes()))
+        except (SafetensorError, ConclaveError) as error:
+            raise RunError(f"{path} is damaged: {error} The run cannot go on. Run its plan again.") from None
+    return descent
+
+
+def _packed(descent: "Descent") -> bytes:
+    from safetensors.torch import save
+
+    content: bytes = save({name: each.contiguous() for name, each in descent.state().items()})
+    return content
+
+
+def _local_descent(plan: ClassifierPlan) -> party_pb2.Descent:
+    """A party's own training: its share of the declared units, as all others'."""
+    settings = plan.dp_sgd
+    return descent_message(settings, expected_batch=settings.batch / len(plan.federation.names))

@@ -1,0 +1,302 @@
+"""What is published of a text classifier: a folder of the standard library's own, a picture of how good it is, a card.
+
+What the folder promises, its signature and its place are the publisher's affair (`coordinator.publishing.publish`).
+"""
+
+import copy
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.publishing.report import learned_nothing
+from learning.text.labelled import LabelMap, ScoreRange
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from learning.classification.training import ClassifierMeasures, RegressionMeasures
+    from learning.models.adapting import Adapt
+
+PICTURE: Final = "evaluation.png"
+
+_HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+_TRAINED: Final = {
+    "head": "its last layers were trained, the encoder stayed as it was",
+    "lora": "low-rank adapters of its attention (LoRA) and its last layers were trained, and the adapters merged",
+    "full": "all of it was trained",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """How a student with fewer layers than its teacher came about.
+
+    layers, parameters: of the student and of the teacher. texts: public ones that it was distilled on; method: how they
+    were chosen. agreement: between the parties' domain classifiers, a rank correlation, None where it is not known.
+    warnings: sentences on the choice.
+    """
+
+    layers: tuple[int, int]
+    texts: int
+    method: str
+    agreement: float | None
+    parameters: tuple[int, int]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifierStudent:
+    """What a recipe learned, ready to be published.
+
+    model: as it was trained, adapters in it or not, a regression's in standard scores. targets: what it says. pairs:
+    whether it takes two texts. base: the public model that it was made from, by the name that the plan calls it. adapt:
+    what of that was trained. metrics: of public test text, see `metrics_of`; empty where there was none. measures: the
+    same in full, None where there was none. scores: of a regression, what it said and what is true, each [examples] in
+    the declared range. made: of one that was distilled from `base`, how.
+    """
+
+    model: "PreTrainedModel"
+    tokenizer: "PreTrainedTokenizerBase"
+    targets: LabelMap | ScoreRange
+    pairs: bool
+    base: str
+    adapt: "Adapt"
+    metrics: dict[str, Any]
+    measures: "ClassifierMeasures | RegressionMeasures | None" = None
+    scores: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+    made: Made | None = None
+
+
+def metrics_of(measures: "ClassifierMeasures | RegressionMeasures") -> dict[str, float | int | None]:
+    """The figures that a report and a comparison show, by name; a correlation is None where it is not defined."""
+    from learning.classification.training import ClassifierMeasures
+
+    if isinstance(measures, ClassifierMeasures):
+        return {
+            "accuracy": measures.accuracy,
+            "macro_f1": measures.macro_f1,
+            "calibration_error": measures.calibration,
+            "examples": measures.examples,
+        }
+    return {
+        "pearson": measures.pearson,
+        "spearman": measures.spearman,
+        "error": measures.error,
+        "examples": measures.examples,
+    }
+
+
+def about(made: Made) -> dict[str, Any]:
+    """The same for a report: how large the student is, and how good the choice of public text was."""
+    found: dict[str, Any] = {"parameters": made.parameters[0], "of_teacher": made.parameters[0] / made.parameters[1]}
+    found |= {} if made.agreement is None else {"agreement": made.agreement}
+    return found | ({"warnings": list(made.warnings)} if made.warnings else {})
+
+
+def write(student: ClassifierStudent, folder: Path) -> None:
+    """Write model, tokenizer and picture into a folder, which is made where it is not there.
+
+    The model is a plain one of the standard library, its adapters merged, a regression in the declared range; the
+    student's own stays as it is. The tokenizer gives what the model was trained on, and no more than it takes. There is
+    no picture where nothing was measured.
+    Raises `learning.models.checkpoints.ModelError` for a model that is not finite; `OSError`.
+    """
+    from learning.models.adapting import merged
+    from learning.models.checkpoints import save
+    from learning.models.encoders import in_units
+
+    plain = merged(student.model)
+    if isinstance(student.targets, ScoreRange):
+        in_units(plain, student.targets)
+    folder.mkdir(parents=True, exist_ok=True)
+    save(plain, _tokenizer(student, plain), folder)
+    picture(student, folder / PICTURE)
+
+
+def _tokenizer(student: ClassifierStudent, plain: "PreTrainedModel") -> "PreTrainedTokenizerBase":
+    """Its own tokenizer, that says which text of a pair a token is of where the model takes that: not every one does
+    unless it is asked, and whoever uses the folder does not ask.
+    """
+    from learning.models.batching import form_of
+    from learning.models.encoders import longest
+
+    tokenizer = copy.deepcopy(student.tokenizer)
+    tokenizer.model_max_length = longest(plain, tokenizer.model_max_length)
+    names = list(tokenizer.model_input_names)
+    if form_of(plain.config).types > 1 and "token_type_ids" not in names:
+        tokenizer.model_input_names = [names[0], "token_type_ids", *names[1:]]
+        tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names
+    return tokenizer
+
+
+def picture(student: ClassifierStudent, path: Path) -> bool:
+    """Draw how good the student is; returns whether there was anything to draw."""
+    from learning.classification.chart import draw, draw_scores
+    from learning.classification.training import ClassifierMeasures
+
+    measures = student.measures
+    if isinstance(measures, ClassifierMeasures) and isinstance(student.targets, LabelMap):
+        draw(measures, student.targets.names, path)
+    elif measures is not None and not isinstance(measures, ClassifierMeasures) and student.scores is not None:
+        draw_scores(*student.scores, measures, path)
+    else:
+        return False
+    return True
+
+
+def card(
+    student: ClassifierStudent,
+    statement_markdown: str,
+    *,
+    name: str,
+    parties: int,
+    recipe: str,
+    language: str,
+    licence: str,
+) -> str:
+    """The model card: what it is and says, how it is used, the promise in full, how good it is, how to check it.
+
+    statement_markdown: the promise, and what was measured, as `coordinator.publishing.report.markdown`. name: of the
+    run. parties: in the result.
+    """
+    texts = "pairs of texts" if student.pairs else "texts"
+    return f"""{_front(student, ["differential-privacy", "text-classification"], language, licence)}
+# {name}
+
+{_nothing(student)}A {_what(student)} of {texts}, learned from the labelled text of {parties} parties
+that did not show it to each other.
+{_origin(student)} Made by Conclave, recipe `{recipe}`.
+
+{_used(student)}
+
+{statement_markdown}
+{_shown(student)}## Checking it
+
+`coordinator verify this-folder --trust ca.pem`, with the `ca.pem` of the federation's authority, compares every file
+with the coordinator's signature, and this promise with what the parties signed about its cost.
+"""
+
+
+def clear_card(
+    student: ClassifierStudent, warning: str, *, name: str, parties: int, language: str, licence: str
+) -> str:
+    """The model card of a student that was trained in clear: the warning, then what it is, its use, how good it is."""
+    texts = "pairs of texts" if student.pairs else "texts"
+    return f"""{_front(student, ["text-classification"], language, licence)}
+# {name}
+
+**{warning}**
+
+{_nothing(student)}A {_what(student)} of {texts}, trained on the labelled text of {parties} simulated parties,
+put together. It was made from the public model `{student.base}`: {_TRAINED[student.adapt]}. Made by Conclave, recipe
+`fine_tune`.
+
+{_used(student)}
+
+## How good it is
+
+{_quality(student)}
+"""
+
+
+def _nothing(student: ClassifierStudent) -> str:
+    """The first line of a card whose student is no better than its public start."""
+    nothing = learned_nothing(student.metrics)
+    return "" if nothing is None else f"**{nothing}**\n\n"
+
+
+def _front(student: ClassifierStudent, tags: list[str], language: str, licence: str) -> str:
+    """The card's front matter."""
+    head = {
+        "language": language,
+        "license": licence,
+        "library_name": "transformers",
+        "pipeline_tag": "text-classification",
+    }
+    if _HUB_NAME.fullmatch(student.base):
+        head["base_model"] = student.base
+    lines = [f"{key}: {value}" for key, value in head.items()]
+    return "\n".join(["---", *lines, f"tags: [{', '.join(tags)}]", "---", ""])
+
+
+def _used(student: ClassifierStudent) -> str:
+    return f"""```python
+from transformers import pipeline
+
+classify = pipeline("text-classification", "this-folder")
+classify({_example(student)}, truncation=True)
+```
+
+{_says(student.targets)}"""
+
+
+_CHOSEN: Final = {
+    "ais": "chosen privately for being like the parties' own, from every cluster of a public corpus",
+    "classifier": "chosen privately for being like the parties' own",
+    "random": "chosen at random",
+    "all": "all of a public corpus",
+}
+
+
+def _origin(student: ClassifierStudent) -> str:
+    """Which public model it was made from, and how."""
+    trained, made = _TRAINED[student.adapt], student.made
+    if made is None:
+        return f"It was made from the public model `{student.base}`: {trained}."
+    (layers, all_layers), (parameters, all_parameters) = made.layers, made.parameters
+    warned = "".join(f" {warning}" for warning in made.warnings)
+    return (
+        f"It was distilled from the public model `{student.base}`, with {layers} of its {all_layers} layers "
+        f"({parameters / 1e6:.1f} of {all_parameters / 1e6:.1f} million parameters), on {made.texts:,} public texts, "
+        f"{_CHOSEN[made.method]}. Then {trained}.{warned}"
+    )
+
+
+def _what(student: ClassifierStudent) -> str:
+    return "regression" if isinstance(student.targets, ScoreRange) else "classifier"
+
+
+def _example(student: ClassifierStudent) -> str:
+    return '{"text": "one text", "text_pair": "and another"}' if student.pairs else '"a text"'
+
+
+def _says(targets: LabelMap | ScoreRange) -> str:
+    if isinstance(targets, ScoreRange):
+        return (
+            f"It says a score, trained on scores from {targets.low:g} to {targets.high:g}; what it says may lie a "
+            "little outside."
+        )
+    listed = ", ".join(_code(label) for label in targets.names)
+    return f"It says one of {len(targets.names):,} classes, with its probability: {listed}."
+
+
+def _code(text: str) -> str:
+    """Text as it stands, whatever it holds, as Markdown."""
+    fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
+    space = " " if "`" in text else ""
+    return f"{fence}{space}{' '.join(text.split())}{space}{fence}"
+
+
+def _shown(student: ClassifierStudent) -> str:
+    """The picture, where there is one."""
+    if student.measures is None:
+        return ""
+    what = "Scores said over true scores" if _what(student) == "regression" else "Reliability and confusion matrix"
+    return f"![{what}]({PICTURE})\n\n"
+
+
+def _quality(student: ClassifierStudent) -> str:
+    if not student.metrics:
+        return "It was not measured: the plan named no public test text."
+    rows = [f"| {key.replace('_', ' ')} | {_number(value)} |" for key, value in student.metrics.items()]
+    return "\n".join(["On public test text:", "", "| measure | |", "|---|---|", *rows, "", _shown(student).rstrip()])
+
+
+def _number(value: object) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

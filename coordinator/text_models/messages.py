@@ -1,0 +1,76 @@
+"""A text model, and how it is trained, as parties are told."""
+
+from typing import TYPE_CHECKING, Final
+
+from coordinator.errors import RunError
+from coordinator.federation.federation import Federation
+from coordinator.store.store import RunStore
+from coordinator.systems.privdistil.tables import DomainTable
+from coordinator.text_models.plan import ClassifierPlan
+from coordinator.text_models.public import PublicText
+from coordinator.text_models.tables import DpSgdTable, PateTable
+from protos.conclave.v1 import party_pb2
+
+if TYPE_CHECKING:
+    from learning.models.adapting import Adapt
+
+_ADAPT: Final = {
+    "head": party_pb2.ADAPT_HEAD,
+    "lora": party_pb2.ADAPT_LORA,
+    "full": party_pb2.ADAPT_FULL,
+}
+_OPTIMISER: Final = {"adamw": party_pb2.OPTIMISER_ADAMW, "sgd": party_pb2.OPTIMISER_SGD}
+_FALLING: Final = {
+    "constant": party_pb2.FALLING_CONSTANT,
+    "linear": party_pb2.FALLING_LINEAR,
+    "cosine": party_pb2.FALLING_COSINE,
+}
+
+
+async def provide_model(
+    public: PublicText, plan: ClassifierPlan, federation: Federation, store: RunStore, fact: str = "model"
+) -> None:
+    """Send a public model to every party; a party that has it reads no further than its name.
+
+    fact: under which the run keeps which model it was. Raises `RunError` where a run that goes on began with another.
+    """
+    began = store.fact(fact)
+    if began is None:
+        store.note(**{fact: public.digest})
+    elif began != public.digest:
+        raise RunError(
+            f"The public model {plan.model.name} is not the one that run {store.id} began with. Put that back, or run "
+            "the plan again."
+        )
+    for path in public.files.values():
+        await federation.provide("model", path.read_bytes())
+
+
+def model_message(plan: ClassifierPlan, public: PublicText, adapt: "Adapt | None" = None) -> party_pb2.TextModel:
+    """The model by its files' digests, and what of it is trained: what the plan says, or `adapt`."""
+    adapt = adapt or plan.model.adapt
+    lora = adapt == "lora"
+    return party_pb2.TextModel(
+        files=[party_pb2.ModelFile(name=name, sha256=digest) for name, digest in sorted(public.sha256.items())],
+        adapt=_ADAPT[adapt],
+        rank=plan.model.rank if lora else 0,
+        alpha=plan.model.alpha if lora else 0,
+        longest=public.longest,
+    )
+
+
+def descent_message(
+    settings: DpSgdTable | DomainTable | PateTable, *, expected_batch: float = 0.0, epochs: int = 0, batch: int = 0
+) -> party_pb2.Descent:
+    """How a party descends by itself: privately by its expected batch, or in so many epochs of batches."""
+    return party_pb2.Descent(
+        learning_rate=settings.learning_rate,
+        optimiser=_OPTIMISER[settings.optimiser],
+        schedule=_FALLING[settings.schedule],
+        warm_up=settings.warm_up,
+        momentum=settings.momentum,
+        decay=settings.decay,
+        expected_batch=expected_batch,
+        epochs=epochs,
+        batch=batch,
+    )

@@ -1,0 +1,270 @@
+"""The methods that a comparison of text classifiers sets side by side, each on the same simulated text.
+
+Every private method is calibrated to the epsilon by `bind`, on the plan at that epsilon, as a run of its recipe is; its
+noise comes in the parties' shares where a run would have it so. Nothing is sent, stored or summed securely: the sums
+are the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggregation.mechanisms.gradients import GradientMechanism
+from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
+from aggregation.mechanisms.mechanism import IntArray
+from aggregation.noise.stream import NoiseStream
+from coordinator.comparing.comparable import Method, Outcome, changed, composed
+from coordinator.pricing.priced_plan import bind
+from coordinator.pricing.release import SAMPLER_SHARE, Bound
+from coordinator.progress.progress import Progress
+from coordinator.systems.fine_tune import recipe as in_clear
+from coordinator.systems.fine_tune.recipe import Pooled
+from coordinator.systems.pate import recipe as pate
+from coordinator.text_models.federated_training import optimisation_of
+from coordinator.text_models.plan import ClassifierPlan
+from coordinator.text_models.public import PublicText, labelled_text
+from coordinator.transport.launchers import EnsemblesWanted, LabelledPart, Simulation, TextWanted
+
+if TYPE_CHECKING:
+    from learning.private_training.dp_sgd import Losses, MicroBatch, Optimisation, Units
+
+Floats: TypeAlias = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadText:
+    """All parties' text, read once for all cells.
+
+    vectors: what the last layer sees of each party's examples [examples, width], where that alone is trained; heldout:
+    of the held-out examples. None where more is trained.
+    """
+
+    parts: tuple[LabelledPart, ...]
+    examples: Pooled
+    vectors: tuple[Floats, ...] | None
+    heldout: Floats | None
+
+
+@dataclass(slots=True)
+class TextBench:
+    """The data of one seed: its public side, the parties' units in clear, and classifiers' votes once they are asked.
+
+    public: its model is trained in place, from its start, by every method.
+    """
+
+    plan: ClassifierPlan
+    public: PublicText
+    read: ReadText
+    shards: Simulation
+    progress: Progress
+    _votes: tuple[IntArray, ...] | None = field(default=None, init=False)
+
+    @property
+    def seed(self) -> int:
+        """The plan's seed."""
+        return self.plan.run.seed
+
+    @property
+    def delta(self) -> float:
+        """Delta that events are priced at; the rest is the noise sampler's."""
+        return self.plan.privacy.delta * (1 - SAMPLER_SHARE)
+
+    def bound(
+        self, recipe: str, epsilon: float, tables: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> Bound[ClassifierPlan]:
+        """The plan of a recipe at another epsilon, calibrated. Raises `PlanError`."""
+        wanted = changed(self.plan, {"run": {"recipe": recipe}, **(tables or {})}, epsilon=epsilon)
+        return bind(wanted, self.public)
+
+    def stream(self, *labels: str | int) -> NoiseStream:
+        """Noise of its own for these labels; from the seed only where the plan says so."""
+        if self.plan.privacy.insecure_reproducible_noise:
+            return NoiseStream.insecure(self.seed, *labels)
+        return NoiseStream.from_system()
+
+    def trainable(self, soft: Sequence[Floats] | None = None) -> "Trainable":
+        """What is trained, at its public start, and each party's units of it, with other targets than their labels."""
+        import torch
+
+        from learning.models.adapting import unflatten
+        from learning.models.batching import losses
+        from learning.models.features import head_alone
+        from learning.private_training.feature_units import FeatureUnits, head_losses
+        from learning.private_training.text_units import TextUnits, probe_of
+
+        model, read = self.public.model, self.read
+        unflatten(model, torch.from_numpy(self.public.start))
+        targets = [part.labels for part in read.parts] if soft is None else soft
+        labels = [torch.from_numpy(np.ascontiguousarray(each)) for each in targets]
+        if read.vectors is not None:
+            head = head_alone(model)
+            assert head is not None
+            units: list[Units] = [
+                FeatureUnits(vectors, label, members=part.members)
+                for part, vectors, label in zip(read.parts, read.vectors, labels, strict=True)
+            ]
+            return Trainable(head, units, head_losses, None)
+        units = [
+            TextUnits(model.config, part.rows, label, members=part.members)
+            for part, label in zip(read.parts, labels, strict=True)
+        ]
+        return Trainable(model, units, losses, probe_of(model.config, len(self.plan.text.labels)))
+
+    def votes(self) -> tuple[IntArray, ...]:
+        """Each party's classifiers' votes [teachers, queries], trained when they are first asked for."""
+        if self._votes is None:
+            plan, public = self.plan, self.public
+            assert plan.pate is not None
+            self._votes = self.shards.votes(
+                EnsemblesWanted(
+                    reading=TextWanted(labelled_text(plan), public.tokenizer, public.longest),
+                    files=public.files,
+                    adapt=plan.model.adapt,
+                    rank=plan.model.rank,
+                    alpha=plan.model.alpha,
+                    teachers=plan.pate.teachers_per_party,
+                    queries=pate.texts_of(public),
+                    training=plan.pate.fit(),
+                    seed=plan.run.seed,
+                )
+            )
+        return self._votes
+
+
+@dataclass(frozen=True, slots=True)
+class Trainable:
+    """What `party.tasks.text.model.ready` gives, of all parties: a module at its public start, and their units."""
+
+    module: Any
+    units: "list[Units]"
+    losses: "Losses"
+    probe: "MicroBatch | None"
+
+
+def _dp_sgd(bench: TextBench, epsilon: float) -> Outcome:
+    """The recipe, federated: every step's sum is of all parties, each with its share of the noise."""
+    bound = bench.bound("dp_sgd", epsilon, {"dp_sgd": {"form": "federated", "rounds": 1}})
+    plan, (release,) = bound.plan, bound.releases
+    mechanism = release.mechanism
+    assert isinstance(mechanism, GradientMechanism)
+    point = federated(bench, mechanism, optimisation_of(plan.dp_sgd, plan.dp_sgd.batch), ("dp_sgd", repr(epsilon)))
+    return Outcome(point, release.event, notes=_noise(mechanism))
+
+
+def federated(
+    bench: TextBench,
+    mechanism: GradientMechanism,
+    optimisation: "Optimisation",
+    purpose: tuple[str, ...],
+    soft: Sequence[Floats] | None = None,
+) -> Floats:
+    """What comes of so many federated steps from the public start, [parameters].
+
+    purpose: labels of its noise. soft: what each party's examples are to be told to say, in place of their labels.
+    """
+    import torch
+
+    from learning.models.adapting import unflatten
+    from learning.private_training.dp_sgd import Descent, clipped_sum
+    from learning.private_training.per_example import PerExample
+
+    work = bench.trainable(soft)
+    gradients = PerExample(work.module)
+    descent = Descent(torch.from_numpy(bench.public.start), optimisation, mechanism.steps)
+    while descent.done < mechanism.steps:
+        total = np.zeros(mechanism.parameters, np.int64)
+        for number, units in enumerate(work.units):
+            labels: tuple[str | int, ...] = (*purpose, descent.done, number)
+            taken = mechanism.batch(len(units), bench.stream(*labels, "batch"))
+            part = clipped_sum(gradients, units.micro_batches(taken), work.losses, mechanism)
+            share = mechanism.noise_share(part.shape, bench.stream(*labels, "noise"))
+            total += mechanism.contribute(part) + share
+        descent.step(mechanism.release(total, len(work.units)).values.astype(np.float32))
+        unflatten(work.module, descent.point)
+        bench.progress.bar("training", descent.done, mechanism.steps)
+    return np.array(descent.point.numpy())
+
+
+def _local(bench: TextBench, epsilon: float) -> Outcome:
+    """The recipe's other form: each party trains alone under noise of its own, and the models are averaged."""
+    import torch
+
+    from learning.models.adapting import flatten, unflatten
+    from learning.private_training.dp_sgd import train_private
+
+    alone: dict[str, Any] = {"trust": "trusted-aggregator", "dropouts": 0, "colluders": 0}
+    bound = bench.bound("dp_sgd", epsilon, {"dp_sgd": {"form": "local"}, "privacy": alone})
+    plan, point, notes = bound.plan, bench.public.start, {}
+    work = bench.trainable()
+    optimisation = optimisation_of(plan.dp_sgd, plan.dp_sgd.batch / len(work.units))
+    for number, release in enumerate(bound.releases):
+        assert isinstance(release.mechanism, GradientMechanism)
+        models = []
+        for party, units in enumerate(work.units):
+            unflatten(work.module, torch.from_numpy(point))
+            train_private(
+                work.module,
+                units,
+                work.losses,
+                release.mechanism,
+                optimisation,
+                stream=bench.stream("local", repr(epsilon), number, party),
+                probe=work.probe,
+            )
+            models.append(flatten(work.module).numpy())
+        notes = _noise(release.mechanism)
+        point = np.asarray(np.mean(models, axis=0, dtype=np.float64), np.float32)
+    events = [release.event for release in bound.releases]
+    return Outcome(point, composed(events), notes=notes)
+
+
+def _pate(bench: TextBench, epsilon: float) -> Outcome:
+    """The recipe `pate`: noisy votes of the parties' classifiers on public texts, from which the student learns."""
+    bound = bench.bound("pate", epsilon)
+    (release,) = bound.releases
+    mechanism = release.mechanism
+    assert isinstance(mechanism, JointMechanism)
+    clear = [mechanism.contribute(TeacherSignal(votes, None)).toarray() for votes in bench.votes()]
+    total = np.zeros_like(clear[0])
+    for number, own in enumerate(clear):
+        total += own + mechanism.noise_share(own.shape, bench.stream("pate", repr(epsilon), number))
+    votes = mechanism.release(total, len(clear)).votes
+    assert votes is not None
+    labels = pate.labels_of(votes, bound.plan)
+    tally = np.sum(clear, axis=0)
+    kept = np.flatnonzero(labels >= 0)
+    notes = {"answered": len(kept) / len(labels)}
+    if len(kept):
+        notes["label_accuracy"] = float((tally[kept, labels[kept]] == tally[kept].max(axis=1)).mean())
+    return Outcome(pate.learned(bound.plan, bench.public, labels, bench.progress), release.event, notes=notes)
+
+
+def _fine_tune(bench: TextBench, epsilon: float) -> Outcome:
+    """No privacy: ordinary training on all parties' text together."""
+    read = bench.read
+    vectors = None if read.vectors is None else np.concatenate(read.vectors)
+    return Outcome(in_clear.trained(bench.plan, bench.public, read.examples, vectors, bench.progress), None)
+
+
+def _noise(mechanism: GradientMechanism) -> dict[str, float]:
+    return {"noise_multiplier": mechanism.noise_multiplier}
+
+
+METHODS: Final[dict[str, Method]] = {
+    method.name: method
+    for method in (
+        Method("dp_sgd", "federated DP-SGD", _dp_sgd),
+        Method("local", "each party alone, averaged", _local),
+        Method("pate", "teachers' votes (PATE)", _pate),
+        Method("fine_tune", "no privacy", _fine_tune, private=False),
+    )
+}
+
+
+def methods_of(plan: ClassifierPlan) -> dict[str, Method]:
+    """Those that go with a plan: votes want classes, and public texts to vote on."""
+    votes = plan.pate is not None and plan.text.kind != "regression"
+    return {name: method for name, method in METHODS.items() if votes or name != "pate"}

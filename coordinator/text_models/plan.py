@@ -1,0 +1,110 @@
+"""Plans whose student is a text classifier, or a regression."""
+
+from coordinator.plan.plan import Plan
+from coordinator.plan.public_text import SourceTable
+from coordinator.text_models.tables import DpSgdTable, FineTuneTable, ModelTable, PateTable, TextTable
+
+
+class ClassifierPlan(Plan):
+    """A plan of labelled text, a public model, and how it is trained privately.
+
+    `[privacy] declared_size` fixes sampling rates and divisors; the shards' own sizes are private.
+    """
+
+    text: TextTable
+    model: ModelTable = ModelTable()
+    dp_sgd: DpSgdTable = DpSgdTable()
+    pate: PateTable | None = None
+    fine_tune: FineTuneTable = FineTuneTable()
+
+    def _check_recipe(self) -> None:
+        privacy, shards = self.privacy, self.federation.shards
+        if privacy.record != "document":
+            raise ValueError(
+                f'[privacy] record = "{privacy.record}": a label belongs to a document. Use record = "document".'
+            )
+        if self.run.recipe == "dp_sgd":
+            self._check_dp_sgd()
+        if self.run.recipe == "pate":
+            self._check_pate()
+        if self.run.recipe == "fine_tune" and shards is None:
+            raise ValueError(
+                '[run] recipe = "fine_tune" trains on all text in clear, without privacy, and with [federation] launch '
+                '= "connect" the text is the parties\' own. Use it with launch = "ray" and [federation.shards], on '
+                'text that is nobody\'s secret, or use recipe = "dp_sgd".'
+            )
+        if shards is not None and shards.label is None:
+            raise ValueError("[federation.shards] label is missing: the column that holds the labels.")
+        if shards is not None and self.text.pairs and shards.second is None:
+            raise ValueError("[federation.shards] second is missing: the column that holds the second texts.")
+        if self.evaluation is not None and self.evaluation.label is None:
+            raise ValueError("[evaluation] label is missing: the column that holds the labels.")
+        if self.evaluation is not None and self.text.pairs and self.evaluation.second is None:
+            raise ValueError("[evaluation] second is missing: the column that holds the second texts.")
+
+    def _check_dp_sgd(self) -> None:
+        privacy = self.privacy
+        if privacy.noise != "gaussian":
+            raise ValueError(
+                f'[privacy] noise = "{privacy.noise}" has no price for random batches that is small. Leave it out.'
+            )
+        if privacy.declared_size is None:
+            raise ValueError(
+                "[privacy] declared_size is missing: how many units all parties hold together, roughly and publicly. "
+                "It fixes how often a unit is taken; the shards' own sizes are nobody's business."
+            )
+        if self.dp_sgd.batch > privacy.declared_size:
+            raise ValueError(
+                f"[dp_sgd] batch = {self.dp_sgd.batch} is more than [privacy] declared_size = "
+                f"{privacy.declared_size}. Use a smaller batch."
+            )
+        if self.dp_sgd.form == "local" and privacy.trust == "secure-sum":
+            raise ValueError(
+                '[dp_sgd] form = "local" gives the coordinator each party\'s model, under noise of its own, and a '
+                'secure sum has nothing to hide. Use trust = "trusted-aggregator": what it says of trust is then more '
+                "than is needed."
+            )
+        if self.dp_sgd.form == "local" and privacy.dropouts:
+            raise ValueError(
+                '[privacy] dropouts makes each party\'s share of the noise larger, and in form = "local" each adds all '
+                "of its own. Set dropouts = 0, and [federation] minimum_parties to as many as have to stay."
+            )
+
+    def _check_pate(self) -> None:
+        table = self.pate
+        if table is None:
+            raise ValueError(
+                '[pate] is missing: public texts for teachers to vote on, for example source = "public.jsonl".'
+            )
+        if self.text.kind == "regression":
+            raise ValueError('[text] kind = "regression": votes are of classes. Use recipe = "dp_sgd" for scores.')
+        if self.text.pairs and table.second is None:
+            raise ValueError("[pate] second is missing: the column that holds the second texts.")
+        if self.teachers < 2:
+            raise ValueError(
+                "[pate] teachers_per_party = 1 with one party is one teacher: its votes are its whole shard's. Use "
+                "several teachers or parties."
+            )
+        if table.threshold is not None and table.threshold > self.teachers:
+            raise ValueError(
+                f"[pate] threshold = {table.threshold:g} is more votes than {self.teachers} teachers have. Use at most "
+                f"{self.teachers}, better half of that."
+            )
+
+    def public_tables(self) -> dict[str, SourceTable]:
+        return super().public_tables() | ({} if self.pate is None else {"pate": self.pate})
+
+    @property
+    def teachers(self) -> int:
+        """All parties' teachers together."""
+        return 0 if self.pate is None else len(self.federation.names) * self.pate.teachers_per_party
+
+    @property
+    def shares_noise(self) -> bool:
+        return self.run.recipe != "dp_sgd" or self.dp_sgd.form != "local"
+
+    @property
+    def sampling(self) -> float:
+        """The chance of a unit to be taken in a step."""
+        assert self.privacy.declared_size is not None
+        return self.dp_sgd.batch / self.privacy.declared_size

@@ -1,0 +1,179 @@
+"""What is public of a classifier's run: the model that everybody starts from, and labelled text to measure on."""
+
+import hashlib
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.plan.public_text import source_of
+from coordinator.text_models.plan import ClassifierPlan
+from learning.text import labelled
+from learning.text.labelled import Example, LabelMap, ScoreRange, TextColumns
+from learning.text.source import DataError, Skipped, read
+from protos.conclave.v1 import plan_pb2
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from learning.models.adapting import Adapt
+    from learning.models.encoders import Pooling
+
+_KIND: Final = {
+    "single": plan_pb2.TEXT_KIND_SINGLE,
+    "pair": plan_pb2.TEXT_KIND_PAIR,
+    "regression": plan_pb2.TEXT_KIND_REGRESSION,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PublicText:
+    """The public side of a plan.
+
+    model: with what is trained of it marked, adapters in it. files: what of the model parties are sent, by name;
+    sha256: of each; digest: of all. start: what is trained, float32 [parameters]. longest: tokens of an example, no
+    more than the model takes. heldout: the examples of `[evaluation]`. queries: the public texts of `[pate]`,
+    one text or two each.
+    """
+
+    model: "PreTrainedModel"
+    tokenizer: "PreTrainedTokenizerBase"
+    files: dict[str, Path]
+    sha256: dict[str, bytes]
+    digest: str
+    start: NDArray[np.float32]
+    longest: int
+    heldout: tuple[Example, ...]
+    queries: tuple[tuple[str, ...], ...] = ()
+
+
+def labelled_text(plan: ClassifierPlan) -> plan_pb2.LabelledText:
+    """What is read of parties' rows, as they join it."""
+    text = plan.text
+    low, high = text.range or (0.0, 0.0)
+    return plan_pb2.LabelledText(
+        kind=_KIND[text.kind], labels=text.labels, values=text.values, low=low, high=high, second=text.second
+    )
+
+
+def prepare(plan: ClassifierPlan, base: Path, cache: Path) -> PublicText:
+    """Load the public model, mark what is trained of it, and read the public text.
+
+    Raises `learning.models.checkpoints.ModelError` for a model that cannot be had, or whose gradients cannot be told
+    apart by examples; `DataError` naming the source.
+    """
+    table = plan.model
+    public = public_model(plan, placed_model(table.name, base), cache, pool=table.pooling)
+    asked = queries(plan, base, cache) if plan.run.recipe == "pate" else ()
+    return replace(public, heldout=heldout(plan, base, cache), queries=asked)
+
+
+def placed_model(name: str, base: Path) -> str:
+    """A model's name as it is loaded: a folder of that name beside the plan comes first."""
+    return str(base / name) if (base / name).is_dir() else name
+
+
+def public_model(
+    plan: ClassifierPlan,
+    name: str,
+    cache: Path,
+    *,
+    pool: "Pooling",
+    targets: LabelMap | ScoreRange | None = None,
+    how: "Adapt | None" = None,
+) -> PublicText:
+    """A public model with what is trained of it marked, and no text.
+
+    name: a folder, the packaged encoder, or a name on the hub. targets: what it is to say, the plan's labels by
+    default. how: what is trained, by default what the plan says. Raises `ModelError` like `prepare`.
+    """
+    from learning.models.adapting import Lora, adapt, flatten
+    from learning.models.checkpoints import save
+    from learning.models.encoders import classifier, longest
+    from learning.private_training.per_example import PerExample
+
+    table, targets = plan.model, targets or plan.text.targets
+    model, tokenizer = classifier(name, targets, seed=plan.run.seed, pool=pool, cache=cache)
+    folder = cache / "models"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=folder) as beside:
+        save(model, tokenizer, Path(beside))
+        files, digests, digest = _kept(Path(beside), folder)
+    adapt(model, how or table.adapt, seed=plan.run.seed, lora=Lora(table.rank, table.alpha))
+    PerExample(model)
+    return PublicText(
+        model=model,
+        tokenizer=tokenizer,
+        files=files,
+        sha256=digests,
+        digest=digest,
+        start=flatten(model).numpy(),
+        longest=longest(model, plan.text.longest),
+        heldout=(),
+    )
+
+
+def _kept(made: Path, folder: Path) -> tuple[dict[str, Path], dict[str, bytes], str]:
+    """A model's files under the digest of all of them, so that the same model is there once."""
+    digests = {}
+    for path in sorted(path for path in made.iterdir() if path.is_file()):
+        with path.open("rb") as file:
+            digests[path.name] = hashlib.file_digest(file, "sha256").digest()
+    digest = hashlib.sha256(b"".join(name.encode() + b"\n" + each for name, each in digests.items())).hexdigest()
+    place = folder / digest
+    if not place.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as beside:
+            part = shutil.copytree(made, Path(beside) / digest)
+            with suppress(OSError):  # another run may have put the same there in the meantime
+                part.rename(place)
+    return {name: place / name for name in digests}, digests, digest
+
+
+def queries(plan: ClassifierPlan, base: Path, cache: Path) -> tuple[tuple[str, ...], ...]:
+    """The first public texts of `[pate]`. Raises `DataError` where there are fewer than it asks about."""
+    table = plan.pate
+    if table is None:
+        return ()
+    source = source_of(table, base)
+    second = table.second if plan.text.pairs else None
+    if second is not None:
+        source = replace(source, columns=(*source.columns, second))
+    found: list[tuple[str, ...]] = []
+    for document in read(source, cache):
+        if second is None:
+            found.append((document.text,))
+        elif document.fields.get(second, "").strip():
+            found.append((document.text, document.fields[second]))
+        if len(found) == table.queries:
+            return tuple(found)
+    raise DataError(
+        f"[pate] {table.source} has {len(found):,} texts, and queries = {table.queries:,}. Use fewer, or more text."
+    )
+
+
+def heldout(plan: ClassifierPlan, base: Path, cache: Path) -> tuple[Example, ...]:
+    """The examples of `[evaluation]`. Raises `DataError`."""
+    table, text = plan.evaluation, plan.text
+    if table is None:
+        return ()
+    assert table.label is not None
+    columns = TextColumns(text.kind, table.text, table.second if text.pairs else None, table.label)
+    left_out = Skipped()
+    documents = read(labelled.source_of(source_of(table, base), columns), cache, left_out)
+    try:
+        found = tuple(labelled.examples(documents, columns, text.targets, left_out))
+    except labelled.LabelError as error:
+        raise DataError(f"[evaluation] {table.source}: {error}") from None
+    if not found:
+        raise DataError(f"[evaluation] {table.source} has no example. Name the columns that hold texts and labels.")
+    if text.kind != "regression" and len({each.target for each in found}) == 1:
+        raise DataError(
+            f"[evaluation] {table.source} is of one class only, which tells nothing of a classifier. Use text of two "
+            "or more."
+        )
+    return found

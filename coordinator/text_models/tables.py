@@ -1,0 +1,164 @@
+"""`[text]`, `[model]`, `[dp_sgd]`, `[pate]`, `[fine_tune]` of a plan: labelled text, a public model, how it learns."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from coordinator.plan.public_text import SourceTable
+from learning.text.labelled import LabelMap, LabelMapError, ScoreRange
+from protos.console.settings import Settings
+
+if TYPE_CHECKING:
+    from learning.classification.training import Fit
+
+
+class TextTable(Settings):
+    """`[text]`: what is read of every row, and what its label means.
+
+    kind: one text and its class, two texts and their class, or one or two texts and a score. labels: the classes, in
+    order. values: what label columns hold for each, the labels by default; a party whose own file states a map reads by
+    that. range: the lowest and highest score. second: of a regression, whether the score is of two texts. longest: in
+    tokens; longer texts are cut.
+    """
+
+    kind: Literal["single", "pair", "regression"] = "single"
+    labels: list[str] = Field(default_factory=list)
+    values: list[str] = Field(default_factory=list)
+    range: list[float] | None = None
+    second: bool = False
+    longest: Annotated[int, Field(ge=8, le=4096)] = 128
+
+    @field_validator("range")
+    @classmethod
+    def _two_ends(cls, ends: list[float] | None) -> list[float] | None:
+        if ends is not None and len(ends) != 2:
+            raise ValueError("a range has two ends, for example [0.0, 5.0].")
+        return ends
+
+    @model_validator(mode="after")
+    def _labels_or_scores(self) -> "TextTable":
+        if self.kind == "regression":
+            if self.labels or self.values:
+                raise ValueError('[text] labels belong to classes. With kind = "regression" give range = [0.0, 5.0].')
+            if self.range is None:
+                raise ValueError('[text] kind = "regression" needs the range of its scores, for example [0.0, 5.0].')
+        else:
+            if self.range is not None or self.second:
+                raise ValueError('[text] range and second belong to kind = "regression".')
+            if not self.labels:
+                raise ValueError('[text] labels is missing: name the classes, for example ["negative", "positive"].')
+        try:
+            self.targets  # noqa: B018 - checks them
+        except LabelMapError as error:
+            raise ValueError(f"[text] {error}") from None
+        return self
+
+    @property
+    def targets(self) -> LabelMap | ScoreRange:
+        """What a model says of a text."""
+        if self.range is not None:
+            return ScoreRange(*self.range)
+        return LabelMap(tuple(self.labels), tuple(self.values))
+
+    @property
+    def pairs(self) -> bool:
+        """Whether two texts are read."""
+        return self.kind == "pair" or self.second
+
+
+class ModelTable(Settings):
+    """`[model]`: the public model that everybody starts from, and what of it is trained.
+
+    name: the packaged encoder, a local folder, or a name on the model hub. adapt: "head", the last layers alone;
+    "lora", low-rank adapters of the attention, and the head; "full". rank, alpha: of the adapters. pooling: which
+    vector of a text the head sees, as the model was made for by default.
+    """
+
+    name: Annotated[str, Field(min_length=1)] = "all-MiniLM-L6-v2"
+    adapt: Literal["head", "lora", "full"] = "head"
+    rank: Annotated[int, Field(ge=1, le=1024)] = 8
+    alpha: Annotated[int, Field(ge=1, le=4096)] = 16
+    pooling: Literal["auto", "first", "mean"] = "auto"
+
+
+class DescentTable(Settings):
+    """What every training by gradients may say of its optimiser; the learning rate and the batch are each table's own.
+
+    warm_up: the share of the steps over which the learning rate rises. momentum: of "sgd". decay: weight decay.
+    """
+
+    optimiser: Literal["adamw", "sgd"] = "adamw"
+    schedule: Literal["constant", "linear", "cosine"] = "linear"
+    warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    decay: Annotated[float, Field(ge=0)] = 0.0
+
+
+class DpSgdTable(DescentTable):
+    """`[dp_sgd]`: how the model is trained.
+
+    form: "federated", where every step is a noisy sum over all parties and the optimiser is the coordinator's; or
+    "local", where each party trains alone under noise of its own and the models are averaged, `rounds` times.
+    batch: units of all parties together that a step is expected to take. clip: L2 norm of one unit's gradient.
+    momentum: of "sgd". decay: weight decay. warm_up: the share of the steps over which the learning rate rises.
+    """
+
+    form: Literal["federated", "local"] = "federated"
+    steps: Annotated[int, Field(ge=1, le=10_000)] = 100
+    batch: Annotated[int, Field(ge=1)] = 500
+    clip: Annotated[float, Field(gt=0)] = 1.0
+    learning_rate: Annotated[float, Field(gt=0)] = 0.01
+    rounds: Annotated[int, Field(ge=1, le=50)] = 1
+
+    @model_validator(mode="after")
+    def _rounds_are_of_steps(self) -> "DpSgdTable":
+        if self.rounds > 1 and self.form == "federated":
+            raise ValueError('[dp_sgd] rounds belongs to form = "local": every federated step is one.')
+        if self.steps % self.rounds:
+            raise ValueError(f"[dp_sgd] steps = {self.steps} are not {self.rounds} rounds of equal length.")
+        return self
+
+
+class FineTuneTable(DescentTable):
+    """`[fine_tune]`: ordinary training, without privacy.
+
+    epochs: passes over all examples. batch: examples in a step. warm_up: the share of the steps over which the learning
+    rate rises. momentum: of "sgd". decay: weight decay.
+    """
+
+    epochs: Annotated[int, Field(ge=1, le=1000)] = 3
+    batch: Annotated[int, Field(ge=1)] = 32
+    learning_rate: Annotated[float, Field(gt=0)] = 0.001
+    warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.06
+    decay: Annotated[float, Field(ge=0)] = 0.01
+
+    def fit(self) -> "Fit":
+        """As training takes it."""
+        from learning.classification.training import Fit
+        from learning.private_training.schedules import Schedule
+
+        return Fit(
+            epochs=self.epochs,
+            batch=self.batch,
+            learning_rate=self.learning_rate,
+            optimiser=self.optimiser,
+            schedule=Schedule(self.schedule, self.warm_up),
+            decay=self.decay,
+            momentum=self.momentum,
+        )
+
+
+class PateTable(SourceTable, FineTuneTable):
+    """`[pate]`: public texts that every party's classifiers vote on, and how those, and the student, are trained.
+
+    source, text, second: the public texts; queries: how many of them, from the first. teachers_per_party: classifiers
+    on units of their own. threshold: noised votes that a label needs for the student to learn from it; every query is
+    charged all the same. epochs: passes over a teacher's units, and over the texts that got a label.
+    """
+
+    second: str | None = None
+    queries: Annotated[int, Field(ge=1, le=1_000_000)] = 500
+    teachers_per_party: Annotated[int, Field(ge=1, le=1000)] = 25
+    threshold: Annotated[float, Field(gt=0)] | None = None
+    epochs: Annotated[int, Field(ge=1, le=1000)] = 20
+    learning_rate: Annotated[float, Field(gt=0)] = 0.01

@@ -1,0 +1,1 @@
+"""One party, over gRPC: verbs, deadlines, retries."""

@@ -1,0 +1,213 @@
+"""How a run gets its parties: the protocol, and the two facts that travel through it.
+
+A launcher other than `connect` is found by the entry-point group `conclave.launchers`; the name is what a plan says
+in `launch`. So the coordinator starts parties without importing the code that runs them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from aggregation.mechanisms.joint import TeacherSignal
+from aggregation.mechanisms.mechanism import IntArray
+from coordinator.errors import PlanError
+from protos.conclave.v1 import plan_pb2
+from protos.identity.certificates import read_request
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from learning.classification.training import Fit
+    from learning.models.batching import Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PartyAddress:
+    """Where a party's node listens. `token` is what it wants to hear from its caller, empty for none."""
+
+    name: str
+    address: str
+    token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a party asks of the machine that it is put on, of Ray's resources and labels. gpus: may be a part of one."""
+
+    resources: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    gpus: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster that runs already, and how parties are put on its machines.
+
+    address: "HOST:PORT" of its head, or "auto" on one of its machines. folder: for what parties keep, on their
+    machines; the run's own where None. ports: the first and the last that nodes may listen on; any where None.
+    places: by party. tasks: into how many of Ray's a party's teachers are put; None leaves them to its machine.
+    """
+
+    address: str
+    folder: Path | None = None
+    ports: tuple[int, int] | None = None
+    places: Mapping[str, Place] = field(default_factory=dict)
+    tasks: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """Which parties to start.
+
+    parties: for each name the tables of a party file (`shard`, `policy`, ...), as `party serve` would read them.
+    folder: a private folder of the run for everything the parties keep; relative paths in the tables start at `base`.
+    vouch: the certificates (PEM) that a party of this name gets for the request (PEM) it made: its private keys never
+    leave it. Raises `ConclaveError` for what is no request of that name. cluster: machines to start them on; None is
+    this one. say: told what people should know of the machines.
+    """
+
+    parties: Mapping[str, Mapping[str, Any]]
+    folder: Path
+    base: Path
+    vouch: Callable[[str, bytes], bytes]
+    cluster: Cluster | None = None
+    say: Callable[[str], None] = lambda sentence: None
+
+    def introduced(self, requests: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
+        """The parties' tables, each with `peers`: the others by the signing keys in their requests (PEM)."""
+        keys = {name: read_request(request).fingerprint for name, request in requests.items()}
+        return {
+            name: {**table, "peers": {other: key for other, key in keys.items() if other != name}}
+            for name, table in self.parties.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationRequest:
+    """Whose text a simulation reads, and how it is counted: parties and base as in `LaunchRequest`.
+
+    vocabulary: the bytes of the public vocabulary, empty where no words are counted; window: of counting. folder: for
+    working files.
+    """
+
+    parties: Mapping[str, Mapping[str, Any]]
+    folder: Path
+    base: Path
+    vocabulary: bytes
+    window: int
+    record: Literal["document", "sentence", "pair"]
+    by_user: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TeachersWanted:
+    """Teachers that a simulation trains at every party, and what they are asked: `party_pb2.TeachersTask` in words."""
+
+    teachers_per_party: int
+    alignment: Literal["initialisation", "procrustes"]
+    queries: Sequence[int]
+    classes: Sequence[int]
+    layers: Sequence[Literal["centre", "context"]]
+    vote: Literal["probable", "lift"]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextWanted:
+    """Labelled text as a text model takes it.
+
+    text: what is read of rows, as parties join it. tokenizer: the public model's. longest: tokens of an example.
+    """
+
+    text: plan_pb2.LabelledText
+    tokenizer: "PreTrainedTokenizerBase"
+    longest: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnsemblesWanted:
+    """Classifiers that a simulation trains at every party: `party_pb2.EnsembleTask` in words.
+
+    files: the public model's, by name. queries: public texts that they vote on, JSON as parties are sent them.
+    training: how they are trained. seed: of their starts.
+    """
+
+    reading: TextWanted
+    files: Mapping[str, Path]
+    adapt: Literal["head", "lora", "full"]
+    rank: int
+    alpha: int
+    teachers: int
+    queries: bytes
+    training: "Fit"
+    seed: int
+
+
+class LabelledPart(Protocol):
+    """One party's units in clear, as learning takes them (`learning.private_training.text_units.TextUnits`)."""
+
+    @property
+    def rows(self) -> Sequence["Tokens"]: ...
+
+    @property
+    def labels(self) -> NDArray[np.int64] | NDArray[np.float32]:
+        """Classes' places, or standard scores, [examples]."""
+        ...
+
+    @property
+    def members(self) -> Sequence[Sequence[int]] | None:
+        """For every unit where its examples are; None where every example is a unit."""
+        ...
+
+
+class Simulation(Protocol):
+    """Simulated parties' text in clear: for comparing methods on data that is nobody's secret."""
+
+    def counts(self) -> tuple[sparse.csr_array, ...]:
+        """Each party's pair counts, unit by unit: [units, words * words]."""
+        ...
+
+    def answers(self, reference: bytes, wanted: TeachersWanted) -> tuple[TeacherSignal, ...]:
+        """Each party's teachers' votes and hidden states, before anything bounds them."""
+        ...
+
+    def labelled(self, wanted: TextWanted) -> tuple[LabelledPart, ...]:
+        """Each party's labelled text, tokenised."""
+        ...
+
+    def votes(self, wanted: EnsemblesWanted) -> tuple[IntArray, ...]:
+        """Each party's classifiers' votes [teachers, queries], before anything bounds them."""
+        ...
+
+
+class Launcher(Protocol):
+    """Starts one node a party, and ends all of them when the context closes, whatever happened inside it."""
+
+    def launch(self, request: LaunchRequest) -> AbstractContextManager[tuple[PartyAddress, ...]]:
+        """Start the parties and wait until each reports its address. Raises `ConclaveError` when one cannot start."""
+        ...
+
+    def look(self, cluster: Cluster) -> str:
+        """What a cluster is, in a sentence, if it has room for the parties. Raises `ConclaveError` saying why not."""
+        ...
+
+    def simulate(self, request: SimulationRequest) -> Simulation:
+        """The same parties without nodes, in clear. Raises `ConclaveError` where parties have text of their own."""
+        ...
+
+
+def find_launcher(name: str) -> Launcher:
+    """The launcher a plan names. Raises `PlanError` naming those that are installed."""
+    known = {point.name: point for point in entry_points(group="conclave.launchers")}
+    if name not in known:
+        names = ", ".join(f'"{each}"' for each in ["connect", *sorted(known)])
+        raise PlanError(f'[federation] launch = "{name}" is not installed here. There is {names}.')
+    launcher: Launcher = known[name].load()()
+    return launcher

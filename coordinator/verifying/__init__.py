@@ -1,0 +1,1 @@
+"""`coordinator verify`: what a published folder proves."""

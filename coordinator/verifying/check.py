@@ -1,0 +1,99 @@
+"""One thing that was looked at in a published folder, and whose word counts for it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from aggregation.errors import IntegrityError
+from coordinator.errors import RunError
+from coordinator.verifying.folder import Published, shown
+from protos.identity.certificates import IdentityError, RevocationList, Role, read_certificate
+from protos.identity.signing import Signed, check
+
+Value = TypeVar("Value")
+
+APART: Final = timedelta(days=2)
+"""By how much the clocks of a run's ends may differ; what is stated further apart contradicts itself."""
+_LONG: Final = 600
+_UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    OverflowError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+"""What reading a certificate that someone else made may raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at: what was found, or every sentence of what is wrong."""
+
+    name: str
+    ok: bool
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Whose word counts: the authority's, and what it took back."""
+
+    authority: x509.Certificate
+    revoked: RevocationList | None
+
+    @classmethod
+    def read(cls, authority: Path, revoked: Path | None) -> "Trust":
+        """Raises `RunError` for a file that is not one certificate, or no list of that authority."""
+        try:
+            (certificate,) = x509.load_pem_x509_certificates(authority.read_bytes())
+            certificate = read_certificate(certificate.public_bytes(Encoding.DER))
+            return cls(certificate, None if revoked is None else RevocationList(revoked, certificate))
+        except OSError as error:
+            raise RunError(f"{authority} cannot be read: {error.strerror}.") from None
+        except ValueError:
+            raise RunError(
+                f"{authority} is not one certificate. Use the ca.pem of the federation, learned from someone you trust."
+            ) from None
+        except IdentityError as error:
+            raise RunError(str(error)) from None
+
+
+def told(name: str, wrong: Sequence[str], well: str) -> Finding:
+    """A check with what is wrong, or else what is well."""
+    return Finding(name, not wrong, tuple(wrong) if wrong else (well,))
+
+
+def tried(act: Callable[[], Value]) -> tuple[Value | None, str]:
+    """What `act` returns, or the sentence of what is wrong with the folder."""
+    try:
+        return act(), ""
+    except (IntegrityError, IdentityError) as error:
+        return None, shown(error, _LONG)
+    except _UNREADABLE as error:
+        return None, f"it cannot be read ({shown(error)})."
+
+
+def stands(
+    signed: Signed, kind: str, role: Role, name: str | None, signed_at: float | None, trust: Trust | None
+) -> tuple[Mapping[str, Any] | None, str]:
+    """What was stated, or the sentence why it does not count; the certificate must be valid when it was signed."""
+    at = None if signed_at is None else datetime.fromtimestamp(signed_at, UTC)
+    authority, revoked = (None, None) if trust is None else (trust.authority, trust.revoked)
+    return tried(lambda: check(signed, kind, authority=authority, role=role, name=name, revoked=revoked, at=at))
+
+
+def certificate_in(found: Published, path: str) -> bytes:
+    """The certificate (DER) in a file of exactly one. Raises `IntegrityError`."""
+    try:
+        (certificate,) = x509.load_pem_x509_certificates(found.read(path))
+    except ValueError:
+        raise IntegrityError(f"{shown(path)} is not one certificate.") from None
+    return certificate.public_bytes(Encoding.DER)

@@ -1,0 +1,277 @@
+"""Whether what a published folder states follows from its plan, and from what parties signed about its cost."""
+
+import json
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict
+from itertools import islice
+from typing import Any, Final
+
+from dp_accounting import DpEvent, GaussianDpEvent
+from google.protobuf.json_format import Parse, ParseError
+from google.protobuf.message import Message
+
+from aggregation.accounting.events import from_json, leaves, to_json
+from aggregation.accounting.price import price
+from aggregation.errors import ConclaveError, IntegrityError
+from aggregation.mechanisms.counts import CountsMechanism
+from aggregation.mechanisms.free import FreeAnswers
+from aggregation.mechanisms.gradients import GradientMechanism
+from aggregation.mechanisms.hidden import HiddenMechanism
+from aggregation.mechanisms.joint import JointMechanism
+from aggregation.mechanisms.thresholded import ThresholdedVotes
+from aggregation.mechanisms.vectors import VectorMechanism
+from aggregation.mechanisms.votes import VotesMechanism
+from coordinator.pricing.release import SAMPLER_SHARE, Chosen, Release, graphs_delta
+from coordinator.publishing.manifest import PLAN
+from coordinator.verifying.charges import Charged
+from coordinator.verifying.folder import shown, strict_json
+from coordinator.verifying.statement import Privacy, StatedRelease, StatedSteps
+from protos.conclave.v1 import plan_pb2
+from protos.digest import canonical, plan_hash
+from protos.identity.signing import RELATION
+
+TOLERANCE: Final = 1e-9
+MOST_PARTIES: Final = 1000
+MOST_PARTS: Final = 256
+MOST_KINDS: Final = 16
+MOST_OFTEN: Final = 10**9
+MOST_ATTEMPTS: Final = 10
+"""Parties; parts of all events together, different ones that are not Gaussian, and repetitions of one; attempts at
+one sum: more than any run has, and little enough to be priced soon."""
+
+
+def plan_of(content: bytes) -> plan_pb2.Plan:
+    """The plan in `plan.json`. Raises `IntegrityError` unless it is one, in the very bytes that are hashed."""
+    strict_json(content, PLAN)
+    plan = plan_pb2.Plan()
+    try:
+        Parse(content, plan)
+        exact = canonical(plan) == content
+    except (ParseError, ValueError, TypeError, RecursionError) as error:
+        raise IntegrityError(f"{PLAN} is no plan: {shown(error)}.") from None
+    if not exact:
+        raise IntegrityError(f"{PLAN} is not in canonical form, so it is not what was hashed when the run began.")
+    return plan
+
+
+def against_plan(privacy: Privacy, plan: plan_pb2.Plan) -> list[str]:
+    """Where `privacy.json` departs from the plan, in sentences."""
+    terms = plan.terms
+    stated = {
+        "unit": (privacy.unit, _word(plan_pb2.Unit, terms.privacy.unit)),
+        "record": (privacy.record, _word(plan_pb2.Record, terms.privacy.record)),
+        "trust": (privacy.trust, _word(plan_pb2.Trust, terms.privacy.trust)),
+        "insecure_reproducible_noise": (
+            privacy.insecure_reproducible_noise,
+            terms.privacy.insecure_reproducible_noise,
+        ),
+        "delta": (privacy.delta, None if terms.privacy.insecure_reproducible_noise else terms.privacy.delta),
+        "relation": (privacy.relation, RELATION),
+        "plan_hash": (privacy.plan_hash, plan_hash(plan).hex()),
+        "parties planned": (privacy.parties.planned, len(terms.parties)),
+        "shares_needed": (
+            privacy.parties.shares_needed,
+            len(terms.parties) - terms.privacy.dropouts - terms.privacy.colluders,
+        ),
+        "attempts": (privacy.attempts, max(1, terms.privacy.attempts)),
+    }
+    found = [
+        f"privacy.json says {key} {shown(said)}; by the plan it is {shown(planned)}."
+        for key, (said, planned) in stated.items()
+        if said != planned
+    ]
+    if [each.name for each in privacy.releases] != [each.name for each in terms.releases]:
+        return [*found, "privacy.json lists other releases than the plan."]
+    for stated_release, message in zip(privacy.releases, terms.releases, strict=True):
+        found += _release_against(stated_release, message, terms)
+    fewest = frozenset.intersection(*(each.throughout for each in privacy.releases))
+    most = {name for each in privacy.releases for name in each.parties}
+    if not len(fewest) <= privacy.parties.in_the_sum <= len(most):
+        found.append(f"privacy.json counts {privacy.parties.in_the_sum} parties in the sum, and names others.")
+    return found
+
+
+def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]) -> tuple[float, list[str]]:
+    """Epsilon of the worst party's events, and in sentences where the stated one departs from it or from the plan.
+
+    What privacy.json lists is priced too: it is all that is known of a party that attests nothing.
+    """
+    if privacy.epsilon is None or privacy.delta is None:
+        return 0.0, ["privacy.json states no epsilon and delta, though its noise cannot be reproduced."]
+    found = []
+    epsilon = privacy.epsilon
+    if privacy.sampler_delta > privacy.delta * SAMPLER_SHARE * (1 + TOLERANCE):
+        return 0.0, [f"privacy.json says the sampler takes {privacy.sampler_delta:g} of delta, more than a run admits."]
+    try:
+        made = [
+            _release(message, stated.values, plan.terms)
+            for stated, message in zip(privacy.releases, plan.terms.releases, strict=False)
+        ]
+        slack = sum(each.slack(epsilon) for each in made)
+        if plan.terms.privacy.trust == plan_pb2.TRUST_SECURE_SUM:
+            private = plan.terms.privacy
+            slack += graphs_delta(made, len(plan.terms.parties), private.colluders, private.dropouts)
+        stated = zip(privacy.releases, made, strict=True)
+        lists = {"privacy.json": [from_json(each.event) for each, release in stated for _ in range(release.attempts)]}
+        lists |= {each.party: list(each.events) for each in parties}
+        costs = _costs(lists, privacy.delta - privacy.sampler_delta)
+    except (ConclaveError, ArithmeticError, ValueError) as error:
+        return 0.0, [f"The events have no price: {shown(error, 300)}"]
+    if slack > privacy.sampler_delta * (1 + TOLERANCE):
+        found.append(
+            f"The noise sampler and the graphs of secure sums take {slack:.4g} of delta; privacy.json says "
+            f"{privacy.sampler_delta:.4g}."
+        )
+    for who, cost in costs.items():
+        if cost > epsilon * (1 + TOLERANCE):
+            whose = "the events in privacy.json" if who == "privacy.json" else f"the events that {who} attests"
+            found.append(f"Recomputed from {whose}, epsilon is {cost:.6g}, above the stated {epsilon:.6g}.")
+    if epsilon > plan.terms.privacy.epsilon * (1 + TOLERANCE):
+        found.append(f"The stated epsilon {epsilon:.6g} is above the {plan.terms.privacy.epsilon:g} of the plan.")
+    return max(costs.values()), found
+
+
+def dearer(privacy: Privacy, party: Charged) -> str:
+    """That what a party attests costs more than the stated epsilon, in words; empty where it does not.
+
+    Raises `ConclaveError` for events without a price.
+    """
+    if privacy.epsilon is None or privacy.delta is None:
+        return ""
+    (cost,) = _costs({party.party: party.events}, privacy.delta - privacy.sampler_delta).values()
+    return f"epsilon {cost:.6g} by its own events" if cost > privacy.epsilon * (1 + TOLERANCE) else ""
+
+
+def lacking(privacy: Privacy, plan: plan_pb2.Plan, attesting: AbstractSet[str]) -> list[str]:
+    """Where fewer parties attest validly than the promise needs, in sentences.
+
+    The promise counts on the noise of `minimum_parties` in every sum; what only the coordinator says of a party is no
+    evidence that it was there.
+    """
+    planned, needed = len(plan.terms.parties), max(1, plan.terms.minimum_parties)
+    if len(attesting) < needed:
+        return [
+            f"{len(attesting)} of {planned} parties attest validly what the run cost them, and the promise needs "
+            f"{needed}."
+        ]
+    return [
+        f"{len(there)} of {len(each.parties)} parties in the sum of {shown(each.name)} attest validly what it cost, "
+        f"and the promise needs {needed}."
+        for each in privacy.releases
+        if len(there := attesting & set(each.parties)) < needed
+    ]
+
+
+def _word(kind: Any, value: int) -> str:
+    """An enum's value as `privacy.json` says it: UNIT_RECORD is "record"."""
+    if value not in kind.values():
+        return f"the unknown number {value}"
+    _, _, name = kind.Name(value).partition("_")
+    return str(name).lower().replace("_", "-")
+
+
+def _release_against(stated: StatedRelease, message: plan_pb2.Release, terms: plan_pb2.Terms) -> list[str]:
+    found = []
+    name = shown(stated.name)
+    try:
+        release = _release(message, stated.values, terms)
+        event, mechanism = to_json(release.event), json.loads(json.dumps(asdict(release.mechanism)))
+        if stated.charges != message.charges or to_json(from_json(stated.event)) != event:
+            found.append(f"privacy.json has another event for {name} than the plan's mechanism costs.")
+        if stated.mechanism != mechanism:
+            found.append(f"privacy.json describes another mechanism for {name} than the plan has.")
+        alone = isinstance(release.mechanism, GradientMechanism) and not message.stepped  # all of the noise is its own
+        shares = 0 if alone else getattr(release.mechanism, "shares", 0)
+        if shares and terms.minimum_parties < shares + terms.privacy.colluders:
+            found.append(
+                f"The plan goes on with {terms.minimum_parties} parties, and {name} counts on the noise of {shares} "
+                f"besides {terms.privacy.colluders} colluders."
+            )
+    except (ConclaveError, ArithmeticError, ValueError) as error:
+        found.append(f"Release {name} of the plan cannot be: {shown(error, 300)}")
+    if sorted(set(stated.parties)) != stated.parties or not set(stated.parties) <= set(terms.parties):
+        found.append(f"privacy.json names parties in the sum of {name} that the plan does not have, or one twice.")
+    if not stated.values and (message.stepped or message.weights or message.WhichOneof("mechanism") != "gradients"):
+        found.append(f"privacy.json says that no value was released under {name}, so nothing says what sampling took.")
+    if message.stepped != (stated.steps is not None):
+        found.append(f"privacy.json says otherwise than the plan whether {name} is taken in steps.")
+    elif stated.steps is not None:
+        found += _steps_against(stated, stated.steps, message, terms)
+    if len(stated.parties) < terms.minimum_parties:
+        found.append(
+            f"{len(stated.parties)} parties are in the sum of {name} and the plan needs {terms.minimum_parties}: a "
+            "part of the noise that the guarantee counts on is missing."
+        )
+    return found
+
+
+def _steps_against(
+    stated: StatedRelease, steps: StatedSteps, message: plan_pb2.Release, terms: plan_pb2.Terms
+) -> list[str]:
+    found, name = [], shown(stated.name)
+    if sorted(steps.parties) != stated.parties or max(steps.parties.values(), default=0) > message.gradients.steps:
+        found.append(f"privacy.json counts steps of {name} that its parties cannot have been in.")
+    if steps.fewest < terms.minimum_parties:
+        found.append(
+            f"{steps.fewest} parties are in the smallest sum of {name} and the plan needs {terms.minimum_parties}: a "
+            "part of the noise that the guarantee counts on is missing."
+        )
+    if sum(steps.parties.values()) < steps.fewest * message.gradients.steps:
+        found.append(f"privacy.json counts fewer parties in the sums of {name} than it says are in the smallest.")
+    return found
+
+
+def _release(message: plan_pb2.Release, values: int, terms: plan_pb2.Terms) -> Release:
+    """The release that a plan's message stands for; its shape is as far as its price needs it."""
+    mechanism, parties = _mechanism(message), len(terms.parties)
+    shares = getattr(mechanism, "shares", 0)
+    if shares > parties or parties > MOST_PARTIES:
+        raise IntegrityError(f"it counts on the noise of {shares} of {parties} parties.")
+    rows = values * parties // mechanism.teachers if isinstance(mechanism, ThresholdedVotes) else values
+    once = isinstance(mechanism, FreeAnswers) or (isinstance(mechanism, GradientMechanism) and not message.stepped)
+    attempts = 1 if once else min(max(1, terms.privacy.attempts), MOST_ATTEMPTS)
+    return Release(message.name, mechanism, rows, 1, message.charges, attempts, stepped=message.stepped)
+
+
+def _mechanism(release: plan_pb2.Release) -> Chosen:
+    """What `coordinator.pricing.release` wrote into the message. Raises `ConclaveError` for one that makes no sense."""
+    match release.WhichOneof("mechanism"):
+        case "counts":
+            return CountsMechanism(**_numbers(release.counts))
+        case "vectors":
+            return VectorMechanism(**_numbers(release.vectors))
+        case "joint":
+            joint = release.joint
+            votes = VotesMechanism(**_numbers(joint.votes)) if joint.HasField("votes") else None
+            hidden = HiddenMechanism(**_numbers(joint.hidden)) if joint.HasField("hidden") else None
+            return JointMechanism(votes, hidden)
+        case "thresholded":
+            numbers = _numbers(release.thresholded)
+            return ThresholdedVotes(**numbers | {"larger_noise": numbers["larger_noise"] or None})
+        case "gradients":
+            numbers = _numbers(release.gradients)
+            return GradientMechanism(**numbers | {"shares": numbers["shares"] or 1})
+        case "free":
+            return FreeAnswers(**_numbers(release.free))
+    raise IntegrityError("it names no mechanism that is known here.")
+
+
+def _numbers(message: Message) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in message.DESCRIPTOR.fields_by_name}
+
+
+def _costs(lists: Mapping[str, Sequence[DpEvent]], delta: float) -> dict[str, float]:
+    """Epsilon of each list of events. Raises `IntegrityError` for one that would take long to price."""
+    known: dict[str, float] = {}
+    costs = {}
+    for who, events in lists.items():
+        parts = list(islice((part for event in events for part in leaves(event)), MOST_PARTS + 1))
+        kinds = {repr(part) for part, _ in parts if not isinstance(part, GaussianDpEvent)}
+        if len(parts) > MOST_PARTS or len(kinds) > MOST_KINDS or any(count > MOST_OFTEN for _, count in parts):
+            raise IntegrityError(f"{shown(who)} lists more events than a run has.")
+        key = json.dumps(sorted(json.dumps(to_json(event), sort_keys=True) for event in events))
+        if key not in known:
+            known[key] = price(events, delta).epsilon
+        costs[who] = known[key]
+    return costs

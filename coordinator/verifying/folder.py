@@ -1,0 +1,185 @@
+"""Reading a published folder that nobody vouches for yet: nothing in it is believed, followed, executed or unpickled.
+
+Files are read in blocks or up to a limit, links and devices are never opened, and what is odd is said in a sentence.
+"""
+
+import hashlib
+import json
+import math
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
+
+from aggregation.errors import IntegrityError
+from protos.console.settings import Settings, SettingsError, check_settings
+
+LARGEST_TEXT: Final = 16 << 20
+MOST_FILES: Final = 10_000
+MOST_SHOWN: Final = 5
+DEEPEST: Final = 64
+_BLOCK: Final = 1 << 20
+
+Model = TypeVar("Model", bound=Settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A folder as it was found.
+
+    sizes: of its plain files, by path with slashes. folders: the paths of those in it. odd: a sentence for anything
+    else, and for a file that has another name somewhere.
+    """
+
+    folder: Path
+    sizes: Mapping[str, int]
+    folders: tuple[str, ...]
+    odd: tuple[str, ...]
+
+    @classmethod
+    def at(cls, folder: Path) -> "Published":
+        """Look at every name in the folder, and below it. Raises `IntegrityError` where there is no folder."""
+        if not os.path.isdir(folder):  # which no name is too long for
+            raise IntegrityError(f"{shown(folder)} is not a folder. Name the published folder of a student.")
+        sizes: dict[str, int] = {}
+        folders: list[str] = []
+        odd: list[str] = []
+        waiting = [""]
+        while waiting:
+            below = waiting.pop()
+            try:
+                entries = sorted(os.scandir(folder / below), key=lambda entry: entry.name)
+            except OSError as error:
+                odd.append(f"{shown(below) or 'the folder'} cannot be read: {error.strerror}.")
+                continue
+            for entry in entries:
+                path = f"{below}/{entry.name}" if below else entry.name
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode):
+                    waiting.append(path)
+                    folders.append(path)
+                elif stat.S_ISREG(status.st_mode):
+                    sizes[path] = status.st_size
+                    if status.st_nlink > 1:  # whoever has another name for it may write in it after it was looked at
+                        odd.append(f"{shown(path)} is a hard link: the same file has another name. Copy the folder.")
+                elif stat.S_ISLNK(status.st_mode):
+                    odd.append(f"{shown(path)} is a symbolic link, which a published folder never holds.")
+                else:
+                    odd.append(f"{shown(path)} is not a plain file, which a published folder never holds.")
+            if len(sizes) + len(odd) + len(folders) > MOST_FILES:
+                odd.append(f"The folder holds more than {MOST_FILES:,} files; the rest was not looked at.")
+                break
+        return cls(folder, sizes, tuple(folders), tuple(odd))
+
+    def sha256(self, path: str) -> str:
+        """A file's digest, in hex. Raises `IntegrityError`."""
+        digest = hashlib.sha256()
+        handle = self._open(path)
+        with os.fdopen(handle, "rb") as file:
+            try:
+                while block := file.read(_BLOCK):
+                    digest.update(block)
+            except OSError as error:
+                raise IntegrityError(f"{shown(path)} cannot be read: {error.strerror}.") from None
+        return digest.hexdigest()
+
+    def read(self, path: str) -> bytes:
+        """A file of ordinary size. Raises `IntegrityError`."""
+        with os.fdopen(self._open(path), "rb") as file:
+            try:
+                content = file.read(LARGEST_TEXT + 1)
+            except OSError as error:
+                raise IntegrityError(f"{shown(path)} cannot be read: {error.strerror}.") from None
+        if len(content) > LARGEST_TEXT:
+            raise IntegrityError(f"{shown(path)} is larger than {LARGEST_TEXT >> 20} MiB, so it was not read.")
+        return content
+
+    def text(self, path: str) -> str:
+        """The same of UTF-8. Raises `IntegrityError`."""
+        try:
+            return self.read(path).decode()
+        except UnicodeDecodeError as error:
+            raise IntegrityError(f"{shown(path)} is not UTF-8 text (byte {error.start}).") from None
+
+    def model(self, path: str, model: type[Model]) -> Model:
+        """A JSON object of this shape. Raises `IntegrityError`."""
+        return shaped(self.read(path), path, model)
+
+    def _open(self, path: str) -> int:
+        """Only what was found to be a plain file is opened, and it must be one still."""
+        if path not in self.sizes:
+            raise IntegrityError(f"{shown(path)} is missing.")
+        try:
+            handle = os.open(self.folder / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise IntegrityError(f"{shown(path)} cannot be read: {error.strerror}.") from None
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise IntegrityError(f"{shown(path)} is not a plain file.")
+        return handle
+
+
+def shaped(content: bytes, name: str, model: type[Model]) -> Model:
+    """Strict JSON (no key twice, finite numbers, not too deep) of this shape. Raises `IntegrityError`."""
+    value = strict_json(content, name)
+    if not isinstance(value, dict):
+        raise IntegrityError(f"{shown(name)} is not a JSON object.")
+    try:
+        return check_settings(value, model, name)
+    except SettingsError as error:
+        raise IntegrityError(shown(error, 300)) from None
+
+
+def strict_json(content: bytes, name: str) -> Any:
+    """The JSON value in `content`. Raises `IntegrityError` for what two readers could understand in two ways."""
+    try:
+        value = json.loads(content.decode(), object_pairs_hook=_object, parse_constant=_refused, parse_float=_finite)
+    except UnicodeDecodeError as error:
+        raise IntegrityError(f"{shown(name)} is not UTF-8 text (byte {error.start}).") from None
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deep" if isinstance(error, RecursionError) else shown(error)
+        raise IntegrityError(f"{shown(name)} is not JSON that can be used: {why}.") from None
+    layer: list[Any] = [value]
+    for _ in range(DEEPEST):
+        layer = [inner for each in layer for inner in _inner(each)]
+        if not layer:
+            return value
+    raise IntegrityError(f"{shown(name)} is not JSON that can be used: it is nested too deep.")
+
+
+def shown(value: object, most: int = 100) -> str:
+    """Words from a folder as a terminal may see them: printable, and never many."""
+    text = "".join(each if each.isprintable() else "?" for each in str(value)[: most + 1])
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def some(sentences: Iterable[str]) -> list[str]:
+    """The first few sentences, and how many more there are."""
+    every = list(sentences)
+    more = len(every) - MOST_SHOWN
+    return every[:MOST_SHOWN] + ([f"And {more:,} more like these."] if more > 0 else [])
+
+
+def _inner(value: Any) -> list[Any]:
+    found = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [each for each in found if isinstance(each, dict | list)]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def _refused(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is no finite number")
+    return number

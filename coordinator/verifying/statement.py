@@ -1,0 +1,96 @@
+"""What a published folder states, as far as it is looked at: `privacy.json`, and what a party attests."""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import ConfigDict, Field
+
+from coordinator.publishing.manifest import Digest, PartyName, Seconds
+from protos.console.settings import Settings
+
+
+class Stated(Settings):
+    """An object of a published file; keys that are not looked at may be there."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+MOST_COSTS: Final = 100_000
+"""Charges that one party attests: of every step of a run, attempt by attempt."""
+
+
+class StatedSteps(Stated):
+    """Of a release in steps: parties in the smallest sum, and in how many of the sums each party is."""
+
+    fewest: int = Field(ge=0)
+    parties: dict[PartyName, Annotated[int, Field(ge=1)]]
+
+
+class StatedRelease(Stated):
+    """A release in `privacy.json`. values: rows times columns. parties: those in its sum, or in that of any step."""
+
+    name: str
+    parties: list[PartyName]
+    charges: int = Field(ge=1)
+    values: int = Field(ge=0)
+    mechanism: dict[str, Any]
+    event: dict[str, Any]
+    steps: StatedSteps | None = None
+
+    @property
+    def throughout(self) -> frozenset[str]:
+        """The parties in all of its sums: of a release in steps, in every step's."""
+        if self.steps is None:
+            return frozenset(self.parties)
+        every = self.mechanism.get("steps")
+        return frozenset(name for name, count in self.steps.parties.items() if count == every)
+
+
+class StatedParties(Stated):
+    """How many parties, in `privacy.json`."""
+
+    planned: int
+    in_the_sum: int
+    shares_needed: int
+
+
+class Privacy(Stated):
+    """`privacy.json`, as far as it can be checked. epsilon and delta: None where nothing is guaranteed."""
+
+    format: Literal[1]
+    run: str
+    plan_hash: Digest
+    unit: Literal["record", "user"]
+    record: Literal["document", "sentence", "pair"]
+    relation: str
+    epsilon: float | None = Field(gt=0)
+    delta: float | None = Field(gt=0, lt=1)
+    sampler_delta: float = Field(ge=0)
+    attempts: int = Field(default=1, ge=1)
+    trust: str
+    insecure_reproducible_noise: bool
+    parties: StatedParties
+    left_out: dict[PartyName, str] = Field(default_factory=dict)
+    releases: list[StatedRelease] = Field(min_length=1, max_length=64)
+
+
+class Cost(Stated):
+    """One event that a party's ledger was charged."""
+
+    name: str
+    attempt: int = Field(ge=0)
+    event: dict[str, Any]
+
+
+class Attestation(Stated):
+    """What a party signed about a run."""
+
+    party: str
+    run: str
+    plan_hash: str
+    unit: str
+    record: str
+    relation: str
+    insecure_reproducible_noise: bool
+    simulation: bool
+    releases: list[Cost] = Field(max_length=MOST_COSTS)
+    signed_at: Seconds

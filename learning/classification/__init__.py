@@ -1,0 +1,1 @@
+"""Classifiers and regressions: ordinary training, metrics and their picture."""

@@ -1,0 +1,287 @@
+"""Classifiers and regressions: ordinary training, prediction, and how good they are.
+
+Training here is not private: for teachers whose answers are protected afterwards, for public text and for simulation.
+Measures are for public text. They may be published as they are.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from aggregation.errors import ConclaveError
+from learning.models.adapting import trainable
+from learning.models.batching import Tokens, batches, inputs_of, logits_of, losses, losses_of
+from learning.private_training.schedules import Schedule
+from learning.text.labelled import ScoreRange
+from learning.text.source import DataError
+
+BINS: Final = 15
+"""Bins of equal width that confidences fall into, as in Guo et al. 2017."""
+TOKENS: Final = 8192
+"""Tokens that are predicted at once, padding included."""
+
+_GROUP: Final = 50
+
+
+class Diverged(ConclaveError):
+    """A training that went to infinity. Whoever must not tell what a shard holds may not fail on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How to train: passes over the examples, examples in a batch, the highest learning rate and its schedule."""
+
+    epochs: int = 3
+    batch: int = 32
+    learning_rate: float = 5e-4
+    optimiser: Literal["adamw", "sgd"] = "adamw"
+    schedule: Schedule = field(default_factory=lambda: Schedule("linear", warm_up=0.06))
+    decay: float = 0.01
+    momentum: float = 0.9
+    longest_gradient: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch < 1:
+            raise ConclaveError(
+                f"{self.epochs} epochs in batches of {self.batch} train nothing. Give one or more of each."
+            )
+
+
+def fit(
+    model: nn.Module,
+    rows: Sequence[Tokens],
+    labels: NDArray[np.int64] | NDArray[np.float32],
+    settings: Fit,
+    rng: np.random.Generator,
+    on_step: Callable[[float], None] | None = None,
+) -> None:
+    """Train what is trainable in a model on labelled examples, in place. Not private.
+
+    labels: a class's place, int64 [examples], or a standard score, float32 [examples]. Examples of like length share a
+    batch. A shard of one class only trains a model that says that class: whoever must not tell what a shard holds may
+    not fail on it. on_step: told the fraction done.
+    Raises `DataError` without examples, `ConclaveError` for a model of which nothing is to be trained, `Diverged` for
+    one that goes to infinity.
+    """
+    if not rows or len(rows) != len(labels):
+        raise DataError(f"Training needs a label for every example: {len(rows):,} examples, {len(labels):,} labels.")
+    targets = torch.from_numpy(np.ascontiguousarray(labels))
+    config = _config(model)
+
+    def of(places: NDArray[np.int64]) -> Tensor:
+        return losses(model, inputs_of(config, [rows[place] for place in places]), targets[places])
+
+    model.train()
+    _descend(model, of, [len(row) for row in rows], settings, rng, on_step)
+    model.eval()
+
+
+def fit_head(
+    head: nn.Linear,
+    vectors: NDArray[np.float32],
+    labels: NDArray[np.int64] | NDArray[np.float32],
+    settings: Fit,
+    rng: np.random.Generator,
+) -> None:
+    """Train a classifier's last layer as `fit` does, on what it sees [examples, width] (`learning.models.features`), in
+    place.
+
+    Of texts of one length the steps are those of `fit`; otherwise it does not put like lengths together.
+    Raises like `fit`.
+    """
+    if not len(vectors) or len(vectors) != len(labels):
+        raise DataError(f"Training needs a label for every example: {len(vectors):,} examples, {len(labels):,} labels.")
+    inputs, targets = torch.from_numpy(vectors), torch.from_numpy(np.ascontiguousarray(labels))
+
+    def of(places: NDArray[np.int64]) -> Tensor:
+        return losses_of(head(inputs[places]), targets[places])
+
+    _descend(head, of, [1] * len(vectors), settings, rng, None)
+
+
+def predict(model: nn.Module, rows: Sequence[Tokens], tokens: int = TOKENS) -> NDArray[np.float32]:
+    """What a model says of examples, logits [examples, classes], a regression's standard scores as [examples, 1].
+
+    In batches of like length, at most `tokens` tokens at a time. An example's answer does not depend on the others but
+    for rounding.
+    """
+    found: list[NDArray[np.float32]] = []
+    order: list[NDArray[np.int64]] = []
+    config = _config(model)
+    model.eval()
+    with torch.inference_mode():
+        for places in batches(rows, tokens):
+            found.append(logits_of(model, inputs_of(config, [rows[place] for place in places])).numpy())
+            order.append(places)
+    if not found:
+        return np.empty((0, getattr(config, "num_labels", 1)), np.float32)
+    answers = np.empty((len(rows), found[0].shape[1]), np.float32)
+    answers[np.concatenate(order)] = np.concatenate(found)
+    return answers
+
+
+def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The softmax of logits [examples, classes]."""
+    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True, initial=-np.inf))
+    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Examples whose confidence lies in [low, high): how many, their mean confidence, the share that is right."""
+
+    low: float
+    high: float
+    examples: int
+    confidence: float
+    accuracy: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifierMeasures:
+    """How good a classifier is on labelled public text.
+
+    accuracy: share right. macro_f1: mean over classes that occur or were predicted of 2 TP / (2 TP + FP + FN). recall:
+    of each class in order, None of one that does not occur. confusion: [true class, predicted class], counts.
+    calibration: expected calibration error, the mean over examples of |confidence - accuracy| of their bin, in `BINS`
+    bins of equal width (Guo et al. 2017). reliability: the bins that hold an example, for the curve.
+    """
+
+    examples: int
+    accuracy: float
+    macro_f1: float
+    recall: tuple[float | None, ...]
+    confusion: tuple[tuple[int, ...], ...]
+    calibration: float
+    reliability: tuple[Bin, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegressionMeasures:
+    """Correlations of predicted and true scores, None where either are all equal; the root of the mean square error."""
+
+    examples: int
+    pearson: float | None
+    spearman: float | None
+    error: float
+
+
+def measure_classifier(chances: NDArray[np.float64], truth: NDArray[np.int64]) -> ClassifierMeasures:
+    """Measure probabilities [examples, classes] against true classes [examples].
+
+    Raises `DataError` for no example, other shapes, a class that the model does not have, or test text of one class
+    only, which would call a model good that says nothing else.
+    """
+    count, classes = chances.shape
+    if count == 0 or truth.shape != (count,) or truth.min() < 0 or truth.max() >= classes:
+        raise DataError(f"A test needs a label of the map for each example: {count:,} examples, {len(truth):,} labels.")
+    if (truth == truth[0]).all():
+        raise DataError(
+            "The test text is of one class only and tells nothing of a classifier. Give text of two or more."
+        )
+    said = chances.argmax(axis=1)
+    confusion = np.zeros((classes, classes), np.int64)
+    np.add.at(confusion, (truth, said), 1)
+    right, true, predicted = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
+    seen = true + predicted > 0
+    bins = _bins(chances.max(axis=1), said == truth)
+    return ClassifierMeasures(
+        examples=count,
+        accuracy=float(right.sum() / count),
+        macro_f1=float((2 * right[seen] / (true + predicted)[seen]).mean()),
+        recall=tuple(float(r / t) if t else None for r, t in zip(right, true, strict=True)),
+        confusion=tuple(tuple(int(cell) for cell in row) for row in confusion),
+        calibration=sum(bin.examples * abs(bin.confidence - bin.accuracy) for bin in bins) / count,
+        reliability=bins,
+    )
+
+
+def measure_regression(
+    standard: NDArray[np.float32], truth: NDArray[np.float64], scores: ScoreRange
+) -> RegressionMeasures:
+    """Measure standard scores [examples] that a model says against true scores [examples] in the declared range.
+
+    What it says is held within the range first. Raises `DataError` for no example or other shapes.
+    """
+    from scipy.stats import pearsonr, spearmanr
+
+    if truth.size == 0 or standard.shape != truth.shape or truth.ndim != 1:
+        raise DataError(f"A test needs a score for each example: {len(standard):,} examples, {len(truth):,} scores.")
+    said = np.array([scores.score(float(each)) for each in standard])
+    error = float(np.sqrt(np.mean((said - truth) ** 2)))
+    if len(truth) < 3 or np.ptp(said) == 0 or np.ptp(truth) == 0:
+        return RegressionMeasures(len(truth), None, None, error)
+    return RegressionMeasures(
+        len(truth), float(pearsonr(said, truth).statistic), float(spearmanr(said, truth).statistic), error
+    )
+
+
+def _bins(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[Bin, ...]:
+    place = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+    found = []
+    for each in range(BINS):
+        inside = place == each
+        if inside.any():
+            mean, share = float(confidence[inside].mean()), float(right[inside].mean())
+            found.append(Bin(each / BINS, (each + 1) / BINS, int(inside.sum()), mean, share))
+    return tuple(found)
+
+
+def _descend(
+    model: nn.Module,
+    losses_at: Callable[[NDArray[np.int64]], Tensor],
+    lengths: Sequence[int],
+    settings: Fit,
+    rng: np.random.Generator,
+    on_step: Callable[[float], None] | None,
+) -> None:
+    """The steps of a training: of every batch's places, the losses [examples], the gradient of their mean, an update.
+
+    lengths: of the examples, by which a batch is put together.
+    """
+    parameters = list(trainable(model).values())
+    if not parameters:
+        raise ConclaveError("Nothing of the model is to be trained. Say what by `adapt`.")
+    optimiser = _optimiser(parameters, settings)
+    steps, step = settings.epochs * -(-len(lengths) // settings.batch), 0
+    for _ in range(settings.epochs):
+        for places in _shuffled(lengths, settings.batch, rng):
+            for group in optimiser.param_groups:
+                group["lr"] = settings.learning_rate * settings.schedule.scale(step, steps)
+            optimiser.zero_grad(set_to_none=True)
+            losses_at(places).mean().backward()  # type: ignore[no-untyped-call]
+            size = nn.utils.clip_grad_norm_(parameters, settings.longest_gradient)
+            if not torch.isfinite(size):
+                raise Diverged(f"Training went to infinity in step {step + 1:,}. Use a smaller learning rate.")
+            optimiser.step()
+            step += 1
+            if on_step is not None:
+                on_step(step / steps)
+
+
+def _optimiser(parameters: list[nn.Parameter], settings: Fit) -> torch.optim.Optimizer:
+    if settings.optimiser == "sgd":
+        return torch.optim.SGD(
+            parameters, settings.learning_rate, momentum=settings.momentum, weight_decay=settings.decay
+        )
+    return torch.optim.AdamW(parameters, settings.learning_rate, weight_decay=settings.decay)
+
+
+def _shuffled(lengths: Sequence[int], batch: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Every example once, in batches by chance; within some batches' worth of them, by length."""
+    order = rng.permutation(len(lengths))
+    whole: list[NDArray[np.int64]] = []
+    for first in range(0, len(lengths), batch * _GROUP):
+        group = order[first : first + batch * _GROUP]
+        group = group[np.argsort([lengths[place] for place in group], kind="stable")]
+        whole += [group[start : start + batch] for start in range(0, len(group), batch)]
+    yield from (whole[place] for place in rng.permutation(len(whole)))
+
+
+def _config(model: nn.Module) -> Any:
+    return model.config

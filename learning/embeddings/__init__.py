@@ -1,0 +1,1 @@
+"""Word embeddings: co-occurrence, teachers, the student of DPED, baselines, and how good they are."""

@@ -1,0 +1,1 @@
+"""Public models and their tokens: loaded, begun, adapted, batched."""

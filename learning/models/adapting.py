@@ -1,0 +1,146 @@
+"""Which parameters of a model are trained: its head, low-rank adapters of its attention (LoRA), or all of them."""
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import torch
+from torch import Tensor, nn
+
+from learning.models import pooling
+from learning.models.checkpoints import ModelError
+from learning.models.seeded import draw
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Adapt = Literal["head", "lora", "full"]
+
+_ADAPTER: Final = "private"
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """Low-rank adapters (Hu et al. 2021): W x + (alpha / rank) B A x, A drawn, B zero at the start."""
+
+    rank: int = 8
+    alpha: int = 16
+
+
+def adapt(model: "PreTrainedModel", how: Adapt, *, seed: int, lora: Lora | None = None) -> list[str]:
+    """Mark what is trained by `requires_grad`, adding adapters for "lora", in place; returns the names, sorted.
+
+    head: what lies outside the encoder (with the first token's pooler, which belongs to the head). lora: adapters on
+    the attention's projections, and the head; a language model's head stays as it is. full: everything but a fixed
+    pooling layer. Raises `ModelError` where the kind of model has no head of its own, or LoRA is not known for it.
+    """
+    fixed = pooling.fixed(model)
+    for parameter in model.parameters():
+        parameter.requires_grad_(how == "full")
+    if how == "lora":
+        _inject(model, lora or Lora(), seed)
+    if how != "full":
+        speaks = model.get_output_embeddings() is not None  # type: ignore[no-untyped-call]
+        head = frozenset() if how == "lora" and speaks else head_of(model)
+        if how == "head" and not head:
+            raise ModelError(
+                f"A {model.config.model_type} language model has no head apart from its embeddings. Adapt it by "
+                '"lora" or "full".'
+            )
+        for name, parameter in model.named_parameters():
+            if name in head or "lora_" in name:
+                parameter.requires_grad_(True)
+    for name, parameter in model.named_parameters():
+        if name in fixed:
+            parameter.requires_grad_(False)
+    return list(trainable(model))
+
+
+def head_of(model: "PreTrainedModel") -> frozenset[str]:
+    """The names of the head's parameters: outside the base model, and the pooler of a first token in it.
+
+    A parameter that the base model has too, as tied embeddings, is no part of the head.
+    """
+    prefix = f"{model.base_model_prefix}."
+    return frozenset(
+        name
+        for name, _ in model.named_parameters()
+        if not name.startswith(prefix) or (name.startswith(f"{prefix}pooler.") and not pooling.has_mean(model.config))
+    )
+
+
+def merged(model: "PreTrainedModel") -> "PreTrainedModel":
+    """A plain copy of a model, what its adapters learned added to its weights: standard class, standard names."""
+    from peft.tuners.lora import LoraLayer
+
+    plain = copy.deepcopy(model)
+    for name, module in list(plain.named_modules()):
+        if isinstance(module, LoraLayer):
+            layer: Any = module
+            layer.merge(safe_merge=True)
+            parent, _, last = name.rpartition(".")
+            setattr(plain.get_submodule(parent), last, layer.get_base_layer())
+    if hasattr(plain, "peft_config"):
+        del plain.peft_config
+    return plain
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, by name in sorted order; a shared one once."""
+    return {name: p for name, p in sorted(model.named_parameters()) if p.requires_grad}
+
+
+def flatten(model: nn.Module) -> Tensor:
+    """What is trained, as one float32 vector [parameters], in the order of `trainable`."""
+    parts = [p.detach().reshape(-1).float() for p in trainable(model).values()]
+    return torch.cat(parts) if parts else torch.empty(0)
+
+
+def unflatten(model: nn.Module, vector: Tensor) -> None:
+    """Set what is trained from a vector [parameters] as `flatten` gives it, in place.
+
+    Raises `ValueError` for another length: the caller checks what comes from outside.
+    """
+    parameters = trainable(model)
+    size = sum(p.numel() for p in parameters.values())
+    if vector.shape != (size,):
+        raise ValueError(f"The vector has shape {tuple(vector.shape)}, what is trained has {size:,} numbers.")
+    with torch.no_grad():
+        parts = torch.split(vector, [parameter.numel() for parameter in parameters.values()])
+        for parameter, part in zip(parameters.values(), parts, strict=True):
+            parameter.copy_(part.view(parameter.shape))
+
+
+def _inject(model: "PreTrainedModel", lora: Lora, seed: int) -> None:
+    from peft import LoraConfig, inject_adapter_in_model
+    from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as KNOWN
+    from transformers.pytorch_utils import Conv1D
+
+    kind = model.config.model_type
+    if kind not in KNOWN:
+        raise ModelError(
+            f'Which layers of a {kind} model LoRA adapts is not known. Use adapt = "head" or "full", or another model.'
+        )
+    fixed = pooling.fixed(model)
+    endings = tuple(f".{name}" for name in KNOWN[kind])
+    found = {
+        name: module
+        for name, module in model.named_modules()
+        if name.endswith(endings) and isinstance(module, nn.Linear | Conv1D) and f"{name}.weight" not in fixed
+    }
+    if not found:
+        raise ModelError(f'This {kind} model has no attention that LoRA can adapt. Use adapt = "head" or "full".')
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=0.0,
+        bias="none",
+        target_modules=list(found),
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in found.values()),
+    )
+    inject_adapter_in_model(config, model, adapter_name=_ADAPTER)
+    for name, parameter in model.named_parameters():
+        if ".lora_A." in name:
+            draw(name, parameter, seed, bound=parameter.shape[1] ** -0.5)
+        elif ".lora_B." in name:
+            nn.init.zeros_(parameter)

@@ -1,0 +1,125 @@
+"""In which sizes of batches an example's numbers are the same bits, whoever else is there, tried on made-up examples.
+
+A processor adds in an order that depends on the shape of what it is given, so that one example more can change the last
+digits of all others, and a model that is made for it turns last digits into anything. What an order is, is not a matter
+of the numbers: shapes that agree on made-up examples agree on all (measured, not proven; an example that goes alone in
+a shape of its own needs no trial). Lengths come in `step`s, so that there are few shapes.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from learning.models.batching import Tokens
+
+MADE_UP: Final = 4
+"""Made-up examples of each shape; the first two fill its whole length, the others do not."""
+STEP: Final = 8
+"""Tokens by which shapes differ in length."""
+
+Answer = Callable[[Sequence[int]], list[Tensor]]
+"""Numbers of made-up examples, as often as they are given, to what is worked out of each: [examples, ...]."""
+
+
+def agreeing(answer: Answer, most: int) -> tuple[int, ...]:
+    """Sizes of batches, the largest first, in all of which every example's answer has the same bits in every place.
+
+    They are some of the powers of two up to `most`, and the largest of them that agrees with itself is among them;
+    (1,) where none does.
+    """
+    found: list[int] = []
+    reference: list[list[Tensor]] | None = None
+    for size in _tried(most):
+        own = _own(answer, size, full=reference is None)
+        if own is not None and (reference is None or _same(own, reference)):
+            reference = reference or own
+            found.append(size)
+    return tuple(found)
+
+
+def _tried(most: int) -> list[int]:
+    """The largest power of two, the powers of four under it."""
+    largest = 1 << (max(1, most).bit_length() - 1)
+    return [largest, *(size for size in (4**power for power in range(8, -1, -1)) if size < largest)]
+
+
+def divided(count: int, sizes: tuple[int, ...]) -> list[int]:
+    """Sizes of the batches that `count` examples go in, in order; the last may have places over.
+
+    A batch that would be filled to four fifths or more is one, rather than several small ones.
+    """
+    made = []
+    for size in sizes:
+        whole, count = divmod(count, size)
+        if 5 * count >= 4 * size:
+            whole, count = whole + 1, 0
+        made += [size] * whole
+    return made + [sizes[-1]] * (count > 0)
+
+
+def filled(examples: int) -> int:
+    """The examples of the shape that a unit of so many goes in: a power of two, and none for none."""
+    return 1 << (examples - 1).bit_length() if examples else 0
+
+
+def rounded(length: int, longest: int | None) -> int:
+    """The length of the shape that an example of `length` tokens goes in, never more than a model takes."""
+    up = -(-length // STEP) * STEP
+    return up if longest is None else max(length, min(up, longest))
+
+
+@contextmanager
+def drawn(model: nn.Module) -> Iterator[None]:
+    """Within it, parameters drawn by chance stand in the places of a model's own: those of a model that was made to
+    give the same for everything would try nothing.
+    """
+    some = torch.randn(65_537, generator=torch.Generator().manual_seed(0))
+    own = [(each, each.detach().clone()) for each in model.parameters()]
+    try:
+        with torch.no_grad():
+            for each, _ in own:
+                made = some.repeat(-(-each.numel() // len(some)))[: each.numel()].view(each.shape)
+                each.copy_(made / each.shape[-1] ** 0.5 if each.ndim > 1 else 1 + made / 16)
+        yield
+    finally:
+        with torch.no_grad():
+            for each, kept in own:
+                each.copy_(kept)
+
+
+def made_up_rows(words: int, length: int, number: int, count: int = 1) -> list[Tokens]:
+    """Texts number 0 to `MADE_UP` - 1 of a length, `count` different ones each; the same for everybody."""
+    rng = np.random.default_rng([number, length])
+    own = length if number < 2 else max(1, length - number + 1)
+    return [Tokens(rng.integers(0, words, own).astype(np.int32), own) for _ in range(count)]
+
+
+def _own(answer: Answer, size: int, full: bool) -> list[list[Tensor]] | None:
+    """Each made-up example's answer, if it is the same wherever it stands in a batch of this size.
+
+    full: try a batch without padding too, for which some models take another way.
+    """
+    found: list[list[Tensor] | None] = [None] * MADE_UP
+    mixed = [[(start + place) % MADE_UP for place in range(size)] for start in range(0, MADE_UP, size)]
+    for numbers in [*mixed, [(place + 1) % 2 for place in range(size)]] if full else mixed:
+        tensors = answer(numbers)
+        for place, number in enumerate(numbers):
+            each = [tensor[place] for tensor in tensors]
+            before = found[number]
+            if before is None:
+                found[number] = each
+            elif not _alike(before, each):
+                return None
+    return [each for each in found if each is not None]
+
+
+def _same(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
+    return all(_alike(*pair) for pair in zip(one, other, strict=True))
+
+
+def _alike(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(torch.nan_to_num(x), torch.nan_to_num(y)) for x, y in zip(one, other, strict=True))

@@ -1,0 +1,287 @@
+"""From texts to tokens, from tokens to the tensors a model takes, and from those to one loss per example.
+
+A text is cut to what the model takes by the tokenizer's own rule: at its end, of a pair the longer one first. An
+example without a token gets the padding token as its only one, so that no softmax is over nothing. Padding is on the
+right.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+CHARACTERS: Final = 100
+"""Characters of a text that are looked at for every token the model takes: BERT cuts words longer than that too."""
+
+_AT_ONCE: Final = 512
+_PANIC: Final = "PanicException"
+_IGNORED: Final = -100
+_FROM_PADDING: Final = frozenset(
+    {
+        "camembert", "data2vec-text", "esm", "ibert", "longformer", "luke", "mpnet", "roberta", "roberta-prelayernorm",
+        "xlm-roberta", "xlm-roberta-xl", "xmod",
+    }
+)  # fmt: skip
+"""Kinds of model whose first position is the one after the padding token's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """One example: token numbers [length], and where the second text of a pair begins, length if there is none."""
+
+    ids: NDArray[np.int32]
+    second: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+NOTHING: Final = Tokens(np.empty(0, np.int32), 0)
+"""What a private text becomes that cannot be tokenised: it is no example."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Examples as tokens, in order, and how many of them were cut to the model's length."""
+
+    rows: list[Tokens]
+    truncated: int
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a kind of model takes.
+
+    longest: tokens in an example, None if the model sets no limit. padding: the token that fills up, 0 if the model
+    names none. types: how many token types there are, 0 if the model takes none. positions: whether it takes
+    `position_ids`; first: the first of them.
+    """
+
+    longest: int | None
+    padding: int
+    types: int
+    positions: bool
+    first: int
+
+
+def form_of(config: "PretrainedConfig") -> Form:
+    """Read from a model's configuration what inputs it takes."""
+    kind: Any = type(config)
+    taken = _taken(kind)
+    padding = config.pad_token_id if isinstance(getattr(config, "pad_token_id", None), int) else 0
+    first = padding + 1 if config.model_type in _FROM_PADDING else 0
+    places = getattr(config, "max_position_embeddings", None)
+    longest = places - first if isinstance(places, int) and places > first else None
+    types = getattr(config, "type_vocab_size", None) or 0
+    return Form(longest, padding, types if "token_type_ids" in taken else 0, "position_ids" in taken, first)
+
+
+@cache
+def _taken(config: Any) -> frozenset[str]:
+    from transformers import MODEL_MAPPING
+
+    found: Any = MODEL_MAPPING[config]
+    return frozenset(inspect.signature((found[0] if isinstance(found, tuple) else found).forward).parameters)
+
+
+def encode(
+    tokenizer: "PreTrainedTokenizerBase",
+    first: Sequence[str],
+    second: Sequence[str] | None = None,
+    *,
+    longest: int,
+    known: int | None = None,
+) -> Encoded:
+    """Tokenise single texts, or pairs, for a classifier, with the tokens its tokenizer puts around them.
+
+    longest: tokens in an example at most, `Form.longest` or fewer. Of a text, `CHARACTERS` times as many characters are
+    looked at. A text of which anything was left out is counted as truncated. known: for private text, how many tokens
+    the model has: a text that the tokenizer fails on, or gives another token, becomes a row of no token, and no other
+    text becomes anything else for it. None for public text, of which such a failure is raised.
+    """
+    limit = CHARACTERS * longest
+    padding = _padding(tokenizer)
+
+    def some(start: int, stop: int) -> Encoded:
+        texts = [[text[:limit] for text in side[start:stop]] for side in (first, second) if side is not None]
+        whole = _called(tokenizer, texts, None)
+        over = [place for place, tokens in enumerate(whole) if len(tokens) > longest]
+        if over:
+            cut = _called(tokenizer, [[side[place] for place in over] for side in texts], longest)
+            for place, tokens in zip(over, cut, strict=True):
+                whole[place] = tokens
+        shortened = set(over)
+        for side in (first, second):
+            for place, text in enumerate(side[start:stop] if side is not None else ()):
+                if len(text) > limit:
+                    shortened.add(place)
+        return Encoded([tokens if len(tokens) else _alone(padding) for tokens in whole], len(shortened))
+
+    return _encoded(some, len(first), known)
+
+
+def encode_documents(
+    tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, longest: int, known: int | None = None
+) -> Encoded:
+    """Tokenise documents for a causal language model: the text between the tokenizer's beginning and end, as far as it
+    has these.
+
+    A document longer than `longest` tokens loses its rest, its end token included, and is counted as truncated. known:
+    as of `encode`.
+    """
+    limit = CHARACTERS * longest
+    before = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    after = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    padding = _padding(tokenizer)
+
+    def some(start: int, stop: int) -> Encoded:
+        rows, truncated = [], 0
+        cut = [text[:limit] for text in texts[start:stop]]
+        found = tokenizer(cut, add_special_tokens=False, verbose=False)["input_ids"]
+        for text, body in zip(texts[start:stop], found, strict=True):
+            ids = [*before, *body, *after]
+            truncated += len(ids) > longest or len(text) > limit
+            rows.append(_tokens(ids[:longest]) if ids else _alone(padding))
+        return Encoded(rows, truncated)
+
+    return _encoded(some, len(texts), known)
+
+
+def _encoded(some: Callable[[int, int], Encoded], count: int, known: int | None) -> Encoded:
+    """All of `count` texts, `_AT_ONCE` at a time, with `some` of which their first and last are given."""
+    rows: list[Tokens] = []
+    truncated = 0
+    for start in range(0, count, _AT_ONCE):
+        stop = min(start + _AT_ONCE, count)
+        found = [some(start, stop)] if known is None else _apart(some, start, stop)
+        for each in found:
+            rows += each.rows
+            truncated += each.truncated
+    if known is not None:
+        rows = [row if len(row) and row.ids.min() >= 0 and row.ids.max() < known else NOTHING for row in rows]
+    return Encoded(rows, truncated)
+
+
+def _apart(some: Callable[[int, int], Encoded], start: int, stop: int) -> list[Encoded]:
+    """As `some`, text by text where the tokenizer fails on one of them: a text is tokenised alike in any company."""
+    try:
+        return [some(start, stop)]
+    except BaseException as error:  # a tokenizer written in Rust may panic, which is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
+    if stop - start == 1:
+        return [Encoded([NOTHING], 0)]
+    return [each for place in range(start, stop) for each in _apart(some, place, place + 1)]
+
+
+def _called(tokenizer: "PreTrainedTokenizerBase", texts: list[list[str]], longest: int | None) -> list[Tokens]:
+    found = tokenizer(
+        *texts,
+        truncation="longest_first" if longest is not None else False,
+        max_length=longest,
+        return_token_type_ids=True,
+        return_attention_mask=False,
+        verbose=False,
+    )
+    types = found.get("token_type_ids") or [None] * len(found["input_ids"])
+    return [_tokens(ids, kinds) for ids, kinds in zip(found["input_ids"], types, strict=True)]
+
+
+def _tokens(ids: Sequence[int], types: Sequence[int] | None = None) -> Tokens:
+    second = types.index(1) if types is not None and 1 in types else len(ids)
+    return Tokens(np.asarray(ids, dtype=np.int32), second)
+
+
+def _alone(padding: int) -> Tokens:
+    return Tokens(np.array([padding], dtype=np.int32), 1)
+
+
+def _padding(tokenizer: "PreTrainedTokenizerBase") -> int:
+    return tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else 0
+
+
+def inputs_of(config: "PretrainedConfig", rows: Sequence[Tokens], length: int = 0) -> dict[str, Tensor]:
+    """The tensors for `model(**inputs)`, each int64 [examples, length], length that of the longest row, or more.
+
+    input_ids and attention_mask always; token_type_ids and position_ids where the model takes them. Position ids are
+    given for every example, for a model that is left to make its own makes one row for all, and no gradient of one
+    example can be told from it. Raises `ValueError` for no row, or a row without a token: `encode` gives none.
+    """
+    if not rows or not all(len(row) for row in rows):
+        raise ValueError("A batch needs examples, each with a token.")
+    form = form_of(config)
+    length = max(length, *(len(row) for row in rows))
+    shape = (len(rows), length)
+    ids, mask = np.full(shape, form.padding, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    types = np.zeros(shape, dtype=np.int64)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = row.ids
+        mask[place, : len(row)] = 1
+        if form.types > 1:
+            types[place, row.second : len(row)] = 1
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if form.types:
+        inputs["token_type_ids"] = types
+    if form.positions:
+        places = np.arange(form.first, form.first + length)
+        inputs["position_ids"] = np.where((mask == 1) | (form.first == 0), places, form.padding)
+    return {name: torch.from_numpy(values) for name, values in inputs.items()}
+
+
+def batches(rows: Sequence[Tokens], tokens: int) -> Iterator[NDArray[np.int64]]:
+    """Split examples into batches of at most `tokens` tokens, padding included, or of one example; yields their places.
+
+    Longer ones come first, neighbours in length together.
+    """
+    order = iter(np.argsort([-len(row) for row in rows], kind="stable"))
+    for first in order:
+        more = islice(order, max(tokens // max(len(rows[first]), 1), 1) - 1)
+        yield np.array([first, *more], dtype=np.int64)
+
+
+def logits_of(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    """float32 [examples, classes] of a classifier, [examples, length, tokens] of a language model."""
+    output: Tensor = model(**inputs).logits
+    return output.float()
+
+
+def losses(model: nn.Module, inputs: dict[str, Tensor], labels: Tensor | None) -> Tensor:
+    """One loss per example, float32 [examples], which no other example of the batch has a part in.
+
+    labels: int64 [examples] for a classifier (cross-entropy), or float32 [examples, classes], the probabilities that it
+    is to say (soft targets, likewise); float32 [examples] within [-1, 1] for a regression (squared error, see
+    `learning.text.labelled.ScoreRange`); None for a causal language model (mean cross-entropy of the
+    example's own tokens after its first; 0 where it has one only).
+    """
+    logits = logits_of(model, inputs)
+    if labels is None:
+        return _language(logits, inputs["input_ids"], inputs["attention_mask"])
+    return losses_of(logits, labels)
+
+
+def losses_of(logits: Tensor, labels: Tensor) -> Tensor:
+    """One loss per example, as `losses`, of what a classifier or regression said: logits [examples, classes]."""
+    if labels.ndim == 1 and labels.is_floating_point():
+        return (logits.squeeze(-1) - labels).square()
+    return functional.cross_entropy(logits, labels, reduction="none")
+
+
+def _language(logits: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+    targets = torch.full_like(ids, _IGNORED)
+    targets[:, :-1] = ids[:, 1:].masked_fill(mask[:, 1:] == 0, _IGNORED)
+    each = functional.cross_entropy(
+        logits.view(-1, logits.shape[-1]), targets.view(-1), reduction="none", ignore_index=_IGNORED
+    ).view(ids.shape)
+    own = (targets != _IGNORED).sum(dim=1).clamp(min=1)
+    return each.sum(dim=1) / own

@@ -1,0 +1,97 @@
+"""What a classifier's last layer sees, worked out once: where that layer alone is trained, the rest is done beforehand.
+
+Training the layer on these vectors is training the model's head on the texts, gradient for gradient, without a pass
+through the encoder in every step.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from learning.classification.training import TOKENS
+from learning.models.adapting import trainable
+from learning.models.agreement import agreeing, divided, drawn, made_up_rows, rounded
+from learning.models.batching import Tokens, batches, form_of, inputs_of
+from learning.models.encoders import last_layer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+AT_ONCE: Final = 512
+"""Tokens that the encoder sees at a time, padding included, where examples are to be apart."""
+
+
+def head_alone(model: "PreTrainedModel") -> nn.Linear | None:
+    """The last layer of a classifier, if it is all that is trained and sees one vector per text; else None.
+
+    It is the model's own: training it trains the model. `learning.models.adapting.flatten` gives the same of both. None
+    for a model that classifies every token first, as GPT-2 does, or whose head has a layer before the last.
+    """
+    layer = last_layer(model)
+    if {id(p) for p in trainable(model).values()} != {id(p) for p in layer.parameters()}:
+        return None
+    row = Tokens(np.zeros(2, np.int32), 2)
+    return layer if _seen(model, layer, [row]).ndim == 2 else None
+
+
+def features(model: "PreTrainedModel", rows: Sequence[Tokens], tokens: int = TOKENS) -> NDArray[np.float32]:
+    """The vectors [examples, width] that `head_alone` sees of examples, in order, at most `tokens` tokens at a time.
+
+    An example's vector depends on the others of its batch in rounding.
+    """
+    layer = last_layer(model)
+    found = np.empty((len(rows), layer.in_features), np.float32)
+    for places in batches(rows, tokens):
+        found[places] = _seen(model, layer, [rows[place] for place in places]).numpy()
+    return found
+
+
+def features_apart(
+    model: "PreTrainedModel", rows: Sequence[Tokens], known: dict[int, tuple[int, ...]], tokens: int = AT_ONCE
+) -> NDArray[np.float32]:
+    """As `features`, for units that may not show in each other's: a vector's bits depend on its own example alone.
+
+    known: the sizes of batches of each length that agree (`learning.models.agreement`), kept from one call to the next
+    of one model; empty for the first.
+    """
+    layer, limit = last_layer(model), form_of(model.config).longest
+    words = int(getattr(model.config, "vocab_size", 2))
+    found = np.empty((len(rows), layer.in_features), np.float32)
+    lengths = np.array([rounded(len(row), limit) for row in rows], np.int64)
+    for length in np.unique(lengths).tolist():
+
+        def answer(numbers: Sequence[int], length: int = length) -> list[Tensor]:
+            made_up = [made_up_rows(words, length, number)[0] for number in numbers]
+            return [_seen(model, layer, made_up, length)]
+
+        if length not in known:
+            with drawn(model):
+                known[length] = agreeing(answer, max(1, tokens // length))
+        places, start = np.flatnonzero(lengths == length), 0
+        for size in divided(len(places), known[length]):
+            some = places[start : start + size]
+            fill = [made_up_rows(words, length, 0)[0]] * (size - len(some))
+            seen = _seen(model, layer, [*(rows[place] for place in some), *fill], length)
+            found[some] = seen[: len(some)].numpy()
+            start += size
+    return found
+
+
+def _seen(model: "PreTrainedModel", layer: nn.Linear, rows: list[Tokens], length: int = 0) -> Tensor:
+    caught: list[Tensor] = []
+
+    def catch(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        caught.append(arguments[0].float())
+
+    handle = layer.register_forward_pre_hook(catch)
+    try:
+        with torch.inference_mode():
+            model(**inputs_of(model.config, rows, length))
+    finally:
+        handle.remove()
+    (vectors,) = caught
+    return vectors

@@ -1,0 +1,1 @@
+"""DP-SGD: per-example gradients, clipped sums, and the units they are of."""

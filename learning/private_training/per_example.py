@@ -1,0 +1,379 @@
+"""The gradient of every unit apart: exact norms, and clipped sums, from one forward and one backward pass.
+
+Autograd is asked for gradients by activations alone; what a layer was given and what came back to it are kept, and from
+the two everything that clipping needs is computed (`learning.private_training.gradient_terms`), first the norms, then
+the weighted sum. No second backward pass is made and no gradient of a single unit by a matrix is formed
+("book-keeping", Bu et al. 2023, "Differentially private optimization on large model at small cost"). Linear layers,
+`Conv1D`, embeddings and layer norms are known; other layers get one gradient a unit from Opacus' samplers, or from
+`torch.func` where it has none.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from learning.models.adapting import trainable
+from learning.models.checkpoints import ModelError
+from learning.private_training.gradient_terms import Dense, Outer, Rows, Term, off, squared_norms
+
+ROUNDING = 1e-5
+"""Part of the terms' squared size that is added to every squared norm, at least: no unit's terms, cancelling, are more
+than 1 / sqrt(ROUNDING) times its norm.
+"""
+LARGEST_NORM = 1e30
+"""A gradient of a larger norm is taken for none: no sum in single precision overflows below it."""
+
+_ALIKE = 1e-3
+"""Of a gradient's size: far above rounding in single precision, far below what a mixed example adds."""
+_MIXES = (nn.modules.batchnorm._BatchNorm,)
+
+
+class PerExample:
+    """Gradients of one model by its trainable parameters, those that require gradients when this is made.
+
+    model: examples are the first axis of what every layer with trainable parameters takes and gives. A layer that mixes
+    examples, such as batch normalisation, makes the guarantee void; `check_apart` finds those that it can.
+
+    Between `recording` and the next, `bounds` and `add_weighted` speak of what was recorded.
+    """
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self.parameters = trainable(model)
+        """Every one once, by its first name; tied parameters are one."""
+        if not self.parameters:
+            raise ModelError("The model has nothing to train: no parameter requires gradients.")
+        self._names = {id(each): name for name, each in self.parameters.items()}
+        self._terms: dict[str, list[Term]] = {}
+        self.sizes: dict[tuple[int, ...], tuple[int, ...]] = {}
+        """Of a shape, the sizes of micro-batches that agree (`learning.models.agreement`), where they were tried."""
+        self._layers = self._trainable_layers()
+
+    @property
+    def count(self) -> int:
+        """Trainable numbers."""
+        return sum(each.numel() for each in self.parameters.values())
+
+    @contextmanager
+    def recording(self, units: int, examples_per_unit: int = 1) -> Iterator[None]:
+        """Within it, one forward and one backward pass of units * examples_per_unit examples, unit by unit.
+
+        The loss that `backward` is called on is a sum over examples. Nothing is put into `.grad`. Raises `ModelError`
+        naming the layer where an axis is not that of examples.
+        """
+        self._terms = {name: [] for name in self.parameters}
+        keep = _Keeping(self, units, examples_per_unit)
+        with ExitStack() as stack:
+            for name, layer in self._layers.items():
+                hook = layer.register_forward_hook(keep.hook(name), with_kwargs=True, always_call=False)
+                stack.callback(hook.remove)
+            for each in self.parameters.values():
+                each.requires_grad_(False)
+                stack.callback(each.requires_grad_, True)
+            yield
+        unused = [name for name, terms in self._terms.items() if not terms]
+        if unused and units:
+            raise ModelError(
+                f"The model's {unused[0]} is trainable, and no layer of its own used it: its gradients cannot be told "
+                "apart by examples. Freeze it, or use another model."
+            )
+
+    def bounds(self) -> Tensor:
+        """Upper bounds of the L2 norms of what `add_weighted` adds for each unit, float64 [units].
+
+        They hold whatever was recorded, by `learning.private_training.gradient_terms.squared_norms`; `ROUNDING` and
+        more is allowed. Infinite where anything that was recorded of a unit, or its norm, is no number up to
+        `LARGEST_NORM`.
+        """
+        squares = sizes = torch.zeros((), dtype=torch.float64)
+        for terms in self._terms.values():
+            square, size, additions = squared_norms(terms)
+            lost = off(additions)
+            squares = squares + square + max(2 * lost, ROUNDING) * size.square()
+            sizes = sizes + lost * size
+        found = squares.clamp(min=0).sqrt() + sizes
+        return found.where(found <= LARGEST_NORM, math.inf)
+
+    def leave_out(self, units: Tensor) -> None:
+        """Forget what was recorded of the units that a mask [units] marks: they add zero, whatever it was."""
+        self._terms = {name: [term.without(units) for term in terms] for name, terms in self._terms.items()}
+
+    def norms(self) -> Tensor:
+        """L2 norms as computed, float64 [units]: noise-free, for tests."""
+        return sum(squared_norms(terms)[0] for terms in self._terms.values()).clamp(min=0).sqrt()  # type: ignore[union-attr]
+
+    def positions(self) -> int:
+        """Positions of all units together, at most, that a product over the recorded ones adds up."""
+        found = [0]
+        for terms in self._terms.values():
+            found.append(sum(term.units * term.positions for term in terms))
+        return max(found)
+
+    def uses(self) -> int:
+        """How many uses of one parameter were recorded, at most."""
+        return max(map(len, self._terms.values()), default=0)
+
+    def recorded(self) -> list[Tensor]:
+        """All that is worked with of each unit, [units, ...]."""
+        found = []
+        for terms in self._terms.values():
+            for term in terms:
+                found += [each for each in (getattr(term, name) for name in term.__slots__) if isinstance(each, Tensor)]
+        return found
+
+    def add_weighted(self, weights: Tensor, totals: dict[str, Tensor]) -> None:
+        """Add sum over units of weights[u] gradient[u] to `totals`, one a parameter; all of them float64."""
+        for name, terms in self._terms.items():
+            for term in terms:
+                term.add_weighted(weights, totals[name])
+
+    def clear(self) -> None:
+        """Forget what was recorded."""
+        self._terms = {}
+
+    def keep(self, name: str, term: Term) -> None:
+        """Add one use of a parameter to what is recorded."""
+        self._terms[name].append(term)
+
+    def name_of(self, parameter: Tensor | None) -> str | None:
+        """The name of a trainable parameter; None for one that is not trained."""
+        return None if parameter is None else self._names.get(id(parameter))
+
+    def _trainable_layers(self) -> dict[str, nn.Module]:
+        layers = {}
+        for name, layer in self.model.named_modules():
+            if isinstance(layer, _MIXES) and layer.training:
+                raise ModelError(
+                    f"The model's {name or 'top layer'} is a {type(layer).__name__}, which mixes examples: no gradient "
+                    "of one example exists. Use a model with layer normalisation."
+                )
+            if any(id(each) in self._names for each in layer.parameters(recurse=False)):
+                layers[name] = layer
+        return layers
+
+
+@contextmanager
+def single_precision() -> Iterator[None]:
+    """Within it, products in single precision are just that, also where a GPU would take TF32 for them."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+def check_apart(gradients: PerExample, loss: Callable[[slice], Tensor], examples: int) -> None:
+    """Try on public or made-up examples whether a model keeps examples apart. Raises `ModelError` where it does not.
+
+    loss: the losses of some of the examples, each once, computed by the model; dropout must be off. Each example's norm
+    is compared with its norm alone, where none can mix with it, and the sum of all gradients with what autograd gives.
+    """
+    with gradients.recording(examples):
+        loss(slice(0, examples)).sum().backward()  # type: ignore[no-untyped-call]
+    together = gradients.norms()
+    added = {name: torch.zeros_like(each, dtype=torch.float64) for name, each in gradients.parameters.items()}
+    gradients.add_weighted(torch.ones_like(together), added)
+    alone = torch.zeros_like(together)
+    for place in range(examples):
+        with gradients.recording(1):
+            loss(slice(place, place + 1)).sum().backward()  # type: ignore[no-untyped-call]
+        alone[place] = gradients.norms()[0]
+    gradients.clear()
+    true = torch.autograd.grad(
+        loss(slice(0, examples)).sum(), list(gradients.parameters.values()), allow_unused=True, materialize_grads=True
+    )
+    size = sum(float(each.double().square().sum()) for each in true) ** 0.5
+    off = sum(float((added[name] - each).double().square().sum()) for name, each in zip(added, true, strict=True))
+    if not torch.allclose(together, alone, rtol=_ALIKE, atol=_ALIKE * size) or off**0.5 > _ALIKE * size + 1e-12:
+        raise ModelError(
+            f"The gradients of this {type(gradients.model).__name__} cannot be told apart by examples: what one of "
+            "them adds depends on the others, or a parameter is used where no layer shows it. Use another model, or "
+            'train less of it: adapt = "head" or "lora".'
+        )
+
+
+class _Keeping:
+    """What is kept in one pass."""
+
+    def __init__(self, gradients: PerExample, units: int, examples_per_unit: int):
+        self._gradients = gradients
+        self._units = units
+        self._examples = units * examples_per_unit
+        self._quiet = False
+
+    def hook(self, name: str) -> Callable[..., Any]:
+        """A forward hook of the layer that is called so."""
+
+        def forward(layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
+            if self._quiet:
+                return output
+            if not isinstance(output, Tensor):
+                raise ModelError(_unknown(name, layer, f"it gives a {type(output).__name__} in place of a tensor"))
+            kept = [_detached(each) for each in given]
+            others = {key: _detached(each) for key, each in named.items()}
+            result = output if output.requires_grad else output.detach().requires_grad_()
+
+            def backward(slope: Tensor) -> None:
+                self._check(name, layer, [*kept, *others.values(), slope])
+                self._terms(name, layer, kept, others, slope.detach())
+
+            result.register_hook(backward)  # type: ignore[no-untyped-call]
+            return result
+
+        return forward
+
+    def _check(self, name: str, layer: nn.Module, tensors: list[Any]) -> None:
+        found = [list(each.shape) for each in tensors if isinstance(each, Tensor)]
+        wrong = next((shape for shape in found if not shape or shape[0] != self._examples), None)
+        if wrong is not None:
+            hint = "pass position_ids as [examples, length]" if isinstance(layer, nn.Embedding) else "use another model"
+            raise ModelError(
+                _unknown(name, layer, f"it works on {wrong}, and the batch has {self._examples} examples", hint)
+            )
+
+    def _terms(self, name: str, layer: nn.Module, given: list[Any], named: dict[str, Any], slope: Tensor) -> None:
+        made = _KNOWN.get(type(layer), _any_layer) if len(given) == 1 and not named else _any_layer
+        for parameter, term in made(self, name, layer, given, named, slope):
+            called = self._gradients.name_of(parameter)
+            if called is not None:
+                self._gradients.keep(called, term)
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Within it nothing is kept: a layer is called for its own sake."""
+        self._quiet = True
+        try:
+            yield
+        finally:
+            self._quiet = False
+
+    def wanted(self, parameter: Tensor | None) -> bool:
+        """Whether a parameter is trained."""
+        return self._gradients.name_of(parameter) is not None
+
+    def flat(self, values: Tensor) -> Tensor:
+        """[examples, ..., features] as [units, positions, features]."""
+        return values.reshape(self._units, -1, values.shape[-1])
+
+    def by_unit(self, values: Tensor) -> Tensor:
+        """[examples, ...] as [units, examples of a unit, ...]."""
+        return values.reshape(self._units, -1, *values.shape[1:])
+
+
+_Made = Iterator[tuple[Tensor | None, Term]]
+
+
+def _linear(keep: _Keeping, name: str, layer: Any, given: list[Any], named: dict[str, Any], slope: Tensor) -> _Made:
+    slopes = keep.flat(slope)
+    yield layer.weight, Outer(slopes, keep.flat(given[0]))
+    if keep.wanted(layer.bias):
+        yield layer.bias, _summed(slopes)
+
+
+def _conv1d(keep: _Keeping, name: str, layer: Any, given: list[Any], named: dict[str, Any], slope: Tensor) -> _Made:
+    slopes = keep.flat(slope)
+    yield layer.weight, Outer(keep.flat(given[0]), slopes)
+    if keep.wanted(layer.bias):
+        yield layer.bias, _summed(slopes)
+
+
+def _embedding(keep: _Keeping, name: str, layer: Any, given: list[Any], named: dict[str, Any], slope: Tensor) -> _Made:
+    if layer.scale_grad_by_freq or layer.max_norm is not None:
+        raise ModelError(_unknown(name, layer, "its scaling by frequency or by norm mixes examples"))
+    index = keep.by_unit(given[0]).flatten(1)
+    values = keep.flat(slope)
+    if layer.padding_idx is not None:
+        values = values * (index != layer.padding_idx)[:, :, None]
+    yield layer.weight, Rows(index, values, layer.num_embeddings)
+
+
+def _layer_norm(keep: _Keeping, name: str, layer: Any, given: list[Any], named: dict[str, Any], slope: Tensor) -> _Made:
+    shape = layer.normalized_shape
+    if keep.wanted(layer.weight):
+        normal = nn.functional.layer_norm(given[0], shape, eps=layer.eps)
+        yield layer.weight, _summed(keep.flat((slope * normal).flatten(-len(shape))), shape)
+    if keep.wanted(layer.bias):
+        yield layer.bias, _summed(keep.flat(slope.flatten(-len(shape))), shape)
+
+
+def _any_layer(keep: _Keeping, name: str, layer: Any, given: list[Any], named: dict[str, Any], slope: Tensor) -> _Made:
+    """One gradient an example from Opacus' samplers or, for other layers, from `torch.func`."""
+    from opacus.grad_sample import GradSampleModule
+
+    own = {key: each for key, each in layer.named_parameters(recurse=False) if keep.wanted(each)}
+    sampler = GradSampleModule.GRAD_SAMPLERS.get(type(layer))
+    try:
+        if sampler is not None and not named:
+            for each in own.values():
+                each.requires_grad_(True)  # it gives those of no others
+            found = {id(parameter): values for parameter, values in sampler(layer, given, slope).items()}
+            for each in own.values():
+                each.requires_grad_(False)
+            made = [(each, found[id(each)]) for each in own.values()]
+        else:
+            with keep.quiet():
+                values = _differentiated(layer, own, given, named, slope)
+            made = [(each, values[key]) for key, each in own.items()]
+    except (RuntimeError, TypeError, ValueError, KeyError, NotImplementedError) as error:
+        raise ModelError(_unknown(name, layer, str(error).strip().split("\n")[0])) from error
+    for parameter, values in made:
+        apart = keep.by_unit(values)
+        yield parameter, Dense(apart.sum(dim=1), apart.flatten(2).norm(dim=2).sum(dim=1))
+
+
+def _differentiated(
+    layer: nn.Module, own: dict[str, Tensor], given: list[Any], named: dict[str, Any], slope: Tensor
+) -> dict[str, Tensor]:
+    """Gradients of one layer by its own parameters, [examples, ...], by differentiating it for each example."""
+    constants = {key: each for key, each in layer.named_parameters() if key not in own} | dict(layer.named_buffers())
+
+    def pulled(parameters: dict[str, Tensor], inputs: list[Any], others: dict[str, Any], back: Tensor) -> Tensor:
+        inputs = [each.unsqueeze(0) if isinstance(each, Tensor) else each for each in inputs]
+        others = {key: each.unsqueeze(0) if isinstance(each, Tensor) else each for key, each in others.items()}
+        given_back = torch.func.functional_call(layer, {**constants, **parameters}, tuple(inputs), others)
+        total: Tensor = (given_back * back.unsqueeze(0)).sum()
+        return total
+
+    axes = [0 if isinstance(each, Tensor) else None for each in given]
+    named_axes = {key: 0 if isinstance(each, Tensor) else None for key, each in named.items()}
+    each = torch.func.vmap(torch.func.grad(pulled), in_dims=(None, axes, named_axes, 0))
+    found: dict[str, Tensor] = each({key: value.detach() for key, value in own.items()}, given, named, slope)
+    return found
+
+
+def _summed(values: Tensor, shape: tuple[int, ...] | None = None) -> Dense:
+    """What is added over positions: [units, positions, features] to [units, features], or to `shape` a unit."""
+    total = values.sum(dim=1)
+    return Dense(total if shape is None else total.reshape(-1, *shape), values.norm(dim=2).sum(dim=1))
+
+
+def _known() -> dict[type, Callable[..., _Made]]:
+    known: dict[type, Callable[..., _Made]] = {
+        nn.Linear: _linear,
+        nn.Embedding: _embedding,
+        nn.LayerNorm: _layer_norm,
+    }
+    from transformers.pytorch_utils import Conv1D
+
+    return known | {Conv1D: _conv1d}
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+def _unknown(name: str, layer: nn.Module, why: str, remedy: str = "freeze it, or use another model") -> str:
+    return (
+        f"The model's layer {name or 'at its top'} is a {type(layer).__name__} whose gradients cannot be told apart by "
+        f"examples: {why}. What to do: {remedy}."
+    )
+
+
+_KNOWN = _known()

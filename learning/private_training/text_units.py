@@ -1,0 +1,105 @@
+"""Private units of text as a model takes them: examples of one unit together, micro-batches of bounded size."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from learning.models.agreement import filled, made_up_rows, rounded
+from learning.models.batching import Tokens, form_of, inputs_of
+from learning.private_training.dp_sgd import MicroBatch, Shape
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+
+PROBES = 3
+
+
+def probe_of(config: "PretrainedConfig", targets: int | None) -> MicroBatch:
+    """Made-up units of several lengths, to try a model on; the same for everybody.
+
+    targets: classes of a classifier, 0 for a regression, None for a language model.
+    """
+    rng = np.random.default_rng(0)
+    words = int(getattr(config, "vocab_size", 2))
+    rows = [rng.integers(0, words, length).astype(np.int32) for length in range(3, 3 + PROBES)]
+    labels = None
+    if targets is not None:
+        labels = torch.arange(PROBES) % targets if targets else torch.linspace(-1, 1, PROBES)
+    inputs = inputs_of(config, [Tokens(ids, len(ids)) for ids in rows])
+    return MicroBatch(inputs, labels, torch.ones(PROBES), PROBES, 1)
+
+
+class TextUnits:
+    """Units whose gradients are taken together; the loss of a unit is the mean over its examples.
+
+    rows: all examples, perhaps none. labels: one an example, as `learning.models.batching.losses` takes them, or None.
+    members: for every unit the positions of its examples, of which the first `most_examples` count; None where every
+    example is a unit. A unit without examples is one like any other, and in no micro-batch: its part in a sum is 0.
+    tokens_at_once: padding included, in one micro-batch; a unit that has more goes alone. Its examples are taken for a
+    power of two and its length for a multiple of `learning.models.agreement.STEP`, or what the model takes, for a
+    unit's gradient may not depend, even in its last bit, on the micro-batch that it is in.
+    """
+
+    def __init__(
+        self,
+        config: "PretrainedConfig",
+        rows: Sequence[Tokens],
+        labels: Tensor | None,
+        *,
+        members: Sequence[Sequence[int]] | None = None,
+        tokens_at_once: int = 512,
+        most_examples: int = 32,
+    ):
+        self._config = config
+        self._rows = rows
+        self._labels = labels
+        given = [[place] for place in range(len(rows))] if members is None else members
+        self._members = [list(each)[:most_examples] for each in given]
+        self._tokens = tokens_at_once
+        limit = form_of(config).longest
+        self._longest = np.array(
+            [rounded(max((len(rows[place]) for place in each), default=0), limit) for each in self._members],
+            dtype=np.int64,
+        )
+        self._examples = np.array([filled(len(each)) for each in self._members], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def micro_batches(self, taken: NDArray[np.int64]) -> Iterator[MicroBatch]:
+        """Units of like numbers of examples and like lengths together, the largest first; of those that have any."""
+        some = map(int, taken[self._examples[taken] > 0])
+        order = sorted(some, key=lambda unit: (-self._examples[unit], -self._longest[unit], unit))
+        alike = itertools.groupby(order, key=lambda unit: (int(self._examples[unit]), int(self._longest[unit])))
+        for (each, length), units in alike:
+            most = max(1, self._tokens // (each * length))
+            shape = Shape((each, length), most, partial(self._made_up, each, length))
+            while together := list(itertools.islice(units, most)):
+                yield self._batch(together, each, length, shape)
+
+    def _batch(self, units: list[int], each: int, length: int, shape: Shape) -> MicroBatch:
+        places: list[int] = []
+        weights: list[float] = []
+        for unit in units:
+            own = self._members[unit]
+            places += own + [own[0]] * (each - len(own))
+            weights += [1 / len(own)] * len(own) + [0.0] * (each - len(own))
+        inputs = inputs_of(self._config, [self._rows[place] for place in places], length)
+        labels = None if self._labels is None else self._labels[torch.tensor(places)]
+        return MicroBatch(inputs, labels, torch.tensor(weights), len(units), each, shape)
+
+    def _made_up(self, each: int, length: int, numbers: Sequence[int]) -> MicroBatch:
+        words = int(getattr(self._config, "vocab_size", 2))
+        rows = [row for number in numbers for row in made_up_rows(words, length, number, each)]
+        labels = None
+        if self._labels is not None:
+            labels = torch.zeros(len(rows), *self._labels.shape[1:], dtype=self._labels.dtype)
+        weights = torch.full((len(rows),), 1 / each)
+        return MicroBatch(inputs_of(self._config, rows, length), labels, weights, len(numbers), each)

@@ -1,0 +1,1 @@
+"""Which public texts a student learns from: relevance, clusters, sampling."""

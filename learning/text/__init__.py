@@ -1,0 +1,1 @@
+"""Text from where it is: sources, words, labels, corpora larger than memory."""

@@ -1,0 +1,279 @@
+"""Whether this party takes part: the plan's terms against the party's own rules, before anything is spent."""
+
+import math
+import re
+from fractions import Fraction
+from typing import Final
+
+from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+
+from aggregation.accounting.events import DistributedDiscreteGaussianDpEvent, SkellamDpEvent, leaves
+from aggregation.accounting.price import price
+from aggregation.errors import ConclaveError
+from aggregation.mechanisms.counts import CountsMechanism
+from aggregation.mechanisms.free import FreeAnswers
+from aggregation.mechanisms.gradients import GradientMechanism
+from aggregation.mechanisms.thresholded import ThresholdedVotes
+from aggregation.mechanisms.vectors import VectorMechanism
+from party.admission.company import MOST_ATTEMPTS, admit_company, admit_shares, admit_trust
+from party.admission.labels import admit_labelled
+from party.admission.recipes import why_not
+from party.config import PartyConfig
+from party.releasing.mechanisms import Named, against, broken, mechanism_of, shares_of
+from party.releasing.steps import MOST_STEPS, charged
+from protos.conclave.v1 import plan_pb2
+from protos.identity.certificates import PARTY_NAME
+from protos.refusal import Reason, Refusal
+
+RELEASE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}", re.ASCII)
+CAPACITY: Final = 2**31
+"""What one cell of a sum may reach before it wraps; integers travel modulo 2**32."""
+
+MOST_RELEASES: Final = 64
+MOST_PARTIES: Final = 1000
+MOST_CHARGES: Final = 10**6
+
+
+def admit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
+    """Return when this party takes part under these terms, else raise `Refusal` naming the rule. Spends nothing.
+
+    A rule of the party file is refused as POLICY; terms that no party could accept as PLAN.
+    """
+    if len(terms.releases) > MOST_RELEASES or len(terms.parties) > MOST_PARTIES:
+        raise broken(f"it has more than {MOST_RELEASES} releases or {MOST_PARTIES} parties")
+    _admit_names(terms, config)
+    admit_company(terms, config)
+    _admit_promise(terms, config)
+    admit_labelled(terms, config.shard)
+    events = [_admit_release(release, terms, config) for release in terms.releases]
+    if (mixture := why_not(terms)) is not None:
+        raise against("recipes", f"recipes = {', '.join(config.policy.recipes)}; {mixture}")
+    events = [
+        event for release, event in zip(terms.releases, events, strict=True) for _ in range(times(release, terms))
+    ]
+    _admit_queries(terms, config)
+    if terms.privacy.insecure_reproducible_noise:
+        return
+    try:
+        spent = price(events, terms.privacy.delta).epsilon
+    except ConclaveError as error:
+        raise broken(f"its releases have no price: {str(error).rstrip('.')}") from None
+    if not spent <= terms.privacy.epsilon:
+        raise broken(
+            f"its releases cost epsilon {spent:.4g} at delta {terms.privacy.delta:g}, "
+            f"above the {terms.privacy.epsilon:g} it promises"
+        )
+
+
+def queries_of(release: plan_pb2.Release) -> int:
+    """How many queries a release may ask, as `maximum_queries` counts them: what is charged one by one.
+
+    Teachers' answers: `charges`, one a row. Counts, moments and a private training: `charges` too, which is one for a
+    whole matrix or training. Votes under a threshold are charged by a cap on all of them together: as many as that cap
+    pays for if every test fails, since the terms do not say how many will be asked. Free answers: none. Raises
+    `Refusal` (PLAN) like `mechanism_of`.
+    """
+    match mechanism_of(release):
+        case FreeAnswers():
+            return 0
+        case ThresholdedVotes() as votes:
+            failing, _ = votes.charges
+            return release.charges * math.floor(Fraction(votes.cap) / failing)
+    return release.charges
+
+
+def noise_of(event: DpEvent) -> float:
+    """The least noise in an event, as `minimum_noise` means it; infinite for an event that releases nothing.
+
+    It is the noise multiplier of the releases that the event is made of: standard deviation of the noise in
+    the whole sum over that sum's L2 sensitivity, both as the accountant is told them. So it is, of
+      - counts and moments: `noise_multiplier`, of all cells together;
+      - teachers' answers: that of votes and hidden states of one query as the one Gaussian that they are,
+        1/z^2 = 1/z_votes^2 + 1/z_hidden^2;
+      - votes under a threshold: 1/sqrt(cap), that of all queries and tests together;
+      - private training: `noise_multiplier` of one step, without what sampling gains;
+      - free answers: nothing, for the training was looked at.
+    Where an aggregator is trusted it sees each party's contribution under that party's own share of the noise, and
+    `minimum_noise` is compared with that share's multiplier: this one over the square root of the shares that the
+    release counts on. Votes without noise are the exception: `clear_votes` lets the aggregator see them, and what is
+    compared is the noise that it draws. How often an event is charged does not enter: `maximum_queries` and the caps
+    bound that. Skellam and discrete Gaussian releases are compared by the same ratio. An event of another kind has
+    noise that is not compared: 0.
+    """
+    multipliers = []  # of the parts of one event, which are released together
+    for part, _ in leaves(event):
+        match part:
+            case GaussianDpEvent():
+                multipliers.append(part.noise_multiplier)
+            case SkellamDpEvent():
+                multipliers.append(math.sqrt(part.variance / part.l2_squared))
+            case DistributedDiscreteGaussianDpEvent():
+                multipliers.append(part.sigma * math.sqrt(part.shares / part.l2_squared))
+            case PoissonSampledDpEvent():
+                multipliers.append(noise_of(part.event))
+            case _:
+                return 0.0
+    if len(multipliers) < 2:
+        return multipliers[0] if multipliers else math.inf
+    return 0.0 if 0.0 in multipliers else 1 / math.sqrt(sum(each**-2 for each in multipliers))
+
+
+def times(release: plan_pb2.Release, terms: plan_pb2.Terms) -> int:
+    """How often a release of these terms, or each of its steps, may be charged: once, but for secure sums that may be
+    tried again.
+
+    A training that a party does for itself is one; its answers cost nothing, so their sum may be tried as often as any
+    plan's.
+    """
+    match release.WhichOneof("mechanism"):
+        case "gradients" if not release.stepped:
+            return 1
+        case "free":
+            return MOST_ATTEMPTS
+    return max(1, terms.privacy.attempts)
+
+
+def affordable(terms: plan_pb2.Terms) -> list[tuple[str, DpEvent]]:
+    """All that these terms may charge, one by one: by what name, and its event. Raises `Refusal` (PLAN)."""
+    wanted: list[tuple[str, DpEvent]] = []
+    for release in terms.releases:
+        often = times(release, terms)
+        event = None
+        for one in charged(release):
+            event = event_of(one) if event is None else event  # all steps cost the same
+            wanted += [(one.name, event)] * often
+    return wanted
+
+
+def event_of(release: plan_pb2.Release) -> DpEvent:
+    """What a release costs. Raises `Refusal` (PLAN) like `mechanism_of`."""
+    event = mechanism_of(release).event()
+    return event if release.charges == 1 else SelfComposedDpEvent(event, release.charges)
+
+
+def _admit_names(terms: plan_pb2.Terms, config: PartyConfig) -> None:
+    policy, parties = config.policy, list(terms.parties)
+    if len(set(parties)) != len(parties) or parties != sorted(parties):
+        raise broken("its parties are not sorted or one is named twice")
+    odd = next((name for name in parties if re.fullmatch(PARTY_NAME, name) is None), None)
+    if odd is not None:
+        raise broken(f"{odd[:40]!r} is no name for a party; use small letters, digits and hyphens")
+    if config.name not in parties:
+        raise Refusal(
+            Reason.PLAN, f"this party is {config.name}, and the plan knows {', '.join(parties) or 'no party'}."
+        )
+    if terms.recipe not in policy.recipes:
+        raise against("recipes", f"recipes = {', '.join(policy.recipes)}; this plan runs {terms.recipe or 'none'}")
+
+
+def _admit_promise(terms: plan_pb2.Terms, config: PartyConfig) -> None:
+    privacy = terms.privacy
+    if not (math.isfinite(privacy.epsilon) and privacy.epsilon > 0 and 0 < privacy.delta < 1):
+        raise broken(f"epsilon = {privacy.epsilon:g} and delta = {privacy.delta:g} promise nothing")
+    if privacy.unit not in (plan_pb2.UNIT_RECORD, plan_pb2.UNIT_USER):
+        raise broken("it does not say what it protects, a record or a user")
+    if privacy.record not in (plan_pb2.RECORD_DOCUMENT, plan_pb2.RECORD_SENTENCE, plan_pb2.RECORD_PAIR):
+        raise broken("it does not say what a record is")
+    if privacy.unit == plan_pb2.UNIT_USER and config.shard.user is None:
+        raise against("shard.user", "this party's shard has no user column, and the plan protects users")
+    if privacy.insecure_reproducible_noise and not config.policy.simulation:
+        raise against(
+            "simulation",
+            "simulation = false; insecure_reproducible_noise protects nobody and is for a simulation alone",
+        )
+    admit_trust(terms, config)
+    if privacy.dropouts + privacy.colluders >= len(terms.parties):
+        raise broken(f"{privacy.dropouts} dropouts and {privacy.colluders} colluders leave no honest party")
+
+
+def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: PartyConfig) -> DpEvent:
+    if not RELEASE_NAME.fullmatch(release.name):
+        raise broken(f"{release.name[:40]!r} is no name for a release; use small letters, digits and hyphens")
+    if [each.name for each in terms.releases].count(release.name) > 1:
+        raise broken(f"release {release.name} is listed twice")
+    if not 1 <= release.charges <= MOST_CHARGES:
+        raise broken(f"release {release.name} is charged {release.charges} times; use 1 to {MOST_CHARGES}")
+    mechanism = mechanism_of(release)
+    _admit_steps(release, mechanism)
+    shares = shares_of(mechanism)
+    admit_shares(release, shares, terms, config)
+    match mechanism:
+        case CountsMechanism() | VectorMechanism():
+            _admit_size(mechanism, config)
+        case ThresholdedVotes() if not config.policy.clear_votes:
+            raise against(
+                "clear_votes",
+                f"clear_votes = false; release {release.name} sends this party's votes to the coordinator, which adds "
+                "the noise itself",
+            )
+        case FreeAnswers():
+            _admit_free(release, mechanism, terms)
+    if release.weights and not config.policy.weights:
+        raise against("weights", f"weights = false; release {release.name} sends the parameters of a model")
+    event = event_of(release)
+    least, noise = config.policy.minimum_noise, noise_of(event)
+    alone = terms.privacy.trust == plan_pb2.TRUST_TRUSTED_AGGREGATOR and shares > 1
+    noise = noise / math.sqrt(shares) if alone else noise
+    if least is not None and noise < least:
+        whose = "at each party, as the aggregator sees it, " if alone else ""
+        raise against(
+            "minimum_noise",
+            f"minimum_noise = {least:g}; release {release.name} has {whose}a noise multiplier of {noise:.4g}",
+        )
+    return event
+
+
+def _admit_steps(release: plan_pb2.Release, mechanism: Named) -> None:
+    """Steps are of gradients, and only in steps is the noise of several parties theirs together.
+
+    So the parameters of a model that one party trained alone have all the noise that is charged, and no sum has to
+    complete it: they may leave, where the policy says so, under a secure sum as under a trusted aggregator.
+    """
+    if not isinstance(mechanism, GradientMechanism):
+        if release.stepped:
+            raise broken(f"release {release.name} is taken in steps and has no gradients")
+        return
+    if mechanism.shares > 1 and not release.stepped:
+        raise broken(f"release {release.name} counts on {mechanism.shares} noise shares, and each party trains alone")
+    if release.stepped and mechanism.steps > MOST_STEPS:
+        raise broken(f"release {release.name} has {mechanism.steps:,} steps; use {MOST_STEPS:,} at most")
+    if release.stepped and release.charges != 1:
+        raise broken(f"release {release.name} is charged {release.charges} times; each of its steps is charged once")
+
+
+def _admit_queries(terms: plan_pb2.Terms, config: PartyConfig) -> None:
+    most = config.policy.maximum_queries
+    asked = {release.name: queries_of(release) for release in terms.releases}
+    if most is not None and sum(asked.values()) > most:
+        listed = ", ".join(f"{name} {queries:,}" for name, queries in asked.items() if queries)
+        raise against(
+            "maximum_queries", f"maximum_queries = {most:,}; this plan may ask {sum(asked.values()):,} ({listed})"
+        )
+
+
+def _admit_size(mechanism: CountsMechanism | VectorMechanism, config: PartyConfig) -> None:
+    declared = config.policy.declared_size
+    if declared is not None and declared * mechanism.levels >= CAPACITY:
+        raise against(
+            "declared_size",
+            f"declared_size = {declared}; so many records of {mechanism.levels} levels may overflow a 32-bit sum; "
+            f"levels up to {(CAPACITY - 1) // declared} would fit",
+        )
+
+
+def _admit_free(release: plan_pb2.Release, mechanism: FreeAnswers, terms: plan_pb2.Terms) -> None:
+    """Answers are free only after a training that the same terms charge, and under no other name.
+
+    Nothing else of that training may leave: it has one noise key, under which another start or other texts would be a
+    second training that nobody paid for.
+    """
+    paid = [each for each in terms.releases if each.name == mechanism.after]
+    if not paid or not isinstance(mechanism_of(paid[0]), GradientMechanism):
+        raise broken(f"release {release.name} is free after {mechanism.after[:40]!r}, which trains nothing privately")
+    if paid[0].weights or paid[0].stepped:
+        raise broken(
+            f"release {release.name} is free after {mechanism.after!r}, which gives its "
+            f"{'steps' if paid[0].stepped else 'parameters'} itself; one training is one release"
+        )
+    if [each.free.after for each in terms.releases if each.HasField("free")].count(mechanism.after) > 1:
+        raise broken(f"two releases are free after {mechanism.after!r}; one training is one set of teachers")

@@ -1,0 +1,86 @@
+"""What an account's cap is about: one unit and one neighbouring relation, for the life of the account.
+
+Charges for different units do not add up, in either direction, so a plan is admitted for the account's unit alone:
+  - A plan for a finer unit (sentences, where the account counts documents) bounds what one sentence does. A document
+    has any number of them, and nothing here bounds how many.
+  - A plan for a coarser unit (users, where the account counts documents) bounds what a user does who comes or goes as
+    a whole. A document that goes leaves its user there with other text: within the clipping bound C that is a step of
+    up to 2 C, from one place in the ball to any other, or two users apart. So it may cost more than the plan's price,
+    about twice the epsilon, and under sampling another amount again. Sentences in documents are the same case, and a
+    sentence that stands in several documents moves all of them.
+Both would need a group bound of each mechanism. Without one they are refused, and an account of the other unit is
+opened for such plans. Of accounts that share records but not their unit, the one that was charged first goes on alone
+(`party.ledger.lineages`).
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from party.config import PartyConfig, PolicyTable
+from protos.conclave.v1 import plan_pb2
+from protos.refusal import Reason, Refusal
+
+Unit = Literal["pair", "sentence", "document", "user"]
+
+FINENESS: Final[tuple[Unit, ...]] = get_args(Unit)
+"""All units, the finest first: each is part of the next."""
+
+_RECORDS: Final[dict[int, Unit]] = {
+    plan_pb2.RECORD_DOCUMENT: "document",
+    plan_pb2.RECORD_SENTENCE: "sentence",
+    plan_pb2.RECORD_PAIR: "pair",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """The unit of a cap, and what a neighbour is: the same text with one unit more or less."""
+
+    unit: Unit = "document"
+    relation: Literal["add-or-remove"] = "add-or-remove"
+
+    def __str__(self) -> str:
+        return f"a {self.unit}, added or removed"
+
+    @property
+    def inside_documents(self) -> bool:
+        """Whether the unit is a part of a document, so that a document's own hashes do not tell it."""
+        return FINENESS.index(self.unit) < FINENESS.index("document")
+
+    @property
+    def settings(self) -> str:
+        """How a plan or a party file says it."""
+        return 'unit = "user"' if self.unit == "user" else f'unit = "record" and record = "{self.unit}"'
+
+
+def of_policy(policy: PolicyTable) -> Protection:
+    """What the cap of a party file is about."""
+    return Protection("user" if policy.unit == "user" else policy.record, policy.relation)
+
+
+def of_terms(terms: plan_pb2.Terms) -> Protection | None:
+    """What a plan protects; None where it does not say, which `party.admission.admit.admit` refuses."""
+    if terms.privacy.unit == plan_pb2.UNIT_USER:
+        return Protection("user")
+    unit = _RECORDS.get(terms.privacy.record)
+    return None if unit is None else Protection(unit)
+
+
+def admit_unit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
+    """Return when a plan protects what this party's account counts, else raise `Refusal` (POLICY, rule `unit`)."""
+    own, asked = of_policy(config.policy), of_terms(terms)
+    if asked is None or asked == own:
+        return
+    finer = FINENESS.index(asked.unit) < FINENESS.index(own.unit)
+    why = (
+        f"its price says nothing of a {own.unit}, which holds any number of them"
+        if finer
+        else f"a {own.unit} that is added or removed may move what its {asked.unit} contributes by twice the bound, "
+        "which its price does not cover"
+    )
+    raise Refusal(
+        Reason.POLICY,
+        f"policy unit: this party's cap is for {own}, and this plan protects {asked}: {why}. "
+        f"Plan with {own.settings}, or ask this party for an account of {asked.unit}s.",
+        "unit",
+    )

@@ -1,0 +1,1 @@
+"""The `party` command, and what it looks at before it serves."""

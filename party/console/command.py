@@ -1,0 +1,365 @@
+"""The `party` command: serve a shard, and look at it before anything is served."""
+
+import asyncio
+import json
+import logging
+import re
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from aggregation.errors import ConclaveError
+from party.config import PartyConfig, ShardTable, located, read_config
+from party.node.memory import keep_private
+from protos.console.command_line import FAILURE, USAGE, run_command
+from protos.console.settings import SettingsError
+from protos.refusal import Refusal
+from protos.telemetry.logs import json_lines
+
+if TYPE_CHECKING:
+    from party.node.node import Node
+
+COMMON_WORDS = 1000
+MOST_LABELS = 20
+
+app = typer.Typer(
+    name="party",
+    help="One data holder of a Conclave run: its text stays here, bounded and noised sums leave.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+accounts = typer.Typer(name="account", help="The ledger's accounts.", no_args_is_help=True)
+app.add_typer(accounts)
+
+ConfigOption = Annotated[Path, typer.Option("--config", help="The party file.", metavar="FILE")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on a line of its own.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"party {installed_version('conclave-distill')}")
+        raise typer.Exit
+
+
+@app.callback()
+def party(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    """One data holder of a Conclave run: its text stays here, bounded and noised sums leave."""
+
+
+@app.command()
+def serve(
+    config: ConfigOption = Path("party.toml"),
+    as_json: JsonOption = False,
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="Log events as JSON, a line each; training logs to its own file.")
+    ] = False,
+) -> None:
+    """Answer for this party until it is told to end: at once by Ctrl-C, when its work in hand is done by SIGTERM.
+
+    A second signal of either kind ends it at once.
+    """
+    keep_private()
+    settings = read_config(config)
+    if log_json:
+        logging.basicConfig(level=logging.INFO, handlers=[json_lines(sys.stderr)])
+    else:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    logging.getLogger("conclave.party").setLevel(logging.INFO)
+    ended_by = asyncio.run(_serve(settings, config.absolute().parent, as_json, quiet=log_json))
+    if ended_by == signal.SIGINT:
+        raise KeyboardInterrupt
+
+
+async def _serve(config: PartyConfig, base: Path, as_json: bool, *, quiet: bool) -> int:
+    """Serve until a signal; returns which it ended by."""
+    from party.node.node import start
+
+    signals: asyncio.Queue[int] = asyncio.Queue()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(each, signals.put_nowait, each)
+    async with await start(config, base=base, quiet=quiet) as node:
+        said: dict[str, object] = {"party": config.name, "address": node.address}
+        if node.metrics_port:
+            said["metrics_port"] = node.metrics_port
+        print(json.dumps(said) if as_json else f"party {config.name} listening on {node.address}", flush=True)
+        number = await signals.get()
+        ending = asyncio.create_task(_end(node, drain=number == signal.SIGTERM))
+        again = asyncio.create_task(signals.get())
+        await asyncio.wait({ending, again}, return_when=asyncio.FIRST_COMPLETED)
+        if ending.done():
+            again.cancel()
+            ending.result()
+            return number
+        number = again.result()
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
+        await node.stop(grace=0)
+        return number
+
+
+async def _end(node: "Node", *, drain: bool) -> None:
+    if drain:
+        await node.drain()
+    await node.stop()
+
+
+@app.command()
+def check(config: ConfigOption = Path("party.toml"), as_json: JsonOption = False) -> None:
+    """Look at everything that serving needs, a line each: ok, or what to do. Serves, charges and sends nothing.
+
+    Ends with 0 when nothing is left to do (a warning is for you to judge), else with 1.
+    """
+    from party.console.checking import check as look_over
+    from protos.console.checklist import passed, record, shown
+
+    lines = look_over(config)
+    print(json.dumps(record(lines)) if as_json else "\n".join(shown(lines)))
+    if not passed(lines):
+        raise typer.Exit(FAILURE)
+
+
+@app.command()
+def enroll(config: ConfigOption = Path("party.toml"), as_json: JsonOption = False) -> None:
+    """Make this party's keys and a request to have them certified. The keys never leave this machine."""
+    from party.console.enrolling import enroll as enrolls
+
+    settings = read_config(config)
+    made = enrolls(settings, config.absolute().parent)
+    if as_json:
+        print(json.dumps({"request": str(made.request), "key": str(made.key), "fingerprint": made.fingerprint}))
+        return
+    print(f"{made.key}: {'the keys that were there, left alone' if made.kept else 'new keys; they stay here'}")
+    print(f"{made.request}: the request, which holds no secret")
+    print(f"  fingerprint  {made.fingerprint}")
+    print("next: send the request to the federation's coordinator, and read the fingerprint out by telephone, to the")
+    print("      coordinator, who signs, and to the other parties, who pin it in [peers]. What comes back goes where")
+    print("      [identity] certificate says.")
+
+
+@accounts.command("open")
+def open_account(
+    lineage: Annotated[str | None, typer.Argument(help="The account's name. Default: the party file's.")] = None,
+    config: ConfigOption = Path("party.toml"),
+    as_json: JsonOption = False,
+) -> None:
+    """Open an account with the policy's cap and unit, for the life of its data. On record, with time and user name.
+
+    For an account that was charged before accounts kept what they protect, it states that: all of it protected this.
+    """
+    from party.admission.protection import of_policy
+    from party.config import LINEAGE
+    from party.ledger.accounts import open_account as opens
+    from party.store.runs import private_folder
+
+    settings = read_config(config)
+    name = lineage or settings.lineage
+    if not re.fullmatch(LINEAGE, name):
+        raise SettingsError(f"{name[:80]} is no name for an account. Use letters, digits, dots, _ and -, 64 at most.")
+    home, policy = settings.home(config.absolute().parent), settings.policy
+    private_folder(home)
+    about = of_policy(policy)
+    account, new = opens(
+        home, name, epsilon=policy.epsilon, delta=policy.delta, simulation=policy.simulation, protection=about
+    )
+    if as_json:
+        said = {"unit": about.unit, "relation": about.relation}
+        print(json.dumps({"account": account.lineage, "id": account.id, "opened": new} | said))
+    elif new:
+        print(f"Account {account.lineage} is open, for good: {account.cap}.")
+        print("A plan that protects anything else is refused.")
+        print("Records that another account here was charged for bring those charges with them.")
+    else:
+        print(f"Account {account.lineage} was open already, for {about}. See party budget.")
+
+
+@app.command()
+def budget(
+    config: ConfigOption = Path("party.toml"),
+    every: Annotated[bool, typer.Option("--all", help="All accounts of the ledger, not the party file's alone.")] = (
+        False
+    ),
+    as_json: JsonOption = False,
+) -> None:
+    """Show what the account was charged, by run, and what is left. Reads the ledger, also beside a running node."""
+    from party.ledger.budget import shown as lines_of
+    from party.ledger.budget import statements, to_json
+
+    settings = read_config(config)
+    found = statements(settings.home(config.absolute().parent), None if every else settings.lineage)
+    if as_json:
+        print(json.dumps([to_json(each) for each in found] if every else to_json(found[0])))
+        return
+    texts = ["\n".join(f"  {name:<10} {line}".rstrip() for name, line in lines_of(each)) for each in found]
+    print("\n\n".join(texts))
+
+
+@app.command()
+def purge(
+    run: Annotated[str | None, typer.Argument(help="The run's id. Without it, list what is kept.")] = None,
+    config: ConfigOption = Path("party.toml"),
+    as_json: JsonOption = False,
+) -> None:
+    """Remove everything kept of a run: its folder and its noise keys. What it was charged stays charged."""
+    from party.ledger.purging import kept, shown
+    from party.ledger.purging import purge as remove
+
+    settings = read_config(config)
+    home = settings.home(config.absolute().parent)
+    if run is not None:
+        remove(home, run)
+        print(json.dumps({"purged": run}) if as_json else f"Nothing of run {run} is kept now. Its charges stay.")
+        return
+    there = kept(home)
+    if as_json:
+        print(json.dumps([{"run": each.run, "joined_at": each.joined_at, "bytes": each.size} for each in there]))
+        return
+    table = Table("run", "joined", "size", title=f"party {settings.name} keeps", title_justify="left")
+    for each in there:
+        table.add_row(*shown(each))
+    Console().print(table if there else f"party {settings.name} keeps nothing of any run.")
+
+
+@app.command()
+def preview(
+    config: ConfigOption = Path("party.toml"),
+    vocabulary: Annotated[
+        Path | None, typer.Option(help="A vocabulary file, to see how much of the text it covers.", metavar="FILE")
+    ] = None,
+    words: Annotated[int, typer.Option(min=1, help="Without a file: coverage by this text's most frequent words.")] = (
+        COMMON_WORDS
+    ),
+    as_json: JsonOption = False,
+) -> None:
+    """Show what of the shard would be used. Reads it, serves nothing, sends nothing, writes nothing."""
+    settings = read_config(config)
+    shard = located(settings.shard, config.absolute().parent)
+    if vocabulary is not None and not vocabulary.is_file():
+        raise SettingsError(f"{vocabulary}: there is no such file.")
+    with tempfile.TemporaryDirectory(prefix="conclave-preview-") as cache:
+        found = look(shard, Path(cache), None if vocabulary is None else vocabulary.read_bytes(), words)
+    print(json.dumps({"party": settings.name, **found})) if as_json else _show(settings.name, shard, found)
+
+
+def look(shard: ShardTable, cache: Path, vocabulary: bytes | None, words: int) -> dict[str, object]:
+    """What a shard holds: columns, records, users, words, labels, skipped rows by reason, share of words covered.
+
+    Private, all of it.
+    """
+    from learning.text.source import Skipped, columns
+    from learning.text.words import Vocabulary, tokenize
+    from party.shard.units import source_of, units
+
+    skipped = Skipped()
+    named = columns(source_of(shard), cache)
+    frequencies: Counter[str] = Counter()
+    records = 0
+    for unit in units(shard, "document", by_user=False, cache=cache, frank=True, skipped=skipped):
+        records += len(unit.passages)
+        for passage in unit.passages:
+            frequencies.update(tokenize(passage))
+    users = None
+    if shard.user is not None:
+        users = sum(1 for _ in units(shard, "document", by_user=True, cache=cache, frank=True))
+    known = (
+        {word for word, _ in frequencies.most_common(words)}
+        if vocabulary is None
+        else set(Vocabulary.from_bytes(vocabulary).words)
+    )
+    total = frequencies.total()
+    covered = sum(count for word, count in frequencies.items() if word in known)
+    return {
+        "columns": named,
+        "records": records,
+        "users": users,
+        "words": total,
+        "distinct_words": len(frequencies),
+        "labels": labels_in(shard, cache),
+        "skipped": dict(skipped.reasons),
+        "vocabulary": len(known),
+        "vocabulary_is_public": vocabulary is not None,
+        "coverage": covered / total if total else 0.0,
+    }
+
+
+def labels_in(shard: ShardTable, cache: Path) -> dict[str, object] | None:
+    """How many rows have each label, the most frequent first, and how many none or one outside the file's own map."""
+    from learning.text.labelled import TextColumns
+    from learning.text.source import Skipped
+    from party.shard.units import units
+
+    if shard.label is None:
+        return None
+    kind: Literal["pair", "single"] = "single" if shard.second is None else "pair"
+    left_out, found = Skipped(), Counter[str]()
+    columns = TextColumns(kind, shard.text, shard.second, shard.label)
+    found_units = units(shard, "document", by_user=False, cache=cache, frank=True, skipped=left_out, columns=columns)
+    for unit in found_units:
+        for row in unit.rows:
+            if shard.second is not None and not row.fields.get(shard.second, "").strip():
+                left_out.reasons["no second text"] += 1
+            else:
+                found[row.fields.get(shard.label, "").strip()] += 1
+    known = None if shard.labels is None else set(shard.values or shard.labels)
+    return {
+        "rows": dict(found.most_common(MOST_LABELS)),
+        "different": len(found),
+        "outside_the_map": 0 if known is None else sum(count for label, count in found.items() if label not in known),
+        "left_out": dict(left_out.reasons),
+    }
+
+
+def _labels(found: dict[str, Any]) -> str:
+    shown = ", ".join(f"{label[:40]!r} {count:,}" for label, count in found["rows"].items())
+    more = found["different"] - len(found["rows"])
+    said = shown + (f" and {more:,} more" if more > 0 else "")
+    if found["outside_the_map"]:
+        said += f"; {found['outside_the_map']:,} outside the map of this file"
+    return said
+
+
+def _show(name: str, shard: ShardTable, found: dict[str, object]) -> None:
+    mapped = {shard.text: "text", shard.second: "second", shard.id: "id", shard.user: "user", shard.label: "label"}
+    named = found["columns"]
+    skipped = found["skipped"]
+    assert isinstance(named, list)
+    assert isinstance(skipped, dict)
+    table = Table(title=f"party {name}: {shard.source}", show_header=False, title_justify="left")
+    table.add_row("columns", ", ".join(f"{each} ({mapped[each]})" if each in mapped else each for each in named))
+    if shard.part is not None:
+        table.add_row("part", f"{shard.part.part + 1} of {shard.part.parts}, by {shard.part.by}")
+    table.add_row("records", f"{found['records']:,}")
+    if found["users"] is not None:
+        table.add_row("users", f"{found['users']:,}")
+    table.add_row("words", f"{found['words']:,} ({found['distinct_words']:,} different)")
+    if found["labels"] is not None:
+        assert isinstance(found["labels"], dict)
+        table.add_row("labels", _labels(found["labels"]))
+    table.add_row("skipped rows", ", ".join(f"{reason}: {count:,}" for reason, count in skipped.items()) or "none")
+    against = "the vocabulary given" if found["vocabulary_is_public"] else "this text's own most frequent words"
+    table.add_row("coverage", f"{found['coverage']:.1%} of words are in {against} ({found['vocabulary']:,})")
+    Console().print(table)
+    print("Nothing was served or sent. These figures are private: they are for this party's eyes.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command: 2 for usage and for a wrong party file, 1 for failure, 130 when it was stopped."""
+    errors: dict[type[Exception], int] = {SettingsError: USAGE, Refusal: FAILURE, ConclaveError: FAILURE}
+    return run_command(app, arguments, errors, private=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""How a party asks to be taken into a federation: its keys are made here and stay here, its request may go anywhere."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from party.config import PartyConfig
+from party.errors import PartyError
+from protos.identity.certificates import IdentityError, fingerprint, key_pem, make_request, new_keys
+from protos.identity.identity import read_key_file, write_private, write_public
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolled:
+    """A party's key file and request, and the fingerprint of its signing key. kept: the keys were there before."""
+
+    key: Path
+    request: Path
+    fingerprint: str
+    kept: bool
+
+
+def enroll(config: PartyConfig, base: Path) -> Enrolled:
+    """Make this party's keys and its request to have them certified, where [identity] of its file says.
+
+    The request, `NAME.request.pem`, lies beside the certificate that is to come. Keys that are there already are used
+    and left alone. base: the folder of the party file. Raises `PartyError`.
+    """
+    table = config.identity
+    if table is None:
+        raise PartyError(
+            f"the file of party {config.name} has no [identity]. Add one, then enroll: "
+            f'[identity] certificate = "{config.name}.pem", key = "{config.name}.key", authority = "SHA256:..."; '
+            "the fingerprint of the federation's authority is what its coordinator reads out by telephone."
+        )
+    key = base / table.key
+    request = (base / table.certificate).parent / f"{config.name}.request.pem"
+    try:
+        kept = key.exists()
+        for folder in {key.parent, request.parent}:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not kept:
+            write_private(key, key_pem(*new_keys()))
+        transport_key, signing_key = read_key_file(key)
+        write_public(request, make_request(config.name, transport_key, signing_key))
+    except IdentityError as error:
+        raise PartyError(f"party {config.name}: {error}") from None
+    except OSError as error:
+        raise PartyError(f"party {config.name} cannot write {error.filename or key}: {error.strerror}.") from None
+    except ValueError:
+        raise PartyError(
+            f"party {config.name}: {str(key)!r} cannot be the name of a file. Set [identity] key."
+        ) from None
+    return Enrolled(key, request, fingerprint(signing_key.public_key()), kept)

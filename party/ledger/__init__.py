@@ -1,0 +1,1 @@
+"""What this party has spent, on disk before anything leaves."""

@@ -1,0 +1,393 @@
+"""Accounts of a party's ledger: opened once, on purpose and on record, with a cap for the life of their data.
+
+What prices is imported where something is priced: it takes a second, and most commands of a party price nothing.
+"""
+
+import contextlib
+import getpass
+import json
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from party.admission.protection import Protection
+from party.errors import PartyError
+from party.ledger.database import (
+    COUNTING_UNITS,
+    FILE,
+    PROTECTING,
+    REFUNDING,
+    connect,
+    held,
+    reading,
+    transaction,
+    version_of,
+)
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+    from aggregation.accounting.price import LifetimeFilter
+
+_COLUMNS = "id, number, lineage, epsilon, delta, simulation, opened_at, uncounted"
+DOCUMENT = Protection()
+"""What a cap is about where nobody says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An account as it was opened. opened_at: seconds since 1970.
+
+    id: random; it is all of the ledger that may leave the party. uncounted: charged when units were not yet counted, so
+    that nobody can say which records it read. protection: what its cap is about, for ever; None where it was opened
+    before that was kept, and nobody has said since.
+    """
+
+    id: str
+    number: int
+    lineage: str
+    epsilon: float
+    delta: float
+    simulation: bool
+    opened_at: float
+    uncounted: bool
+    protection: Protection | None = DOCUMENT
+
+    @property
+    def about(self) -> str:
+        """What the cap is about, for people."""
+        return "units that nobody has stated" if self.protection is None else str(self.protection)
+
+    @property
+    def cap(self) -> str:
+        """The cap with what it is about, for people."""
+        return f"epsilon {self.epsilon:g} (delta {self.delta:g}) for {self.about}"
+
+    @property
+    def filter(self) -> "LifetimeFilter":
+        """What enforces the cap: the order follows from epsilon and delta, which never change."""
+        from aggregation.accounting.price import LifetimeFilter
+
+        return LifetimeFilter(self.epsilon, self.delta)
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One event that an account was charged. Times are seconds since 1970; `answered_at` is None until a byte left.
+
+    refunded_at: when the charge was taken back, since then it costs nothing; None while it stands. blank: what left
+    under it was made without text.
+    """
+
+    run: str
+    release: str
+    attempt: int
+    event: "DpEvent"
+    reserved_at: float
+    answered_at: float | None
+    refunded_at: float | None = None
+    blank: bool = False
+
+    @property
+    def stands(self) -> bool:
+        """Whether it costs anything."""
+        return self.refunded_at is None
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An account as it stands. `id` is random: it is all of the ledger that may leave the party."""
+
+    id: str
+    lineage: str
+    epsilon: float
+    delta: float
+    simulation: bool
+    opened_at: float
+    reservations: tuple[Reservation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedRun:
+    """A run that was joined; `left_at` is None while it is open. Times are seconds since 1970."""
+
+    id: str
+    joined_at: float
+    left_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A line of the ledger's log: when, of which lineage, what, and the operating system's name of who did it."""
+
+    at: float
+    lineage: str
+    what: str
+    by: str
+
+
+def open_account(
+    home: Path, lineage: str, *, epsilon: float, delta: float, simulation: bool, protection: Protection = DOCUMENT
+) -> tuple[Opened, bool]:
+    """Open an account in the ledger of `home`, for good; whether it is new. On record with time and user.
+
+    One that is there already under this cap stays as it is; where it was opened before accounts kept what they protect,
+    it is on record from now on that all it was charged for protected this. Raises `PartyError` while a node holds the
+    folder, for another cap than it was opened with, and for a cap that admits nothing.
+    """
+    with held(home), contextlib.closing(connect(home / FILE)) as sql:
+        there = find(sql, lineage)
+        found = ensure(sql, lineage, epsilon, delta, simulation, home / FILE, protection)
+        return found, there is None
+
+
+def ensure(
+    sql: sqlite3.Connection,
+    lineage: str,
+    epsilon: float,
+    delta: float,
+    simulation: bool,
+    path: Path,
+    protection: Protection = DOCUMENT,
+) -> Opened:
+    """The lineage's account, opened when it is not there. Raises `PartyError` like `open_account`."""
+    from aggregation.accounting.price import LifetimeFilter
+
+    LifetimeFilter(epsilon, delta)
+    with transaction(sql):
+        found = find(sql, lineage)
+        if found is None:
+            sql.execute(
+                "INSERT INTO accounts (id, number, lineage, epsilon, delta, simulation, opened_at, unit, relation) "
+                "VALUES (?, (SELECT COALESCE(MAX(number), 0) + 1 FROM accounts), ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    secrets.token_hex(16), lineage, epsilon, delta, int(simulation), time.time(),
+                    protection.unit, protection.relation,
+                ),
+            )  # fmt: skip
+            kind = ", a simulation" if simulation else ""
+            note(sql, lineage, f"opened with epsilon {epsilon:g} at delta {delta:g} for {protection}{kind}")
+    found = find(sql, lineage)
+    assert found is not None
+    if found.protection is None:
+        check(found, epsilon, delta, simulation, path, None)
+        found = _state(sql, found, protection)
+    check(found, epsilon, delta, simulation, path, protection)
+    return found
+
+
+def take_up(
+    sql: sqlite3.Connection,
+    lineage: str,
+    epsilon: float,
+    delta: float,
+    simulation: bool,
+    path: Path,
+    protection: Protection,
+) -> Opened:
+    """The lineage's account as a node goes on with it. Raises `PartyError` as `party.ledger.ledger.Ledger.open` says.
+
+    One from before accounts kept what they protect is the policy's from now on, provided it was never charged.
+    """
+    found = find(sql, lineage)
+    if found is None and not simulation:
+        raise missing(sql, lineage, path.parent)
+    if found is None or (found.protection is None and (simulation or not is_charged(sql, found))):
+        found = ensure(sql, lineage, epsilon, delta, simulation, path, protection)
+    check(found, epsilon, delta, simulation, path, protection)
+    return found
+
+
+def _state(sql: sqlite3.Connection, found: Opened, protection: Protection) -> Opened:
+    """Put on record what an account from before that was kept protects."""
+    with transaction(sql):
+        sql.execute(
+            "UPDATE accounts SET unit = ?, relation = ? WHERE id = ?",
+            (protection.unit, protection.relation, found.id),
+        )
+        note(sql, found.lineage, f"stated to be for {protection}, with all that it was charged before")
+    return replace(found, protection=protection)
+
+
+def check(
+    found: Opened,
+    epsilon: float,
+    delta: float,
+    simulation: bool,
+    path: Path,
+    protection: Protection | None = DOCUMENT,
+) -> None:
+    """Raises `PartyError` when the policy says otherwise than it did when the account was opened.
+
+    protection: what the policy's cap is about; None is not looked at.
+    """
+    if (found.epsilon, found.delta) != (epsilon, delta):
+        raise PartyError(
+            f"{path}: the account {found.lineage} was opened with epsilon = {found.epsilon:g} and delta = "
+            f"{found.delta:g}, the policy now says {epsilon:g} and {delta:g}. A cap holds for the life of the data: "
+            "restore it."
+        )
+    if found.simulation != simulation:
+        was = "a simulation" if found.simulation else "private text"
+        raise PartyError(
+            f"{path}: the account {found.lineage} was opened for {was}; [policy] simulation says otherwise. "
+            "Restore it, or name another account."
+        )
+    if protection is None or found.protection == protection:
+        return
+    if found.protection is None:
+        raise PartyError(
+            f"{path}: the account {found.lineage} was charged before accounts kept what they protect. If every plan "
+            f"that it was charged for protected {protection}, say so, for good and on record: party account open "
+            f"{found.lineage} --config party.toml. If one of them did not, its cap says nothing of these records: "
+            "leave it, and serve other ones under another account."
+        )
+    raise PartyError(
+        f"{path}: the account {found.lineage} was opened for {found.protection}; the policy now says {protection}. "
+        f"Charges for different units do not add up: restore {found.protection.settings}, or name another account."
+    )
+
+
+def missing(sql: sqlite3.Connection, lineage: str, folder: Path) -> PartyError:
+    """What to say of a lineage whose account nobody opened."""
+    there = ", ".join(each.lineage for each in every(sql))
+    known = f" It has {there}: one that this party goes on with is named by account = in its file." if there else ""
+    return PartyError(
+        f"The ledger in {folder} has no account {lineage}.{known} To open a new one, for good: "
+        f"party account open {lineage} --config party.toml"
+    )
+
+
+def find(sql: sqlite3.Connection, lineage: str) -> Opened | None:
+    """The lineage's account."""
+    return next((each for each in every(sql) if each.lineage == lineage), None)
+
+
+def every(sql: sqlite3.Connection) -> tuple[Opened, ...]:
+    """All accounts, in the order in which they were opened."""
+    columns, version = _COLUMNS, version_of(sql)
+    if version < COUNTING_UNITS:
+        columns = "id, rowid, lineage, epsilon, delta, simulation, opened_at, 1"
+    protections = "NULL, NULL" if version < PROTECTING else "unit, relation"
+    rows = sql.execute(f"SELECT {columns}, {protections} FROM accounts ORDER BY 2")
+    return tuple(
+        Opened(
+            r[0], r[1], r[2], r[3], r[4], bool(r[5]), r[6], bool(r[7]), None if r[8] is None else Protection(r[8], r[9])
+        )
+        for r in rows
+    )
+
+
+def is_charged(sql: sqlite3.Connection, account: Opened) -> bool:
+    """Whether anything made of text was ever charged to an account, taken back or not."""
+    of_text = "" if version_of(sql) < PROTECTING else "AND NOT blank"
+    row = sql.execute(
+        f"SELECT EXISTS (SELECT 1 FROM reservations WHERE account = ? {of_text})", (account.id,)
+    ).fetchone()
+    return bool(row[0])
+
+
+def reservations(sql: sqlite3.Connection, account: str) -> tuple[Reservation, ...]:
+    """All that an account was ever charged, in order; what was taken back says so."""
+    from aggregation.accounting import events
+
+    version = version_of(sql)
+    refunded = "NULL" if version < REFUNDING else "refunded_at"
+    blank = "0" if version < PROTECTING else "blank"
+    rows = sql.execute(
+        f"SELECT run, release, attempt, event, reserved_at, answered_at, {refunded}, {blank} FROM reservations "
+        "WHERE account = ? ORDER BY id",
+        (account,),
+    )
+    return tuple(
+        Reservation(r[0], r[1], r[2], events.from_json(json.loads(r[3])), r[4], r[5], r[6], bool(r[7])) for r in rows
+    )
+
+
+def charges(sql: sqlite3.Connection, account: str, *, blank: bool = True) -> "list[DpEvent]":
+    """What an account was charged and stands, each event once with how often: hundreds of steps cost the same.
+
+    blank: with what was answered without text.
+    """
+    from dp_accounting import SelfComposedDpEvent
+
+    from aggregation.accounting import events
+
+    standing = "" if version_of(sql) < REFUNDING else "AND refunded_at IS NULL"
+    standing += "" if blank or version_of(sql) < PROTECTING else " AND NOT blank"
+    rows = sql.execute(
+        f"SELECT event, COUNT(*) FROM reservations WHERE account = ? {standing} GROUP BY event ORDER BY MIN(id)",
+        (account,),
+    )
+    found = [(events.from_json(json.loads(text)), count) for text, count in rows]
+    return [event if count == 1 else SelfComposedDpEvent(event, count) for event, count in found]
+
+
+def joined_runs(sql: sqlite3.Connection) -> tuple[JoinedRun, ...]:
+    """All runs that were ever joined."""
+    rows = sql.execute("SELECT id, joined_at, left_at FROM runs ORDER BY joined_at, id")
+    return tuple(JoinedRun(*row) for row in rows)
+
+
+def note(sql: sqlite3.Connection, lineage: str, what: str) -> None:
+    """Add a line to the log, inside a transaction."""
+    sql.execute("INSERT INTO log VALUES (?, ?, ?, ?)", (time.time(), lineage, what, _user()))
+
+
+def noted(sql: sqlite3.Connection, lineages: Iterable[str]) -> tuple[Noted, ...]:
+    """What the log has of these lineages, in order."""
+    wanted = set(lineages)
+    if version_of(sql) < COUNTING_UNITS:
+        return ()
+    rows = sql.execute("SELECT at, account, what, by FROM log ORDER BY rowid")
+    return tuple(Noted(*row) for row in rows if row[1] in wanted)
+
+
+def end_run(sql: sqlite3.Connection, run: str) -> None:
+    """Erase a run's noise keys, from every file; its charges stay."""
+    with transaction(sql):
+        sql.execute("UPDATE reservations SET noise_key = NULL WHERE run = ?", (run,))
+        sql.execute("UPDATE runs SET left_at = ? WHERE id = ? AND left_at IS NULL", (time.time(), run))
+    # Until the log is written back and cut, the erased keys can be read in it.
+    sql.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def read_account(path: Path, lineage: str) -> Account | None:
+    """The account of a lineage as the ledger file has it; safe beside a running node. Raises `PartyError`."""
+    if not path.exists():
+        return None
+    with reading(path) as sql:
+        found = find(sql, lineage)
+        if found is None:
+            return None
+        charged = reservations(sql, found.id)
+    return Account(found.id, found.lineage, found.epsilon, found.delta, found.simulation, found.opened_at, charged)
+
+
+def read_runs(path: Path) -> tuple[JoinedRun, ...]:
+    """All runs that the ledger file knows; safe beside a running node. Raises `PartyError`."""
+    if not path.exists():
+        return ()
+    with reading(path) as sql:
+        return joined_runs(sql)
+
+
+def purge_run(folder: Path, run: str) -> None:
+    """What `Ledger.leave` does, where no node runs: no account is opened. Raises `PartyError` while a node does."""
+    with held(folder):
+        path = folder / FILE
+        if path.exists():
+            with contextlib.closing(connect(path)) as sql:
+                end_run(sql, run)
+
+
+def _user() -> str:
+    try:
+        return f"{getpass.getuser()} ({os.getuid()})"
+    except (KeyError, OSError):  # an id without a name, as in many containers
+        return str(os.getuid())

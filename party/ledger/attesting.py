@@ -1,0 +1,71 @@
+"""What a party signs: that it is who it says, and what its ledger says a run has cost it."""
+
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Final
+
+from dp_accounting import DpEvent
+
+from aggregation.accounting.events import to_json
+from party.store.runs import Run
+from protos.conclave.v1 import party_pb2, plan_pb2
+from protos.identity.identity import Identity
+from protos.identity.signing import ATTESTATION, DESCRIBED, RELATION, sign
+from protos.refusal import Reason, Refusal
+
+NONCE_BYTES: Final = range(16, 65)
+
+_UNIT: Final[dict[int, str]] = {plan_pb2.UNIT_RECORD: "record", plan_pb2.UNIT_USER: "user"}
+_RECORD: Final[dict[int, str]] = {
+    plan_pb2.RECORD_DOCUMENT: "document",
+    plan_pb2.RECORD_SENTENCE: "sentence",
+    plan_pb2.RECORD_PAIR: "pair",
+}
+
+
+def described(identity: Identity, nonce: bytes) -> party_pb2.SignedStatement:
+    """The caller's nonce and this party's name, signed. Raises `Refusal` (REQUEST) for a nonce of an odd length."""
+    if len(nonce) not in NONCE_BYTES:
+        raise Refusal(
+            Reason.REQUEST,
+            f"a description is asked for with {NONCE_BYTES.start} to {NONCE_BYTES.stop - 1} random bytes, and "
+            f"{len(nonce)} came.",
+        )
+    return sign(identity, DESCRIBED, {"party": identity.name, "nonce": nonce.hex()}).message()
+
+
+def attestation(
+    identity: Identity,
+    run: Run,
+    charged: Sequence[tuple[str, int, DpEvent]],
+    account: str,
+    *,
+    simulation: bool,
+) -> party_pb2.SignedStatement:
+    """What a run has cost this party's account so far, event by event, signed.
+
+    charged: release, attempt and event of every reservation. Of the ledger nothing else leaves: the account by its
+    random id, none of its other runs, and nothing of the shard.
+    """
+    privacy = run.terms.privacy
+    return sign(
+        identity,
+        ATTESTATION,
+        {
+            "party": identity.name,
+            "run": run.id,
+            "plan_hash": run.plan_hash.hex(),
+            "account": account,
+            "unit": _UNIT[privacy.unit],
+            "record": _RECORD[privacy.record],
+            "relation": RELATION,
+            "insecure_reproducible_noise": privacy.insecure_reproducible_noise,
+            "simulation": simulation,
+            "releases": [
+                {"name": release, "attempt": attempt, "event": to_json(event)} for release, attempt, event in charged
+            ],
+            "software": version("conclave-distill"),
+            "signed_at": time.time(),
+        },
+    ).message()

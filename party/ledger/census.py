@@ -1,0 +1,95 @@
+"""What a training read, as keyed hashes: so that a ledger knows a record again, under whatever name it comes back.
+
+A hash is HMAC-SHA256 under a secret of the party's, 16 bytes of it; the file holds nothing else and does not outlive
+its way into the ledger. Two documents are the same when their text, their user or their explicit id is, and where parts
+of documents are protected, sentences or pairs, also when they have one sentence in common, character for character.
+What was edited is not known again, but by its user or id: near-duplicates are other records here.
+"""
+
+import hmac
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final, Literal
+
+from learning.text.source import Document
+from learning.text.words import sentences
+from party.config import ShardTable
+from party.errors import PartyError
+
+TEXT: Final = 0
+USER: Final = 1
+ID: Final = 2
+SENTENCE: Final = 3
+
+_ROLES: Final = {TEXT: b"text\0", USER: b"user\0", ID: b"id\0", SENTENCE: b"sentence\0"}
+_HASH: Final = 16
+_ROW: Final = _HASH + 1
+_CHUNK: Final = 1 << 16
+_BUFFER: Final = 1 << 18
+
+
+class Census:
+    """Writes the hashes of documents as they are read: one row of 17 bytes a hash, the last byte its kind.
+
+    parts: also those of each document's sentences, where what is protected is part of a document; so the unit is there
+    and all that contains it. Memory: the file's buffer, 256 kB, and the user that came last.
+    """
+
+    def __init__(self, file: BinaryIO, key: bytes, shard: ShardTable, *, parts: bool) -> None:
+        self._file = file
+        self._key = key
+        self._shard = shard
+        self._parts = parts
+        self._user = ""
+
+    def note(self, document: Document) -> None:
+        """One document that the training reads in this party's part."""
+        self._write(TEXT, document.text)
+        if self._parts:
+            for sentence in sentences(document.text):
+                self._write(SENTENCE, sentence)
+        shard = self._shard
+        if shard.id is not None:
+            self._write(ID, document.id)
+        if shard.user is not None:
+            user = document.text if shard.user == shard.text else document.fields.get(shard.user, "")
+            if user and user != self._user:  # rows of one user often follow each other
+                self._write(USER, user)
+                self._user = user
+
+    def _write(self, kind: int, value: str) -> None:
+        digest = hmac.digest(self._key, _ROLES[kind] + value.encode(), "sha256")
+        self._file.write(digest[:_HASH] + bytes((kind,)))
+
+
+@contextmanager
+def written(
+    path: Path,
+    key: bytes,
+    shard: ShardTable,
+    record: Literal["document", "sentence", "pair"] = "document",
+    *,
+    by_user: bool = False,
+) -> Iterator[Census]:
+    """A census that is in the file at `path`, mode 0600, when this ends. What was there is replaced.
+
+    record, by_user: what the training's unit is, as `party.shard.units.units` takes it.
+    """
+    path.unlink(missing_ok=True)
+    handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(handle, "wb", buffering=_BUFFER) as file:
+        yield Census(file, key, shard, parts=record != "document" and not by_user)
+
+
+def chunks(path: Path) -> Iterator[list[bytes]]:
+    """The rows of a census, sorted and without repetition within each chunk of 2**16.
+
+    Memory: about 15 MB. Raises `PartyError` for a file that ends within a row.
+    """
+    with path.open("rb") as file:
+        while block := file.read(_ROW * _CHUNK):
+            if len(block) % _ROW:
+                raise PartyError("The census of a training is not whole.")
+            yield sorted({block[start : start + _ROW] for start in range(0, len(block), _ROW)})

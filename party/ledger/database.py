@@ -1,0 +1,187 @@
+"""The ledger's file: its tables, how an older one is brought up to date, its transactions, and the folder's lock."""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from party.errors import PartyError
+from party.store.disk import is_full
+
+FILE: Final = "ledger.sqlite"
+CENSUS_KEY_BYTES: Final = 32
+
+_STEPS: Final = (
+    """
+    CREATE TABLE IF NOT EXISTS accounts (
+      id TEXT PRIMARY KEY, lineage TEXT UNIQUE NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
+      simulation INTEGER NOT NULL, opened_at REAL NOT NULL
+    ) STRICT;
+    CREATE TABLE IF NOT EXISTS runs (
+      id TEXT PRIMARY KEY, plan_hash BLOB NOT NULL, joined_at REAL NOT NULL, left_at REAL
+    ) STRICT;
+    CREATE TABLE IF NOT EXISTS reservations (
+      id INTEGER PRIMARY KEY, account TEXT NOT NULL REFERENCES accounts(id), run TEXT NOT NULL REFERENCES runs(id),
+      release TEXT NOT NULL, attempt INTEGER NOT NULL, event TEXT NOT NULL, noise_key BLOB,
+      reserved_at REAL NOT NULL, answered_at REAL, UNIQUE (run, release, attempt)
+    ) STRICT;
+    CREATE TABLE IF NOT EXISTS blocks (
+      reservation INTEGER NOT NULL REFERENCES reservations(id), batch INTEGER NOT NULL, digest BLOB NOT NULL,
+      start INTEGER NOT NULL, stop INTEGER NOT NULL, PRIMARY KEY (reservation, batch)
+    ) STRICT
+    """,
+    # An account that was charged, or may be, without a count of its units may share any: `uncounted`. A run belongs to
+    # the account that joined it; one from before belongs to any of those.
+    """
+    ALTER TABLE accounts ADD COLUMN number INTEGER;
+    ALTER TABLE accounts ADD COLUMN uncounted INTEGER NOT NULL DEFAULT 0;
+    UPDATE accounts SET number = rowid, uncounted =
+      EXISTS (SELECT 1 FROM reservations WHERE account = accounts.id)
+      OR EXISTS (SELECT 1 FROM runs WHERE left_at IS NULL);
+    ALTER TABLE runs ADD COLUMN account INTEGER;
+    CREATE UNIQUE INDEX account_numbers ON accounts (number);
+    CREATE TABLE units (
+      hash BLOB NOT NULL, account INTEGER NOT NULL, kind INTEGER NOT NULL, PRIMARY KEY (hash, account)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE links (
+      one INTEGER NOT NULL, other INTEGER NOT NULL, PRIMARY KEY (one, other)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE log (at REAL NOT NULL, account TEXT NOT NULL, what TEXT NOT NULL, by TEXT NOT NULL) STRICT;
+    CREATE TABLE secret (census_key BLOB NOT NULL) STRICT
+    """,
+    """
+    CREATE TABLE revealed (
+      reservation INTEGER PRIMARY KEY REFERENCES reservations(id), survivors BLOB NOT NULL, at REAL NOT NULL
+    ) STRICT
+    """,
+    # `masked`: charged for a masked vector and nothing else; what was charged before is not known to be, and stays.
+    """
+    ALTER TABLE reservations ADD COLUMN masked INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE reservations ADD COLUMN refunded_at REAL;
+    CREATE TABLE disclaimed (
+      run TEXT NOT NULL REFERENCES runs(id), release TEXT NOT NULL, attempt INTEGER NOT NULL, at REAL NOT NULL,
+      PRIMARY KEY (run, release, attempt)
+    ) STRICT, WITHOUT ROWID
+    """,
+    # `unsent`: charged before a training, and nothing of that release has left since; what was charged before may have.
+    """
+    ALTER TABLE reservations ADD COLUMN unsent INTEGER NOT NULL DEFAULT 0
+    """,
+    # What an account's cap is about; NULL for one from before that was kept. `blank`: answered without text. `request`:
+    # what the text was opened for, the digest of a training's request; NULL where nothing was trained for the charge.
+    """
+    ALTER TABLE accounts ADD COLUMN unit TEXT;
+    ALTER TABLE accounts ADD COLUMN relation TEXT;
+    ALTER TABLE runs ADD COLUMN blank INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE reservations ADD COLUMN blank INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE reservations ADD COLUMN request BLOB
+    """,
+)
+VERSION: Final = len(_STEPS)
+"""`PRAGMA user_version` of a ledger that is up to date."""
+
+COUNTING_UNITS: Final = 2
+REFUNDING: Final = 4
+PROTECTING: Final = 6
+"""The versions from which a ledger counts units, can take a charge back, and says what its accounts protect: what is
+read from an older one lacks it."""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a ledger to write in it, made with mode 0600 or brought up to date in one transaction where need be.
+
+    Raises `PartyError` for a file that is no ledger, or that a newer version wrote.
+    """
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA secure_delete = ON")
+        connection.execute("PRAGMA foreign_keys = ON")
+        _bring_up_to_date(connection, path)
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        if is_full(error):
+            raise
+        raise PartyError(f"{path} is not a ledger: {error}.") from None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def version_of(sql: sqlite3.Connection) -> int:
+    """How many of the steps that lead to today's tables a ledger has taken."""
+    return int(sql.execute("PRAGMA user_version").fetchone()[0])
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """A ledger to read from, as it is at one moment, beside a running node. Raises `PartyError` for what is none."""
+    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as sql:
+        sql.isolation_level = None
+        try:
+            sql.execute("BEGIN")
+            _check_version(version_of(sql), path)
+            yield sql
+        except sqlite3.DatabaseError as error:
+            raise PartyError(f"{path} is not a ledger: {error}.") from None
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """All or nothing, and on disk when it closes."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    except BaseException:
+        # A full disk is found at the commit, or has SQLite roll back by itself.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def lock_folder(folder: Path, cure: str = "Stop that one, or give this party another folder") -> int:
+    """Hold `folder` for this process until it ends, however it ends. Raises `PartyError` where another node does."""
+    lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise PartyError(f"{folder} is in use by another node. {cure}.") from None
+    return lock
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """`folder`, held for as long as this lasts. Raises `PartyError` while a node holds it."""
+    lock = lock_folder(folder, "Stop that node first, then try again")
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
+    if version_of(connection) == VERSION:
+        return
+    with transaction(connection) as sql:
+        have = version_of(sql)
+        _check_version(have, path)
+        for step in _STEPS[have:]:
+            for statement in step.split(";"):
+                sql.execute(statement)
+        if not sql.execute("SELECT EXISTS (SELECT 1 FROM secret)").fetchone()[0]:
+            sql.execute("INSERT INTO secret VALUES (?)", (secrets.token_bytes(CENSUS_KEY_BYTES),))
+        sql.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _check_version(have: int, path: Path) -> None:
+    if have > VERSION:
+        raise PartyError(f"{path} was written by a newer version of Conclave. Install that one here.")

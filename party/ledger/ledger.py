@@ -1,0 +1,397 @@
+"""What this party has spent: an account of events in SQLite, one writer thread, on disk before anything leaves.
+
+An account belongs to a lineage that the administrator names, not to a file: adding records or renaming resets nothing,
+and a lineage that shares a record with another inherits what that was charged (`party.ledger.lineages`).
+Its cap is enforced by a filter at one Renyi order, fixed when the account is opened, because what is asked later may
+depend on what was answered before; so the guarantee over the account's life is the cap, not the sum of what ran.
+"""
+
+import asyncio
+import json
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+from dp_accounting import DpEvent
+
+from aggregation.accounting import events
+from party.admission.protection import Protection
+from party.ledger import attempts, paying
+from party.ledger.accounts import DOCUMENT, JoinedRun, Opened, end_run, joined_runs, reservations, take_up
+from party.ledger.database import FILE, connect, lock_folder, transaction
+from party.ledger.lineages import Budget, Group, budget_of, record_units
+from protos.refusal import Reason, Refusal
+
+NOISE_KEY_BYTES: Final = 32
+
+_OWN: Final = "(account = ? OR (account IS NULL AND ?))"
+"""Whether a run is this account's: its training was counted under it, so it cannot be charged to another."""
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to noise one block: made once, on disk already. `noise_key` belongs to the release, 32 bytes."""
+
+    noise_key: bytes
+    fresh: bool
+
+
+class Ledger:
+    """The one writer of a party's ledger. Every method returns when what it wrote is on disk."""
+
+    def __init__(self, path: Path, writer: ThreadPoolExecutor, connection: sqlite3.Connection, lock: int) -> None:
+        self._path = path
+        self._writer = writer
+        self._connection = connection
+        self._lock = lock
+        self._own: Opened
+        self._census_key: bytes
+
+    @classmethod
+    async def open(
+        cls,
+        folder: Path,
+        lineage: str,
+        *,
+        epsilon: float,
+        delta: float,
+        simulation: bool,
+        protection: Protection = DOCUMENT,
+    ) -> Self:
+        """Take up the lineage's account in `folder`/ledger.sqlite. In a simulation one that is not there is opened.
+
+        Raises `PartyError` when another node holds the folder, when the file is no ledger, when nobody opened the
+        account (`party.ledger.accounts.open_account`), when it was opened under another cap or for another unit: both
+        hold for the life of the data; and when it was charged before accounts kept their unit, and nobody has stated
+        it.
+        """
+        lock = lock_folder(folder)
+        writer = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        try:
+            loop = asyncio.get_running_loop()
+            path = folder / FILE
+            connection = await loop.run_in_executor(writer, connect, path)
+            ledger = cls(path, writer, connection, lock)
+            try:
+                await ledger._write(lambda: ledger._take_up(lineage, epsilon, delta, simulation, protection))
+            except BaseException:
+                await ledger._write(connection.close)
+                raise
+        except BaseException:
+            writer.shutdown()
+            os.close(lock)
+            raise
+        return ledger
+
+    @property
+    def account(self) -> str:
+        """The account's random id."""
+        return self._own.id
+
+    @property
+    def census_key(self) -> bytes:
+        """The secret under which this party's ledger knows records again, 32 bytes."""
+        return self._census_key
+
+    async def join(self, run: str, plan_hash: bytes, wanted: Sequence[tuple[str, DpEvent]]) -> None:
+        """Bind a run id to a plan, provided the account can pay for all its releases. Spends nothing. Idempotent.
+
+        What accounts that share records were charged counts the first time, and not again: that they share any may
+        have been found in this very run, and `afford` says so to this party alone.
+
+        Raises `Refusal`: CONFLICT for another plan or account under this id, NOT_JOINED for a run that ended, BUDGET.
+        """
+        await self._write(lambda: self._join(run, plan_hash, wanted))
+
+    async def can_pay(self, wanted: Sequence[tuple[str, DpEvent]]) -> None:
+        """Return when a run of these releases could join now. Writes nothing. Raises `Refusal` (BUDGET)."""
+        await self._write(lambda: paying.check_join(self._connection, self._own, "", wanted))
+
+    async def leave(self, run: str) -> None:
+        """End a run: its noise keys are erased, its charges stay. Idempotent; an unknown run is not an error."""
+        await self._write(lambda: self._leave(run))
+
+    async def joined(self, run: str) -> bytes | None:
+        """The plan hash of a run that joined under this account and has not left, else None."""
+        return await self._write(lambda: self._joined(run))
+
+    async def reserve(
+        self,
+        run: str,
+        release: str,
+        event: DpEvent,
+        *,
+        attempt: int = 0,
+        most: int | None = None,
+        request: bytes | None = None,
+    ) -> bytes:
+        """Charge the account with one release's event; on disk when this returns. Idempotent per run, release, attempt.
+
+        It is made before private text is opened for the release, and is unsent until `claim` or `mask` says that
+        something leaves. most: how many charges of the release may stand, as the plan says. request: the digest of what
+        the text is opened for; nothing else may be trained under this charge. Returns the release's noise key.
+
+        Where the account alone could pay, and cannot with those that share records with it, it is charged all the same
+        and the run answers without text from now on: ask `afford` before anything that was made of text counts.
+        Raises `Refusal`: BUDGET where the account alone cannot pay, or past `most`; CONFLICT for another request;
+        SECURE_SUM for an attempt that was disclaimed; NOT_JOINED.
+        """
+        return await self._write(lambda: self._reserve(run, release, event, attempt, most, request))
+
+    async def mask(self, run: str, release: str, event: DpEvent, attempt: int, *, most: int | None = None) -> bytes:
+        """Charge the masked vector of an attempt, before it leaves, and return its noise key. Idempotent per attempt.
+
+        A charge of the release that is unsent is taken over: it is this attempt's from now on, with its noise key.
+        Else a new one is made. Either way it is for a masked vector alone, so that `refund` may take it back, unless
+        rows were claimed under it. most: how many charges of the release may stand, as the plan says.
+
+        Raises `Refusal` as `reserve` does, and BUDGET past `most` and where a new charge of a release that was made of
+        text is more than the accounts that share records can pay.
+        """
+        return await self._write(lambda: self._mask(run, release, event, attempt, most))
+
+    async def move(self, run: str, release: str, from_attempt: int, to_attempt: int) -> bool:
+        """Make the unsent charge of one attempt that of another, with its noise key; whether there was one to move.
+
+        So a step whose sum was lost before anything left is trained again without another charge. False where nothing
+        is charged for `from_attempt`, or something of it may have left, or its run ended; and where `to_attempt` was
+        charged itself or disclaimed. That `from_attempt` was disclaimed does not matter: it sent nothing and never
+        will.
+        """
+        return await self._write(lambda: self._within(attempts.move, run, release, from_attempt, to_attempt))
+
+    async def claim(
+        self, run: str, release: str, event: DpEvent, batch: int, digest: bytes, rows: tuple[int, int]
+    ) -> Claim:
+        """Reserve the release if it is not yet, and take rows [start, stop) of it for one batch, in one transaction.
+
+        A row is noised once: asking twice under different batches would let an average take the noise off.
+        Raises `Refusal`: CONFLICT for a batch number that stands for another digest, or for rows already taken; BUDGET.
+        """
+        return await self._write(lambda: self._claim(run, release, event, batch, digest, rows))
+
+    async def sent(self, run: str, release: str) -> bool:
+        """Whether something of a release may have left, at whichever attempt, or may never be known not to have."""
+        return await self._write(lambda: attempts.sent(self._connection, run, release))
+
+    async def attempted(self, run: str, release: str) -> tuple[int, ...]:
+        """The attempts at a secure sum of a release that are charged, in order, without those that were refunded."""
+        return await self._write(lambda: attempts.attempted(self._connection, run, release))
+
+    async def used(self, run: str, release: str, attempt: int) -> bool:
+        """Whether an attempt may never begin again: something of it may have left, or it was disclaimed."""
+        return await self._write(lambda: attempts.used(self._connection, run, release, attempt))
+
+    async def reveal(self, run: str, release: str, attempt: int, survivors: bytes) -> None:
+        """Note, before any share leaves, to which list of survivors of an attempt shares are revealed; on disk then.
+
+        survivors: the digest of the list. Raises `Refusal` (CONFLICT) where shares were revealed to another list: two
+        lists of one attempt could open a party's vector. SECURE_SUM where the attempt was disclaimed. NOT_JOINED where
+        nothing was masked for it, or its run has ended.
+        """
+        await self._write(lambda: self._within(attempts.reveal, run, release, attempt, survivors))
+
+    async def disclaim(self, run: str, release: str, attempt: int) -> None:
+        """Note that no share of an attempt was revealed or ever will be; on disk when this returns. Idempotent.
+
+        The attempt need not have been charged: shares come before the charge. Raises `Refusal` (SECURE_SUM) where
+        shares were revealed.
+        """
+        await self._write(lambda: self._within(attempts.disclaim, run, release, attempt))
+
+    async def refund(self, run: str, release: str, attempt: int, *, disclaims: bool = False) -> bool:
+        """Take back the charge of an attempt that was disclaimed; whether there was one to take back.
+
+        The caller has found that enough parties disclaimed it (`aggregation.secure_sum.disclaim`), or that it went on
+        without this party (`aggregation.secure_sum.absence`), which then disclaims it in the same transaction. The
+        attempt stays on record, and used. Raises `Refusal` (SECURE_SUM) where this party did not disclaim it, revealed
+        a share of it, or was charged for more than a masked vector.
+        """
+        return await self._write(lambda: self._within(attempts.refund, run, release, attempt, disclaims))
+
+    async def answered(self, run: str, release: str) -> None:
+        """Note the first time that bytes of a release left."""
+        await self._write(lambda: self._answered(run, release))
+
+    async def record(self, counted: Path) -> tuple[str, ...]:
+        """Take the census of a training into the account; the lineages that are found to share records with it.
+
+        On disk when this returns, and before anything of that training may leave. Idempotent.
+        """
+        return await self._write(lambda: self._record(counted))
+
+    async def afford(self, run: str, wanted: Callable[[], Sequence[tuple[str, DpEvent]]], *, release: str = "") -> bool:
+        """Whether a run's releases may be made of text: all accounts that share records can pay. Spends nothing.
+
+        wanted: gives them as at `join`, so that charges to come count; an account that shares no records is not asked
+        again, and they are not looked at. False once is False for ever after for this run: what it is
+        asked from then on is answered without text, noise alone, so that nobody outside is told whose records are
+        whose. The log and `party budget` tell it here. release: the one that is being made; what it was charged, and
+        nothing has left under yet, then costs the other accounts nothing, and has to be made without text.
+        """
+        return await self._write(lambda: self._within(paying.afford, self._own, run, wanted, release))
+
+    async def blank(self, run: str) -> bool:
+        """Whether a run answers without text, noise alone, since `afford` or `reserve` found that it must."""
+        return await self._write(lambda: paying.is_blank(self._connection, run))
+
+    async def charged(self, run: str) -> tuple[tuple[str, int, DpEvent], ...]:
+        """What this account is charged for a run: release, attempt, event, in order, without what was refunded."""
+        found = await self._write(lambda: reservations(self._connection, self._own.id))
+        return tuple((each.release, each.attempt, each.event) for each in found if each.run == run and each.stands)
+
+    async def runs(self) -> tuple[JoinedRun, ...]:
+        """All runs that were ever joined."""
+        return await self._write(lambda: joined_runs(self._connection))
+
+    async def budget(self) -> Budget:
+        """What is spent and what is left by this account's own charges, as a coordinator could add them up itself.
+
+        What accounts that share records were charged is in `party.ledger.budget.statements`, for the administrator
+        alone.
+        """
+        return await self._write(lambda: budget_of(self._connection, Group(self._own)))
+
+    async def close(self) -> None:
+        """Finish what was asked for and let go of the folder. Idempotent."""
+        if self._lock < 0:
+            return
+        await self._write(self._connection.close)
+        self._writer.shutdown()
+        os.close(self._lock)
+        self._lock = -1
+
+    async def _write(self, act: Callable[[], Value]) -> Value:
+        """Run `act` on the writer thread. Shielded: a caller that goes away does not tear a transaction."""
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._writer, act))
+
+    def _within(self, act: Callable[..., Value], *given: Any) -> Value:
+        with transaction(self._connection) as sql:
+            return act(sql, *given)
+
+    def _take_up(self, lineage: str, epsilon: float, delta: float, simulation: bool, protection: Protection) -> None:
+        sql = self._connection
+        self._own = take_up(sql, lineage, epsilon, delta, simulation, self._path, protection)
+        self._census_key = bytes(sql.execute("SELECT census_key FROM secret").fetchone()[0])
+
+    def _record(self, counted: Path) -> tuple[str, ...]:
+        with transaction(self._connection) as sql:
+            found = record_units(sql, self._own, counted)
+        # Millions of hashes lie in the log, which would stay as large as it is now.
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return found
+
+    def _join(self, run: str, plan_hash: bytes, wanted: Sequence[tuple[str, DpEvent]]) -> None:
+        with transaction(self._connection) as sql:
+            row = sql.execute(
+                f"SELECT plan_hash, left_at, {_OWN} FROM runs WHERE id = ?", (*self._ownership(), run)
+            ).fetchone()
+            if row is not None and row[1] is not None:
+                raise Refusal(Reason.NOT_JOINED, f"run {run} has ended here; start a new run.")
+            if row is not None and bytes(row[0]) != plan_hash:
+                raise Refusal(Reason.CONFLICT, f"run {run} is bound to another plan here; start a new run.")
+            if row is not None and not row[2]:
+                raise Refusal(Reason.CONFLICT, f"run {run} is charged to another account here; start a new run.")
+            (paying.check_join if row is None else paying.check_join_again)(sql, self._own, run, wanted)
+            if row is None:
+                sql.execute(
+                    "INSERT INTO runs (id, plan_hash, joined_at, account) VALUES (?, ?, ?, ?)",
+                    (run, plan_hash, time.time(), self._own.number),
+                )
+
+    def _leave(self, run: str) -> None:
+        end_run(self._connection, run)
+
+    def _ownership(self) -> tuple[int, bool]:
+        """The parameters of `_OWN`."""
+        return self._own.number, self._own.uncounted
+
+    def _joined(self, run: str) -> bytes | None:
+        row = self._connection.execute(
+            f"SELECT plan_hash FROM runs WHERE {_OWN} AND id = ? AND left_at IS NULL", (*self._ownership(), run)
+        ).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def _reserve(
+        self, run: str, release: str, event: DpEvent, attempt: int, most: int | None, request: bytes | None
+    ) -> bytes:
+        with transaction(self._connection) as sql:
+            attempts.check_most(sql, run, release, attempt, most)
+            reserved, key = self._reserve_within(run, release, event, attempt, opening=True)
+            if request is not None:
+                attempts.open_for(sql, reserved, release, request)
+            return key
+
+    def _mask(self, run: str, release: str, event: DpEvent, attempt: int, most: int | None) -> bytes:
+        with transaction(self._connection) as sql:
+            attempts.check_going(sql, run, release, attempt)
+            attempts.take_over(sql, run, release, attempt)
+            attempts.check_most(sql, run, release, attempt, most)
+            key = self._reserve_within(run, release, event, attempt)[1]
+            attempts.take_over(sql, run, release, attempt)  # where it was made just now
+            return key
+
+    def _reserve_within(
+        self, run: str, release: str, event: DpEvent, attempt: int, *, opening: bool = False
+    ) -> tuple[int, bytes]:
+        """Id and noise key of the reservation, made if it is not there. Inside a transaction.
+
+        opening: before text is opened for it (`party.ledger.paying.check_charge`).
+        """
+        attempts.check_going(self._connection, run, release, attempt)
+        row = attempts.reservation(self._connection, run, release, attempt)
+        if row is not None:
+            if row[1] is None:
+                raise Refusal(Reason.NOT_JOINED, f"run {run} has ended here; start a new run.")
+            return row[0], row[1]
+        if self._joined(run) is None:
+            raise Refusal(Reason.NOT_JOINED, f"run {run} is not joined here.")
+        blank = paying.check_charge(self._connection, self._own, run, release, event, opening=opening)
+        key = secrets.token_bytes(NOISE_KEY_BYTES)
+        cursor = self._connection.execute(
+            "INSERT INTO reservations (account, run, release, attempt, event, noise_key, reserved_at, unsent, blank) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?)",
+            (self._own.id, run, release, attempt, json.dumps(events.to_json(event)), key, time.time(), int(blank)),
+        )
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid, key
+
+    def _claim(self, run: str, release: str, event: DpEvent, batch: int, digest: bytes, rows: tuple[int, int]) -> Claim:
+        start, stop = rows
+        with transaction(self._connection) as sql:
+            reservation, key = self._reserve_within(run, release, event, 0)
+            attempts.send(sql, reservation)
+            row = sql.execute(
+                "SELECT digest FROM blocks WHERE reservation = ? AND batch = ?", (reservation, batch)
+            ).fetchone()
+            if row is not None:
+                if bytes(row[0]) != digest:
+                    raise Refusal(Reason.CONFLICT, f"batch {batch} of {release} stands for another request already.")
+                return Claim(key, fresh=False)
+            taken = sql.execute(
+                "SELECT batch, start, stop FROM blocks WHERE reservation = ? AND start < ? AND stop > ? LIMIT 1",
+                (reservation, stop, start),
+            ).fetchone()
+            if taken is not None:
+                raise Refusal(
+                    Reason.CONFLICT,
+                    f"rows {start} to {stop} of {release} overlap rows {taken[1]} to {taken[2]} of batch {taken[0]}; "
+                    "a row is noised once. Ask for that batch again instead.",
+                )
+            sql.execute("INSERT INTO blocks VALUES (?, ?, ?, ?, ?)", (reservation, batch, digest, start, stop))
+            return Claim(key, fresh=True)
+
+    def _answered(self, run: str, release: str) -> None:
+        with transaction(self._connection) as sql:
+            sql.execute(
+                "UPDATE reservations SET answered_at = ? WHERE run = ? AND release = ? AND answered_at IS NULL",
+                (time.time(), run, release),
+            )

@@ -1,0 +1,202 @@
+"""Accounts that share records: what one of them was charged counts for all, and every cap of theirs holds.
+
+Nobody is asked whether a shard is an old one: keyed hashes of the documents that were read say so, whatever the party,
+the lineage, the file or the division among parties is called now.
+"""
+
+import math
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from dp_accounting import DpEvent, get_epsilon_gaussian
+
+from aggregation.accounting.price import LifetimeFilter
+from party.ledger import census
+from party.ledger.accounts import Opened, charges, every, is_charged, joined_runs, note
+from party.ledger.database import COUNTING_UNITS, version_of
+from protos.refusal import Reason, Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """An account in figures. cap: its epsilon. runs: how many are open.
+
+    spent, left: epsilon at the cap's delta of one Gaussian release that is worth all that was charged, to accounts that
+    share records too, and of the largest one that is still admitted; they do not add up to the cap.
+    """
+
+    cap: float
+    spent: float
+    left: float
+    runs: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """An account, and the others that share a record with it or with one of them.
+
+    A release is admitted when the events of all of them and its own stay within every one's cap: a record that two
+    lineages hold was promised both. So groups are larger than they need be, never smaller.
+    """
+
+    own: Opened
+    others: tuple[Opened, ...] = ()
+
+    @cached_property
+    def filters(self) -> tuple[LifetimeFilter, ...]:
+        """Each account's own, at the order that was fixed when it was opened."""
+        return tuple(each.filter for each in (self.own, *self.others))
+
+    @cached_property
+    def hindered(self) -> str:
+        """Why no release may read the own account's records, whatever is left of the caps; else nothing.
+
+        Noise of a simulation may be known to anyone, so no cap can hold for a record that one has read. And charges for
+        different units do not add up (`party.admission.protection`).
+        """
+        for each in self.others:
+            if each.simulation != self.own.simulation:
+                if not each.uncounted:
+                    return f"{each.lineage} read some of them {'in a simulation' if each.simulation else 'in earnest'}"
+            elif each.protection is None:
+                return f"nobody has stated what the charges to {each.lineage} protected"
+            elif each.protection != self.own.protection:
+                return f"{each.lineage} was charged for {each.protection}"
+        return ""
+
+    def admits(self, spent: Sequence[DpEvent], event: DpEvent) -> bool:
+        """Whether `event` may follow what the group has spent."""
+        return not self.hindered and all(each.admits(spent, event) for each in self.filters)
+
+    def holds(self, spent: Sequence[DpEvent]) -> bool:
+        """Whether what the group has spent is within every cap."""
+        return not self.hindered and all(each.spent(spent) <= each.cap for each in self.filters)
+
+    def left(self, spent: Sequence[DpEvent]) -> float:
+        """Epsilon at the own cap's delta of the largest single Gaussian release that every cap still admits."""
+        if self.hindered:
+            return 0.0
+        tightest = min(self.filters, key=lambda each: (each.cap - each.spent(spent)) / each.order)
+        divergence = tightest.cap - tightest.spent(spent)
+        if not divergence > 0:
+            return 0.0
+        return float(get_epsilon_gaussian(math.sqrt(tightest.order / (2 * divergence)), self.own.delta))
+
+    def spent(self, charged: Sequence[DpEvent]) -> float:
+        """Epsilon at the own cap's delta of one Gaussian release that is worth what was charged."""
+        own = self.filters[0]
+        divergence = own.spent(charged) if charged else 0.0
+        if 0 < divergence < math.inf:
+            return float(get_epsilon_gaussian(math.sqrt(own.order / (2 * divergence)), own.delta))
+        return math.inf if divergence else 0.0
+
+
+def over(own: Opened, what: str) -> Refusal:
+    """The refusal of what an account cannot pay for: the same words whoever's charges stand in the way.
+
+    That a record is in two shards is nobody's business outside, and neither is a figure that depends on it.
+    """
+    return Refusal(
+        Reason.BUDGET,
+        f"the ledger cannot pay for {what} within this party's cap of {own.cap}; its administrator sees what is left "
+        "with party budget. (A cap over all runs to come counts a release for somewhat more than one plan does for "
+        "itself.)",
+    )
+
+
+def group_of(sql: sqlite3.Connection, own: Opened) -> Group:
+    """The accounts of the ledger that share records with `own`, through others too, where that matters.
+
+    Two that nobody can tell apart are taken to: one that was charged before units were counted shares with each, and
+    one of parts of documents with all of other units, whose documents were not taken apart when they were counted.
+    """
+    known = {each.number: each for each in every(sql)}
+    linked: dict[int, set[int]] = {number: set() for number in known}
+    if version_of(sql) >= COUNTING_UNITS:
+        for one, other in sql.execute("SELECT one, other FROM links"):
+            linked[one].add(other)
+    reached, ahead = {own.number}, [own.number]
+    while ahead:
+        new = linked[ahead.pop()] - reached
+        reached |= new
+        ahead += new
+    reached |= {each.number for each in known.values() if _alike(own, each)}
+    others = (known[number] for number in sorted(reached - {own.number}))
+    return Group(own, tuple(each for each in others if _counts(sql, own, each)))
+
+
+def _counts(sql: sqlite3.Connection, own: Opened, other: Opened) -> bool:
+    """Whether an account that shares records matters: one of the same kind has a cap on them, a charged one has told of
+    them, and what was read in earnest is not for a simulation. What was answered without text told nothing.
+    """
+    alike = (other.simulation, other.protection) == (own.simulation, own.protection)
+    return alike or (own.simulation and not other.simulation) or is_charged(sql, other)
+
+
+def _alike(own: Opened, other: Opened) -> bool:
+    """Whether no census could tell that two accounts share no record."""
+    if own.uncounted or other.uncounted:
+        return True
+    inside = any(each.protection is not None and each.protection.inside_documents for each in (own, other))
+    return inside and own.protection != other.protection
+
+
+def own_events(sql: sqlite3.Connection, own: Opened) -> list[DpEvent]:
+    """All that an account was charged itself, without what was taken back; it is all that is told outside."""
+    return charges(sql, own.id)
+
+
+def events_of(sql: sqlite3.Connection, group: Group) -> list[DpEvent]:
+    """All that the accounts of a group were charged, without what was taken back, and what others answered without
+    text."""
+    others = [event for account in group.others for event in charges(sql, account.id, blank=False)]
+    return own_events(sql, group.own) + others
+
+
+def budget_of(sql: sqlite3.Connection, group: Group) -> Budget:
+    """The own account in figures."""
+    charged = events_of(sql, group)
+    runs = sum(1 for run in joined_runs(sql) if run.left_at is None)
+    return Budget(group.own.epsilon, group.spent(charged), group.left(charged), runs)
+
+
+def record_units(sql: sqlite3.Connection, own: Opened, counted: Path) -> tuple[str, ...]:
+    """Take a census into the ledger, inside a transaction; the lineages that turn out to share records with `own`.
+
+    Those that were known to are not named again. A training may have read no record at all. Memory: one chunk of
+    `party.ledger.census`. Raises `PartyError` for a census that is not whole.
+    """
+    for chunk in census.chunks(counted):
+        sql.executemany(
+            "INSERT OR IGNORE INTO units (hash, account, kind) VALUES (?, ?, ?)",
+            ((row[:-1], own.number, row[-1]) for row in chunk),
+        )
+    linked = {row[0] for row in sql.execute("SELECT other FROM links WHERE one = ?", (own.number,))}
+    rest = [each for each in every(sql) if each.number != own.number and each.number not in linked]
+    if not rest:
+        return ()
+    sharing = {
+        row[0]
+        for row in sql.execute(
+            "SELECT DISTINCT theirs.account FROM units AS ours JOIN units AS theirs ON theirs.hash = ours.hash "
+            "WHERE ours.account = ? AND theirs.account != ours.account",
+            (own.number,),
+        )
+    }
+    new = [each for each in rest if each.number in sharing]
+    for each in new:
+        pairs = [(own.number, each.number), (each.number, own.number)]
+        sql.executemany("INSERT INTO links VALUES (?, ?)", pairs)
+        note(sql, own.lineage, f"shares records with {each.lineage}; each is charged for both")
+    return tuple(each.lineage for each in new)
+
+
+def documents(sql: sqlite3.Connection, own: Opened) -> int:
+    """How many different documents an account was charged for; 0 before units were counted."""
+    if version_of(sql) < COUNTING_UNITS:
+        return 0
+    row = sql.execute("SELECT COUNT(*) FROM units WHERE account = ? AND kind = ?", (own.number, census.TEXT))
+    return int(row.fetchone()[0])

@@ -1,0 +1,110 @@
+"""Whether an account can pay: by itself, which a coordinator can add up too, and with those that share records, which
+nobody outside may learn.
+
+Where the first is so and the second is not, a run is charged and answered like any other, without text: noise alone.
+What is refused once it joined, and in which words, is then a function of the account's own charges. All of it runs
+inside a transaction of the ledger.
+"""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from dp_accounting import DpEvent, SelfComposedDpEvent
+
+from party.ledger import attempts
+from party.ledger.accounts import Opened, note
+from party.ledger.lineages import Group, events_of, group_of, over, own_events
+
+
+def check_join(sql: sqlite3.Connection, own: Opened, run: str, wanted: Sequence[tuple[str, DpEvent]]) -> None:
+    """Raises `Refusal` (BUDGET), in the same words for any reason, unless a run that has not joined can be paid for.
+
+    This alone tells something outside of what accounts that share records were charged.
+    """
+    if not _fits(sql, group_of(sql, own), run, wanted):
+        raise over(own, "this plan")
+
+
+def check_join_again(sql: sqlite3.Connection, own: Opened, run: str, wanted: Sequence[tuple[str, DpEvent]]) -> None:
+    """Raises `Refusal` (BUDGET) unless the account alone can pay for a run that joined before.
+
+    That it shares records may have been found in this very run; it then goes on without text.
+    """
+    if not _fits(sql, Group(own), run, wanted):
+        raise over(own, "this plan")
+
+
+def check_charge(
+    sql: sqlite3.Connection, own: Opened, run: str, release: str, event: DpEvent, *, opening: bool
+) -> bool:
+    """Whether a charge about to be made is for something made without text. Raises `Refusal` (BUDGET).
+
+    opening: before text is opened for it, so that it can still be answered without; then `afford` says so, to whoever
+    makes it, and marks it. Else what leaves is made already: of text, unless all that the release was charged before
+    was blank, and what is of text is refused where those that share records cannot pay for it.
+    """
+    if not own.filter.admits(own_events(sql, own), event):
+        raise over(own, release)
+    blank = is_blank(sql, run) if opening else attempts.all_blank(sql, run, release)
+    group = group_of(sql, own)
+    if not blank and group.others and not group.admits(events_of(sql, group), event):
+        if not opening:
+            raise over(own, release)
+        _go_blank(sql, group, run)
+    return blank and not opening
+
+
+def afford(
+    sql: sqlite3.Connection,
+    own: Opened,
+    run: str,
+    wanted: Callable[[], Sequence[tuple[str, DpEvent]]],
+    release: str,
+) -> bool:
+    """Whether what is made for a run may be made of text. As `party.ledger.ledger.Ledger.afford` says."""
+    if not is_blank(sql, run):
+        group = group_of(sql, own)
+        if not group.others or _fits(sql, group, run, wanted()):
+            return True
+        _go_blank(sql, group, run)
+    sql.execute(
+        "UPDATE reservations SET blank = 1 WHERE run = ? AND release = ? AND account = ? AND unsent",
+        (run, release, own.id),
+    )
+    return False
+
+
+def is_blank(sql: sqlite3.Connection, run: str) -> bool:
+    """Whether a run is answered without text from now on."""
+    row = sql.execute("SELECT blank FROM runs WHERE id = ?", (run,)).fetchone()
+    return row is not None and bool(row[0])
+
+
+def _go_blank(sql: sqlite3.Connection, group: Group, run: str) -> None:
+    """Answer a run without text from now on, and tell the administrator why."""
+    sql.execute("UPDATE runs SET blank = 1 WHERE id = ?", (run,))
+    shared = ", ".join(each.lineage for each in group.others)
+    why = group.hindered or "together they leave too little for it"
+    note(
+        sql,
+        group.own.lineage,
+        f"run {run} is answered without text, noise alone: this account shares records with {shared}, and {why}",
+    )
+
+
+def _fits(sql: sqlite3.Connection, group: Group, run: str, wanted: Sequence[tuple[str, DpEvent]]) -> bool:
+    """Whether a run's releases that are not charged yet may follow what a group has spent."""
+    spent = events_of(sql, group)
+    paid = Counter({release: len(attempts.attempted(sql, run, release)) for release, _ in wanted})
+    left: list[DpEvent] = []
+    for release, event in wanted:
+        if paid[release]:
+            paid[release] -= 1
+        else:
+            left.append(event)
+    for event, alike in groupby(left):  # hundreds of steps cost the same
+        count = len(list(alike))
+        spent.append(event if count == 1 else SelfComposedDpEvent(event, count))
+    return group.holds(spent)

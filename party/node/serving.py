@@ -1,0 +1,145 @@
+"""The server that a node is behind: its options, its port, and how messages get off the wire and on it."""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from party.config import PartyConfig
+from party.errors import PartyError
+from protos.identity.certificates import IdentityError, Role
+from protos.identity.identity import Identity, load_identity, parse_identity, self_made
+from protos.identity.tls import server_credentials
+
+MORE_CALLS: Final = 4
+"""Times as many calls as the limits admit are heard at all: health checks, and calls that are refused with a reason."""
+
+HANDSHAKE_MS: Final = 20_000
+"""How long whoever connects may take until it has shown its certificate and speaks HTTP/2; gRPC's own is 2 minutes."""
+
+SERVER_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", 4 * 2**20),
+    ("grpc.max_metadata_size", 64 * 2**10),
+    ("grpc.so_reuseport", 0),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+)
+
+
+class Malformed:
+    """What came in place of a request, and is no message of its type. The guards refuse it."""
+
+
+class AsTheyCome:
+    """Stands for the server when the stubs register their methods.
+
+    Every verb is handed its messages as they come, also one that takes a single message: gRPC would wait for that
+    before anybody is asked who calls, and whoever sends none would hold one of the calls that are heard.
+    `Answer` alone is not serialised once more. Bytes that are no request become `Malformed`: gRPC would log a trace for
+    each of them.
+    """
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self._server = server
+
+    def add_generic_rpc_handlers(self, handlers: object) -> None:
+        """Nothing: what is registered by name is enough."""
+
+    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
+        """Pass the methods on by both ways that servers know them."""
+        own = {
+            verb: each._replace(
+                request_streaming=True,
+                request_deserializer=_or_malformed(each.request_deserializer),
+                stream_unary=each.unary_unary or each.stream_unary,
+                stream_stream=each.unary_stream or each.stream_stream,
+                unary_unary=None,
+                unary_stream=None,
+            )
+            for verb, each in handlers.items()
+        }
+        if "Answer" in own:
+            own["Answer"] = own["Answer"]._replace(response_serializer=None)
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, own),))
+        self._server.add_registered_method_handlers(service, own)
+
+
+def _or_malformed(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
+    def parsed(content: bytes) -> object:
+        try:
+            return parse(content)
+        except DecodeError:
+            return Malformed()
+
+    return parsed
+
+
+def own_identity(
+    config: PartyConfig, home: Path, base: Path, token: str, issued: tuple[bytes, bytes] | None
+) -> Identity:
+    """Who a node is: by its party file, by what its launcher issued, or by a key of its own that nobody vouches for.
+
+    Raises `PartyError` where the party file has neither an identity nor leave to do without, and for certificates or
+    keys that are wrong.
+    """
+    name, table = config.name, config.identity
+    try:
+        if issued is not None:
+            return parse_identity(*issued, role=Role.PARTY)
+        if table is not None:
+            identity = load_identity(
+                base / table.certificate,
+                base / table.key,
+                role=Role.PARTY,
+                authority=table.authority,
+                revoked=None if table.revoked is None else base / table.revoked,
+            )
+            if identity.name != name:
+                raise PartyError(
+                    f"{base / table.certificate} is of party {identity.name}, and this party file is {name}'s. Name "
+                    "its own in [identity] certificate."
+                )
+            if table.authority is None:
+                raise PartyError(
+                    f"[identity] authority is missing in the file of party {name}. Ask whoever runs the federation, by "
+                    'telephone, for the fingerprint of its authority, and write authority = "SHA256:...".'
+                )
+            return identity
+        if not token and not config.plaintext:
+            raise PartyError(
+                f"party {name} has no [identity], so it could not tell who asks. Run `party enroll`, or, for a trial "
+                "on this machine with text that is nobody's secret, set plaintext = true."
+            )
+        return self_made(name, Role.PARTY, home / "identity")
+    except IdentityError as error:
+        raise PartyError(f"party {name}: {error}") from None
+
+
+def listen(server: grpc.aio.Server, host: str, port: int, identity: Identity | None) -> int:
+    """Open the port, for mutual TLS where there is an identity, and return it. Raises RuntimeError as gRPC does."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if identity is None:
+        return int(server.add_insecure_port(address))
+    return int(server.add_secure_port(address, server_credentials(identity)))
+
+
+def check_free(name: str, host: str, port: int) -> None:
+    """Ask the system for the port first: it says why not, where gRPC only says that it failed. Raises `PartyError`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise PartyError(no_port(name, host, port, (error.strerror or str(error)).lower())) from None
+
+
+def no_port(name: str, host: str, port: int, why: str) -> str:
+    """The sentence that says why a port cannot be had."""
+    return f"party {name} cannot listen on {host}:{port}: {why}. Stop what is there, or set another port in listen."

@@ -1,0 +1,86 @@
+"""Training in a subprocess, seen from the node: one at a time, watched, ended with the node, never done twice.
+
+Whatever is in the shard, something comes of a training that was charged: no failure tells of a record.
+"""
+
+import asyncio
+import logging
+import time
+from typing import Final
+
+from party.store.disk import full
+from party.tasks.job import MEMORY, STORAGE, UNKNOWN, Failure, Job
+from party.tasks.worker import Charge, Workers
+from protos.refusal import Reason, Refusal
+
+log = logging.getLogger("conclave.party")
+
+_SHARD_FAILURES: Final = frozenset({"DataError", "LabelError", "LabelMapError", "ShardError"})
+
+
+class Training:
+    """One operation as it goes. Whoever asked may go away and come back; it goes on."""
+
+    def __init__(self, digest: bytes, release: str, workers: Workers | None = None, run: str = "") -> None:
+        """workers: whose processes do it, those of its own if None, for this run."""
+        self.digest = digest
+        self.release = release
+        self._workers = Workers() if workers is None else workers
+        self._run = run
+        self.percent = UNKNOWN
+        self.started = time.monotonic()
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been going on."""
+        return time.monotonic() - self.started
+
+    async def run(self, job: Job, turn: asyncio.Semaphore, charge: Charge, *, party: str) -> bool:
+        """Do the job when it is its turn; whether the party's text is in what came of it.
+
+        charge: puts the cost into the ledger before the shard is opened, as of `Workers.do`. What goes wrong before
+        that is about what was provided, and is told. What goes wrong after it is about private text: the job is then
+        done again without any, and the party's own log alone says so. In a simulation it is told too.
+
+        Raises `Refusal` (MEMORY, SHARD, STORAGE, TRAINING) when there is no result, and as `charge`.
+        """
+        async with turn:
+            failure = await self._work(job, charge)
+            if failure is None:
+                return True
+            log.error("training failed: %s", failure.sentence)
+            if failure.private and not job.frank:
+                log.error("%s goes on without this party's text, as if there were none.", self.release)
+                failure = await self._without_text(job, charge)
+                if failure is None:
+                    return False
+        raise _refusal(failure, party)
+
+    async def without_text(self, job: Job, turn: asyncio.Semaphore, charge: Charge, *, party: str) -> None:
+        """Do the job as if the shard were empty, whatever was begun of it. Raises as `run`."""
+        async with turn:
+            failure = await self._without_text(job, charge)
+        if failure is not None:
+            raise _refusal(failure, party)
+
+    async def _without_text(self, job: Job, charge: Charge) -> Failure | None:
+        await asyncio.to_thread(job.checkpoint.unlink, missing_ok=True)
+        return await self._work(job.without_text, charge)
+
+    async def _work(self, job: Job, charge: Charge) -> Failure | None:
+        """None when the result is on disk, else why there is none."""
+
+        def told(percent: int) -> None:
+            # A job that is done again tells nothing until it is as far as the first was.
+            self.percent = percent if self.percent == UNKNOWN else max(self.percent, min(percent, 100))
+
+        return await self._workers.do(self._run, job, told, charge)
+
+
+def _refusal(failure: Failure, party: str) -> Refusal:
+    if failure.kind == STORAGE:
+        return full(party)
+    if failure.kind == MEMORY:
+        return Refusal(Reason.MEMORY, f"training at party {party}: {failure.sentence}")
+    return Refusal(Reason.SHARD if failure.kind in _SHARD_FAILURES else Reason.TRAINING, failure.sentence)

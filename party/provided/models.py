@@ -1,0 +1,86 @@
+"""A model's folder, made of the files that were provided: none of them as it came but its weights, which were read."""
+
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from party.errors import TrainingError
+from party.provided.documents import parsed, wrong
+from party.provided.settings import clean_config, clean_pooling, tokens_of
+from party.provided.tokenizers import clean_settings, clean_tokenizer
+from party.provided.weights import INDEX, check_weights, clean_index, declared, weights_of
+from party.store.runs import private_folder, write_whole
+from party.tasks.job import TextWork
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+_POOLING: Final = "1_Pooling/config.json"
+
+
+def put_together(text: TextWork, memory: int = 0) -> None:
+    """Have the model lie in `text.folder`, every file of it checked and written anew. Idempotent.
+
+    Of the files that a model may have, tokenizer.json alone says how texts become tokens: the same in other forms,
+    `vocab.txt` or a SentencePiece model for example, is left out, for nothing here could say what it does to any text.
+    memory: MiB that the model may have; 0 for any. Raises `TrainingError` for a file that is not taken: what it says
+    depends on the files alone.
+    """
+    folder = Path(text.folder)
+    if folder.exists():
+        return
+    private_folder(folder.parent)
+    beside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    private_folder(beside)
+    try:
+        _write({name: Path(path) for name, path in text.files.items()}, beside, memory)
+        try:
+            beside.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _write(files: Mapping[str, Path], folder: Path, memory: int) -> None:
+    settings = clean_config(files["config.json"].read_bytes())
+    config = _config(settings)
+    if "tokenizer.json" not in files:
+        raise TrainingError("the model that was provided has no tokenizer.json. Save it with a current transformers.")
+    tokenizer = clean_tokenizer(files["tokenizer.json"].read_bytes(), tokens_of(config))
+    named = [files[name].read_bytes() if name in files else None for name in _NAMES]
+    made = {
+        "config.json": settings,
+        "tokenizer.json": tokenizer,
+        "tokenizer_config.json": clean_settings(tokenizer, *named),
+    }
+    if _POOLING in files:
+        made[_POOLING] = clean_pooling(files[_POOLING].read_bytes())
+    weights = weights_of(files)
+    if INDEX in files and len(weights) > 1:
+        made[INDEX] = clean_index(files[INDEX].read_bytes(), weights)
+    check_weights(files, declared(config, memory))
+    for name, content in made.items():
+        place = folder / name
+        private_folder(place.parent)
+        write_whole(place, content)
+    for name in weights:
+        os.link(files[name], folder / name)
+
+
+_NAMES: Final = ("tokenizer_config.json", "special_tokens_map.json")
+
+
+def _config(content: bytes) -> "PretrainedConfig":
+    from transformers import CONFIG_MAPPING
+
+    given = parsed(content, "config.json")
+    try:
+        found: PretrainedConfig = CONFIG_MAPPING[given["model_type"]].from_dict(given)
+    except Exception as error:  # what the library says of a configuration can be anything
+        raise wrong("config.json", f"makes no model ({type(error).__name__})") from error
+    return found

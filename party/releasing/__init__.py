@@ -1,0 +1,1 @@
+"""What leaves a party: bounded sums with noise, masked for the secure sum."""

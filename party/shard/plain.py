@@ -1,0 +1,149 @@
+"""A party's text without labels as a model takes it, and the census of whatever a text model is trained on.
+
+Whatever is counted here is private, as in `party.shard.labelled`.
+"""
+
+import logging
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from learning.models.batching import Encoded
+from learning.text.source import Skipped
+from party.admission.labels import columns_of
+from party.ledger.census import Census, written
+from party.shard.labelled import BEYOND, MOST_EXAMPLES, NOT_TOKENISED, Members, TokenRows, members_of, noting
+from party.shard.units import Unit, units
+from party.tasks.job import Job
+from protos.conclave.v1 import plan_pb2
+
+log = logging.getLogger("conclave.party")
+
+_CHUNK_EXAMPLES: Final = 512
+_CHUNK_CHARACTERS: Final = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class PlainUnits:
+    """Tokenised texts and, for every unit, where its own are; members: None where every text is a unit and every unit a
+    text.
+
+    Of records of two texts a unit has two examples, so that one release pays for both.
+    """
+
+    rows: TokenRows
+    members: Members | None
+
+    def __len__(self) -> int:
+        return len(self.rows) if self.members is None else len(self.members)
+
+
+@contextmanager
+def census_of(job: Job) -> Iterator[Census | None]:
+    """The job's census, which is on disk when this ends; None where none is wanted."""
+    with ExitStack() as opened:
+        census = None
+        if job.census:
+            key = bytes.fromhex(job.census_key)
+            census = opened.enter_context(
+                written(Path(job.census), key, job.shard_table, job.record, by_user=job.by_user)
+            )
+        yield census
+
+
+def take_census(job: Job) -> None:
+    """Read the shard for its census alone. Raises `ConclaveError` when it cannot be used."""
+    assert job.text is not None
+    shard, columns, second = job.shard_table, None, job.text.second or None
+    if job.text.labelled:
+        columns = columns_of(plan_pb2.LabelledText.FromString(bytes.fromhex(job.text.labelled)), shard)
+    with census_of(job) as census:
+        read = units(
+            shard,
+            job.record,
+            by_user=job.by_user,
+            cache=Path(job.cache),
+            frank=job.frank,
+            noted=noting(census, second if columns is None else columns.second),
+            columns=columns,
+            second=second,
+        )
+        for _ in read:
+            pass
+
+
+def plain_units(job: Job, encode: Callable[[Sequence[str]], Encoded], *, longest: int) -> PlainUnits:
+    """Read this party's part of its shard without labels: a text an example, a record or all of a user's one unit.
+
+    Where the job names a column of second texts, a record has two examples, each text by itself, or one where it has no
+    second. encode: from texts to tokens, `longest` in an example at most, and none of a text that it fails on: that is
+    no example. Of a unit the first `MOST_EXAMPLES` texts count.
+    Memory: `TokenRows`, and one chunk of text. Raises `ShardError` like `party.shard.units.units`,
+    `learning.text.source.DataError`.
+    """
+    assert job.text is not None
+    second = job.text.second or None
+    skipped = Skipped()
+    ids, stops, seconds, begins = array("i"), array("q", [0]), array("i"), array("q", [0])
+    truncated = 0
+    with census_of(job) as census:
+        found = units(
+            job.shard_table,
+            job.record,
+            by_user=job.by_user,
+            cache=Path(job.cache),
+            frank=job.frank,
+            skipped=skipped,
+            noted=noting(census, second),
+            second=second,
+        )
+        for chunk in _chunks(_texts(unit, second) for unit in found):
+            texts = [own[:MOST_EXAMPLES] for own in chunk]
+            skipped.reasons[BEYOND] += sum(max(0, len(own) - MOST_EXAMPLES) for own in chunk)
+            encoded = encode([text for own in texts for text in own])
+            truncated += encoded.truncated
+            made = iter(encoded.rows)
+            for own in texts:
+                for row in islice(made, len(own)):
+                    if not len(row):
+                        skipped.reasons[NOT_TOKENISED] += 1
+                        continue
+                    ids.frombytes(row.ids.tobytes())
+                    stops.append(len(ids))
+                    seconds.append(row.second)
+                begins.append(len(seconds))
+    rows = TokenRows(*(np.frombuffer(each, each.typecode) for each in (ids, stops, seconds)))
+    if truncated:
+        log.warning(
+            "%s of %s texts are longer than %s tokens and were cut.", f"{truncated:,}", f"{len(rows):,}", f"{longest:,}"
+        )
+    return PlainUnits(rows, members_of(begins, together=job.by_user or second is not None))
+
+
+def _texts(unit: Unit, second: str | None) -> Sequence[str]:
+    """A unit's texts, row by row: the first, and the second where it is read and there."""
+    if second is None:
+        return unit.passages
+    both = ((row.text, row.fields.get(second, "")) for row in unit.rows)
+    return [text for own in both for text in own if text.strip()]
+
+
+def _chunks(found: Iterable[Sequence[str]]) -> Iterator[list[Sequence[str]]]:
+    """The texts of units in groups bounded in texts and in characters; a unit is in one group."""
+    chunk: list[Sequence[str]] = []
+    held, characters = 0, 0
+    for texts in found:
+        chunk.append(texts)
+        held += max(1, len(texts))
+        characters += sum(map(len, texts))
+        if held >= _CHUNK_EXAMPLES or characters >= _CHUNK_CHARACTERS:
+            yield chunk
+            chunk, held, characters = [], 0, 0
+    if chunk:
+        yield chunk

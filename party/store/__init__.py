@@ -1,0 +1,1 @@
+"""Files that a party keeps of runs: mode 0600, whole or not there."""

@@ -1,0 +1,227 @@
+"""What a party keeps of the runs it joined: the plan, what was trained, the blocks that left. Files of mode 0600."""
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from cryptography import x509
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from party.releasing.steps import SEPARATOR, number_of, step_of, whole_of
+from protos.conclave.v1 import party_pb2, plan_pb2
+from protos.identity.certificates import IdentityError, read_certificate
+from protos.refusal import Reason, Refusal
+
+NAME: Final = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
+_PART: Final = re.compile(r"\..+\.([0-9a-f]{8}|part)")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Something that was trained: the digest of its request and the release it was trained for.
+
+    attempt: of the secure sum that it was trained for, of a step; other results serve every attempt, and have 0.
+    training: the digest of what was trained, whatever it was called (`party.tasks.operations.training_digest`).
+    """
+
+    id: str
+    digest: bytes
+    release: str
+    attempt: int = 0
+    training: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that this party joined and has not left, with its folder."""
+
+    id: str
+    plan_hash: bytes
+    terms: plan_pb2.Terms
+    folder: Path
+
+    def release(self, name: str) -> plan_pb2.Release:
+        """The release of the plan's terms, or a step of it. Raises `Refusal` (REQUEST) for one that is not in them."""
+        for release in self.terms.releases:
+            found = release if release.name == name else step_of(release, name)
+            if found is not None:
+                return found
+        known = ", ".join(release.name for release in self.terms.releases) or "none"
+        raise Refusal(Reason.REQUEST, f'the plan has no release "{name[:64]}"; it has {known}.')
+
+    def peers(self) -> dict[str, x509.Certificate]:
+        """The signing certificates of the run's other parties; those that are pinned were compared at `Join`.
+
+        What a coordinator passed off as the certificate of another party, and is none, is left out.
+        """
+        kept = party_pb2.JoinRequest.FromString((self.folder / "peers.pb").read_bytes())
+        found = {}
+        for each in kept.peers:
+            with contextlib.suppress(IdentityError):
+                found[each.name] = read_certificate(each.certificate)
+        return found
+
+    def counts(self, release: str, attempt: int = 0) -> Path:
+        """Where the bounded, noise-free sum of a release is kept until the run ends, or of a step until the next one.
+
+        attempt: as of `Operation`, so that the sample of one attempt never passes for that of another.
+        """
+        return self.folder / (f"{release}.{attempt}.counts.npz" if attempt else f"{release}.counts.npz")
+
+    def census(self, release: str) -> Path:
+        """Where a training leaves hashes of what it read, on their way into the ledger."""
+        return self.folder / f".{release}.census.part"
+
+    def operation(self, release: str) -> Operation | None:
+        """What trained a release, once it has."""
+        path = self.folder / f"{release}.operation.json"
+        try:
+            kept = json.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            return None
+        digest, training = (bytes.fromhex(kept.get(key, "")) for key in ("digest", "training"))
+        return Operation(kept["id"], digest, release, kept.get("attempt", 0), training)
+
+    def keep_operation(self, operation: Operation) -> None:
+        """Note that a release was trained; from now on nothing else trains it in this run."""
+        digests = {"digest": operation.digest.hex(), "training": operation.training.hex()}
+        kept = json.dumps({"id": operation.id, "attempt": operation.attempt} | digests)
+        write_whole(self.folder / f"{operation.release}.operation.json", kept.encode())
+
+    def last_step(self, release: str) -> int | None:
+        """The last step of a training in steps that was trained, given the name of any; None where none was."""
+        found = self.folder.glob(f"{whole_of(release)}{SEPARATOR}*.operation.json")
+        return max((number_of(each.name.removesuffix(".operation.json")) or 0 for each in found), default=None)
+
+    def drop_before(self, operation: Operation) -> None:
+        """Remove what is left of the steps before one that was trained, and the sums of its own other attempts.
+
+        The note of the step itself stays, and tells that those before it are over.
+        """
+        begins = f"{whole_of(operation.release)}{SEPARATOR}"
+        step, own = number_of(operation.release) or 0, self.counts(operation.release, operation.attempt)
+        for path in self.folder.glob(f"{begins}*"):
+            number = path.name.removeprefix(begins).partition(SEPARATOR)[0]
+            earlier = number.isdecimal() and int(number) < step
+            other = path.name.startswith(f"{operation.release}{SEPARATOR}") and path.name.endswith(".counts.npz")
+            if earlier or (other and path != own):
+                path.unlink(missing_ok=True)
+
+    def block(self, release: str, batch: int) -> bytes | None:
+        """The bytes of a block that was made already."""
+        try:
+            return self._block(release, batch).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def keep_block(self, release: str, batch: int, block: NDArray[np.int32]) -> None:
+        """Keep a block before any byte of it leaves."""
+        write_whole(self._block(release, batch), np.ascontiguousarray(block, "<i4").tobytes())
+
+    def _block(self, release: str, batch: int) -> Path:
+        return self.folder / f"{release}.{batch}.block"
+
+
+class Runs:
+    """The folder of all runs, one folder a run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        private_folder(folder)
+
+    def make(self, run_id: str, plan_hash: bytes, plan: plan_pb2.Plan, peers: Sequence[party_pb2.Peer] = ()) -> Run:
+        """Keep a plan, and who else takes part, under its run id."""
+        folder = self._path(run_id)
+        private_folder(folder)
+        write_whole(folder / "peers.pb", party_pb2.JoinRequest(peers=peers).SerializeToString())
+        write_whole(folder / "plan.pb", plan.SerializeToString())
+        sync_folder(self._folder)
+        return Run(run_id, plan_hash, plan.terms, folder)
+
+    def find(self, run_id: str, plan_hash: bytes) -> Run | None:
+        """A run that an earlier node of this party joined, or None when its folder is gone."""
+        folder = self._path(run_id)
+        try:
+            plan = plan_pb2.Plan.FromString((folder / "plan.pb").read_bytes())
+        except (FileNotFoundError, DecodeError):
+            return None
+        return Run(run_id, plan_hash, plan.terms, folder)
+
+    def drop(self, run_id: str) -> None:
+        """Remove everything of a run. Idempotent."""
+        shutil.rmtree(self._path(run_id), ignore_errors=True)
+
+    def kept(self) -> dict[str, int]:
+        """The runs that have a folder, with the bytes in it."""
+        return {each.name: _size(each) for each in sorted(self._folder.iterdir()) if NAME.fullmatch(each.name)}
+
+    def tidy(self, ended: Collection[str]) -> None:
+        """Remove what a node left that was killed: folders of runs that ended, and files that were never whole."""
+        for run_id in ended:
+            self.drop(run_id)
+        remove_parts(*filter(Path.is_dir, self._folder.iterdir()))
+
+    def _path(self, run_id: str) -> Path:
+        check_run_id(run_id)
+        return self._folder / run_id
+
+
+def check_run_id(run_id: str) -> None:
+    """Raises `Refusal` (REQUEST) for anything that is not a run id: it names a folder."""
+    if not NAME.fullmatch(run_id):
+        raise Refusal(Reason.REQUEST, "a run id has 1 to 64 small letters, digits and hyphens.")
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder that only this user may enter."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.chmod(0o700)
+
+
+def remove_parts(*folders: Path) -> None:
+    """Remove files that `write_whole` and its like had begun when their process was killed. Nobody may be writing."""
+    for folder in folders:
+        for part in filter(lambda each: _PART.fullmatch(each.name), folder.glob(".*")):
+            part.unlink(missing_ok=True)
+
+
+def sync_folder(path: Path) -> None:
+    """Have a folder's names on disk: a file that was renamed is there under its new one after a power cut."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _size(folder: Path) -> int:
+    sizes = {}
+    for each in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # a node beside this one may be at work
+            found = each.stat()
+            if each.is_file():
+                sizes[found.st_ino] = found.st_size  # a model's weights have two names
+    return sum(sizes.values())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file of mode 0600 whole or not at all, on disk when this returns."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+        sync_folder(path.parent)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Clipped counts of the shard."""

@@ -1,0 +1,1 @@
+"""Classifiers on disjoint units, and their votes."""

@@ -1,0 +1,260 @@
+"""A party's classifiers on disjoint units, and their votes on public texts (PATE: Papernot et al. 2017, section 2).
+
+A classifier learns from its own units and from public values alone: the model it starts from, the plan's seed, the
+texts that are asked. So one unit more or less changes one of them, and with it one vote a text.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch import Tensor, nn
+
+from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
+from aggregation.mechanisms.mechanism import IntArray
+from learning.classification.training import Diverged, Fit, fit, fit_head, predict
+from learning.models.adapting import Lora, adapt, flatten, unflatten
+from learning.models.batching import Tokens, encode
+from learning.models.encoders import classifier, longest, tokens_of
+from learning.models.features import features, head_alone
+from learning.private_training.schedules import Schedule
+from learning.text.labelled import LabelMap, ScoreRange, TextColumns
+from party.admission.labels import columns_of, targets_of
+from party.errors import TrainingError
+from party.shard.labelled import LabelledUnits, labelled_units, tell_if_few
+from party.shard.plain import census_of, take_census
+from party.shard.public_texts import public_texts
+from party.shard.units import slot
+from party.tasks.job import Job, TextWork
+from party.tasks.ray_tasks import gathered
+from party.tasks.text.trials import try_model, try_tokenizer
+from protos.conclave.v1 import plan_pb2
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+log = logging.getLogger("conclave.party")
+
+
+def prepare(job: Job, mechanism: JointMechanism) -> Callable[[Job, Callable[[int], None]], sparse.csr_array]:
+    """Look at everything but the party's units: the model that was provided, and the texts that are asked.
+
+    Raises `ConclaveError` where these cannot be used, the labels are scores, or the mechanism is for other answers.
+    """
+    assert job.text is not None
+    columns, targets = _labelled(job, job.text)
+    if mechanism.hidden is not None or mechanism.classes != len(targets.names):
+        raise TrainingError(
+            f"an ensemble votes for one of {len(targets.names):,} classes, and the release takes "
+            f"{mechanism.classes:,} classes{' and hidden states' if mechanism.hidden is not None else ''}."
+        )
+    pairs = columns.second is not None
+    public_texts(Path(job.text.texts), pairs=pairs)
+    start, tokenizer = _started(job.text, targets)
+    most = longest(start, job.text.longest)
+    rows = try_tokenizer(tokenizer, tokens_of(start), most, documents=False, pairs=pairs)
+    try_model(start, rows, len(targets.names), head=head_alone(start), apart=False)
+    return lambda job, progress: vote(job, mechanism, progress)
+
+
+def vote(job: Job, mechanism: JointMechanism, progress: Callable[[int], None]) -> sparse.csr_array:
+    """Train this party's classifiers, have them vote, bound the votes: int64 `[queries, classes]`, summed over them.
+
+    Adding or removing one unit moves one vote a query: see `aggregation.mechanisms.votes.VotesMechanism`.
+    Memory: the shard's tokens (`party.shard.labelled.TokenRows`), the model with its gradients, and one classifier's
+    features and those of the queries where the last layer alone is trained. Raises `ConclaveError`: the shard or its
+    labels cannot be used.
+    """
+    assert job.text is not None
+    return mechanism.contribute(gathered(job, job.text.teachers, progress, partial(some_answers, job), take_census))
+
+
+def some_answers(job: Job, numbers: range, progress: Callable[[int], None]) -> TeacherSignal:
+    """What the classifiers of these numbers vote, unbounded and in clear. Raises as `vote`."""
+    assert job.text is not None
+    columns, targets = _labelled(job, job.text)
+    return TeacherSignal(answers(job, job.text, columns, targets, progress, numbers), None)
+
+
+def _labelled(job: Job, text: TextWork) -> tuple[TextColumns, LabelMap]:
+    labelled = plan_pb2.LabelledText.FromString(bytes.fromhex(text.labelled))
+    return columns_of(labelled, job.shard_table), classes_of(targets_of(labelled, job.shard_table))
+
+
+def classes_of(targets: LabelMap | ScoreRange) -> LabelMap:
+    """What classifiers can vote for. Raises `TrainingError` for a range of scores."""
+    if isinstance(targets, ScoreRange):
+        raise TrainingError(
+            "votes are of classes, and the plan's labels are scores. Plan with dp_sgd, or with classes."
+        )
+    return targets
+
+
+def answers(
+    job: Job,
+    text: TextWork,
+    columns: TextColumns,
+    targets: LabelMap,
+    progress: Callable[[int], None],
+    numbers: range | None = None,
+) -> IntArray:
+    """Votes, unbounded and in clear: int64 [teachers, queries], places in the label map. They must not leave so.
+
+    numbers: of the classifiers that vote; all of them by default.
+
+    A classifier without a unit votes what the public start says; so does one whose training goes to infinity, which the
+    party's log says and nobody else: a failure would tell of its units.
+    """
+    start, tokenizer = _started(text, targets)
+    most = longest(start, text.longest)
+    queries = public_rows(Path(text.texts), tokenizer, pairs=columns.second is not None, longest=most)
+    read = _read(job, text, columns, targets, tokenizer, most, tokens_of(start))
+    labels = read.labels.astype(np.int64, copy=False)
+    learner = Learner.of(start, queries, _settings(text))
+    numbers = range(text.teachers) if numbers is None else numbers
+    votes = np.empty((len(numbers), len(queries)), np.int64)
+    diverged = 0
+    for number, places in enumerate(_shards(read, text.teachers)):
+        if number not in numbers:
+            continue
+        own = [read.rows[place] for place in places.tolist()]
+        rng = np.random.default_rng([text.seed, number])
+        try:
+            votes[number - numbers.start] = learner.votes(own, labels[places], rng)
+        except Diverged:
+            diverged += 1
+            votes[number - numbers.start] = learner.votes([], labels[:0], rng)
+        progress(min(99, 100 * (number + 1 - numbers.start) // len(numbers)))
+    if diverged:
+        log.warning(
+            "%s of %s classifiers went to infinity and vote as their public start does. Plan with a smaller learning "
+            "rate.",
+            f"{diverged:,}",
+            f"{len(numbers):,}",
+        )
+    return votes
+
+
+def _started(text: TextWork, targets: LabelMap) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+    """The model that every classifier starts from, and its tokenizer."""
+    start, tokenizer = classifier(text.folder, targets, seed=text.seed)
+    adapt(start, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt == "lora" else None)
+    return start, tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """Makes one classifier after another, each from the same start.
+
+    trained: what of the model is trained, its last layer where that is all; start: its parameters at the start. train:
+    trains it on examples, in place; say: its logits [queries, classes].
+    """
+
+    trained: nn.Module
+    start: Tensor
+    train: Callable[[list[Tokens], NDArray[np.int64], np.random.Generator], None]
+    say: Callable[[], NDArray[np.float32]]
+
+    @classmethod
+    def of(cls, model: "PreTrainedModel", queries: list[Tokens], settings: Fit) -> "Learner":
+        """The encoder sees each text once where the last layer alone is trained; otherwise in every pass.
+
+        A classifier's examples are never in one batch with another's, for what a batch holds shows in rounding.
+        """
+        head = head_alone(model)
+        if head is None:
+
+            def train(own: list[Tokens], labels: NDArray[np.int64], rng: np.random.Generator) -> None:
+                fit(model, own, labels, settings, rng)
+
+            return cls(model, flatten(model), train, partial(predict, model, queries))
+        asked = torch.from_numpy(features(model, queries))
+
+        def train_head(own: list[Tokens], labels: NDArray[np.int64], rng: np.random.Generator) -> None:
+            fit_head(head, features(model, own), labels, settings, rng)
+
+        def say() -> NDArray[np.float32]:
+            with torch.inference_mode():
+                return np.asarray(head(asked).numpy())
+
+        return cls(head, flatten(head), train_head, say)
+
+    def votes(self, own: list[Tokens], labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        """The classes [queries] that a classifier of these examples names, or without any the start.
+
+        Raises `learning.classification.training.Diverged`.
+        """
+        unflatten(self.trained, self.start)
+        if own:
+            self.train(own, labels, rng)
+        return np.asarray(self.say().argmax(axis=1))
+
+
+def public_rows(path: Path, tokenizer: "PreTrainedTokenizerBase", *, pairs: bool, longest: int) -> list[Tokens]:
+    """The public texts that were provided, tokenised in their order. Raises like `public_texts`."""
+    given = public_texts(path, pairs=pairs)
+    first = [each[0] if pairs else each for each in given]
+    second = [each[1] for each in given] if pairs else None
+    return encode(tokenizer, first, second, longest=longest).rows
+
+
+def _read(
+    job: Job,
+    text: TextWork,
+    columns: TextColumns,
+    targets: LabelMap,
+    tokenizer: "PreTrainedTokenizerBase",
+    most: int,
+    known: int,
+) -> LabelledUnits:
+    key = bytes.fromhex(text.key)
+    with census_of(job) as census:
+        read = labelled_units(
+            job.shard_table,
+            columns,
+            targets,
+            tokenizer,
+            longest=most,
+            known=known,
+            by_user=job.by_user,
+            cache=Path(job.cache),
+            frank=job.frank,
+            census=census,
+            slot_of=lambda unit: slot(key, unit, text.teachers),
+        )
+    if (declared := job.declared_size) is not None:
+        tell_if_few(len(read), needed=declared, why="[policy] declared_size")
+    return read
+
+
+def _shards(read: LabelledUnits, teachers: int) -> Iterator[NDArray[np.int64]]:
+    """For every teacher the places of its examples, in the order in which they were read."""
+    assert read.slots is not None
+    of_example = read.slots
+    if read.members is not None:
+        of_example = np.repeat(read.slots, [len(own) for own in read.members])
+    order = np.argsort(of_example, kind="stable")
+    ends = np.searchsorted(of_example[order], np.arange(teachers + 1))
+    for number in range(teachers):
+        yield order[ends[number] : ends[number + 1]]
+
+
+def _settings(text: TextWork) -> Fit:
+    assert text.descent is not None
+    descent = text.descent
+    return Fit(
+        epochs=descent.epochs,
+        batch=descent.batch,
+        learning_rate=descent.learning_rate,
+        optimiser=descent.optimiser,
+        schedule=Schedule(descent.schedule, descent.warm_up),
+        decay=descent.decay,
+        momentum=descent.momentum,
+    )

@@ -1,0 +1,1 @@
+"""Public texts scored by a classifier that stays at the party."""

@@ -1,0 +1,1 @@
+"""One step that all parties take together."""

@@ -1,0 +1,1 @@
+"""Skip-gram teachers on disjoint units, and their answers."""

@@ -1,0 +1,204 @@
+"""A party's teachers: skip-grams on disjoint units, their answers to public queries, and what of that is bounded.
+
+A teacher depends on its own units and on public values alone, so one unit more or less changes one teacher.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+
+from aggregation.errors import IntegrityError
+from aggregation.mechanisms.free import FreeAnswers
+from aggregation.mechanisms.gradients import GradientMechanism
+from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
+from aggregation.mechanisms.mechanism import IntArray
+from aggregation.mechanisms.thresholded import ThresholdedVotes
+from aggregation.noise.stream import NoiseStream
+from learning.embeddings.skipgram import SkipGram
+from learning.embeddings.teachers import hidden_states, train_teacher, votes_of
+from party.errors import TrainingError
+from party.provided.words import reference_in
+from party.releasing.mechanisms import Answering, answering, mechanism_of
+from party.shard.units import slot
+from party.tasks.counts.training import counted_units, take_census, vocabulary_of
+from party.tasks.job import Job, Teaching, release_of
+from party.tasks.ray_tasks import gathered
+
+log = logging.getLogger("conclave.party")
+
+_FLOOR = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which of the teachers' answers a mechanism takes."""
+
+    votes: bool
+    hidden: bool
+
+
+def prepare(job: Job, mechanism: Answering) -> Callable[[Job, Callable[[int], None]], sparse.csr_array]:
+    """Look at everything but the party's units. Raises `ConclaveError` for a vocabulary, reference or words that do not
+    fit each other.
+    """
+    assert job.teaching is not None
+    wanted_by(mechanism)
+    size = len(vocabulary_of(job))
+    reference_of(job.teaching, size)
+    _positions("a query", job.teaching.queries, size)
+    _positions("a class", job.teaching.classes, size)
+    return lambda job, progress: teach(job, mechanism, progress)
+
+
+def teach(job: Job, mechanism: Answering, progress: Callable[[int], None]) -> sparse.csr_array:
+    """Train this party's teachers, have them answer, bound the answers: int64 `[queries, columns]`.
+
+    Under a joint mechanism the sum over teachers; under thresholded votes one column a teacher.
+    Memory: the teachers' counts (their non-zeros; one sparse matrix a teacher, or under DP-SGD one row a unit), one
+    model at a time, and all answers in float32. Raises `ConclaveError` like `party.tasks.counts.training.cooccurrence`,
+    and for a reference that does not fit.
+    """
+    assert job.teaching is not None
+    signal = gathered(job, job.teaching.teachers, progress, partial(some_answers, job), take_census)
+    return sparse.csr_array(contribution(mechanism, signal))
+
+
+def some_answers(job: Job, numbers: range, progress: Callable[[int], None]) -> TeacherSignal:
+    """What the teachers of these numbers answer, unbounded and in clear. Raises as `teach`."""
+    assert job.teaching is not None
+    return answers(job, job.teaching, wanted_by(answering(release_of(job.release))), progress, numbers)
+
+
+def wanted_by(mechanism: Answering) -> Wanted:
+    """What the mechanism releases."""
+    match mechanism:
+        case JointMechanism():
+            return Wanted(mechanism.votes is not None, mechanism.hidden is not None)
+        case FreeAnswers():
+            return Wanted(mechanism.classes > 0, mechanism.layers > 0)
+        case ThresholdedVotes():
+            return Wanted(votes=True, hidden=False)
+    raise IntegrityError(f"Teachers do not answer under {type(mechanism).__name__}.")
+
+
+def contribution(mechanism: Answering, signal: TeacherSignal) -> IntArray | sparse.csr_array:
+    """The bounded part of the answers. Raises `IntegrityError` for shapes that the mechanism was not made for."""
+    match mechanism:
+        case JointMechanism() | FreeAnswers():
+            return mechanism.contribute(signal)
+        case ThresholdedVotes():
+            assert signal.votes is not None
+            return mechanism.contribute(signal.votes)
+    raise IntegrityError(f"Teachers do not answer under {type(mechanism).__name__}.")
+
+
+def answers(
+    job: Job, teaching: Teaching, wanted: Wanted, progress: Callable[[int], None], numbers: range | None = None
+) -> TeacherSignal:
+    """Teachers' answers, unbounded and in clear: they must not leave the party like this. numbers: whose, or all.
+
+    votes int64 [teachers, queries], positions in the classes; states float32 [teachers, queries, layers, width]. A
+    teacher without a unit answers as the public reference does; so does one whose training goes to infinity, which the
+    party's log says and nobody else: a failure would tell of its units.
+    """
+    vocabulary = vocabulary_of(job)
+    size = len(vocabulary)
+    reference = reference_of(teaching, size)
+    queries = _positions("a query", teaching.queries, size)
+    classes = _positions("a class", teaching.classes, size)
+    against = _log_frequencies(reference) if teaching.vote == "lift" else None
+    votes, states, diverged = [], [], 0
+    numbers = range(teaching.teachers) if numbers is None else numbers
+    for count, trained in enumerate(_teachers(job, teaching, numbers, reference, size), 1):
+        diverged += not trained.finite
+        teacher = trained if trained.finite else reference
+        if wanted.votes:
+            votes.append(votes_of(teacher, queries, classes, relative_to=against))
+        if wanted.hidden:
+            states.append(hidden_states(teacher, queries, teaching.layers))
+        progress(min(99, 100 * count // len(numbers)))
+    if diverged:
+        log.warning(
+            "%s of %s teachers went to infinity and answer as the public reference does.",
+            f"{diverged:,}",
+            f"{len(numbers):,}",
+        )
+    return TeacherSignal(np.stack(votes) if votes else None, np.stack(states) if states else None)
+
+
+def reference_of(teaching: Teaching, size: int) -> SkipGram:
+    """The public model that was provided. Raises `TrainingError` when it is none, or one of another vocabulary."""
+    return reference_in(Path(teaching.reference), size)
+
+
+def _teachers(job: Job, teaching: Teaching, numbers: range, reference: SkipGram, size: int) -> Iterator[SkipGram]:
+    vocabulary = vocabulary_of(job)
+    key = bytes.fromhex(teaching.slot_key)
+    private = bool(teaching.training)
+    shards: dict[int, list[sparse.csr_array]] = {number: [] for number in numbers}
+    for ids, counted in counted_units(job, vocabulary):
+        places = np.array([slot(key, unit, teaching.teachers) for unit in ids])
+        for number in numbers:
+            own = counted[np.flatnonzero(places == number)]
+            if not own.shape[0]:
+                continue
+            if private:
+                shards[number].append(own)
+            else:
+                shards[number] = [sum(shards[number], _summed(own))]
+    for number, shard in shards.items():
+        if private:
+            yield _trained_privately(teaching, number, shard, reference, size)
+        elif not shard:
+            yield reference
+        else:
+            yield train_teacher(
+                shard[0].reshape((size, size)).tocsr(), reference, alignment=teaching.alignment, seed=teaching.seed
+            )
+
+
+def _summed(units: sparse.csr_array) -> sparse.csr_array:
+    """The sum of all rows, [1, cells]. Memory: their non-zeros. A product with ones would take a number for every cell,
+    as would the sum of two rows whose cells are not in order; these are.
+    """
+    place = units.indices
+    return sparse.coo_array((units.data, (np.zeros_like(place), place)), shape=(1, units.shape[1])).tocsr()
+
+
+def _trained_privately(
+    teaching: Teaching, number: int, shard: list[sparse.csr_array], reference: SkipGram, size: int
+) -> SkipGram:
+    from learning.embeddings.dp_sgd import train_private
+
+    mechanism = mechanism_of(release_of(teaching.training))
+    assert isinstance(mechanism, GradientMechanism)
+    units = sparse.csr_array(sparse.vstack(shard)) if shard else sparse.csr_array((0, size * size))
+    return train_private(
+        units,
+        mechanism,
+        start=reference,
+        expected_batch=teaching.expected_batch,
+        learning_rate=teaching.learning_rate,
+        stream=NoiseStream.from_key(bytes.fromhex(teaching.training_key)).child("teacher", number),
+    )
+
+
+def _positions(what: str, words: list[int], size: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    positions = np.array(words, dtype=np.int64)
+    if positions.size and positions.max() >= size:
+        raise TrainingError(f"{what} is word {positions.max():,}; the vocabulary has {size:,} words.")
+    return positions
+
+
+def _log_frequencies(reference: SkipGram) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Log-frequencies [words] of the public reference: its own mean prediction over its words."""
+    total = np.zeros(len(reference.bias))
+    for start in range(0, len(total), 256):
+        centres = np.arange(start, min(start + 256, len(total)))
+        total += np.exp(reference.log_probabilities(centres).astype(np.float64)).sum(axis=0)
+    return np.asarray(np.log(total / len(total) + _FLOOR))

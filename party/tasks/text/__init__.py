@@ -1,0 +1,1 @@
+"""What tasks that train a text model share."""

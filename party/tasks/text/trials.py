@@ -1,0 +1,153 @@
+"""A model and its tokenizer tried on made-up public text before any text of this party's is opened.
+
+What fails here fails for everybody alike, and says nothing of a shard. It is no proof that nothing fails later; that is
+what the lists of known parts are for, and that an example which fails counts as none.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import nn
+
+from learning.models.adapting import trainable
+from learning.models.batching import Tokens, encode, encode_documents, inputs_of, losses
+from learning.models.checkpoints import ModelError
+from learning.models.features import features
+from learning.private_training.per_example import PerExample
+from party.errors import TrainingError
+from party.tasks.process import is_exhausted
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+MOST_TRIED: Final = 2048
+"""Tokens of the longest example that a model is tried on."""
+
+_STEP: Final = 61
+_EACH: Final = 400
+"""Every `_STEP`-th character there is, so many in a text."""
+
+
+def awkward() -> Iterator[str]:
+    """Texts that a tokenizer may not be made for, the same for everybody; the first few are the most usual."""
+    yield from ("", " ", "a", "The film was good.", "unbelievablyunheardofwords", "word " * 600, "a" * 3000)
+    yield "\n\t \r\n" * 40
+    yield "".join(map(chr, range(32))) + "\x7f\x80\x85\xa0\xad"
+    yield "e\u0301 \u0301\u0302\u0303 a\u20dd \u093f \u0e33 \ufe0f"  # combining marks, some of them alone
+    yield "\U0001f469\u200d\U0001f469\u200d\U0001f466 \U0001f1e9\U0001f1ea \U0001f44d\U0001f3fd"  # emoji, joined
+    yield "\u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627 \u202e abc \u202c \u2067x\u2069 12,3"  # to the left
+    yield "\u6771\u4eac\u90fd \u3053\u3093 \uac00\ub098 \u0e44\u0e17\u0e22 na\u00efve \u00df \u0130 \ufb01 \u2126"
+    yield "\ufeff\ufffe\uffff\U0010ffff\U0001fffe\ue000\ufdd0\ufffd \u2028\u2029"  # no characters
+    yield "\u2581 ## [UNK] [CLS] <s> </s> <|endoftext|> <0x0A>"
+    codes = itertools.chain(range(0, 0xD800, _STEP), range(0xE000, 0x110000, _STEP))
+    while some := "".join(map(chr, itertools.islice(codes, _EACH))):
+        yield some
+
+
+def try_tokenizer(
+    tokenizer: "PreTrainedTokenizerBase", size: int, longest: int, *, documents: bool, pairs: bool
+) -> list[Tokens]:
+    """Tokenise texts that are awkward, as a shard's will be; returns their tokens.
+
+    size: tokens that the model knows. documents: as a language model reads. pairs: two texts together as well. Raises
+    `TrainingError` for a tokenizer that fails, that gives a number the model does not know, or too many of them.
+    """
+    if type(tokenizer).__name__ != "TokenizersBackend":
+        raise TrainingError("the tokenizer that was provided would be read as another kind. Provide another model.")
+    texts = [*awkward(), "word " * min(longest, MOST_TRIED)]
+    try:
+        largest = max(tokenizer.get_vocab().values(), default=0)
+        if documents:
+            rows = encode_documents(tokenizer, texts, longest=longest).rows
+        else:
+            rows = encode(tokenizer, texts, longest=longest).rows
+            if pairs:
+                rows += encode(tokenizer, texts, texts[::-1], longest=longest).rows
+    except Exception as error:  # what the library says of a text can be anything
+        if is_exhausted(error):
+            raise
+        raise _failed(error) from error
+    except BaseException as error:  # an end of the library's own code, which is no `Exception`
+        if type(error).__name__ != "PanicException":
+            raise
+        raise _failed(error) from error
+    largest = max(largest, *(int(row.ids.max()) for row in rows))
+    if largest >= size or min(int(row.ids.min()) for row in rows) < 0:
+        raise TrainingError(
+            f"the tokenizer that was provided gives the number {largest:,}, and the model knows {size:,}. Provide the "
+            "one made for it."
+        )
+    if max(map(len, rows)) > longest:
+        raise TrainingError(
+            f"the tokenizer that was provided makes examples longer than {longest:,} tokens. Provide another model."
+        )
+    return rows
+
+
+def try_model(
+    model: "PreTrainedModel",
+    rows: Sequence[Tokens],
+    targets: int | None,
+    *,
+    head: nn.Module | None = None,
+    apart: bool = True,
+) -> None:
+    """Have a model say something of a few examples, and differentiate it by what is trained.
+
+    targets: classes of a classifier, 0 for a regression, None for a language model. head: its last layer, where that
+    alone is trained. apart: whether the gradient of every example is taken by itself, as private training does.
+    Memory: as of one example of `MOST_TRIED` tokens. Raises `TrainingError` for an output or a gradient that is not
+    finite, and for a model that fails; `ModelError` where gradients cannot be told apart.
+    """
+    order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
+    tried = [rows[place] for place in dict.fromkeys((*range(4), order[0], order[len(order) // 2], order[-1]))]
+    tried = [row if len(row) <= MOST_TRIED else Tokens(row.ids[:MOST_TRIED], MOST_TRIED) for row in tried]
+    try:
+        finite = _finite_head(model, head, tried) if head is not None else _finite(model, tried, targets, apart=apart)
+    except ModelError:
+        raise
+    except Exception as error:  # what a model does with odd settings can be anything
+        if is_exhausted(error):
+            raise
+        raise TrainingError(
+            f"the model that was provided fails at made-up text ({type(error).__name__}). Provide another model."
+        ) from error
+    if not finite:
+        raise TrainingError(
+            "the model that was provided says numbers of made-up text, or has gradients of it, that are not finite. "
+            "Provide another model."
+        )
+
+
+def _finite_head(model: "PreTrainedModel", head: nn.Module, rows: list[Tokens]) -> bool:
+    vectors = torch.from_numpy(features(model, rows))
+    with torch.inference_mode():
+        return bool(torch.isfinite(vectors).all() and torch.isfinite(head(vectors)).all())
+
+
+def _finite(model: "PreTrainedModel", rows: list[Tokens], targets: int | None, *, apart: bool) -> bool:
+    labels = None
+    if targets is not None:
+        labels = torch.zeros(1, dtype=torch.int64) if targets else torch.zeros(1)
+    gradients = PerExample(model) if apart else None
+    own = list(trainable(model).values())
+    for row in rows:
+        if gradients is None:
+            loss = losses(model, inputs_of(model.config, [row]), labels).sum()
+            slopes = torch.autograd.grad(loss, own, allow_unused=True, materialize_grads=True)
+        else:
+            with gradients.recording(1):
+                loss = losses(model, inputs_of(model.config, [row]), labels).sum()
+                loss.backward()  # type: ignore[no-untyped-call]
+            slopes = (gradients.bounds(),)
+        if not all(bool(torch.isfinite(each).all()) for each in (loss, *slopes)):
+            return False
+    return True
+
+
+def _failed(error: BaseException) -> TrainingError:
+    return TrainingError(
+        f"the tokenizer that was provided fails at made-up text ({type(error).__name__}). Provide another model."
+    )

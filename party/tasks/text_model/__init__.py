@@ -1,0 +1,1 @@
+"""A text model that one party trains alone."""

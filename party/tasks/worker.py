@@ -1,0 +1,181 @@
+"""Training processes: one for each training, or, for the steps that parties take together, one for each run, kept.
+
+A process is this party's alone, niced and bounded in memory (`party.tasks.process`), and ends with its node whatever
+happens.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import BinaryIO, Final, Self, TypeAlias
+
+from party.tasks.job import Failure, Job
+
+Charge: TypeAlias = Callable[[], Awaitable[str]]
+"""Puts what a job costs into the ledger, once however often it is called; the key it is noised by, in hexadecimal."""
+
+IDLE: Final = 300.0
+"""Seconds without a step after which a process that was kept is ended; the next step reads the shard again."""
+
+_ROOT: Final = str(Path(__file__).resolve().parents[2])
+_PATIENT: Final = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+
+
+class Worker:
+    """One process. `start` makes one; `end` ends it, whatever it is at."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.idle: asyncio.TimerHandle | None = None
+
+    @classmethod
+    async def start(cls, log_file: Path | None) -> Self:
+        """log_file: where the process' own words go; None for where the node's go."""
+        with contextlib.ExitStack() as opened:
+            own = None if log_file is None else opened.enter_context(_private_log(log_file))
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",
+                "-m",
+                "party.tasks.process",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=own,
+                env=_environment(os.environ),
+                cwd="/",
+                start_new_session=True,
+            )
+        return cls(process)
+
+    @property
+    def pid(self) -> int:
+        """The process' id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process goes on."""
+        return self._process.returncode is None
+
+    async def do(self, job: Job, told: Callable[[int], None], charge: Charge) -> Failure | None:
+        """None when the result is on disk, else why there is none; the process is of no use then.
+
+        Raises as `charge`.
+        """
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        failure = Failure("", "training ended without a result. Its own log says why.")
+        finished = False
+        with contextlib.suppress(ConnectionError):
+            process.stdin.write(job.to_json().encode() + b"\n")
+            await process.stdin.drain()
+        async for line in process.stdout:
+            said = json.loads(line)
+            if "percent" in said:
+                told(said["percent"])
+            elif "prepared" in said:
+                failure = failure._replace(private=True)
+                word = json.dumps({"key": await charge()}).encode()
+                with contextlib.suppress(ConnectionError):
+                    process.stdin.write(word + b"\n")
+                    await process.stdin.drain()
+            elif "kind" in said:
+                failure = Failure(**said)
+            elif said.get("finished", False):
+                finished = True
+                if job.stays:
+                    return None
+        return None if await process.wait() == 0 and finished else failure
+
+    async def end(self) -> None:
+        """End the process. Idempotent."""
+        if self.idle is not None:
+            self.idle.cancel()
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+        await asyncio.shield(self._process.wait())
+
+
+class Workers:
+    """All training processes of a node."""
+
+    def __init__(self, log_file: Path | None = None) -> None:
+        """log_file: as of `Worker.start`."""
+        self._log_file = log_file
+        self._kept: dict[str, Worker] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def do(self, run: str, job: Job, told: Callable[[int], None], charge: Charge) -> Failure | None:
+        """Have a job of a run done; None when its result is on disk, else why there is none. Raises as `charge`.
+
+        charge: is awaited before the shard is opened, once more where the process has to be replaced. A process that
+        failed, or whose job was cancelled, is ended. One that was kept, and was ended by somebody else in the meantime,
+        is replaced.
+        """
+        worker = self._kept.pop(run, None) if job.stays else None
+        if worker is not None and worker.alive:
+            failure = await self._done(run, worker, job, told, charge)
+            if failure is None or failure.kind:
+                return failure
+        return await self._done(run, await Worker.start(self._log_file), job, told, charge)
+
+    async def _done(
+        self, run: str, worker: Worker, job: Job, told: Callable[[int], None], charge: Charge
+    ) -> Failure | None:
+        if worker.idle is not None:
+            worker.idle.cancel()
+        kept = False
+        try:
+            failure = await worker.do(job, told, charge)
+            kept = failure is None and job.stays
+            return failure
+        finally:
+            if kept:
+                self._keep(run, worker)
+            else:
+                await worker.end()
+
+    async def end(self, run: str) -> None:
+        """End the process that is kept for a run, if there is one."""
+        worker = self._kept.pop(run, None)
+        if worker is not None:
+            await worker.end()
+
+    async def end_all(self) -> None:
+        """End every process that is kept."""
+        for run in list(self._kept):
+            await self.end(run)
+        await asyncio.gather(*self._ending)
+
+    def kept(self, run: str) -> int | None:
+        """The id of the process that is kept for a run."""
+        worker = self._kept.get(run)
+        return None if worker is None else worker.pid
+
+    def _keep(self, run: str, worker: Worker) -> None:
+        def end() -> None:
+            task = asyncio.get_running_loop().create_task(self.end(run))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+        self._kept[run] = worker
+        worker.idle = asyncio.get_running_loop().call_later(IDLE, end)
+
+
+def _private_log(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab")
+
+
+def _environment(outside: Mapping[str, str]) -> dict[str, str]:
+    """The node's own environment, with this code findable from any folder, and threads that wait without spinning.
+
+    Where parties share cores, threads that spin while they wait took three times as long as ones that sleep.
+    """
+    paths = [_ROOT, *filter(None, [outside.get("PYTHONPATH")])]
+    return {**_PATIENT, **outside, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_DISABLE_TELEMETRY": "1"}

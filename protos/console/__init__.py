@@ -1,0 +1,1 @@
+"""What both commands share: settings files, checklists, how a failure is told."""

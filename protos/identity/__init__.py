@@ -1,0 +1,1 @@
+"""Certificates, signatures and mutual TLS: who is at each end."""

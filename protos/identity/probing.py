@@ -1,0 +1,253 @@
+"""Why a party cannot be reached over the transport that was agreed, found with a socket of our own.
+
+gRPC says "unavailable" for all of it. Only what the other end positively shows counts as a reason: silence, a broken
+connection or a closed port may pass, and are left to whoever calls again.
+"""
+
+import contextlib
+import socket
+import ssl
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from cryptography import x509
+
+from protos.identity.certificates import IdentityError, Role, Use, check_certificate, moment, pem_of, read_certificate
+from protos.identity.identity import Identity
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+"""How a client begins HTTP/2: the preface and empty settings (RFC 9113, sections 3.4 and 6.5)."""
+FRAME_HEADER: Final = 9
+SETTINGS_TYPE: Final = 4
+
+ATTEMPTS: Final = 3
+PAUSE: Final = 0.2
+FIRST_WORD: Final = 1.0
+"""Seconds that an HTTP/2 server is given to begin by itself, as gRPC's do."""
+NEAR: Final = timedelta(days=1)
+"""A certificate this close to one end of its validity is refused by a clock that is a little off."""
+
+_EXPIRED: Final = ("CERTIFICATE_EXPIRED",)
+_UNKNOWN: Final = ("UNKNOWN_CA",)
+_REVOKED: Final = ("CERTIFICATE_REVOKED",)
+_PURPOSE: Final = ("UNSUPPORTED_CERTIFICATE",)
+_BAD: Final = ("BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN", "ACCESS_DENIED", "CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What one attempt over TLS showed.
+
+    certificate: the server's. alert: OpenSSL's name for the alert with which it refused. closed: it hung up once it had
+    our certificate. foreign: it does not speak TLS.
+    """
+
+    certificate: x509.Certificate | None = None
+    alert: str = ""
+    closed: bool = False
+    foreign: bool = False
+
+
+def diagnose(
+    address: str, name: str, identity: Identity | None, *, timeout: float = 5.0, at: datetime | None = None
+) -> str | None:
+    """Why no connection to party `name` at `address` can be had, in a sentence that says the cure.
+
+    identity: ours, for mutual TLS; None for plain text. timeout: seconds for each step. at: our clock (with a time
+    zone); now by default. None when the transport is fine, when nothing listens, and when nothing is certain.
+    """
+    who = f"party {name} at {address}"
+    try:
+        if identity is None:
+            return _plain(address, who, timeout)
+        return _mutual(address, name, who, identity, timeout, datetime.now(UTC) if at is None else at)
+    except OSError:
+        return None
+
+
+def _plain(address: str, who: str, timeout: float) -> str | None:
+    answer = _greeting(address, timeout)
+    if _is_http2(answer):
+        return None
+    seen = _handshake(address, None, timeout)
+    if seen.certificate is not None or seen.alert:
+        return (
+            f"{who} speaks TLS, and this run has no identity to show. Name the federation's folder in the plan: "
+            '[federation] identity = "FOLDER"; `coordinator provision` makes one.'
+        )
+    return _stranger(answer, who)
+
+
+def _mutual(address: str, name: str, who: str, identity: Identity, timeout: float, now: datetime) -> str | None:
+    try:
+        check_certificate(
+            identity.transport,
+            authority=identity.authority,
+            role=identity.role,
+            use=Use.TRANSPORT,
+            revoked=identity.revoked,
+            at=now,
+        )
+    except IdentityError as error:
+        return f"{who} was not asked, for our own certificate is of no use: {error}"
+    seen = _handshake(address, identity, timeout)
+    if seen.foreign:
+        answer = _greeting(address, timeout)
+        if _is_http2(answer):
+            return (
+                f"{who} speaks plain text, and this run wants TLS. Put an [identity] in its party file in place of "
+                "plaintext = true, or, for a trial on one machine, take identity out of the plan's [federation]."
+            )
+        return _stranger(answer, who)
+    if seen.certificate is not None:
+        try:
+            check_certificate(
+                seen.certificate,
+                authority=identity.authority,
+                role=Role.PARTY,
+                name=name,
+                use=Use.TRANSPORT,
+                revoked=identity.revoked,
+                at=now,
+            )
+        except IdentityError as error:
+            return f"{who} showed a certificate that cannot be trusted: {error}"
+    if seen.alert:
+        return _refused(seen.alert, who, identity, now)
+    for _ in range(ATTEMPTS - 1):
+        if not seen.closed:
+            return None
+        time.sleep(PAUSE)
+        seen = _handshake(address, identity, timeout)
+    return _hung_up(who, identity, now) if seen.closed else None
+
+
+def _refused(alert: str, who: str, identity: Identity, now: datetime) -> str:
+    """What an alert (RFC 8446, section 6.2) against our certificate means."""
+    own = identity.transport
+    said = f"{who} refused our certificate"
+    if alert.endswith(_EXPIRED):
+        return (
+            f"{said} as expired. It is valid until {moment(own.not_valid_after_utc)} and our clock says {moment(now)}: "
+            "set both clocks by a time server, or renew it: `coordinator provision renew`."
+        )
+    if alert.endswith(_UNKNOWN):
+        return (
+            f"{said}: it was issued by an authority that it does not know. Both ends need one federation's: "
+            "compare [identity] authority in its party file with the fingerprint of ca.pem."
+        )
+    if alert.endswith(_REVOKED):
+        return (
+            f"{said} as revoked. If it was: `coordinator provision renew --new-keys`. If not, compare its revoked.pem "
+            "with ours."
+        )
+    if alert.endswith(_PURPOSE):
+        return f"{said}: it is not one for a {identity.role}'s connections. Use what `coordinator provision` wrote."
+    return (
+        f"{said} as bad ({alert.lower().replace('_', ' ')}): by its clock it may not be valid yet (it is from "
+        f"{moment(own.not_valid_before_utc)} on, our clock says {moment(now)}), or it was revoked there. Set both "
+        "clocks by a time server, and compare its revoked.pem with ours."
+    )
+
+
+def _hung_up(who: str, identity: Identity, now: datetime) -> str:
+    """gRPC's servers send no alert: they close. What is left as a reason follows from what we know of both ends."""
+    start, end = identity.transport.not_valid_before_utc, identity.transport.not_valid_after_utc
+    said = f"{who} hung up when it saw our certificate"
+    if now - start < NEAR:
+        return (
+            f"{said}, which is valid from {moment(start)} on; our clock says {moment(now)}. Its clock is probably "
+            "behind: set both clocks by a time server."
+        )
+    if end - now < NEAR:
+        return (
+            f"{said}, which is valid until {moment(end)}; our clock says {moment(now)}. Its clock is probably ahead: "
+            "set both clocks by a time server, and renew the certificate: `coordinator provision renew`."
+        )
+    return (
+        f"{said}, and did not say why. Its own log does: it may trust another authority than ours, or its clock may be "
+        f"far off (ours says {moment(now)})."
+    )
+
+
+def _stranger(answer: bytes, who: str) -> str | None:
+    """A sentence where something answered that is no gRPC server at all."""
+    if not answer or _is_http2(answer):
+        return None
+    return (
+        f"{who} speaks neither TLS nor gRPC: another program listens there. Compare the address with listen in the "
+        "party's file."
+    )
+
+
+def _handshake(address: str, identity: Identity | None, timeout: float) -> _Seen:
+    """One TLS handshake that trusts anybody, then the beginning of HTTP/2. Raises OSError where nothing is shown."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # what it shows is checked by our own rules, and nothing is sent to it
+    context.set_alpn_protocols(["h2"])
+    if identity is not None:
+        with tempfile.NamedTemporaryFile(prefix="conclave-") as file:  # the ssl module reads keys from files alone
+            file.write(identity.transport_key + pem_of(identity.transport))
+            file.flush()
+            context.load_cert_chain(file.name)
+    certificate = None
+    try:
+        with _connected(address, timeout) as raw, context.wrap_socket(raw) as stream:
+            shown = stream.getpeercert(binary_form=True)
+            certificate = None if shown is None else read_certificate(shown)
+            try:
+                answered = _first(stream, timeout)
+            except (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
+                answered = b""
+            return _Seen(certificate, closed=not answered)
+    except TimeoutError:
+        return _Seen(certificate)
+    except ssl.SSLEOFError:
+        return _Seen(certificate)
+    except ssl.SSLError as error:
+        reason = error.reason or ""
+        alert = reason.partition("ALERT_")[2]
+        return _Seen(certificate, alert=alert, foreign=not alert and certificate is None)
+    except IdentityError:
+        return _Seen()
+
+
+def _first(stream: ssl.SSLSocket, timeout: float) -> bytes:
+    """The first byte that comes once the handshake is done; none when the other end hangs up.
+
+    What we would send first, an end that refuses us would not read, and its alert be lost with the connection: so a
+    word is said only where the other end waits for one.
+    """
+    stream.settimeout(min(timeout, FIRST_WORD))
+    try:
+        return stream.recv(1)
+    except TimeoutError:
+        stream.settimeout(timeout)
+        stream.sendall(PREFACE)
+        return stream.recv(1)
+
+
+def _greeting(address: str, timeout: float) -> bytes:
+    """The first bytes that come back for the beginning of HTTP/2 in plain text; none where nothing does."""
+    try:
+        with _connected(address, timeout) as raw:
+            raw.sendall(PREFACE)
+            return raw.recv(FRAME_HEADER)
+    except (TimeoutError, ConnectionError):
+        return b""
+
+
+def _is_http2(answer: bytes) -> bool:
+    return len(answer) == FRAME_HEADER and answer[3] == SETTINGS_TYPE
+
+
+@contextlib.contextmanager
+def _connected(address: str, timeout: float) -> Iterator[socket.socket]:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host.removeprefix("[").removesuffix("]"), int(port)), timeout) as raw:
+        yield raw

@@ -1,0 +1,131 @@
+"""What an end states under its signing key: canonical JSON, an Ed25519 signature over it, and the signer's certificate.
+
+    openssl x509 -in signer.pem -pubkey -noout > key.pem
+    openssl pkeyutl -verify -pubin -inkey key.pem -rawin -in payload.json -sigfile payload.sig
+
+checks one by hand. A payload names its kind, so that no statement passes for one of another kind.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from protos.conclave.v1 import party_pb2
+from protos.identity.certificates import (
+    IdentityError,
+    RevocationList,
+    Role,
+    Use,
+    check_certificate,
+    read_certificate,
+    shown_name,
+    subject_of,
+)
+from protos.identity.identity import Identity
+
+DESCRIBED: Final = "conclave describe 1"
+"""That a party is who it says: the caller's nonce, and the party's name."""
+ATTESTATION: Final = "conclave attestation 1"
+"""What a party's ledger says that a run has cost it."""
+RELATION: Final = "add or remove one unit at one party"
+LONGEST: Final = 1 << 20
+"""Bytes of a statement: read as JSON, one takes up to thirty times as much memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A statement as it travels and is kept: canonical JSON, the raw 64-byte signature, the certificate (DER)."""
+
+    payload: bytes
+    signature: bytes
+    certificate: bytes
+
+    def message(self) -> party_pb2.SignedStatement:
+        """For the wire; `signed_of` is the way back."""
+        return party_pb2.SignedStatement(payload=self.payload, signature=self.signature, certificate=self.certificate)
+
+    @property
+    def signer(self) -> x509.Certificate:
+        """The certificate that came with it, unchecked. Raises `IdentityError` where it is none."""
+        return read_certificate(self.certificate)
+
+
+def signed_of(message: party_pb2.SignedStatement) -> Signed:
+    """The statement in a message."""
+    return Signed(message.payload, message.signature, message.certificate)
+
+
+def canonical_json(fields: Mapping[str, Any]) -> bytes:
+    """Sorted keys, no spaces, UTF-8. Raises ValueError for a number that is not finite."""
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def sign(identity: Identity, kind: str, fields: Mapping[str, Any]) -> Signed:
+    """State `fields`, under `kind`. Raises ValueError when they have a "kind" of their own or are no JSON."""
+    if "kind" in fields:
+        raise ValueError('"kind" is not a field: it says what the statement is.')
+    payload = canonical_json({"kind": kind, **fields})
+    certificate = identity.signing.public_bytes(Encoding.DER)
+    return Signed(payload, identity.signing_key.sign(payload), certificate)
+
+
+def check(
+    signed: Signed,
+    kind: str,
+    *,
+    authority: x509.Certificate | None,
+    role: Role,
+    name: str | None = None,
+    revoked: RevocationList | None = None,
+    at: datetime | None = None,
+) -> dict[str, Any]:
+    """What was stated, with its kind. Raises `IdentityError` unless it is whole, of this kind, and the signer's to say.
+
+    authority: who must have issued the signer's certificate; with None nobody is asked. name: whose it must be;
+    anybody's by default. at: when the certificate must be valid (with a time zone); now by default.
+    """
+    certificate = signed.signer
+    whose = _whose(certificate)
+    if len(signed.payload) > LONGEST:
+        raise IdentityError(
+            f"{whose} has {len(signed.payload):,} bytes, and a statement has at most {LONGEST:,}. Ask for it again; if "
+            "that is what its signer meant to say, ask them what it is."
+        )
+    key = certificate.public_key()
+    if not isinstance(key, Ed25519PublicKey):
+        raise IdentityError(f"{whose} came with a certificate that is not for signing. Ask for it again.")
+    try:
+        key.verify(signed.signature, signed.payload)
+    except InvalidSignature:
+        raise IdentityError(
+            f"{whose} does not bear the signature of the key in its certificate: the statement, the signature or the "
+            "certificate was changed. Believe nothing in it, and ask for it again."
+        ) from None
+    check_certificate(certificate, authority=authority, role=role, name=name, use=Use.SIGNING, revoked=revoked, at=at)
+    try:
+        fields = json.loads(signed.payload)
+        canonical = isinstance(fields, dict) and canonical_json(fields) == signed.payload
+    except (ValueError, RecursionError):
+        canonical = False
+    if not canonical:
+        raise IdentityError(f"{whose} is signed but is not canonical JSON. Install the same Conclave at both ends.")
+    said = fields.get("kind")
+    if said != kind:
+        other = shown_name(said) if isinstance(said, str) else "statement of no kind"
+        raise IdentityError(
+            f'{whose} is signed but is a "{other}", not a "{kind}": one statement was put in place of '
+            "another, or the two ends run different versions of Conclave."
+        )
+    return dict(fields)
+
+
+def _whose(certificate: x509.Certificate) -> str:
+    subject = subject_of(certificate)
+    return f"the statement of {subject[0]} {subject[1]}" if subject else "the statement of an unknown signer"

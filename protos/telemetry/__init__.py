@@ -1,0 +1,1 @@
+"""Spans and logs of a run, and what they may hold."""

@@ -1,0 +1,237 @@
+"""Spans by OpenTelemetry, to a collector or into a file. Imported where traces were asked for, and only there.
+
+Delivery never holds up a run: spans wait in a bounded queue for a thread of their own, and what finds it full, or
+cannot be delivered soon, is dropped.
+"""
+
+import base64
+import json
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from google.protobuf.json_format import MessageToDict
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    set_span_in_context,
+)
+from opentelemetry.trace import Span as Recorded
+
+from protos.telemetry.tracing import Ids, Span, checked, ids_of, is_url
+
+QUEUE: Final = 4096
+"""Spans that wait to be delivered; what comes when there are so many pushes the oldest out."""
+BATCH: Final = 256
+EVERY: Final = 1.0
+"""Seconds between deliveries."""
+PATIENCE: Final = 5.0
+"""Seconds that one delivery may take."""
+CLOSING: Final = 3.0
+"""Seconds that are spent at the end on what has not been delivered yet."""
+
+_WELL: Final = frozenset({"answered", "done"})
+
+
+def exporter(to: str, base: Path) -> SpanExporter:
+    """What delivers to a collector, for `http://` and `https://` (OTLP over HTTP), else into a file below `base`.
+
+    A URL without a path gets `/v1/traces`. Raises ValueError for a URL without a host, OSError for a file that cannot
+    be written.
+    """
+    if not is_url(to):
+        return Lines(base / to)
+    try:
+        url = urlsplit(to)
+        known = url.scheme in ("http", "https") and url.hostname and (url.port is None or url.port > 0)
+    except ValueError:
+        known = False
+    if not known:
+        raise ValueError(f'"{to}" is no address of a collector. Write http://host:4318, or the name of a file.')
+    endpoint = f"{to.rstrip('/')}/v1/traces" if url.path in ("", "/") else to
+    return OTLPSpanExporter(endpoint=endpoint, timeout=PATIENCE)
+
+
+class OpenTelemetry:
+    """A tracer whose spans go where an exporter delivers them, and nowhere else.
+
+    service: who does it all, `conclave-coordinator` or `conclave-party`; party: which. What OpenTelemetry's own loggers
+    say of failed deliveries is silenced: one sentence says it once, and quotes no address and no answer.
+    """
+
+    def __init__(self, delivers: SpanExporter, service: str, party: str = "") -> None:
+        for library in ("opentelemetry.sdk", "opentelemetry.exporter"):
+            logging.getLogger(library).setLevel(logging.CRITICAL + 1)
+        self._ids = _Ids()
+        who = {"service.name": service, **checked({"party": party})}
+        self._provider = TracerProvider(
+            sampler=ALWAYS_ON,
+            resource=Resource(who),
+            shutdown_on_exit=False,
+            id_generator=self._ids,
+            span_limits=SpanLimits(max_attributes=32, max_attribute_length=128, max_events=0, max_links=1),
+        )
+        self._provider.add_span_processor(
+            BatchSpanProcessor(
+                _Told(delivers, logging.getLogger(service.replace("-", "."))),
+                max_queue_size=QUEUE,
+                schedule_delay_millis=EVERY * 1000,
+                max_export_batch_size=BATCH,
+                export_timeout_millis=PATIENCE * 1000,
+            )
+        )
+        self._tracer = self._provider.get_tracer("conclave")
+
+    def run(self, run: str, resumed: int) -> Span:
+        """A run's span, with the ids that its run id gives; a resumed one is linked to the first."""
+        links = [Link(_context(ids_of(run, 0)))] if resumed else []
+        told = checked({"run": run, "resumed": resumed})
+        with self._ids.being(ids_of(run, resumed)):
+            root = self._tracer.start_span("run", set_span_in_context(NonRecordingSpan(_NONE)), links=links)
+        root.set_attributes(told)
+        return _Recording(self._tracer, root)
+
+    def serve(self, verb: str, parent: Ids | None, attributes: Mapping[str, object]) -> Span:
+        """A call's span, below the caller's where it named one."""
+        above = set_span_in_context(NonRecordingSpan(_NONE if parent is None else _context(parent)))
+        told = checked(attributes)
+        return _Recording(self._tracer, self._tracer.start_span(verb, above, kind=SpanKind.SERVER, attributes=told))
+
+    def close(self) -> None:
+        """Deliver what is left, for a moment at most; a thread that is still at it does not keep the process."""
+        closing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        closing.start()
+        closing.join(CLOSING)
+
+
+class Lines(SpanExporter):
+    """A file of OTLP in JSON, one delivery a line, as collectors read it (`otlpjsonfile`); for its owner's eyes."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.fdopen(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab", buffering=0)
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Append them."""
+        try:
+            said = MessageToDict(encode_spans(spans), use_integers_for_enums=True)
+            self._file.write(json.dumps(_hexadecimal(said)).encode() + b"\n")
+        except (OSError, ValueError):  # a full disk; closed meanwhile
+            return SpanExportResult.FAILURE
+        return SpanExportResult.SUCCESS
+
+    def shutdown(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class _Told(SpanExporter):
+    """Says once that nothing is delivered, and once that it is again."""
+
+    def __init__(self, delivers: SpanExporter, log: logging.Logger) -> None:
+        self._delivers = delivers
+        self._log = log
+        self._failing = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = self._delivers.export(spans)
+        if (failing := result is not SpanExportResult.SUCCESS) != self._failing:
+            self._failing = failing
+            if failing:
+                self._log.warning(
+                    "traces cannot be delivered and are dropped; nothing waits for them", extra={"event": "traces"}
+                )
+            else:
+                self._log.warning("traces are delivered again", extra={"event": "traces"})
+        return result
+
+    def shutdown(self) -> None:
+        self._delivers.shutdown()
+
+
+class _Recording:
+    """A span that is kept."""
+
+    def __init__(self, tracer: Any, recorded: Recorded) -> None:
+        self._tracer = tracer
+        self._recorded = recorded
+
+    @property
+    def traceparent(self) -> str:
+        ids = self._recorded.get_span_context()
+        return f"00-{ids.trace_id:032x}-{ids.span_id:016x}-01"
+
+    def begin(self, name: str, attributes: Mapping[str, object]) -> Span:
+        told, above = checked(attributes), set_span_in_context(self._recorded)
+        # A call is the half of a pair whose other half is at a party.
+        kind = SpanKind.CLIENT if "verb" in attributes else SpanKind.INTERNAL
+        return _Recording(self._tracer, self._tracer.start_span(name, above, kind=kind, attributes=told))
+
+    def set(self, attributes: Mapping[str, object]) -> None:
+        if self._recorded.is_recording():
+            self._recorded.set_attributes(checked(attributes))
+
+    def end(self, outcome: str, reason: str = "") -> None:
+        if self._recorded.is_recording():
+            self._recorded.set_attributes(checked({"outcome": outcome, "reason": reason}))
+            if outcome not in _WELL:
+                self._recorded.set_status(Status(StatusCode.ERROR))
+            self._recorded.end()
+
+
+class _Ids(IdGenerator):
+    """Random ids from the system, which neither a plan's seed nor a fork repeats; a run's own where it begins."""
+
+    def __init__(self) -> None:
+        self._given = threading.local()
+
+    @contextmanager
+    def being(self, ids: Ids) -> Iterator[None]:
+        """The span that is begun inside, on this thread, has these ids."""
+        self._given.ids = ids
+        try:
+            yield
+        finally:
+            self._given.ids = None
+
+    def generate_trace_id(self) -> int:
+        given: Ids | None = getattr(self._given, "ids", None)
+        return secrets.randbits(128) or 1 if given is None else given[0]
+
+    def generate_span_id(self) -> int:
+        given: Ids | None = getattr(self._given, "ids", None)
+        return secrets.randbits(64) or 1 if given is None else given[1]
+
+
+def _context(ids: Ids) -> SpanContext:
+    return SpanContext(ids[0], ids[1], is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+
+_NONE: Final = SpanContext(0, 0, is_remote=False)
+
+
+def _hexadecimal(said: Any) -> Any:
+    """Ids as OTLP in JSON has them: hexadecimal, where protobuf's own JSON has base64."""
+    if isinstance(said, list):
+        return [_hexadecimal(each) for each in said]
+    if not isinstance(said, dict):
+        return said
+    ids = ("traceId", "spanId", "parentSpanId")
+    return {key: base64.b64decode(each).hex() if key in ids else _hexadecimal(each) for key, each in said.items()}

@@ -1,0 +1,262 @@
+"""Spans of a run at either end, under one trace: what was done for how long, never what was in it.
+
+Nothing is kept unless a tracer is on, and then `span` and `begin` do next to nothing. A tracer is made by
+`protos.telemetry.exporting`, which is all that knows OpenTelemetry. What a span may hold is decided here once, by
+`checked`.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Final, Protocol
+
+from protos.conclave.v1 import party_pb2
+from protos.refusal import Refusal
+
+ATTRIBUTES: Final = frozenset(
+    {
+        "attempt",
+        "batch",
+        "bytes",
+        "made",
+        "outcome",
+        "party",
+        "reason",
+        "release",
+        "resumed",
+        "round",
+        "run",
+        "stage",
+        "try",
+        "verb",
+    }
+)
+"""What a span may tell, each under the prefix `conclave.`; there is nothing else in it but its name and its times."""
+
+TRACEPARENT: Final = "traceparent"
+"""The key of a call's metadata under which W3C Trace Context travels."""
+
+_PARENT: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,79}")
+_URL: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
+_MOST: Final = 2**63
+
+Value = str | bool | int
+Ids = tuple[int, int]
+"""A trace and a span in it, 128 and 64 bits."""
+
+
+class Span(Protocol):
+    """Something that is being done."""
+
+    @property
+    def traceparent(self) -> str:
+        """What a call carries so that the other end's spans hang below this one; empty for nothing."""
+        ...
+
+    def begin(self, name: str, attributes: Mapping[str, object]) -> "Span":
+        """A part of it begins."""
+        ...
+
+    def set(self, attributes: Mapping[str, object]) -> None:
+        """Say more of it."""
+        ...
+
+    def end(self, outcome: str, reason: str = "") -> None:
+        """It is over; said again, nothing happens. outcome: `answered` or `done` where all is well."""
+        ...
+
+
+class Tracer(Protocol):
+    """Begins what hangs below nothing that is done here."""
+
+    def run(self, run: str, resumed: int) -> Span:
+        """A run is driven from here, for the first time or after so many resumptions."""
+        ...
+
+    def serve(self, verb: str, parent: Ids | None, attributes: Mapping[str, object]) -> Span:
+        """A call is served for whoever made it."""
+        ...
+
+    def close(self) -> None:
+        """Have what is left delivered, or dropped where that takes longer than a moment."""
+        ...
+
+
+class _Off:
+    traceparent = ""
+
+    def begin(self, name: str, attributes: Mapping[str, object]) -> Span:
+        return self
+
+    def set(self, attributes: Mapping[str, object]) -> None: ...
+
+    def end(self, outcome: str, reason: str = "") -> None: ...
+
+
+OFF: Final[Span] = _Off()
+_span: ContextVar[Span] = ContextVar("conclave_span", default=OFF)
+_tracer: ContextVar[Tracer | None] = ContextVar("conclave_tracer", default=None)
+
+
+def is_url(to: str) -> bool:
+    """Whether spans are to go to an address, not into a file."""
+    return _URL.match(to) is not None
+
+
+def tracer(to: str, base: Path, service: str, party: str = "") -> Tracer:
+    """A tracer that delivers to a collector, by its URL, or into a file below `base`; see `protos.telemetry.exporting`.
+
+    Raises ImportError, with a sentence, where OpenTelemetry is not installed; ValueError, with one, for a URL that is
+    none; OSError for a file that cannot be written.
+    """
+    try:
+        from protos.telemetry import exporting
+    except ImportError:
+        raise ImportError(
+            'traces need OpenTelemetry, which is not installed: pip install "conclave-distill[otel]".'
+        ) from None
+    return exporting.OpenTelemetry(exporting.exporter(to, base), service, party)
+
+
+def checked(attributes: Mapping[str, object]) -> dict[str, Value]:
+    """The attributes as a span has them: under `conclave.`, and none but those of `ATTRIBUTES`.
+
+    A value that is neither a truth, a number from 0 to 2**63 - 1 nor a name of at most 80 letters, digits and `._:-` is
+    left out: nothing that was written by people or quotes a record passes. Raises ValueError for another attribute.
+    """
+    if unknown := attributes.keys() - ATTRIBUTES:
+        raise ValueError(
+            f"a span does not tell {', '.join(sorted(unknown))}; `protos.telemetry.tracing` says what it may tell."
+        )
+    return {f"conclave.{name}": value for name, each in attributes.items() if (value := _plain(each)) is not None}
+
+
+def _plain(value: object) -> Value | None:
+    match value:
+        case bool():
+            return value
+        case int() if 0 <= value < _MOST:
+            return value
+        case str() if _NAME.fullmatch(value):
+            return str(value)
+    return None
+
+
+def current() -> Span:
+    """What is being done just now."""
+    return _span.get()
+
+
+def begin(name: str, **attributes: object) -> Span:
+    """A part of what is being done begins; whoever began it ends it."""
+    return _span.get().begin(name, attributes)
+
+
+@contextmanager
+def span(name: str, **attributes: object) -> Iterator[Span]:
+    """A part of what is being done, with everything that is begun inside as its parts."""
+    if _span.get() is OFF:
+        yield OFF
+        return
+    with _inside(begin(name, **attributes)) as part:
+        yield part
+
+
+@contextmanager
+def within(outer: Span) -> Iterator[None]:
+    """What is begun inside is part of `outer`."""
+    before = _span.set(outer)
+    try:
+        yield
+    finally:
+        _span.reset(before)
+
+
+@contextmanager
+def on(tracer: Tracer) -> Iterator[None]:
+    """Runs that are driven inside are told to this tracer, which is closed at the end."""
+    before = _tracer.set(tracer)
+    try:
+        yield
+    finally:
+        _tracer.reset(before)
+        tracer.close()
+
+
+@contextmanager
+def run(name: str, resumed: int) -> Iterator[None]:
+    """A whole run, below which everything hangs."""
+    tracer = _tracer.get()
+    with _inside(OFF if tracer is None else tracer.run(name, resumed)):
+        yield
+
+
+def serving(tracer: Tracer | None, verb: str, request: object, metadata: Iterable[tuple[str, str | bytes]]) -> Span:
+    """A call that was admitted; what the caller sent says at most which of its spans this one hangs below.
+
+    It is what is being done for the rest of the call's own task.
+    """
+    if tracer is None:
+        return OFF
+    named = getattr(getattr(request, "run", None), "run_id", None)
+    served = tracer.serve(verb, parent_of(metadata), {"verb": verb, "run": named})
+    _span.set(served)
+    return served
+
+
+def parent_of(metadata: Iterable[tuple[str, str | bytes]]) -> Ids | None:
+    """The caller's span by the call's metadata; None where it names none, several, or none that is well formed.
+
+    Whether anything is recorded is no business of the caller's: its flags are not read.
+    """
+    given = [value for key, value in metadata if key == TRACEPARENT]
+    found = _PARENT.fullmatch(given[0]) if len(given) == 1 and isinstance(given[0], str) else None
+    ids = (0, 0) if found is None else (int(found[1], 16), int(found[2], 16))
+    return ids if all(ids) else None
+
+
+def metadata() -> tuple[tuple[str, str], ...]:
+    """What a call carries of what is being done; nothing while no tracer is on."""
+    said = _span.get().traceparent
+    return ((TRACEPARENT, said),) if said else ()
+
+
+def ids_of(run: str, resumed: int) -> Ids:
+    """The trace of a run and the span of driving it, computed from its random id: after a kill they are found again."""
+    trace = hashlib.sha256(f"conclave trace\0{run}".encode()).digest()
+    root = hashlib.sha256(f"conclave root\0{run}\0{resumed}".encode()).digest()
+    return int.from_bytes(trace[:16]) or 1, int.from_bytes(root[:8]) or 1
+
+
+def round_name(number: int) -> str:
+    """A round of the secure sum in a word, whatever number came."""
+    try:
+        return party_pb2.SumRound.Name(number).removeprefix("SUM_ROUND_").lower()  # type: ignore[arg-type]
+    except ValueError:
+        return "unknown"
+
+
+def failed(part: Span, error: BaseException) -> None:
+    """End a span by what was raised, of which nothing is told but the kind."""
+    if isinstance(error, Refusal):
+        part.end("refused", str(error.reason))
+    else:
+        part.end(
+            "cancelled" if isinstance(error, asyncio.CancelledError | GeneratorExit | KeyboardInterrupt) else "failed"
+        )
+
+
+@contextmanager
+def _inside(part: Span) -> Iterator[Span]:
+    with within(part):
+        try:
+            yield part
+        except BaseException as error:
+            failed(part, error)
+            raise
+        part.end("done")

@@ -1,0 +1,304 @@
+"""`coordinator check`: parties on real ports are asked whether they would join, and nothing is bound or spent."""
+
+import asyncio
+import json
+import socket
+import time
+from contextlib import AsyncExitStack
+from types import SimpleNamespace
+
+import pytest
+
+from coordinator.console.command import main
+from coordinator.federation import roll_call
+from coordinator.federation.roll_call import clock_line
+from coordinator.identity import provisioning
+from coordinator.run import checking
+from coordinator.run.checking import check
+from party.config import check_config
+from party.ledger.accounts import read_runs
+from party.node.node import start
+from protos.console.checklist import State
+from protos.identity.certificates import key_pem, make_request, new_keys
+from protos.identity.identity import write_private
+
+PLAN = """
+[run]
+name = "checked"
+recipe = "dped"
+[privacy]
+epsilon = 8.0
+delta = 1e-6
+[federation]
+launch = "connect"
+deadline_seconds = 20
+{federation}
+[vocabulary]
+source = "public.jsonl"
+size = 12
+like_parties = true
+[dped]
+signals = ["counts"]
+dimension = 4
+[student]
+publish = "published"
+"""
+SHARDS = '[federation.shards]\nsource = "letters.jsonl"\nsplit = { parties = 3 }'
+NAMES = ("north", "south")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
+    words = ["ab", "cd", "ef", "gh", "ij", "kl", "mn", "op", "qr", "st", "uv", "wx"]
+    rows = [json.dumps({"text": " ".join(words[number % 5 :])}) for number in range(20)]
+    (tmp_path / "public.jsonl").write_text("\n".join(rows))
+    return tmp_path
+
+
+@pytest.fixture
+def federation(home):
+    """The folder of a federation that vouches for the parties of these tests; with their keys beside it."""
+    folder = home / "federation"
+    told = provisioning.make(folder, "coordinator.test")
+    for name in (*NAMES, "east"):
+        keys = new_keys()
+        write_private(home / f"{name}.key", key_pem(*keys))
+        (home / f"{name}.request").write_bytes(make_request(name, *keys))
+        request = provisioning.request_of(home / f"{name}.request")
+        provisioning.sign(folder, home / f"{name}.request", told=request.fingerprint)
+    return told
+
+
+@pytest.fixture
+async def serve(home, federation):
+    """`await serve(name, policy, **tables)`: the party's node on a free port; its address."""
+    async with AsyncExitStack() as nodes:
+
+        async def serves(name, policy=None, **tables):
+            own = {"certificate": f"{name}.pem", "key": f"{name}.key", "authority": federation}
+            whole = {
+                "name": name,
+                "listen": "127.0.0.1:0",
+                "shard": {"source": "public.jsonl"},
+                "policy": {"epsilon": 20.0, "delta": 1e-6, "recipes": ["dped"], "simulation": True} | (policy or {}),
+                "identity": own,
+            }
+            if tables.get("plaintext"):
+                del whole["identity"]
+            node = await start(check_config(whole | tables, "party.toml"), base=home)
+            await nodes.enter_async_context(node)
+            return node.address
+
+        yield serves
+
+
+def written(home, addresses, identity='identity = "federation"', **changes):
+    parties = ", ".join(f'{{ name = "{name}", address = "{address}" }}' for name, address in addresses.items())
+    text = PLAN.format(federation=f"{identity}\nparties = [{parties}]")
+    for one, other in changes.pop("replaced", ()):
+        text = text.replace(one, other)
+    (home / "plan.toml").write_text(text)
+    return home / "plan.toml"
+
+
+async def found(path):
+    """The lines by what they are about; the check has a loop and a thread of its own."""
+    return {line.what: line for line in await asyncio.to_thread(check, path)}
+
+
+async def test_public_text_that_nobody_has_called_the_parties_kind_is_a_warning(home, serve):
+    addresses = {name: await serve(name) for name in NAMES}
+    lines = await found(written(home, addresses, replaced=[("like_parties = true", "")]))
+    assert lines["public"].state is State.WARNING
+    assert "nobody has said that public.jsonl is text of the kind that the parties hold" in lines["public"].said
+    assert {line.state for what, line in lines.items() if what != "public"} == {State.OK}
+
+
+def only_wrong(lines, *wanted):
+    """Exactly these are to be done."""
+    assert {what for what, line in lines.items() if line.state is State.TO_DO} == set(wanted), lines
+    return lines[wanted[0]].said
+
+
+def unused():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+async def test_a_federation_that_is_ready_is_ok_in_every_line_and_is_bound_to_nothing(home, serve):
+    addresses = {name: await serve(name) for name in NAMES}
+    lines = await found(written(home, addresses))
+    assert {line.state for line in lines.values()} == {State.OK}, lines
+    own = ["plan", "identity", "store", "publish", "memory", "disk"]
+    asked = [f"{name} {what}" for name in NAMES for what in ("address", "name", "versions", "clock", "plan")]
+    assert list(lines) == [*own, *asked, "versions"]
+    for name in NAMES:
+        assert read_runs(home / f"{name}.party" / "ledger.sqlite") == ()
+        assert not list((home / f"{name}.party").glob("runs/*"))
+
+
+async def test_every_party_is_looked_at_when_one_is_away(home, serve):
+    addresses = {"north": unused(), "south": await serve("south")}
+    lines = await found(written(home, addresses))
+    assert "nothing listens there" in only_wrong(lines, "north address")
+    assert "north plan" not in lines
+    assert lines["south plan"].state is State.OK
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ({"minimum_parties": 5}, "policy minimum_parties = 5, this plan has 2"),
+        ({"minimum_noise": 50.0}, "policy minimum_noise = 50; release counts"),
+        ({"trust": "secure-sum"}, 'policy trust = "secure-sum"; this plan has the coordinator see each party'),
+        ({"recipes": ["pate"]}, "policy recipes = pate; this plan runs dped"),
+        ({"epsilon": 1.0}, "the ledger cannot pay for this plan within this party's cap of epsilon 1"),
+    ],
+)
+async def test_a_partys_own_rule_and_its_budget_are_told_beforehand(home, serve, policy, said):
+    addresses = {"north": await serve("north", policy), "south": await serve("south")}
+    assert said in only_wrong(await found(written(home, addresses)), "north plan")
+
+
+async def test_a_party_without_room_says_so(home, serve, monkeypatch):
+    monkeypatch.setattr("party.console.checking.free_memory", lambda: 10**6)
+    addresses = {name: await serve(name) for name in NAMES}
+    said = only_wrong(await found(written(home, addresses)), "north plan", "south plan")
+    assert "1.0 MB of memory are free at this party" in said
+
+
+async def test_another_party_at_an_address_is_told_from_the_right_one(home, serve):
+    addresses = {"north": await serve("south"), "east": await serve("east")}
+    assert "south" in only_wrong(await found(written(home, addresses)), "north address")
+
+
+async def test_plain_text_and_tls_are_told_apart(home, serve):
+    addresses = {"north": await serve("north", plaintext=True), "south": await serve("south")}
+    lines = await found(written(home, addresses))
+    assert "plain text" in only_wrong(lines, "north address")
+    lines = await found(written(home, addresses, identity=""))
+    assert "TLS" in only_wrong(lines, "south address")
+    assert lines["north plan"].state is State.OK
+
+
+async def test_another_key_than_the_pinned_one_is_told_with_its_party(home, serve):
+    pinned = f"SHA256:{'0' * 64}"
+    addresses = {"north": await serve("north", peers={"south": pinned}), "south": await serve("south")}
+    said = only_wrong(await found(written(home, addresses)), "north plan")
+    assert "party south is pinned" in said
+    assert pinned in said
+
+
+async def test_a_pinned_party_that_is_away_does_not_make_the_other_one_refuse(home, serve):
+    addresses = {"north": await serve("north", peers={"south": f"SHA256:{'0' * 64}"}), "south": unused()}
+    lines = await found(written(home, addresses))
+    only_wrong(lines, "south address")
+    assert lines["north plan"].state is State.WARNING
+
+
+@pytest.mark.slow
+async def test_a_party_that_never_answers_is_not_waited_for_longer_than_the_deadline(home, serve):
+    async def silent(reader, writer):
+        await reader.read()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    addresses = {
+        "north": f"127.0.0.1:{server.sockets[0].getsockname()[1]}",
+        "south": await serve("south"),
+    }
+    path = written(home, addresses, replaced=[("deadline_seconds = 20", "deadline_seconds = 2")])
+    began = time.monotonic()
+    lines = await found(path)
+    assert time.monotonic() - began < 15
+    assert "does not answer" in only_wrong(lines, "north address")
+    assert lines["south plan"].state is State.OK
+    server.close()
+
+
+async def test_a_clock_off_by_an_hour_is_a_warning(home, serve, monkeypatch):
+    addresses = {name: await serve(name) for name in NAMES}
+    monkeypatch.setattr(roll_call, "time", SimpleNamespace(time=lambda: time.time() - 3600))
+    lines = await found(written(home, addresses))
+    for name in NAMES:
+        assert lines[f"{name} clock"].state is State.WARNING
+        assert "3,600 s ahead of this machine's" in lines[f"{name} clock"].said
+        assert "set this machine's" in lines[f"{name} clock"].said
+        assert lines[f"{name} plan"].state is State.OK
+
+
+@pytest.mark.parametrize(
+    ("ahead", "everyones", "state", "said"),
+    [
+        (0.2, [0.2], State.OK, "as here"),
+        (60.0, [60.0], State.OK, "within 60 s"),
+        (61.0, [61.0], State.WARNING, "set the one that is wrong"),
+        (
+            -300.0,
+            [-300.0, 0.0],
+            State.WARNING,
+            "300 s behind this machine's. Most clocks agree with this one: set north's",
+        ),
+        (300.0, [300.0, 301.0], State.WARNING, "set this machine's"),
+        (300.0, [300.0, 301.0, 2.0], State.WARNING, "set the one that is wrong"),
+    ],
+)
+def test_the_clock_that_most_do_not_agree_with_is_the_one_to_set(ahead, everyones, state, said):
+    line = clock_line("north", ahead, everyones)
+    assert line.state is state
+    assert said in line.said
+
+
+def test_a_plan_that_is_wrong_is_a_line_too(home, capsys):
+    assert main(["check", str(home / "none.toml")]) == 1
+    assert "there is no such file" in capsys.readouterr().out
+
+
+def test_parties_are_looked_at_though_the_plan_cannot_be_bound(home, capsys):
+    path = written(home, {"north": unused()}, identity="", replaced=[("size = 12", "size = 13")])
+    assert main(["check", str(path), "--json"]) == 1
+    lines = {each["what"]: each for each in json.loads(capsys.readouterr().out.splitlines()[-1])["lines"]}
+    assert "size = 12" in lines["plan"]["said"]
+    assert lines["north address"]["state"] == "to do"
+
+
+def launched(home):
+    path = home / "plan.toml"
+    path.write_text(PLAN.format(federation=SHARDS).replace('"connect"', '"ray"'))
+    return path
+
+
+async def test_parties_that_the_run_starts_itself_share_this_machine(home, monkeypatch):
+    lines = await found(launched(home))
+    assert {line.state for line in lines.values()} == {State.OK}, lines
+    assert list(lines) == ["plan", "identity", "store", "publish", "memory", "disk", "launcher", "versions"]
+    assert "coordinator and 3 parties" in lines["memory"].said
+    monkeypatch.setattr(checking, "free_memory", lambda: 10**9)
+    monkeypatch.setattr(checking, "free_disk", lambda folder: 10**6)
+    only_wrong(await found(launched(home)), "memory", "disk")
+
+
+def test_the_command_prints_a_line_each_and_ends_well_when_all_is_well(home, capsys):
+    assert main(["check", str(launched(home))]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["ok"] * 8
+
+
+def test_a_place_to_publish_that_is_taken_is_told(home):
+    (home / "published").mkdir()
+    (home / "published" / "model").write_text("mine")
+    (line,) = [line for line in check(launched(home)) if line.what == "publish"]
+    assert line.state is State.TO_DO
+    assert "exists already" in line.said
+
+
+def test_a_store_that_cannot_be_written_is_told(home, monkeypatch):
+    (home / "file").write_text("no folder")
+    monkeypatch.setenv("CONCLAVE_HOME", str(home / "file"))
+    assert "CONCLAVE_HOME" in only_wrong({each.what: each for each in check(launched(home))}, "store", "identity")
+
+
+def test_a_launcher_that_is_not_there_is_told(home):
+    path = launched(home)
+    path.write_text(path.read_text().replace('"ray"', '"slurm"'))
+    assert "is not installed" in only_wrong({each.what: each for each in check(path)}, "launcher")

@@ -1,0 +1,232 @@
+"""A recipe's name binds: what a plan of it may release, and by which tasks; who borrows a name is refused."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from party.admission.admit import admit
+from party.admission.recipes import RECIPES, Kind, Recipe, kind_of, part, task_of, tasks_of, why_not
+from protos.conclave.v1 import party_pb2, plan_pb2
+from protos.console.settings import SettingsError
+from protos.digest import artefact_digest
+from protos.refusal import Reason, Refusal
+
+pytestmark = pytest.mark.usefixtures("trains_here")
+
+VOTES, HIDDEN = plan_pb2.VotesMechanism(classes=2), plan_pb2.HiddenMechanism(layers=1, width=4)
+MADE = {
+    Kind.COUNTS: plan_pb2.Release(counts=plan_pb2.CountsMechanism(clip=1.0)),
+    Kind.MOMENTS: plan_pb2.Release(vectors=plan_pb2.VectorMechanism(clip=1.0)),
+    Kind.VOTES: plan_pb2.Release(joint=plan_pb2.JointMechanism(votes=VOTES)),
+    Kind.HIDDEN: plan_pb2.Release(joint=plan_pb2.JointMechanism(hidden=HIDDEN)),
+    Kind.VOTES_AND_HIDDEN: plan_pb2.Release(joint=plan_pb2.JointMechanism(votes=VOTES, hidden=HIDDEN)),
+    Kind.CLEAR_VOTES: plan_pb2.Release(thresholded=plan_pb2.ThresholdedVotes(classes=2)),
+    Kind.TRAINING: plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0)),
+    Kind.ANSWERS: plan_pb2.Release(free=plan_pb2.FreeAnswers(after="t", classes=0, layers=1, width=4)),
+    Kind.SCORES: plan_pb2.Release(free=plan_pb2.FreeAnswers(after="t", classes=0, layers=1, width=1, clip=1.0)),
+    Kind.STEPS: plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0), stepped=True),
+    Kind.WEIGHTS: plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0), weights=True),
+}
+ODD = (
+    plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0), stepped=True, weights=True),
+    plan_pb2.Release(counts=plan_pb2.CountsMechanism(clip=1.0), weights=True),
+    plan_pb2.Release(joint=plan_pb2.JointMechanism(votes=VOTES), stepped=True),
+    plan_pb2.Release(joint=plan_pb2.JointMechanism()),
+    plan_pb2.Release(),
+)
+"""What is of no kind: two kinds at once, or nothing."""
+
+
+def named(recipe, kinds, *odd):
+    made = [MADE[kind] for kind in kinds] + list(odd)
+    terms = plan_pb2.Terms(recipe=recipe, releases=made)
+    for number, release in enumerate(terms.releases):
+        release.name = f"release-{number}"
+    return terms
+
+
+def honest(recipe, kinds):
+    """What an honest plan may have, said without the table: by the papers' algorithms and what a plan's file allows."""
+    has, many = set(kinds), Counter(kinds)
+    once = all(each == 1 for kind, each in many.items() if kind is not Kind.WEIGHTS)
+    trained = {Kind.TRAINING, Kind.SCORES}
+    match recipe:
+        case "dped":
+            words = has & {Kind.COUNTS, Kind.MOMENTS}
+            said = has - words
+            teachers = said in ({Kind.VOTES}, {Kind.VOTES_AND_HIDDEN}) or said <= {Kind.CLEAR_VOTES, Kind.HIDDEN}
+            privately = has <= {Kind.TRAINING, Kind.ANSWERS}
+            return once and ((len(words) < 2 and teachers) or privately)
+        case "dp_sgd":
+            return once and (has <= {Kind.STEPS} or (has <= {Kind.WEIGHTS} and many[Kind.WEIGHTS] <= 50))
+        case "pate":
+            return once and has <= {Kind.VOTES}
+        case "privdistil":
+            student = has - trained
+            domain = not has & trained
+            steps = student <= {Kind.STEPS, Kind.WEIGHTS} and many[Kind.WEIGHTS] <= (1 if domain else 0)
+            rounds = student <= {Kind.WEIGHTS} and many[Kind.WEIGHTS] <= (51 if domain else 50)
+            return once and (steps or rounds)
+    return False
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+def test_every_mixture_of_three_releases_is_refused_unless_an_honest_plan_has_it(recipe):
+    for length in range(4):
+        for kinds in itertools.combinations_with_replacement(Kind, length):
+            found = why_not(named(recipe, kinds))
+            assert (found is None) == honest(recipe, kinds), (kinds, found)
+
+
+@given(recipe=st.sampled_from(sorted(RECIPES)), kinds=st.lists(st.sampled_from(list(Kind)), max_size=64))
+def test_no_longer_mixture_is_taken_either(recipe, kinds):
+    found = why_not(named(recipe, kinds))
+    assert (found is None) == honest(recipe, kinds)
+    assert found is None or len(found) < 2000
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+@pytest.mark.parametrize("rounds", [50, 51, 52])
+def test_rounds_are_as_many_as_a_plan_may_have(recipe, rounds):
+    for others in ((), (Kind.STEPS,), (Kind.TRAINING, Kind.SCORES)):
+        kinds = [Kind.WEIGHTS] * rounds + list(others)
+        assert (why_not(named(recipe, kinds)) is None) == honest(recipe, kinds)
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_of_no_kind_is_of_no_recipe(recipe, odd):
+    assert kind_of(odd) is None
+    assert why_not(named(recipe, (), odd)) is not None
+    terms = named(recipe, (), odd)
+    assert tasks_of(terms, terms.releases[0]) == frozenset()
+
+
+def test_every_kind_is_told_from_the_others():
+    assert {kind: kind_of(release) for kind, release in MADE.items()} == {kind: kind for kind in Kind}
+
+
+@pytest.mark.parametrize("recipe", ["dped", "fine_tune"])
+def test_a_recipe_that_reads_text_alone_has_no_labels(recipe):
+    assert why_not(plan_pb2.Terms(recipe=recipe, labelled=plan_pb2.LabelledText(labels=["no", "yes"]))) is not None
+
+
+TASKS = {
+    "cooccurrence": party_pb2.TrainRequest(cooccurrence=party_pb2.CooccurrenceTask()),
+    "moments": party_pb2.TrainRequest(moments=party_pb2.MomentsTask()),
+    "teachers": party_pb2.TrainRequest(teachers=party_pb2.TeachersTask()),
+    "step": party_pb2.TrainRequest(step=party_pb2.StepTask()),
+    "ensemble": party_pb2.TrainRequest(ensemble=party_pb2.EnsembleTask()),
+    "labels": party_pb2.TrainRequest(text_model=party_pb2.TextModelTask(objective=party_pb2.OBJECTIVE_LABELS)),
+    "domain": party_pb2.TrainRequest(text_model=party_pb2.TextModelTask(objective=party_pb2.OBJECTIVE_DOMAIN)),
+    "language": party_pb2.TrainRequest(text_model=party_pb2.TextModelTask(objective=party_pb2.OBJECTIVE_LANGUAGE)),
+    "no objective": party_pb2.TrainRequest(text_model=party_pb2.TextModelTask()),
+    "nothing": party_pb2.TrainRequest(),
+}
+GIVES = [
+    # recipe, what else is released, of which kind, the only tasks that give it
+    ("dped", (), Kind.COUNTS, {"cooccurrence"}),
+    ("dped", (), Kind.MOMENTS, {"moments"}),
+    ("dped", (Kind.COUNTS,), Kind.VOTES, {"teachers"}),
+    ("dped", (Kind.CLEAR_VOTES,), Kind.HIDDEN, {"teachers"}),
+    ("dped", (Kind.HIDDEN,), Kind.CLEAR_VOTES, {"teachers"}),
+    ("dped", (Kind.TRAINING,), Kind.ANSWERS, {"teachers"}),
+    ("dped", (Kind.ANSWERS,), Kind.TRAINING, set()),
+    ("dp_sgd", (), Kind.STEPS, {"step"}),
+    ("dp_sgd", (Kind.WEIGHTS,), Kind.WEIGHTS, {"labels"}),
+    ("pate", (), Kind.VOTES, {"ensemble"}),
+    ("privdistil", (Kind.STEPS,), Kind.WEIGHTS, {"domain"}),
+    ("privdistil", (Kind.WEIGHTS,), Kind.STEPS, {"step"}),
+    ("privdistil", (Kind.WEIGHTS,), Kind.WEIGHTS, {"domain", "labels"}),
+    ("privdistil", (Kind.TRAINING, Kind.SCORES), Kind.WEIGHTS, {"labels"}),
+    ("privdistil", (Kind.TRAINING, Kind.STEPS), Kind.SCORES, {"domain"}),
+    ("privdistil", (Kind.SCORES, Kind.STEPS), Kind.TRAINING, set()),
+]
+
+
+@pytest.mark.parametrize(("recipe", "others", "kind", "tasks"), GIVES)
+def test_a_release_is_given_by_the_tasks_of_its_recipe_alone(recipe, others, kind, tasks):
+    terms = named(recipe, (kind, *others))
+    known = tasks_of(terms, terms.releases[0])
+    assert {name for name, request in TASKS.items() if task_of(request) in known} == tasks
+
+
+def test_a_party_file_with_a_recipe_that_does_not_exist_is_told_which_do(config):
+    with pytest.raises(SettingsError, match=r'there is no recipe "swing"\. Known here: dp_sgd, dped, fine_tune, '):
+        config(policy={"recipes": ["dped", "swing"]})
+
+
+def test_a_further_recipe_is_one_entry(terms, config, monkeypatch):
+    monkeypatch.setitem(RECIPES, "swing", Recipe(({Kind.VOTES: part("ensemble")},)))
+    votes = plan_pb2.VotesMechanism(classes=2, levels=2, noise=12.0, shares=2, distribution="gaussian")
+    asked = [plan_pb2.Release(name="votes", charges=2, joint=plan_pb2.JointMechanism(votes=votes))]
+    assert admit(terms(recipe="swing", releases=asked), config(policy={"recipes": ["swing"]})) is None
+    with pytest.raises(Refusal, match="release counts is of counts, and swing has noised votes"):
+        admit(terms(recipe="swing"), config(policy={"recipes": ["swing"]}))
+
+
+async def refused(awaited):
+    with pytest.raises(Refusal) as refusal:
+        await awaited
+    assert (refusal.value.reason, refusal.value.rule) == (Reason.POLICY, "recipes"), refusal.value.sentence
+    return refusal.value.sentence
+
+
+async def test_a_plan_that_borrows_the_name_of_word_embeddings_for_a_domain_classifier_is_not_joined(opened, terms):
+    """Every number is one that this party would pay for: what is wrong is that `dped` never asks it."""
+    training = plan_pb2.GradientMechanism(
+        clip=1.0, levels=256, noise_multiplier=2.0, sampling_probability=0.5, steps=3, parameters=66
+    )
+    scores = plan_pb2.FreeAnswers(after="domain", classes=0, layers=1, width=1, clip=1.0, levels=1000)
+    releases = [
+        plan_pb2.Release(name="domain", charges=1, gradients=training),
+        plan_pb2.Release(name="scores", charges=1000, free=scores),
+    ]
+    caller = await opened(plan=terms(releases=releases, epsilon=30.0), policy={"epsilon": 90.0})
+    said = await refused(caller.join())
+    assert said.startswith("policy recipes = dped; release scores is of free scores, and dped has ")
+    assert "free answers of teachers" in said
+    both = await opened(node=caller.node, plan=terms(releases=releases, epsilon=30.0, recipe="privdistil"))
+    assert "this plan runs privdistil" in await refused(both.join())
+
+
+async def test_a_task_of_another_recipe_is_refused_after_a_join_that_was_honest(opened, terms, releases, monkeypatch):
+    """The terms are those of teachers trained privately; what is asked is a classifier's scores after that training."""
+    caller = await opened(plan=terms(releases=releases("training", "free"), epsilon=30.0), policy={"epsilon": 90.0})
+    await caller.join()
+    monkeypatch.setattr("party.tasks.task.text_work", lambda *given: pytest.fail("the request was looked at"))
+    task = party_pb2.TextModelTask(release="answers", objective=party_pb2.OBJECTIVE_DOMAIN)
+    said = await refused(caller.trained(party_pb2.TrainRequest(run=caller.run, operation_id="x", text_model=task)))
+    assert said == ("policy recipes: release answers of dped is given by teachers, not by text_model for a domain.")
+    ensemble = party_pb2.EnsembleTask(release="answers")
+    said = await refused(caller.trained(party_pb2.TrainRequest(run=caller.run, operation_id="x", ensemble=ensemble)))
+    assert "not by ensemble" in said
+
+
+async def test_votes_of_classifiers_are_not_answered_by_teachers_of_words(learner, reference):
+    votes = plan_pb2.VotesMechanism(classes=2, levels=2, noise=12.0, shares=2, distribution="gaussian")
+    release = plan_pb2.Release(name="votes", charges=2, joint=plan_pb2.JointMechanism(votes=votes))
+    caller = await learner(release, recipe="pate")
+    await caller.provide()
+    await caller.provide_reference()
+    said = await refused(caller.teach(release="votes", queries=[0, 1], classes=[2, 3]))
+    assert said == "policy recipes: release votes of pate is given by ensemble, not by teachers."
+
+
+@pytest.mark.parametrize(
+    ("recipe", "objective", "said"),
+    [
+        ("dp_sgd", party_pb2.OBJECTIVE_DOMAIN, "is given by text_model for labels, not by text_model for a domain"),
+        ("dp_sgd", party_pb2.OBJECTIVE_LANGUAGE, "is given by text_model for labels, not by text_model for language"),
+        ("dp_sgd", party_pb2.OBJECTIVE_UNSPECIFIED, "is given by text_model for labels, not by text_model"),
+        ("privdistil", party_pb2.OBJECTIVE_LANGUAGE, "a domain or text_model for labels, not by text_model for lang"),
+    ],
+)
+async def test_a_model_that_leaves_learned_what_its_recipe_learns(learner, descent, recipe, objective, said):
+    caller = await learner(descent("weights", weights=True), recipe=recipe)
+    given = {"texts_sha256": artefact_digest(b"[]"), "objective": objective}
+    assert said in await refused(caller.train_alone(caller.model, np.zeros(66), **given))
