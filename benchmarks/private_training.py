@@ -103,7 +103,9 @@ class Work:
         from aggregation.noise.stream import NoiseStream
         from learning.models.adapting import flatten, unflatten
         from learning.models.batching import losses
-        from learning.private_training.dp_sgd import Descent, Optimisation, clipped_sum, noised
+        from learning.private_training.clipped_sum import clipped_sum
+        from learning.private_training.dp_sgd import noised
+        from learning.private_training.optimisation import Descent, Optimisation
         from learning.private_training.per_example import PerExample
 
         gradients = PerExample(self.model)

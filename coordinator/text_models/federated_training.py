@@ -23,7 +23,7 @@ from protos.conclave.v1 import party_pb2
 from protos.digest import artefact_digest
 
 if TYPE_CHECKING:
-    from learning.private_training.dp_sgd import Descent, Optimisation
+    from learning.private_training.optimisation import Descent, Optimisation
 
 STEPS: Final = "steps"
 ROUND: Final = "round"
@@ -104,8 +104,8 @@ def mechanism(plan: ClassifierPlan, multiplier: float, parameters: int, steps: i
 
 def optimisation_of(settings: DpSgdTable | DomainTable, expected_batch: float) -> "Optimisation":
     """What is done with noisy sums. expected_batch: what a sum is divided by, a public number."""
-    from learning.private_training.dp_sgd import Optimisation
-    from learning.private_training.schedules import Schedule
+    from learning.models.schedules import Schedule
+    from learning.private_training.optimisation import Optimisation
 
     return Optimisation(
         expected_batch=expected_batch,
@@ -221,7 +221,7 @@ def _descent(plan: ClassifierPlan, public: PublicText, store: RunStore) -> "Desc
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    from learning.private_training.dp_sgd import Descent
+    from learning.private_training.optimisation import Descent
 
     optimisation = optimisation_of(plan.dp_sgd, plan.dp_sgd.batch)
     descent = Descent(torch.from_numpy(public.start), optimisation, plan.dp_sgd.steps)

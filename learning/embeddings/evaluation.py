@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from learning.embeddings.skipgram import SkipGram
-from learning.text.source import DataError
+from learning.errors import DataError
 from learning.text.words import Vocabulary, tokenize
 
 _ROWS = 256

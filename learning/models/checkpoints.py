@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 import torch
 
 from aggregation.errors import ConclaveError
-from learning.text.source import held, silence_of
+from learning.text.hub import held, silence_of
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase

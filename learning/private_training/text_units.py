@@ -12,7 +12,7 @@ from torch import Tensor
 
 from learning.models.agreement import filled, made_up_rows, rounded
 from learning.models.batching import Tokens, form_of, inputs_of
-from learning.private_training.dp_sgd import MicroBatch, Shape
+from learning.private_training.units import MicroBatch, Shape
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

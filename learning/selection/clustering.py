@@ -15,8 +15,8 @@ from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.mechanism import FloatArray
+from learning.errors import DataError
 from learning.selection.selecting import hashed
-from learning.text.source import DataError
 
 Source = Callable[[], Iterable[NDArray[np.float32]]]
 """Gives a fresh iterator over the same blocks of embeddings, [texts, width], every time it is called. A block is of use

@@ -24,7 +24,7 @@ from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.mechanism import FloatArray
 
 if TYPE_CHECKING:
-    from learning.private_training.dp_sgd import Optimisation
+    from learning.private_training.optimisation import Optimisation
 
 LEVEL: Final = 0.01
 """How often heads of noise alone may pass for informative, all tests together: a run is made once, and should be told
@@ -199,7 +199,7 @@ def noise_deviation(settings: "Optimisation", steps: int, deviation: float, *, s
     """
     import torch
 
-    from learning.private_training.dp_sgd import Descent
+    from learning.private_training.optimisation import Descent
 
     rng = np.random.default_rng(seed)
     descent = Descent(torch.zeros(16_384), settings, steps)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregation.errors import ConclaveError, IntegrityError
-from learning.text.source import DataError
+from learning.errors import DataError
 
 Method = Literal["ais", "classifier", "random", "all"]
 METHODS: Final = get_args(Method)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from learning.text.source import LONGEST, LOOK_AHEAD, DataError
+from learning.errors import DataError
+from learning.text.files import LOOK_AHEAD
+from learning.text.table import LONGEST
 
 LONGEST_ROW: Final = 16 * 2**20
 """Bytes that one line of JSON, or one plain text file, may have."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from aggregation.errors import ConclaveError
-from learning.text.source import DataError, Document, Skipped, Source
+from learning.errors import DataError
+from learning.text.source import Document, Skipped, Source
 
 TextKind = Literal["single", "pair", "regression"]
 

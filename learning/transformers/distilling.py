@@ -30,12 +30,11 @@ import torch
 from torch import Tensor, nn
 
 from aggregation.errors import ConclaveError
-from learning.classification.training import Diverged
+from learning.errors import DataError, Diverged
 from learning.models.adapting import trainable
 from learning.models.batching import Tokens, encode, encode_documents, form_of, inputs_of
 from learning.models.checkpoints import ModelError
-from learning.private_training.schedules import Schedule
-from learning.text.source import DataError
+from learning.models.schedules import Schedule
 from learning.transformers.distilling_state import CHECKPOINT, taken_up, write_state
 from learning.transformers.layered_student import check_alike, family_of, pair
 from learning.transformers.losses import (

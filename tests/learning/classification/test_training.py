@@ -7,21 +7,14 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import confusion_matrix, f1_score, recall_score
 
 from aggregation.errors import ConclaveError
-from learning.classification.training import (
-    BINS,
-    Fit,
-    fit,
-    measure_classifier,
-    measure_regression,
-    predict,
-    probabilities,
-)
+from learning.classification.metrics import BINS, measure_classifier, measure_regression
+from learning.classification.training import Fit, fit, predict, probabilities
+from learning.errors import DataError
 from learning.models.adapting import adapt
 from learning.models.batching import encode
 from learning.models.encoders import classifier
-from learning.private_training.schedules import Schedule
+from learning.models.schedules import Schedule
 from learning.text.labelled import LabelMap, ScoreRange
-from learning.text.source import DataError
 
 SENTIMENT = LabelMap(("negative", "positive"))
 

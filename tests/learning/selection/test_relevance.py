@@ -5,8 +5,8 @@ import pytest
 from scipy.stats import chi2, norm, spearmanr
 
 from aggregation.errors import ConclaveError, IntegrityError
-from learning.private_training.dp_sgd import Descent, Optimisation
-from learning.private_training.schedules import Schedule
+from learning.models.schedules import Schedule
+from learning.private_training.optimisation import Descent, Optimisation
 from learning.selection import relevance
 from learning.selection.relevance import (
     Measure,

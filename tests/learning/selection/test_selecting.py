@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest
 
 from aggregation.errors import ConclaveError, IntegrityError
+from learning.errors import DataError
 from learning.selection import selecting
 from learning.selection.selecting import METHODS, Rows, Selector, hashed, select
-from learning.text.source import DataError
 
 
 def literal(scores: np.ndarray, clusters: np.ndarray, k: int, m: int) -> list[int]:

@@ -18,11 +18,11 @@ from transformers import (
 )
 
 from aggregation.errors import ConclaveError, IntegrityError
-from learning.classification.training import Diverged
+from learning.errors import DataError, Diverged
 from learning.models.batching import encode, inputs_of
 from learning.models.checkpoints import PACKAGED, ModelError
 from learning.models.encoders import digest
-from learning.text.source import DataError, Source, read
+from learning.text.source import Source, read
 from learning.transformers.distilling import Distillation, _Lesson, distil
 from learning.transformers.distilling_state import CHECKPOINT
 from learning.transformers.layered_student import load_teacher, make_student
