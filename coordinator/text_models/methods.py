@@ -170,12 +170,12 @@ def federated(
 
     from learning.models.adapting import unflatten
     from learning.private_training.clipped_sum import clipped_sum
-    from learning.private_training.optimisation import Descent
+    from learning.private_training.optimisation import Training
     from learning.private_training.per_example import PerExample
 
     work = bench.trainable(soft)
     gradients = PerExample(work.module)
-    descent = Descent(torch.from_numpy(bench.public.start), optimisation, mechanism.steps)
+    descent = Training(torch.from_numpy(bench.public.start), optimisation, mechanism.steps)
     while descent.done < mechanism.steps:
         total = np.zeros(mechanism.parameters, np.int64)
         for number, units in enumerate(work.units):

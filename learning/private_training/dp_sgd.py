@@ -25,7 +25,7 @@ from learning.errors import Diverged
 from learning.models.adapting import flatten, unflatten
 from learning.private_training import checkpoints
 from learning.private_training.clipped_sum import clipped_sum, tell_left_out
-from learning.private_training.optimisation import Descent, Optimisation
+from learning.private_training.optimisation import Optimisation, Training
 from learning.private_training.per_example import PerExample, check_apart
 from learning.private_training.units import Losses, MicroBatch, Units
 
@@ -82,7 +82,7 @@ def train_private(
     something else.
     """
     gradients = PerExample(model)
-    descent = Descent(flatten(model).cpu(), optimisation, mechanism.steps)
+    training = Training(flatten(model).cpu(), optimisation, mechanism.steps)
     if gradients.count != mechanism.parameters:
         raise ConclaveError(
             f"The model trains {gradients.count:,} numbers, and the mechanism bounds {mechanism.parameters:,}."
@@ -91,27 +91,27 @@ def train_private(
         _try(gradients, probe, losses)
     digest = checkpoints.digest(mechanism, optimisation, len(units), stream)
     if checkpoint is not None and checkpoint.exists():
-        descent.resume(checkpoints.read(checkpoint, digest))
-        unflatten(model, descent.point)
+        training.resume(checkpoints.read(checkpoint, digest))
+        unflatten(model, training.point)
     empty, held = 0, 0
 
     def left_out(found: int) -> None:
         nonlocal empty
         empty += found
 
-    while descent.done < mechanism.steps:
-        step = descent.done
+    while training.done < mechanism.steps:
+        step = training.done
         taken = mechanism.batch(len(units), stream.child("batch", step))
         total = clipped_sum(gradients, units.micro_batches(taken), losses, mechanism, left_out)
         try:
-            descent.step(noised(total, mechanism, stream.child("noise", step)))
+            training.step(noised(total, mechanism, stream.child("noise", step)))
         except Diverged:
             held += 1
-        unflatten(model, descent.point)
-        if checkpoint is not None and descent.done % checkpoint_steps == 0:
-            checkpoints.write(checkpoint, descent.state(), digest)
+        unflatten(model, training.point)
+        if checkpoint is not None and training.done % checkpoint_steps == 0:
+            checkpoints.write(checkpoint, training.state(), digest)
         if on_step is not None:
-            on_step(descent.done / mechanism.steps)
+            on_step(training.done / mechanism.steps)
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
     tell_left_out(empty)

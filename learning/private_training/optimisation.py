@@ -39,8 +39,8 @@ class Optimisation:
                 raise ConclaveError(f"{name} is {value}; it must be a number above 0.")
 
 
-class Descent:
-    """An optimiser on one vector of parameters, float32 [parameters], that takes noisy sums step by step.
+class Training:
+    """A training under way: an optimiser on one vector of parameters, float32 [parameters], that takes noisy sums.
 
     What it holds can be stored, and it goes on from there to the same end.
     """

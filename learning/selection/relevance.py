@@ -199,13 +199,13 @@ def noise_deviation(settings: "Optimisation", steps: int, deviation: float, *, s
     """
     import torch
 
-    from learning.private_training.optimisation import Descent
+    from learning.private_training.optimisation import Training
 
     rng = np.random.default_rng(seed)
-    descent = Descent(torch.zeros(16_384), settings, steps)
+    training = Training(torch.zeros(16_384), settings, steps)
     for _ in range(steps):
-        descent.step(rng.normal(0, deviation, 16_384).astype(np.float32))
-    return math.sqrt(2 * float(descent.point.double().square().mean()))
+        training.step(rng.normal(0, deviation, 16_384).astype(np.float32))
+    return math.sqrt(2 * float(training.point.double().square().mean()))
 
 
 def freedom(features: NDArray[np.floating]) -> float:

@@ -22,7 +22,7 @@ from learning.models.schedules import Schedule
 from learning.private_training.clipped_sum import adding, clipped_sum
 from learning.private_training.dp_sgd import noised, train_private
 from learning.private_training.feature_units import FeatureUnits, head_losses
-from learning.private_training.optimisation import Descent, Optimisation
+from learning.private_training.optimisation import Optimisation, Training
 from learning.private_training.per_example import PerExample
 from learning.private_training.text_units import TextUnits, probe_of
 from learning.private_training.units import MicroBatch
@@ -338,7 +338,7 @@ def test_a_step_to_infinity_is_not_taken_and_the_training_ends(caplog):
 
 
 def test_a_descent_that_all_share_says_that_it_goes_to_infinity_and_stays():
-    descent = Descent(torch.zeros(4), dataclasses.replace(SETTINGS, learning_rate=1e9), 6)
+    descent = Training(torch.zeros(4), dataclasses.replace(SETTINGS, learning_rate=1e9), 6)
     with pytest.raises(Diverged, match="went to infinity"):
         descent.step(np.ones(4, np.float32))
     assert torch.equal(descent.point, torch.zeros(4))
@@ -445,8 +445,8 @@ def test_settings_out_of_range_are_refused(wrong):
 
 
 def test_a_state_of_another_shape_is_refused():
-    descent = Descent(torch.zeros(4), SETTINGS, 6)
-    other = Descent(torch.zeros(5), SETTINGS, 6)
+    descent = Training(torch.zeros(4), SETTINGS, 6)
+    other = Training(torch.zeros(5), SETTINGS, 6)
     with pytest.raises(IntegrityError, match="not of this training"):
         descent.resume(other.state())
 
