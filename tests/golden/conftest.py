@@ -18,7 +18,7 @@ from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.json_format import MessageToDict
 
 from coordinator import api
-from coordinator.command import main
+from coordinator.console.command import main
 
 ROOT = Path(__file__).parents[2]
 SAME = {"insecure_reproducible_noise": True}
