@@ -31,7 +31,7 @@ class ClassifierMeasures:
     accuracy: share right. macro_f1: mean over classes that occur or were predicted of 2 TP / (2 TP + FP + FN). recall:
     of each class in order, None of one that does not occur. confusion: [true class, predicted class], counts.
     calibration: expected calibration error, the mean over examples of |confidence - accuracy| of their bin, in `BINS`
-    bins of equal width (Guo et al. 2017). reliability: the bins that hold an example, for the curve.
+    bins of equal width (Guo et al. 2017, equation 3). reliability: the bins that hold an example, for the curve.
     """
 
     examples: int
@@ -45,7 +45,11 @@ class ClassifierMeasures:
 
 @dataclass(frozen=True, slots=True)
 class RegressionMeasures:
-    """Correlations of predicted and true scores, None where either are all equal; the root of the mean square error."""
+    """How good a regression is on labelled public text.
+
+    pearson, spearman: correlations of predicted and true scores, None under three examples or where either are all
+    equal. error: the root of the mean square error, in the scores' own unit.
+    """
 
     examples: int
     pearson: float | None

@@ -23,7 +23,13 @@ _GROUP: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How to train: passes over the examples, examples in a batch, the highest learning rate and its schedule."""
+    """How to train without privacy.
+
+    epochs: passes over the examples. batch: examples in one step. learning_rate: the highest; `schedule` says what
+    share of it a step takes. optimiser: AdamW (Loshchilov & Hutter 2019) or SGD with `momentum`; decay: its weight
+    decay. longest_gradient: the norm that a step's gradient is cut to (Pascanu et al. 2013). Raises `ConclaveError` for
+    a number of epochs or a batch below 1.
+    """
 
     epochs: int = 3
     batch: int = 32

@@ -9,9 +9,9 @@ start that is public:
 
 - hidden: H~ is the teachers' mean under N(0, s^2), s known. Were the means normal about the start with variance t^2 in
   each coordinate, the best guess is start + t^2 / (t^2 + s^2) (H~ - start). t^2 is estimated from the noisy values
-  (James & Stein): their mean square distance from the start less s^2 and less two standard errors of it, at least 0,
-  and at most `FURTHEST` squared times the start's own mean square. Where the noise drowns the signal the student keeps
-  the start.
+  (James & Stein 1961): their mean square distance from the start less s^2 and less two standard errors of it, at least
+  0, and at most `FURTHEST` squared times the start's own mean square. Where the noise drowns the signal the student
+  keeps the start.
 - labels: a label is one observed context, beside `OBSERVATIONS` of them that the model's own prediction counts for, and
   a ridge in the same unit. Labels that are pure noise then cost queried words about a factor of
   1 + 1/OBSERVATIONS in perplexity at worst.
@@ -51,13 +51,6 @@ _MOST_PRECISION = 1e6  # a coordinate held tighter than this is as good as fixed
 _CURVATURE = 0.1
 
 
-def random_start(size: int, dimension: int, seed: int) -> SkipGram:
-    """The paper's start, "random parameters": small random vectors of the seed, and no bias."""
-    rng = np.random.default_rng(seed)
-    inputs, outputs = rng.normal(0, 0.1, (2, size, dimension)).astype(np.float32)
-    return SkipGram(inputs, outputs, np.zeros(size, dtype=np.float32))
-
-
 def distil(
     start: SkipGram,
     answers: ReleasedAnswers,
@@ -69,7 +62,7 @@ def distil(
 ) -> SkipGram:
     """Distil a student from released signals; see the module for the two weightings.
 
-    start: the public model that the student goes on from, or a random one. output_loss: of "paper"; "likelihood" is
+    start: the public model that the student goes on from. output_loss: of "paper"; "likelihood" is
     always the cross-entropy. steps: of L-BFGS. on_step: told the fraction done. The same arguments give the same bytes
     on the same machine. Post-processing of releases: it costs no privacy.
     Raises `IntegrityError` for words outside the start's vocabulary, hidden states of another width, or a fit that does

@@ -22,7 +22,7 @@ PROBES = 3
 
 
 def probe_of(config: "PretrainedConfig", targets: int | None) -> MicroBatch:
-    """Made-up units of several lengths, to try a model on; the same for everybody.
+    """Made-up units of several lengths, to try on a model whether it keeps examples apart; the same for everybody.
 
     targets: classes of a classifier, 0 for a regression, None for a language model.
     """

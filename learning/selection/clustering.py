@@ -101,6 +101,8 @@ class RandomClustering:
 def k_means(source: Source, clusters: int, *, seed: int, passes: int = 10) -> Clustering:
     """Centres that make the sum of squared distances small: k-means++ on a sample, then Lloyd's steps over the corpus.
 
+    Greedy k-means++ (Arthur & Vassilvitskii 2007), `_STARTS` times, the best taken; Lloyd 1982.
+
     source: see `Source`; blocks of any sizes, float32 [texts, width], finite. passes: readings of the corpus at most,
     besides a first that counts it and draws the sample; each but the last moves the centres. It stops earlier when
     nothing moves. Clusters left empty move to the texts farthest from their centres.

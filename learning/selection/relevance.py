@@ -51,7 +51,7 @@ _FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A figure, and the one that noise alone stays under but for its part of `LEVEL`."""
+    """A figure, and what noise alone exceeds with a probability of this test's share of `LEVEL` only."""
 
     value: float
     chance: float

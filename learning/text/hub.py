@@ -18,13 +18,13 @@ from learning.text.table import Row, Table, first_line
 
 HUB_TIMEOUT = 10.0
 """Seconds to wait for the hub's first answer before only the cache is tried."""
-
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+"""What a name on the hub looks like, of a dataset or of a model."""
 
 
 def is_hub_name(name: str) -> bool:
     """Whether a name could be that of a dataset, or of a model, on the hub: no path, and no file's ending."""
-    return Path(name).suffix not in ENDINGS and _HUB_NAME.fullmatch(name) is not None
+    return Path(name).suffix not in ENDINGS and HUB_NAME.fullmatch(name) is not None
 
 
 def dataset(

@@ -66,6 +66,7 @@ class Skipped:
 
     @property
     def total(self) -> int:
+        """How many rows were left out in all."""
         return self.reasons.total()
 
 

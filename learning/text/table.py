@@ -19,9 +19,10 @@ NOT_UTF8 = "not UTF-8"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One file's columns, and its rows: a string in place of a row is the reason why that row is no use.
+    """The columns and rows of one file, or of one dataset.
 
-    columns: none where its rows alone could tell them and are not to: then every row answers for itself.
+    rows: a string in place of a row is the reason why that row cannot be used. columns: empty where only the rows could
+    tell them and nobody may look ahead, as in private JSON: then each row is checked by itself.
     """
 
     name: str

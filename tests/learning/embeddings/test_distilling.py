@@ -9,7 +9,7 @@ from scipy import sparse
 
 from aggregation.errors import ConclaveError, IntegrityError
 from learning.embeddings import distilling
-from learning.embeddings.distilling import OBSERVATIONS, UNQUERIED, distil, random_start
+from learning.embeddings.distilling import OBSERVATIONS, UNQUERIED, distil
 from learning.embeddings.evaluation import context_perplexity
 from learning.embeddings.released_answers import ABSTAINED, ReleasedAnswers
 from learning.embeddings.skipgram import SkipGram, fit
@@ -219,7 +219,7 @@ def test_exact_hidden_states_are_taken_whole_and_drowned_ones_not_at_all():
 def test_noisy_hidden_states_are_shrunk_to_less_error_than_start_or_signal(noise):
     size, width = 400, 5
     rng = np.random.default_rng(4)
-    start = random_start(size, width, 0)
+    start = SkipGram(*rng.normal(0, 0.1, (2, size, width)).astype(np.float32), np.zeros(size, np.float32))
     truth = start.inputs + rng.normal(0, 0.2, start.inputs.shape)
     hidden = truth + rng.normal(0, noise, truth.shape)
     answers = ReleasedAnswers(
@@ -265,14 +265,6 @@ def test_blocks_do_not_change_the_student(monkeypatch, weighting):
     whole = distil(START, answers, weighting=weighting, steps=10)
     monkeypatch.setattr(distilling, "BLOCK_CELLS", 7 * SIZE)
     np.testing.assert_allclose(distil(START, answers, weighting=weighting, steps=10).outputs, whole.outputs, atol=2e-3)
-
-
-def test_a_random_start_follows_its_seed():
-    first, again, other = (random_start(SIZE, WIDTH, seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first.inputs, again.inputs)
-    assert not np.array_equal(first.inputs, other.inputs)
-    assert first.inputs.dtype == np.float32
-    assert not np.array_equal(first.inputs, first.outputs)
 
 
 HIDDEN = np.zeros((len(QUERIES), 1, WIDTH))

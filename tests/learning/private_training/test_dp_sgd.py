@@ -337,7 +337,7 @@ def test_a_step_to_infinity_is_not_taken_and_the_training_ends(caplog):
     assert "6 of 6 steps would have gone to infinity" in caplog.text
 
 
-def test_a_descent_that_all_share_says_that_it_goes_to_infinity_and_stays():
+def test_a_training_that_all_share_says_that_it_goes_to_infinity_and_stays():
     descent = Training(torch.zeros(4), dataclasses.replace(SETTINGS, learning_rate=1e9), 6)
     with pytest.raises(Diverged, match="went to infinity"):
         descent.step(np.ones(4, np.float32))
