@@ -13,7 +13,8 @@ from typing import Final
 from cryptography import x509
 
 from coordinator.errors import PartyRefused
-from coordinator.identity.identity import Own, new_nonce, proven
+from coordinator.federation.admission import new_nonce, proven
+from coordinator.identity.identity import Own
 from coordinator.plan.plan import Plan
 from coordinator.pricing.release import Bound
 from coordinator.transport.link import Answered, GrpcLink, Lost, Refused

@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from typing import Final
 
 from aggregation.errors import ConclaveError
+from coordinator.identity.identity import APART
 from coordinator.publishing import manifest as names
 from coordinator.publishing.manifest import Manifest, attestation_files
 from coordinator.verifying.charges import Charged, charged
-from coordinator.verifying.check import APART, Finding, Trust, certificate_in, stands, told, tried
+from coordinator.verifying.check import Finding, Trust, certificate_in, stands, told, tried
 from coordinator.verifying.evidence import dearer, lacking
 from coordinator.verifying.folder import Published, shaped, shown, some
 from coordinator.verifying.statement import Attestation, Privacy

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -18,8 +18,6 @@ from protos.identity.signing import Signed, check
 
 Value = TypeVar("Value")
 
-APART: Final = timedelta(days=2)
-"""By how much the clocks of a run's ends may differ; what is stated further apart contradicts itself."""
 _LONG: Final = 600
 _UNREADABLE: Final = (
     ValueError,

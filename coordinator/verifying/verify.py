@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from coordinator.identity.identity import APART
 from coordinator.pricing.release import rounded_up
 from coordinator.publishing import manifest as names
 from coordinator.publishing.manifest import Manifest
 from coordinator.publishing.report import promised
 from coordinator.verifying.attestations import check_parties
 from coordinator.verifying.charges import Charged
-from coordinator.verifying.check import APART, Finding, Trust, certificate_in, stands, told, tried
+from coordinator.verifying.check import Finding, Trust, certificate_in, stands, told, tried
 from coordinator.verifying.evidence import against_plan, plan_of, recomputed
 from coordinator.verifying.folder import Published, shown, some
 from coordinator.verifying.statement import Privacy

@@ -220,7 +220,7 @@ class Attesting:
             Signing(name, fields | {"party": name} | self.lies.get(name, {}), self.refusals.get(name)) for name in FOUR
         ]
         federation = Federation(links, self.own, 3, Attendance(self.progress, None, 1.0))
-        federation._run_id = self.store.id
+        federation._parties.run_id = self.store.id
         drive = Drive(self.bound, Mock(), self.own, Mock(), Path(), self.store, self.progress, Mock())
         await drive._attest(federation)
         return self.store.stages()["attest"][2], drive

@@ -26,6 +26,8 @@ from coordinator.errors import PartyRefused
 from coordinator.federation.attendance import Attendance
 from coordinator.federation.federation import Federation
 from coordinator.federation.refunds import Refunds, owed
+from coordinator.federation.rounds import Rounds
+from coordinator.federation.secure_sums import SecureSums
 from coordinator.federation.sum_attempt import verifier
 from coordinator.progress.progress import Silent
 from coordinator.store.store import RunStore
@@ -479,8 +481,28 @@ async def test_a_party_names_whose_shares_it_could_not_open(four):
     assert not await parties.callers["north"].node._ledger.sent("run-1", "counts")
 
 
+class Befallen(Rounds):
+    """Rounds that are put to parties when something has befallen them, by kind."""
+
+    def __init__(self, parties, befalls):
+        super().__init__(parties)
+        self.befalls = befalls
+
+    async def ask(self, requests, on_message, doing):
+        kind = next(iter(requests.values())).round
+        if kind in self.befalls():
+            on_message = await self.befalls()[kind](on_message) or on_message
+        return await super().ask(requests, on_message, doing)
+
+    async def attempt(self, requests, on_message):
+        kind = next(iter(requests.values())).round
+        if kind in self.befalls():
+            requests = await self.befalls()[kind](requests)
+        return await super().attempt(requests, on_message)
+
+
 class Driving(Federation):
-    """A coordinator's end of the four parties; `before` and `hears` are what befalls a round."""
+    """A coordinator's end of the four parties; `befalls` is what befalls a round."""
 
     def __init__(self, parties, store, lines):
         links = []
@@ -493,6 +515,7 @@ class Driving(Federation):
         minimum = parties.terms.minimum_parties
         super().__init__(links, None, minimum, Attendance(progress, None, 0.0))
         self._certificates = parties.certificates
+        self._sums = SecureSums(self._parties, Befallen(self._parties, lambda: self.befalls), self._arrived)
         self.parties, self.store, self.befalls = parties, store, {}
 
     async def sums(self):
@@ -504,25 +527,14 @@ class Driving(Federation):
         total = np.vstack([block for _, _, block in self.store.blocks("counts")])
         return count, total.reshape(-1).astype(np.uint32)
 
-    async def _sum_round(self, requests, on_message, doing):
-        kind = next(iter(requests.values())).round
-        if kind in self.befalls:
-            on_message = await self.befalls[kind](on_message) or on_message
-        return await super()._sum_round(requests, on_message, doing)
-
-    async def _sum_try(self, requests, on_message):
-        kind = next(iter(requests.values())).round
-        if kind in self.befalls:
-            requests = await self.befalls[kind](requests)
-        return await super()._sum_try(requests, on_message)
-
     async def restart(self, *names):
         for name in names:
             self.parties = await restarted(self.parties, name)
             caller = self.parties.callers[name]
-            await self._links[name].close()
-            self._links[name] = GrpcLink(name, caller.node.address, caller.token)
-            self._links[name].bind(caller.run.run_id, caller.run.plan_hash)
+            links = self._parties.links
+            await links[name].close()
+            links[name] = GrpcLink(name, caller.node.address, caller.token)
+            links[name].bind(caller.run.run_id, caller.run.plan_hash)
 
 
 def driving(parties, tmp_path, lines, store=None):
@@ -883,12 +895,12 @@ async def test_a_run_has_a_party_that_was_restarted_amid_it_take_back_what_it_pa
 async def test_a_party_that_was_lost_is_asked_when_the_run_is_about_to_end_and_is_not_waited_for(
     four, tmp_path, monkeypatch, back
 ):
-    monkeypatch.setattr("coordinator.federation.federation.BACK_SECONDS", 5.0 if back else 0.2)
+    monkeypatch.setattr("coordinator.federation.secure_sums.BACK_SECONDS", 5.0 if back else 0.2)
     parties, lines = await four(dropouts=1), []
     coordinator = driving(parties, tmp_path, lines)
     _, shown = await left_out(parties)
     coordinator.store.note(**owed(coordinator.store, "counts", 0, ["north"], shown.encode()))
-    lost = coordinator._links.pop("north")
+    lost = coordinator._parties.links.pop("north")
     if not back:
         monkeypatch.setattr(lost, "sum_round", never)
     await coordinator.repay(coordinator.store)
