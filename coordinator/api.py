@@ -28,24 +28,16 @@ from coordinator.pricing.priced_plan import bind
 from coordinator.pricing.release import Bound
 from coordinator.progress.events import Observer, Unobserved
 from coordinator.progress.progress import Progress, Silent
-from coordinator.publishing.manifest import SIGNATURE
+from coordinator.published.manifest import SIGNATURE
 from coordinator.publishing.publish import try_place
 from coordinator.publishing.report import Statement, statement_of
+from coordinator.reading import shown
 from coordinator.run.driver import Drive, cancelled, party_tables
+from coordinator.store.faults import sound
+from coordinator.store.index import RunEntry, RunIndex
 from coordinator.store.output import STUDENT, left_aside
-from coordinator.store.store import (
-    CANCELLED,
-    FAILED,
-    FINISHED,
-    RunEntry,
-    RunIndex,
-    RunStore,
-    check_unused,
-    close_to_others,
-    home,
-    sound,
-    write_whole,
-)
+from coordinator.store.private_files import close_to_others, home, write_whole
+from coordinator.store.store import CANCELLED, FAILED, FINISHED, RunStore, check_unused
 from coordinator.systems.dped.compare import DpedFamily
 from coordinator.systems.dped.plan import DpedPlan
 from coordinator.systems.fine_tune import recipe
@@ -67,7 +59,6 @@ from coordinator.transport.launchers import (
 )
 from coordinator.verifying import verify as verifying
 from coordinator.verifying.check import Trust
-from coordinator.verifying.folder import shown
 from coordinator.verifying.verify import Verdict
 from protos.digest import plan_hash
 

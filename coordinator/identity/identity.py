@@ -11,7 +11,7 @@ from cryptography import x509
 from coordinator.errors import PlanError
 from coordinator.identity import provisioning
 from coordinator.plan.plan import Plan
-from coordinator.store.store import home, private_folder
+from coordinator.store.private_files import home, private_folder
 from protos.identity.certificates import IdentityError, Role
 from protos.identity.identity import Identity, load_identity
 from protos.identity.signing import Signed, check

@@ -27,11 +27,13 @@ from coordinator.plan.plan import Plan
 from coordinator.pricing.release import Bound, Release
 from coordinator.progress.events import Observer
 from coordinator.progress.progress import Progress
-from coordinator.publishing.manifest import SIGNATURE, Seal
+from coordinator.published.manifest import SIGNATURE, Seal
+from coordinator.published.statement import Privacy
 from coordinator.publishing.publish import check_free, publish
 from coordinator.publishing.report import Statement, state
 from coordinator.store import lease, output
-from coordinator.store.store import CANCELLED, FAILED, FINISHED, RESUMABLE, RUNNING, RunStore, sound
+from coordinator.store.faults import sound
+from coordinator.store.store import CANCELLED, FAILED, FINISHED, RESUMABLE, RUNNING, RunStore
 from coordinator.store.watching import Recorded
 from coordinator.systems.registry import plan_of
 from coordinator.systems.system import Recipe, Student, recipe_of
@@ -39,7 +41,6 @@ from coordinator.transport.launchers import Launcher, LaunchRequest, PartyAddres
 from coordinator.transport.link import Answered, GrpcLink
 from coordinator.verifying.attestations import OVERCHARGED, UNATTESTED, judged
 from coordinator.verifying.evidence import lacking
-from coordinator.verifying.statement import Privacy
 from protos.identity.signing import Signed
 from protos.telemetry import tracing
 

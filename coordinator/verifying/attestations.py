@@ -7,13 +7,14 @@ from typing import Final
 
 from aggregation.errors import ConclaveError
 from coordinator.identity.identity import APART
-from coordinator.publishing import manifest as names
-from coordinator.publishing.manifest import Manifest, attestation_files
+from coordinator.published import manifest as names
+from coordinator.published.folder import Published
+from coordinator.published.manifest import Manifest, attestation_files
+from coordinator.published.statement import Attestation, Privacy
+from coordinator.reading import shaped, shown, some
 from coordinator.verifying.charges import Charged, charged
 from coordinator.verifying.check import Finding, Trust, certificate_in, stands, told, tried
 from coordinator.verifying.evidence import dearer, lacking
-from coordinator.verifying.folder import Published, shaped, shown, some
-from coordinator.verifying.statement import Attestation, Privacy
 from protos.conclave.v1 import plan_pb2
 from protos.identity.certificates import Role, check_dates, fingerprint, moment
 from protos.identity.signing import ATTESTATION, Signed

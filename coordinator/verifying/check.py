@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from aggregation.errors import IntegrityError
 from coordinator.errors import RunError
-from coordinator.verifying.folder import Published, shown
+from coordinator.published.folder import Published
+from coordinator.reading import shown
 from protos.identity.certificates import IdentityError, RevocationList, Role, read_certificate
 from protos.identity.signing import Signed, check
 

@@ -12,15 +12,16 @@ from typing import Any, Final
 
 from coordinator.identity.identity import APART
 from coordinator.pricing.release import rounded_up
-from coordinator.publishing import manifest as names
-from coordinator.publishing.manifest import Manifest
+from coordinator.published import manifest as names
+from coordinator.published.folder import Published
+from coordinator.published.manifest import Manifest
+from coordinator.published.statement import Privacy
 from coordinator.publishing.report import promised
+from coordinator.reading import shown, some
 from coordinator.verifying.attestations import check_parties
 from coordinator.verifying.charges import Charged
 from coordinator.verifying.check import Finding, Trust, certificate_in, stands, told, tried
 from coordinator.verifying.evidence import against_plan, plan_of, recomputed
-from coordinator.verifying.folder import Published, shown, some
-from coordinator.verifying.statement import Privacy
 from protos.conclave.v1 import plan_pb2
 from protos.digest import plan_hash
 from protos.identity.certificates import Role, moment

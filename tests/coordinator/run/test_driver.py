@@ -16,7 +16,7 @@ from coordinator.identity.identity import Own
 from coordinator.pricing.priced_plan import bind
 from coordinator.publishing.report import promise
 from coordinator.run.driver import Drive, cancelled, leave, plan_hash_of
-from coordinator.store.store import RunIndex
+from coordinator.store.index import RunIndex
 from coordinator.systems.registry import plan_of
 from coordinator.transport.link import Answered, Refused
 from coordinator.verifying.attestations import OVERCHARGED, UNATTESTED

@@ -28,7 +28,8 @@ from coordinator.console.command import main
 from coordinator.identity import provisioning
 from coordinator.pricing.priced_plan import bind
 from coordinator.store import lease, output
-from coordinator.store.store import RunIndex, RunStore
+from coordinator.store.index import RunIndex
+from coordinator.store.store import RunStore
 from coordinator.systems.registry import read_plan
 from coordinator.systems.template import template
 from coordinator.transport.link import GrpcLink

@@ -13,7 +13,9 @@ from coordinator import api
 from coordinator.console.command import main
 from coordinator.errors import PartyRefused, PlanError, RunError, RunStopped
 from coordinator.store import output
-from coordinator.store.store import FAILED, RunIndex, RunStore, close_to_others, write_whole
+from coordinator.store.index import RunIndex
+from coordinator.store.private_files import close_to_others, write_whole
+from coordinator.store.store import FAILED, RunStore
 from coordinator.systems.registry import read_plan
 from coordinator.systems.template import template
 
