@@ -21,8 +21,9 @@ from coordinator.pricing.release import Bound, Release, is_step
 from coordinator.progress.events import Observer
 from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
+from coordinator.transport.grpc_link import GrpcLink
 from coordinator.transport.launchers import PartyAddress
-from coordinator.transport.link import Answered, Batch, GrpcLink, Lost, Outcome, PartyLink, Refused
+from coordinator.transport.link import Answered, Batch, Lost, Outcome, PartyLink, Refused
 from coordinator.transport.retry import PatientLink, Retry
 from coordinator.transport.traced import traced
 from protos.conclave.v1 import party_pb2, plan_pb2

@@ -17,7 +17,8 @@ from coordinator.federation.admission import new_nonce, proven
 from coordinator.identity.identity import Own
 from coordinator.plan.plan import Plan
 from coordinator.pricing.release import Bound
-from coordinator.transport.link import Answered, GrpcLink, Lost, Refused
+from coordinator.transport.grpc_link import GrpcLink
+from coordinator.transport.link import Answered, Lost, Refused
 from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2
 from protos.console.checklist import Line, ok, to_do, warning

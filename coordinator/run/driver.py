@@ -37,8 +37,9 @@ from coordinator.store.store import CANCELLED, FAILED, FINISHED, RESUMABLE, RUNN
 from coordinator.store.watching import Recorded
 from coordinator.systems.registry import plan_of
 from coordinator.systems.system import Recipe, Student, recipe_of
+from coordinator.transport.grpc_link import GrpcLink
 from coordinator.transport.launchers import Launcher, LaunchRequest, PartyAddress
-from coordinator.transport.link import Answered, GrpcLink
+from coordinator.transport.link import Answered
 from coordinator.verifying.attestations import OVERCHARGED, UNATTESTED, judged
 from coordinator.verifying.evidence import lacking
 from protos.identity.signing import Signed

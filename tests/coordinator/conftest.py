@@ -13,8 +13,8 @@ import pytest
 from coordinator import api
 from coordinator.store import output
 from coordinator.systems.registry import plan_of
+from coordinator.transport.grpc_link import GrpcLink
 from coordinator.transport.launchers import PartyAddress
-from coordinator.transport.link import GrpcLink
 from party.admission.protection import of_policy
 from party.config import check_config
 from party.ledger.accounts import open_account, read_account

@@ -16,7 +16,8 @@ from coordinator.errors import PartyRefused
 from coordinator.federation.admission import proven
 from coordinator.federation.attestation import attested
 from coordinator.identity.identity import Own
-from coordinator.transport.link import Answered, Batch, GrpcLink, Lost, Refused
+from coordinator.transport.grpc_link import GrpcLink
+from coordinator.transport.link import Answered, Batch, Lost, Refused
 from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.framing import framed

@@ -32,7 +32,7 @@ from coordinator.store.index import RunIndex
 from coordinator.store.store import RunStore
 from coordinator.systems.registry import read_plan
 from coordinator.systems.template import template
-from coordinator.transport.link import GrpcLink
+from coordinator.transport.grpc_link import GrpcLink
 from party.console.command import main as party_command
 from protos.identity.certificates import fingerprint, key_pem, make_request, new_keys, read_bundle
 from protos.identity.identity import write_private

@@ -31,7 +31,7 @@ from coordinator.federation.secure_sums import SecureSums
 from coordinator.federation.sum_attempt import verifier
 from coordinator.progress.progress import Silent
 from coordinator.store.store import RunStore
-from coordinator.transport.link import GrpcLink
+from coordinator.transport.grpc_link import GrpcLink
 from party.admission.admit import event_of
 from party.ledger.accounts import read_account
 from party.releasing.answers import noised
