@@ -68,7 +68,7 @@ def timed(owner: type, name: str, spent: list[float]) -> None:
 def journal(folder: Path) -> dict[str, float]:
     """Seconds of a run, and of its journals at both sides."""
     from coordinator import api
-    from coordinator.run.driver import party_tables
+    from coordinator.run.party_files import party_tables
     from coordinator.store.store import RunStore
     from coordinator.systems.registry import plan_of, read_plan
 

@@ -97,6 +97,12 @@ class RunStore:
             raise damaged(self.folder, "it has no run id")
         return found
 
+    @property
+    def plan_hash(self) -> bytes:
+        """The plan hash under which the run began. Raises `RunError` where what is kept is none."""
+        with sound(self.folder):
+            return bytes.fromhex(self.fact("plan_hash"))
+
     def note(self, **facts: Any) -> None:
         """Write facts of the run, as JSON, in one transaction."""
         with self._transaction() as transaction:
