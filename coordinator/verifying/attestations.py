@@ -13,7 +13,7 @@ from coordinator.published.manifest import Manifest, attestation_files
 from coordinator.published.statement import Attestation, Privacy
 from coordinator.reading import shaped, shown, some
 from coordinator.verifying.charges import Charged, charged
-from coordinator.verifying.check import Finding, Trust, certificate_in, stands, told, tried
+from coordinator.verifying.check import Check, Trust, certificate_in, stands, told, tried
 from coordinator.verifying.evidence import dearer, lacking
 from protos.conclave.v1 import plan_pb2
 from protos.identity.certificates import Role, check_dates, fingerprint, moment
@@ -45,7 +45,7 @@ class Attested:
 
     statements: tuple[tuple[Charged, Attestation], ...]
     times: tuple[float, ...]
-    finding: Finding
+    check: Check
 
 
 def judged(signed: Mapping[str, Signed], privacy: Privacy) -> Judged:

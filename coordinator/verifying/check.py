@@ -33,7 +33,7 @@ _UNREADABLE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Check:
     """One thing that was looked at: what was found, or every sentence of what is wrong."""
 
     name: str
@@ -65,9 +65,9 @@ class Trust:
             raise RunError(str(error)) from None
 
 
-def told(name: str, wrong: Sequence[str], well: str) -> Finding:
+def told(name: str, wrong: Sequence[str], well: str) -> Check:
     """A check with what is wrong, or else what is well."""
-    return Finding(name, not wrong, tuple(wrong) if wrong else (well,))
+    return Check(name, not wrong, tuple(wrong) if wrong else (well,))
 
 
 def tried(act: Callable[[], Value]) -> tuple[Value | None, str]:
