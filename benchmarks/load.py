@@ -252,7 +252,7 @@ def serving(folder: Path, count: int, rate: float | None, profile: Path | None) 
 async def host(listed: Path) -> None:
     """Serve the nodes of a list until standard input ends."""
     from party.config import check_config
-    from party.node.node import start
+    from party.node.lifecycle import start
     from party.node.training import Training
 
     async def made_up(training: Training, job: "Job", charge: Callable[[], Awaitable[str]]) -> None:

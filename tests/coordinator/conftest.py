@@ -18,7 +18,7 @@ from coordinator.transport.link import GrpcLink
 from party.admission.protection import of_policy
 from party.config import check_config
 from party.ledger.accounts import open_account, read_account
-from party.node.node import start
+from party.node.lifecycle import start
 from party.node.training import Training
 from party.store.runs import private_folder
 from party.tasks import process

@@ -23,7 +23,7 @@ from learning.text.words import Vocabulary
 from party.admission.protection import of_policy
 from party.config import PartyConfig, check_config, read_config
 from party.ledger.accounts import open_account, read_account
-from party.node.node import Node, start
+from party.node.lifecycle import ServedNode, start
 from party.node.training import Training
 from party.store.runs import private_folder
 from party.tasks import process as work
@@ -354,7 +354,7 @@ Opener = Callable[..., Awaitable[Caller]]
 @pytest.fixture
 async def opened(tmp_path: Path) -> AsyncIterator[Opener]:
     """`await opened(...)`: a caller of a party started for it, or of the party at `node`; everything ends by itself."""
-    nodes: list[Node] = []
+    nodes: list[ServedNode] = []
     channels: list[grpc.aio.Channel] = []
 
     async def opens(

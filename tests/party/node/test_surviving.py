@@ -13,7 +13,7 @@ import pytest
 from party.ledger.accounts import open_account, read_account
 from party.ledger.budget import statements
 from party.ledger.ledger import Ledger
-from party.node.node import start
+from party.node.lifecycle import start
 from party.node.training import Training
 from protos.refusal import Reason, Refusal
 

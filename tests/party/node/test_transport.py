@@ -9,8 +9,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from aggregation.accounting.events import from_json
 from party.errors import PartyError
-from party.node.node import start
-from party.node.serving import own_identity
+from party.node.identity import own_identity
+from party.node.lifecycle import start
 from protos.conclave.v1 import party_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyStub
 from protos.identity.certificates import Request, Role, fingerprint, key_pem, new_authority, new_keys, pem_of

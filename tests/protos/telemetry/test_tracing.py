@@ -133,7 +133,7 @@ def test_whatever_comes_is_a_span_or_none(said):
 def test_without_a_tracer_nothing_is_recorded_sent_or_imported():
     code = (
         "import sys, coordinator.console.command, coordinator.progress.events, coordinator.transport.traced\n"
-        "import party.node.node\n"
+        "import party.node.lifecycle\n"
         "from protos.telemetry import tracing\n"
         "with tracing.run('7f3a-demo', 0), tracing.span('stage join', stage='join') as part:\n"
         "    assert part is tracing.OFF and tracing.metadata() == ()\n"
