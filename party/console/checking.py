@@ -18,12 +18,12 @@ from typing import Final
 from cryptography import x509
 
 from aggregation.errors import ConclaveError
-from party.admission.protection import of_policy
 from party.config import PartyConfig, ShardTable, located, read_config, split_address
 from party.errors import PartyError
 from party.ledger.accounts import check as check_cap
 from party.ledger.accounts import find, is_charged, missing
 from party.ledger.database import FILE, reading
+from party.ledger.protection import of_policy
 from party.node.identity import own_identity
 from party.node.serving import check_free
 from party.node.traces import check_traces

@@ -160,9 +160,9 @@ def open_account(
 
     For an account that was charged before accounts kept what they protect, it states that: all of it protected this.
     """
-    from party.admission.protection import of_policy
     from party.config import LINEAGE
     from party.ledger.accounts import open_account as opens
+    from party.ledger.protection import of_policy
     from party.store.runs import private_folder
 
     settings = read_config(config)

@@ -12,10 +12,10 @@ from typing import Final, Self
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from party.admission.protection import of_policy
 from party.config import PartyConfig, located, split_address
 from party.errors import PartyError
 from party.ledger.ledger import Ledger
+from party.ledger.protection import of_policy
 from party.node.draining import SENDING
 from party.node.guarding import GuardedHealth
 from party.node.identity import is_tls, own_identity

@@ -15,9 +15,9 @@ from coordinator.store import output
 from coordinator.systems.registry import plan_of
 from coordinator.transport.launchers import PartyAddress
 from coordinator.transport.link import GrpcLink
-from party.admission.protection import of_policy
 from party.config import check_config
 from party.ledger.accounts import open_account, read_account
+from party.ledger.protection import of_policy
 from party.node.lifecycle import start
 from party.node.training import Training
 from party.store.runs import private_folder

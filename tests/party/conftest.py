@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from learning.embeddings.skipgram import SkipGram
 from learning.embeddings.weights import to_bytes
 from learning.text.words import Vocabulary
-from party.admission.protection import of_policy
 from party.config import PartyConfig, check_config, read_config
 from party.ledger.accounts import open_account, read_account
+from party.ledger.protection import of_policy
 from party.node.lifecycle import ServedNode, start
 from party.node.training import Training
 from party.store.runs import private_folder

@@ -16,7 +16,7 @@ from coordinator.identity import provisioning
 from coordinator.run import checking
 from coordinator.run.checking import check
 from party.config import check_config
-from party.ledger.accounts import read_runs
+from party.ledger.runs import read_runs
 from party.node.lifecycle import start
 from protos.console.checklist import State
 from protos.identity.certificates import key_pem, make_request, new_keys

@@ -13,10 +13,10 @@ import textwrap
 import pytest
 from dp_accounting import GaussianDpEvent
 
-from party.admission.protection import Protection
 from party.errors import PartyError
 from party.ledger.accounts import open_account, read_account
 from party.ledger.ledger import Ledger
+from party.ledger.protection import Protection
 from protos.refusal import Reason, Refusal
 
 EVENT = GaussianDpEvent(1.0)
@@ -329,7 +329,7 @@ KILLED_IN = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from dp_accounting import GaussianDpEvent
-from party import attempts
+from party.ledger import attempts
 from party.ledger.ledger import Ledger
 async def main():
     ledger = await Ledger.open(Path(sys.argv[1]), "north", epsilon=20.0, delta=1e-6, simulation=False)

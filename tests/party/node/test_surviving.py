@@ -43,7 +43,7 @@ SIMULATED = {"policy": {"simulation": True}}
         pytest.param(("party.releasing.answers:noised", "before", "1"), id="claimed, not on disk"),
         pytest.param(("os:fsync", "before", "1"), id="being written"),
         pytest.param(("party.store.runs:Run.keep_block", "after", "1"), id="on disk, not sent"),
-        pytest.param(("party.ledger.ledger:Ledger._answered", "before", "1"), id="sent, not noted"),
+        pytest.param(("party.ledger.charging:answered", "before", "1"), id="sent, not noted"),
     ],
 )
 @pytest.mark.usefixtures("trains_here")
