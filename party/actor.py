@@ -15,7 +15,7 @@ from party.config import check_config
 from party.ledger.database import FILE
 from party.node.memory import keep_private
 from protos.console.settings import SettingsError
-from protos.identity.certificates import key_pem, make_request, new_keys
+from protos.identity.requests import key_pem, make_request, new_keys
 
 if TYPE_CHECKING:
     from party.node.lifecycle import ServedNode

@@ -17,9 +17,10 @@ from coordinator.pricing.release import Release
 from coordinator.store.store import home, private_folder
 from coordinator.verifying.check import APART
 from protos.conclave.v1 import party_pb2
-from protos.identity.certificates import IdentityError, Role, check_dates, moment
+from protos.identity.certificates import IdentityError, Role
 from protos.identity.identity import Identity, load_identity
 from protos.identity.signing import ATTESTATION, DESCRIBED, Signed, check, signed_of
+from protos.identity.validity import check_dates, moment
 
 NONCE_BYTES: Final = 32
 

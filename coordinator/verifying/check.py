@@ -13,8 +13,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from aggregation.errors import IntegrityError
 from coordinator.errors import RunError
 from coordinator.verifying.folder import Published, shown
-from protos.identity.certificates import IdentityError, RevocationList, Role, read_certificate
+from protos.identity.certificates import IdentityError, Role, read_certificate
 from protos.identity.signing import Signed, check
+from protos.identity.validity import RevocationList
 
 Value = TypeVar("Value")
 

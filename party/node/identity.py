@@ -5,10 +5,11 @@ from typing import Any
 
 from party.config import PartyConfig
 from party.errors import PartyError
-from protos.identity.certificates import IdentityError, Role, Use, check_certificate
+from protos.identity.certificates import IdentityError, Role, Use
 from protos.identity.credentials import shows
 from protos.identity.identity import Identity, load_identity, parse_identity, self_made
 from protos.identity.tls import caller
+from protos.identity.validity import check_certificate
 from protos.refusal import Reason, Refusal
 
 

@@ -23,7 +23,7 @@ from party.node.training import Training
 from party.store.runs import private_folder
 from party.tasks import process
 from party.tasks.job import Failure
-from protos.identity.certificates import key_pem, make_request, new_keys
+from protos.identity.requests import key_pem, make_request, new_keys
 
 FILLERS = ("film", "was", "plot", "actor", "and", "very", "slow", "fast", "end", "start", "story", "we", "saw", "it")
 UNITS = 240

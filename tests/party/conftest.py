@@ -33,9 +33,11 @@ from protos.codec import TensorReader
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyStub
 from protos.digest import artefact_digest, batch_digest, plan_hash
-from protos.identity.certificates import Authority, Request, Role, fingerprint, key_pem, new_authority, new_keys
+from protos.identity.authority import Authority, new_authority
+from protos.identity.certificates import Role, fingerprint
 from protos.identity.credentials import bearer
 from protos.identity.identity import Identity, parse_identity, self_made, write_private
+from protos.identity.requests import Request, key_pem, new_keys
 from protos.identity.tls import channel_credentials, channel_options
 from protos.refusal import refusal_of
 

@@ -19,8 +19,8 @@ from party.config import check_config
 from party.ledger.runs import read_runs
 from party.node.lifecycle import start
 from protos.console.checklist import State
-from protos.identity.certificates import key_pem, make_request, new_keys
 from protos.identity.identity import write_private
+from protos.identity.requests import key_pem, make_request, new_keys
 
 PLAN = """
 [run]

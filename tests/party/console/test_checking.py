@@ -21,7 +21,9 @@ from party.ledger.accounts import open_account
 from party.ledger.ledger import Ledger
 from protos.conclave.v1 import party_pb2
 from protos.console.checklist import State
-from protos.identity.certificates import Role, fingerprint, key_pem, make_request, new_authority, new_keys, read_request
+from protos.identity.authority import new_authority
+from protos.identity.certificates import Role, fingerprint
+from protos.identity.requests import key_pem, make_request, new_keys, read_request
 from protos.refusal import Reason, Refusal
 
 TEXT = "patient Xanthippe Quillfeather was seen"
