@@ -3,6 +3,7 @@
 import ast
 import json
 import logging
+import os
 import re
 import socket
 import subprocess
@@ -138,10 +139,28 @@ def test_without_a_tracer_nothing_is_recorded_sent_or_imported():
         "with tracing.run('7f3a-demo', 0), tracing.span('stage join', stage='join') as part:\n"
         "    assert part is tracing.OFF and tracing.metadata() == ()\n"
         "assert tracing.serving(None, 'Join', None, [('traceparent', 'x')]) is tracing.OFF\n"
-        "print([name for name in sys.modules if name.startswith('opentelemetry')])"
+        "print([name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))])"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    asked_for_by_others = os.environ | {"OTEL_PYTHON_TRACER_PROVIDER": "sdk_tracer_provider"}
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, env=asked_for_by_others).stdout
     assert said == "[]\n"
+
+
+def test_what_a_program_around_this_one_traces_is_neither_told_to_parties_nor_mixed_with_ours(to_file):
+    from opentelemetry import trace
+
+    tracer, read = to_file
+    theirs = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(1)))
+    with trace.use_span(theirs):
+        assert tracing.metadata() == ()
+        with tracing.on(tracer), tracing.run("7f3a-demo", 0):
+            assert trace.get_current_span() is theirs
+            tracer.serve("Join", None, {"verb": "Join"}).end("answered")
+    join, run = read()
+    assert run["traceId"] != join["traceId"] != f"{1:032x}"
+    assert not run.get("parentSpanId")
+    assert not join.get("parentSpanId")
 
 
 def test_without_the_extra_the_sentence_says_what_to_install(monkeypatch, tmp_path):
