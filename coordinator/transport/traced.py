@@ -1,4 +1,9 @@
-"""A party's link whose every call is a span: the verb, which try it is, how much came, how it ended."""
+"""A party's link whose every call is a span: the verb, which try it is, how much came, how it ended.
+
+It stands above the link, not in the channel as an interceptor: of an answer that cannot be read gRPC says that it was
+OK, of a party that fell silent and of blocks that all came that the call was cancelled, and of a handshake that failed
+nothing. The link knows.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import aclosing
