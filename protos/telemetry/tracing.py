@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Final
 
 from opentelemetry import trace
@@ -137,21 +136,6 @@ _tracer: ContextVar[Tracer | None] = ContextVar("conclave_tracer", default=None)
 def is_url(to: str) -> bool:
     """Whether spans are to go to an address, not into a file."""
     return _URL.match(to) is not None
-
-
-def tracer(to: str, base: Path, service: str, party: str = "") -> Tracer:
-    """A tracer that delivers to a collector, by its URL, or into a file below `base`; see `protos.telemetry.exporting`.
-
-    Raises ImportError, with a sentence, where OpenTelemetry is not installed; ValueError, with one, for a URL that is
-    none; OSError for a file that cannot be written.
-    """
-    try:
-        from protos.telemetry import exporting
-    except ImportError:
-        raise ImportError(
-            'traces need OpenTelemetry, which is not installed: pip install "conclave-distill[otel]".'
-        ) from None
-    return exporting.delivering(exporting.exporter(to, base), service, party)
 
 
 def checked(attributes: Mapping[str, object]) -> dict[str, Value]:
