@@ -8,8 +8,9 @@ from aggregation.accounting.events import to_json
 from coordinator.errors import PartyRefused
 from coordinator.identity.identity import APART, Own
 from coordinator.pricing.release import Release
-from protos.identity.certificates import IdentityError, Role, check_dates, moment
+from protos.identity.certificates import IdentityError, Role
 from protos.identity.signing import ATTESTATION, Signed
+from protos.identity.validity import check_dates, moment
 
 
 def attested(

@@ -23,7 +23,8 @@ from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2
 from protos.console.checklist import Line, ok, to_do, warning
 from protos.digest import plan_hash
-from protos.identity.certificates import fingerprint, moment
+from protos.identity.certificates import fingerprint
+from protos.identity.validity import moment
 
 CONNECT_SECONDS: Final = 5.0
 """How long a party's address may take to take a connection."""

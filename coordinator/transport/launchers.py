@@ -19,7 +19,7 @@ from aggregation.mechanisms.joint import TeacherSignal
 from aggregation.mechanisms.mechanism import IntArray
 from coordinator.errors import PlanError
 from protos.conclave.v1 import plan_pb2
-from protos.identity.certificates import read_request
+from protos.identity.requests import read_request
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -16,8 +16,9 @@ from coordinator.verifying.charges import Charged, charged
 from coordinator.verifying.check import Check, Trust, certificate_in, stands, told, tried
 from coordinator.verifying.evidence import dearer, lacking
 from protos.conclave.v1 import plan_pb2
-from protos.identity.certificates import Role, check_dates, fingerprint, moment
+from protos.identity.certificates import Role, fingerprint
 from protos.identity.signing import ATTESTATION, Signed
+from protos.identity.validity import check_dates, moment
 
 OVERCHARGED: Final = "it was charged for more than this run's plan"
 UNATTESTED: Final = "what the run cost there is the coordinator's word alone"

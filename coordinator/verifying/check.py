@@ -14,8 +14,9 @@ from aggregation.errors import IntegrityError
 from coordinator.errors import RunError
 from coordinator.published.folder import Published
 from coordinator.reading import shown
-from protos.identity.certificates import IdentityError, RevocationList, Role, read_certificate
+from protos.identity.certificates import IdentityError, Role, read_certificate
 from protos.identity.signing import Signed, check
+from protos.identity.validity import RevocationList
 
 Value = TypeVar("Value")
 

@@ -24,8 +24,9 @@ from coordinator.verifying.check import Check, Trust, certificate_in, stands, to
 from coordinator.verifying.evidence import against_plan, plan_of, recomputed
 from protos.conclave.v1 import plan_pb2
 from protos.digest import plan_hash
-from protos.identity.certificates import Role, moment
+from protos.identity.certificates import Role
 from protos.identity.signing import Signed
+from protos.identity.validity import moment
 
 ONLY_ACCIDENTS: Final = (
     "no authority was named (--trust ca.pem), so this can only find accidental damage: whoever changed the folder "

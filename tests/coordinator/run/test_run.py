@@ -34,8 +34,9 @@ from coordinator.systems.registry import read_plan
 from coordinator.systems.template import template
 from coordinator.transport.grpc_link import GrpcLink
 from party.console.command import main as party_command
-from protos.identity.certificates import fingerprint, key_pem, make_request, new_keys, read_bundle
+from protos.identity.certificates import fingerprint, read_bundle
 from protos.identity.identity import write_private
+from protos.identity.requests import key_pem, make_request, new_keys
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = Path(os.environ.get("CONCLAVE_DATA") or ROOT.parent / "shared/data")

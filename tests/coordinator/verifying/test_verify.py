@@ -23,8 +23,10 @@ from coordinator.verifying.check import Trust
 from coordinator.verifying.verify import verify
 from protos.conclave.v1 import plan_pb2
 from protos.digest import canonical, plan_hash
-from protos.identity.certificates import Request, Role, key_pem, new_authority, new_keys, pem_of
+from protos.identity.authority import new_authority
+from protos.identity.certificates import Role, pem_of
 from protos.identity.identity import Identity, self_made
+from protos.identity.requests import Request, key_pem, new_keys
 from protos.identity.signing import Signed, canonical_json, sign
 
 RUN = "7f3a-demo"

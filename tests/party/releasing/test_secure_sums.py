@@ -264,7 +264,7 @@ async def test_under_the_secure_sum_nothing_is_answered_in_clear(four):
     caller = parties.callers["north"]
     refusal = await refused(caller.answer(caller.batch(0, 0, 3)))
     assert (refusal.reason, "sums alone" in refusal.sentence) == (Reason.PLAN, True)
-    assert not await parties.callers["north"].node._ledger.sent("run-1", "counts")
+    assert not await parties.callers["north"].node.verbs.ledger.sent("run-1", "counts")
 
 
 async def test_a_plan_with_a_trusted_aggregator_has_no_secure_sum(opened):
@@ -276,7 +276,7 @@ async def test_a_plan_with_a_trusted_aggregator_has_no_secure_sum(opened):
 
 async def test_the_masked_vector_takes_over_what_was_charged_before_the_text_was_opened(four):
     parties = await four()
-    ledger = parties.callers["north"].node._ledger
+    ledger = parties.callers["north"].node.verbs.ledger
     _, inboxes = await parties.to_shares()
     assert (parties.charged("north"), await ledger.sent("run-1", "counts")) == ([0], False)
     await parties.ask("north", MASK, inboxes["north"])
@@ -456,7 +456,7 @@ async def test_a_share_that_is_about_to_leave_when_its_attempt_is_disclaimed_sta
     for name in NAMES:
         (said,) = await parties.ask(name, CONSENT, survivors)
         total.consented(Consent.decode(said, name))
-    sums = parties.callers["north"].node._sums
+    sums = parties.callers["north"].node.verbs._sums
     (session,) = sums._sessions.values()
     await parties.disclaimed(("north",))
     with pytest.raises(ConclaveError, match="gave up"):
@@ -478,7 +478,7 @@ async def test_a_party_names_whose_shares_it_could_not_open(four):
     changed = Inbox(inbox.group, "north", ((dealer, bytes(len(sealed))), *rest))
     refusal = await refused(parties.ask("north", MASK, changed.encode()))
     assert (refusal.reason, refusal.who, dealer) == (Reason.SECURE_SUM, "east", "east")
-    assert not await parties.callers["north"].node._ledger.sent("run-1", "counts")
+    assert not await parties.callers["north"].node.verbs.ledger.sent("run-1", "counts")
 
 
 class Befallen(Rounds):
@@ -708,7 +708,7 @@ async def test_sessions_and_masked_vectors_of_a_step_go_with_it(stepping):
     await parties.to_the_end()
     await parties.train(1)
     for caller in parties.callers.values():
-        assert not caller.node._sums._sessions
+        assert not caller.node.verbs._sums._sessions
     names = [path.name for path in (parties.folder / "north.party/runs/run-1").glob("steps.*")]
     assert sorted(names) == ["steps.1.counts.npz", "steps.1.operation.json"]
 
@@ -844,7 +844,7 @@ async def test_a_party_that_agreed_to_a_list_with_itself_refuses_a_second_list_o
 def forged_with_the_keys(parties, total):
     """What a coordinator could show that holds the keys of all others: more colluders than the plan's."""
     survivors = Survivors(total.group.digest, OTHERS)
-    keys = {name: parties.callers[name].node._sums._identity.signing_key for name in OTHERS}
+    keys = {name: parties.callers[name].node.verbs._sums._identity.signing_key for name in OTHERS}
     given = Consents(tuple(consent(survivors, name, keys[name].sign) for name in OTHERS))
     return Absence(total.group.roster.digest, b"", OTHERS, given).encode()
 
