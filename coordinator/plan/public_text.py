@@ -5,7 +5,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from learning.text.source import Source, is_hub_name
+from learning.text.hub import is_hub_name
+from learning.text.source import Source
 from protos.console.settings import Settings
 
 

@@ -85,7 +85,7 @@ def plain_units(job: Job, encode: Callable[[Sequence[str]], Encoded], *, longest
     second. encode: from texts to tokens, `longest` in an example at most, and none of a text that it fails on: that is
     no example. Of a unit the first `MOST_EXAMPLES` texts count.
     Memory: `TokenRows`, and one chunk of text. Raises `ShardError` like `party.shard.units.units`,
-    `learning.text.source.DataError`.
+    `learning.errors.DataError`.
     """
     assert job.text is not None
     second = job.text.second or None

@@ -40,7 +40,7 @@ from learning.text.corpus_files import CorpusSource
 
 if TYPE_CHECKING:
     from learning.models.batching import Tokens
-    from learning.private_training.dp_sgd import Units
+    from learning.private_training.units import Units
 
 Floats: TypeAlias = NDArray[np.float32]
 

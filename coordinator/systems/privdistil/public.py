@@ -18,10 +18,11 @@ from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.tables import HALF, CorpusTable
 from coordinator.text_models import public
 from coordinator.text_models.public import PublicText, placed_model, public_model
+from learning.errors import DataError
 from learning.text.corpus import Corpus, indexed
 from learning.text.corpus_files import CorpusSource
 from learning.text.labelled import LabelMap
-from learning.text.source import DataError, read
+from learning.text.source import read
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

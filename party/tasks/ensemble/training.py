@@ -19,12 +19,13 @@ from torch import Tensor, nn
 
 from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
 from aggregation.mechanisms.mechanism import IntArray
-from learning.classification.training import Diverged, Fit, fit, fit_head, predict
+from learning.classification.training import Fit, fit, fit_head, predict
+from learning.errors import Diverged
 from learning.models.adapting import Lora, adapt, flatten, unflatten
 from learning.models.batching import Tokens, encode
 from learning.models.encoders import classifier, longest, tokens_of
 from learning.models.features import features, head_alone
-from learning.private_training.schedules import Schedule
+from learning.models.schedules import Schedule
 from learning.text.labelled import LabelMap, ScoreRange, TextColumns
 from party.admission.labels import columns_of, targets_of
 from party.errors import TrainingError
@@ -189,7 +190,7 @@ class Learner:
     def votes(self, own: list[Tokens], labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """The classes [queries] that a classifier of these examples names, or without any the start.
 
-        Raises `learning.classification.training.Diverged`.
+        Raises `learning.errors.Diverged`.
         """
         unflatten(self.trained, self.start)
         if own:

@@ -53,7 +53,7 @@ def score(
     of the training, whose event is charged before this begins and whose noise is all this party's own: it costs nothing
     and needs no noise, however many texts are scored. The parameters end with the process.
     Memory: as of `party.tasks.text_model.training.learn`; the texts; the tokens of `_AT_ONCE` texts, of which
-    `learning.classification.training.TOKENS` are in the model at a time; 4 bytes a text.
+    `learning.models.batching.TOKENS` are in the model at a time; 4 bytes a text.
     Raises `ConclaveError` like `learn`.
     """
     assert job.text is not None

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.noise.stream import NoiseStream
-from learning.private_training.dp_sgd import AT_ONCE, Units, clipped_sum, tell_left_out
+from learning.private_training.clipped_sum import clipped_sum, tell_left_out
+from learning.private_training.dp_sgd import AT_ONCE
+from learning.private_training.units import Units
 from party.tasks.job import Job
 from party.tasks.process import wrapped
 from party.tasks.text.model import Loaded, begin, loaded, start_of, units_of
@@ -64,8 +66,8 @@ def step(job: Job, mechanism: GradientMechanism, kept: Kept) -> NDArray[np.int32
     The model is at the parameters of the job, as `prepare` leaves it. The sample is drawn from the job's key, which is
     secret, secure and of this step and attempt alone. Adding or removing one unit moves the sum as `GradientMechanism`
     says. An empty sample gives zeros. A unit whose loss or gradient is no finite number counts as an empty one; this
-    process' log says how many did. Memory: beside what is `kept`, as of `learning.private_training.dp_sgd.clipped_sum`.
-    Raises `ConclaveError` like `party.tasks.text.model.units_of`.
+    process' log says how many did. Memory: beside what is `kept`, as of
+    `learning.private_training.clipped_sum.clipped_sum`. Raises `ConclaveError` like `party.tasks.text.model.units_of`.
     """
     assert job.text is not None
     found, units = kept.loaded(job), kept.units(job)

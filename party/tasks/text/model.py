@@ -15,10 +15,10 @@ from learning.models.adapting import Lora, adapt, unflatten
 from learning.models.batching import Tokens, encode, encode_documents, losses
 from learning.models.encoders import classifier, language_model, longest, tokens_of
 from learning.models.features import features_apart, head_alone
-from learning.private_training.dp_sgd import Losses, MicroBatch, Units
 from learning.private_training.feature_units import FeatureUnits, head_losses
 from learning.private_training.per_example import PerExample, check_apart
 from learning.private_training.text_units import TextUnits, probe_of
+from learning.private_training.units import Losses, MicroBatch, Units
 from learning.text.labelled import LabelMap, ScoreRange
 from party.admission.labels import columns_of, targets_of
 from party.errors import TrainingError

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.noise.stream import NoiseStream
 from learning.models.adapting import flatten
-from learning.private_training.dp_sgd import Optimisation, train_private
-from learning.private_training.schedules import Schedule
+from learning.models.schedules import Schedule
+from learning.private_training.dp_sgd import train_private
+from learning.private_training.optimisation import Optimisation
 from party.tasks.job import Job, TextWork
 from party.tasks.text.model import Loaded, begin, loaded, start_of, units_of
 

@@ -225,7 +225,7 @@ def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
     from coordinator.run.party_files import party_tables
     from coordinator.text_models.compare import ClassifierFamily
     from coordinator.transport.launchers import find_launcher
-    from learning.private_training.dp_sgd import clipped_sum
+    from learning.private_training.clipped_sum import clipped_sum
     from learning.private_training.per_example import PerExample
     from party.config import check_config, located
     from party.tasks.job import Job, TextWork

@@ -17,7 +17,7 @@ from learning.embeddings.moments import Directions
 from learning.embeddings.skipgram import SkipGram
 from learning.models.batching import encode
 from learning.text.labelled import LabelMap, TextColumns
-from learning.text.source import MAXIMUM_CELL
+from learning.text.table import MAXIMUM_CELL
 from learning.text.words import Vocabulary
 from party.config import PolicyTable, ShardTable
 from party.releasing.mechanisms import answering

@@ -9,7 +9,7 @@ import pytest
 
 from aggregation.mechanisms.gradients import GradientMechanism
 from learning.models.batching import encode
-from learning.private_training.dp_sgd import clipped_sum
+from learning.private_training.clipped_sum import clipped_sum
 from party.config import PolicyTable, ShardTable
 from party.errors import ShardError
 from party.ledger.census import TEXT, chunks

@@ -13,7 +13,7 @@ from aggregation.noise.stream import NoiseStream
 from learning.models.adapting import Lora, adapt, flatten, unflatten
 from learning.models.batching import encode, losses
 from learning.models.encoders import classifier
-from learning.private_training.dp_sgd import clipped_sum
+from learning.private_training.clipped_sum import clipped_sum
 from learning.private_training.per_example import PerExample
 from learning.private_training.text_units import TextUnits
 from learning.text.labelled import LabelMap
