@@ -42,8 +42,8 @@ from party.store.disk import is_full
 from party.store.keys import insecure_key
 from party.store.runs import NAME, Operation, Run, Runs, check_run_id, private_folder, remove_parts
 from party.tasks.job import Job
-from party.tasks.operations import charge_of, check_step, is_claimed, training_digest
-from party.tasks.task import TRAINS, Asks, check_fit, job_of
+from party.tasks.operations import charge_of, check_fit, check_step, is_claimed, job_of, training_digest
+from party.tasks.task import TRAINS, Asks
 from party.tasks.worker import Charge, Workers
 from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2, party_pb2_grpc, plan_pb2

@@ -9,7 +9,7 @@ from party.config import check_config
 from party.errors import PartyError
 from party.ledger.accounts import open_account, read_account
 from party.node.node import start
-from party.tasks.process import load_counts
+from party.tasks.result import load_counts
 from protos.conclave.v1 import plan_pb2
 from protos.refusal import Reason, Refusal
 

@@ -198,7 +198,7 @@ async def test_a_task_of_another_recipe_is_refused_after_a_join_that_was_honest(
     """The terms are those of teachers trained privately; what is asked is a classifier's scores after that training."""
     caller = await opened(plan=terms(releases=releases("training", "free"), epsilon=30.0), policy={"epsilon": 90.0})
     await caller.join()
-    monkeypatch.setattr("party.tasks.task.text_work", lambda *given: pytest.fail("the request was looked at"))
+    monkeypatch.setattr("party.tasks.operations.request_of", lambda *given: pytest.fail("the request was looked at"))
     task = party_pb2.TextModelTask(release="answers", objective=party_pb2.OBJECTIVE_DOMAIN)
     said = await refused(caller.trained(party_pb2.TrainRequest(run=caller.run, operation_id="x", text_model=task)))
     assert said == ("policy recipes: release answers of dped is given by teachers, not by text_model for a domain.")
