@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from learning.text.labelled import LabelMap, LabelMapError
-from party.recipes.registry import recipe_names
+from party.recipes.registry import find_recipe, recipe_names
 from protos.console.settings import Settings, SettingsError, check_settings, is_loopback, printable, read_settings
 from protos.identity.certificates import FINGERPRINT
 
@@ -152,7 +152,7 @@ class PolicyTable(Settings):
     @field_validator("recipes")
     @classmethod
     def _recipes_are_known(cls, recipes: list[str]) -> list[str]:
-        odd = next((name for name in recipes if name not in recipe_names()), None)
+        odd = next((name for name in recipes if find_recipe(name) is None), None)
         if odd is not None:
             raise ValueError(f'there is no recipe "{odd}". Known here: {", ".join(recipe_names())}.')
         return recipes

@@ -20,17 +20,15 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO, TypeVar
+from typing import Any, Final, Protocol, TextIO, TypeVar
 
+from aggregation.mechanisms.joint import TeacherSignal
 from party.releasing.mechanisms import mechanism_of
 from party.store.disk import is_full
 from party.store.memory import keep_private
 from party.tasks.job import MEMORY, STORAGE, Failure, Job, PartFailed, Private, is_exhausted, release_of
 from party.tasks.result import save_counts
 from party.tasks.task import half
-
-if TYPE_CHECKING:
-    from aggregation.mechanisms.joint import TeacherSignal
 
 Done = TypeVar("Done")
 
@@ -51,7 +49,7 @@ class Training(Protocol):
 class Spreadable(Training, Protocol):
     """The same of teachers, which other machines of the site may train."""
 
-    def some_answers(self, job: Job, work: Any, numbers: range, progress: Callable[[int], None]) -> "TeacherSignal":
+    def some_answers(self, job: Job, work: Any, numbers: range, progress: Callable[[int], None]) -> TeacherSignal:
         """What the teachers of these numbers answer, unbounded and in clear."""
         ...
 
