@@ -99,8 +99,9 @@ def training_digest(request: party_pb2.TrainRequest) -> bytes:
     bare = party_pb2.TrainRequest()
     bare.CopyFrom(request)
     bare.ClearField("operation_id")
-    if bare.HasField("step"):
-        bare.step.ClearField("attempt")
+    task = getattr(bare, Asks.of(bare).kind)
+    if "attempt" in task.DESCRIPTOR.fields_by_name:
+        task.ClearField("attempt")
     return operation_digest(bare)
 
 

@@ -3,15 +3,10 @@
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Final, Literal, Self
+from typing import ClassVar, Final, Literal, NamedTuple, Self
 
 from safetensors import SafetensorError, safe_open
 
-from aggregation.mechanisms.free import FreeAnswers
-from aggregation.mechanisms.gradients import GradientMechanism
-from aggregation.mechanisms.joint import JointMechanism
-from aggregation.mechanisms.thresholded import ThresholdedVotes
-from party.releasing.mechanisms import Answering, answering, mechanism_of
 from party.tasks.task import Given, Work, wrong
 from party.tasks.words.request import check_words, size_of
 from protos.conclave.v1 import party_pb2, plan_pb2
@@ -66,6 +61,14 @@ class TeachersWork(Work):
 WORK: Final = TeachersWork
 
 
+class _Bounds(NamedTuple):
+    """What a release bounds of teachers' answers: classes of votes, layers and width of hidden states; 0 for none."""
+
+    classes: int
+    layers: int
+    width: int
+
+
 def checked(task: party_pb2.TeachersTask, given: Given) -> TeachersWork:
     """Raises `Refusal`: ARTEFACT for what never came, REQUEST for what makes no sense or was not paid for."""
     vocabulary = check_words(TeachersWork.kind, ("joint", "thresholded", "free"), task, given)
@@ -115,21 +118,20 @@ def fits(work: TeachersWork, release: plan_pb2.Release, memory: int) -> None:
             Reason.ARTEFACT,
             f"the reference that was provided knows {known:,} words, the vocabulary has {size:,}.",
         )
-    bounded = _width(answering(release))
-    if bounded not in (None, width):
+    bounded = _bounds(release).width
+    if bounded not in (0, width):
         raise Refusal(
             Reason.ARTEFACT,
             f"the reference that was provided has {width} dimensions, and the plan's terms bound hidden states of "
             f"{bounded}.",
         )
     paid = paid_before(work)
-    training = None if paid is None else mechanism_of(paid)
     parameters = size * (2 * width + 1)
-    if isinstance(training, GradientMechanism) and training.parameters != parameters:
+    if paid is not None and paid.gradients.parameters != parameters:
         raise Refusal(
             Reason.ARTEFACT,
             f"the reference that was provided has {parameters:,} parameters, and the plan's terms pay for a training "
-            f"of {training.parameters:,}.",
+            f"of {paid.gradients.parameters:,}.",
         )
 
 
@@ -140,29 +142,20 @@ def paid_before(work: TeachersWork) -> plan_pb2.Release | None:
 
 def _check_asked(task: party_pb2.TeachersTask, release: plan_pb2.Release) -> None:
     """Queries, classes and layers as many as the mechanism was priced for, and none twice."""
-    mechanism = answering(release)
-    votes = layers = 0
-    match mechanism:
-        case JointMechanism():
-            votes = 0 if mechanism.votes is None else mechanism.votes.classes
-            layers = 0 if mechanism.hidden is None else mechanism.hidden.layers
-            if len(task.queries) > release.charges:
-                raise wrong(
-                    f"{len(task.queries)} queries are asked, and release {release.name} is paid for {release.charges}."
-                )
-        case FreeAnswers():
-            votes, layers = mechanism.classes, mechanism.layers
-        case ThresholdedVotes():
-            votes = mechanism.classes
+    bounds = _bounds(release)
+    if release.HasField("joint") and len(task.queries) > release.charges:
+        raise wrong(f"{len(task.queries)} queries are asked, and release {release.name} is paid for {release.charges}.")
     for name, listed in (("query", task.queries), ("class", task.classes), ("layer", task.layers)):
         if len(set(listed)) != len(listed):
             raise wrong(f"a {name} is listed twice; an answer is given once a word.")
     if not task.queries:
         raise wrong("no query is listed.")
-    if votes and len(task.classes) != votes:
-        raise wrong(f"{len(task.classes)} classes are listed, and release {release.name} bounds votes over {votes}.")
-    if layers and len(task.layers) != layers:
-        raise wrong(f"{len(task.layers)} layers are listed, and release {release.name} bounds {layers}.")
+    if bounds.classes and len(task.classes) != bounds.classes:
+        raise wrong(
+            f"{len(task.classes)} classes are listed, and release {release.name} bounds votes over {bounds.classes}."
+        )
+    if bounds.layers and len(task.layers) != bounds.layers:
+        raise wrong(f"{len(task.layers)} layers are listed, and release {release.name} bounds {bounds.layers}.")
 
 
 def _shape(reference: Path) -> tuple[int, int]:
@@ -177,11 +170,12 @@ def _shape(reference: Path) -> tuple[int, int]:
     return shape[0], shape[1]
 
 
-def _width(mechanism: Answering) -> int | None:
-    """The width of hidden states that a mechanism bounds, None where it bounds none."""
-    match mechanism:
-        case JointMechanism():
-            return None if mechanism.hidden is None else mechanism.hidden.width
-        case FreeAnswers():
-            return mechanism.width if mechanism.layers else None
-    return None
+def _bounds(release: plan_pb2.Release) -> _Bounds:
+    match release.WhichOneof("mechanism"):
+        case "joint":
+            votes, hidden = release.joint.votes, release.joint.hidden  # one that is not there has 0 of everything
+            return _Bounds(votes.classes, hidden.layers, hidden.width)
+        case "free":
+            free = release.free
+            return _Bounds(free.classes, free.layers, free.width if free.layers else 0)
+    return _Bounds(release.thresholded.classes, 0, 0)
