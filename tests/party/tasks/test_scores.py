@@ -22,8 +22,8 @@ from party.ledger.accounts import read_account
 from party.releasing.answers import noised
 from party.releasing.mechanisms import answering, mechanism_of
 from party.store.keys import insecure_key
-from party.tasks.process import load_counts
-from party.tasks.scores import training as text_scoring
+from party.tasks.result import load_counts
+from party.tasks.text_model import scoring as text_scoring
 from party.tasks.text_model import training as text_training
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import artefact_digest

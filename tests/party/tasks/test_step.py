@@ -24,7 +24,7 @@ from party.provided import weights as provided_weights
 from party.releasing.mechanisms import mechanism_of
 from party.releasing.steps import step_of
 from party.store.keys import insecure_key
-from party.tasks.process import load_counts
+from party.tasks.result import load_counts
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.refusal import Reason, Refusal
 
