@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregation import grid
+from aggregation.arrays import IntArray
 from aggregation.errors import IntegrityError
-from aggregation.mechanisms.mechanism import IntArray
 
 
 def to_grid(vectors: NDArray[np.floating], clip: float, levels: int) -> IntArray:

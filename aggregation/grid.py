@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregation.mechanisms.mechanism import FloatArray, IntArray
+from aggregation.arrays import FloatArray, IntArray
 
 
 def to_grid(magnitudes: FloatArray, starts: NDArray[np.integer], clip: float, levels: int) -> IntArray:

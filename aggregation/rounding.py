@@ -11,8 +11,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from aggregation.arrays import FloatArray, IntArray
 from aggregation.errors import ConclaveError, IntegrityError
-from aggregation.mechanisms.mechanism import FloatArray, IntArray
 from aggregation.noise.stream import NoiseStream
 
 MOST_TRIES = 1000

@@ -21,7 +21,7 @@ from coordinator.federation.refunds import Refunds
 from coordinator.federation.sum_attempt import SumRun, Wanted, context_of, forget_vectors, verifier, without
 from coordinator.identity.identity import Own, attested, new_nonce, proven
 from coordinator.plan.plan import Plan
-from coordinator.pricing.release import Bound, Release, is_step
+from coordinator.pricing.release import Bound, Release
 from coordinator.progress.events import Observer
 from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
@@ -34,6 +34,7 @@ from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import plan_hash
 from protos.identity.signing import Signed
 from protos.refusal import Reason, Refusal
+from protos.steps import is_step_name
 
 Value = TypeVar("Value")
 
@@ -341,7 +342,7 @@ class Federation:
 
     def _shown(self, release: str, done: int, total: int, note: str) -> None:
         """Show how much of a sum is there; steps are counted, not shown one by one."""
-        if not is_step(release):
+        if not is_step_name(release):
             self._attendance.stored(release, done, total, note)
 
     async def _sum_round(

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 from aggregation.accounting.price import LifetimeFilter
 from aggregation.errors import ConclaveError
+from aggregation.mechanisms.mechanism import Form
 from coordinator.errors import PartyLost, PartyRefused, RunError, RunStopped
 from coordinator.federation.federation import Federation
 from coordinator.identity.identity import Own
@@ -135,7 +136,7 @@ class Drive:
         steps = {
             release.name: [store.summed(release.step(number).name) for number in range(release.steps)]
             for release in self.bound.releases
-            if release.stepped
+            if release.form == Form.STEPPED
         }
         # In a secure sum one that is there to the end may have been out of the attempt that counts, or of a step.
         every = [*sums.values(), *(parties for each in steps.values() for parties in each)]
@@ -260,7 +261,7 @@ class Drive:
         """What a party's ledger has to have been charged: the releases in whose sums it is, step by step."""
         found = []
         for release in self.bound.releases:
-            if release.stepped:
+            if release.form == Form.STEPPED:
                 steps = (release.step(number) for number in range(release.steps))
                 found += [step for step in steps if party in self.store.summed(step.name)]
             elif party in sums[release.name]:

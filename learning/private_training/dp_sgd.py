@@ -21,9 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from aggregation.arrays import FloatArray
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.gradients import SINGLE_MARGIN, GradientMechanism
-from aggregation.mechanisms.mechanism import FloatArray
 from aggregation.noise.stream import NoiseStream
 from learning.classification.training import Diverged
 from learning.models.adapting import flatten, unflatten

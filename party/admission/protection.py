@@ -14,10 +14,11 @@ opened for such plans. Of accounts that share records but not their unit, the on
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal, cast, get_args
 
 from party.config import PartyConfig, PolicyTable
 from protos.conclave.v1 import plan_pb2
+from protos.fields import words
 from protos.refusal import Reason, Refusal
 
 Unit = Literal["pair", "sentence", "document", "user"]
@@ -25,11 +26,7 @@ Unit = Literal["pair", "sentence", "document", "user"]
 FINENESS: Final[tuple[Unit, ...]] = get_args(Unit)
 """All units, the finest first: each is part of the next."""
 
-_RECORDS: Final[dict[int, Unit]] = {
-    plan_pb2.RECORD_DOCUMENT: "document",
-    plan_pb2.RECORD_SENTENCE: "sentence",
-    plan_pb2.RECORD_PAIR: "pair",
-}
+_RECORDS: Final = cast(dict[int, Unit], words(plan_pb2.Record))
 
 
 @dataclass(frozen=True, slots=True)

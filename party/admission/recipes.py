@@ -100,19 +100,26 @@ RECIPES: Final[Mapping[str, Recipe]] = {
 }
 
 
+_TRAINED: Final[Mapping[int, Kind]] = {
+    plan_pb2.FORM_STEPPED: Kind.STEPS,
+    plan_pb2.FORM_WEIGHTS: Kind.WEIGHTS,
+    plan_pb2.FORM_TRAINING: Kind.TRAINING,
+}
+_FORMS: Final[Mapping[str, int]] = {
+    "counts": plan_pb2.FORM_SUMMED,
+    "vectors": plan_pb2.FORM_SUMMED,
+    "joint": plan_pb2.FORM_SUMMED,
+    "thresholded": plan_pb2.FORM_CLEAR_VOTES,
+    "free": plan_pb2.FORM_FREE,
+}
+
+
 def kind_of(release: plan_pb2.Release) -> Kind | None:
     """What a release, or one step of it, is; None for one that no recipe has."""
     mechanism = release.WhichOneof("mechanism")
     if mechanism == "gradients":
-        match release.stepped, release.weights:
-            case True, False:
-                return Kind.STEPS
-            case False, True:
-                return Kind.WEIGHTS
-            case False, False:
-                return Kind.TRAINING
-        return None
-    if release.stepped or release.weights:
+        return _TRAINED.get(release.form)
+    if release.form != _FORMS.get(mechanism or ""):
         return None
     match mechanism:
         case "counts":

@@ -36,7 +36,6 @@ from party.node.traces import located_traces, tracer_of
 from party.node.training import Training
 from party.releasing.answers import Answers
 from party.releasing.secure_sums import Sums
-from party.releasing.steps import is_step, number_of, whole_of
 from party.store.artefacts import PARAMETERS, Artefacts, Intake, drop_parameters
 from party.store.disk import is_full
 from party.store.keys import insecure_key
@@ -54,6 +53,7 @@ from protos.identity.credentials import shows
 from protos.identity.identity import Identity
 from protos.identity.tls import caller
 from protos.refusal import Reason, Refusal
+from protos.steps import is_step, number_of, whole_of
 from protos.telemetry import tracing
 
 log = logging.getLogger("conclave.party")

@@ -2,12 +2,12 @@
 
 from party.ledger.ledger import Ledger
 from party.releasing.secure_sums import MOST_ATTEMPTS
-from party.releasing.steps import is_step, number_of, whole_of
 from party.store.runs import Run
 from party.tasks.job import Job, Teaching, TextWork, release_of
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import operation_digest
 from protos.refusal import Reason, Refusal
+from protos.steps import is_step, number_of, whole_of
 
 
 async def is_claimed(ledger: Ledger, run: Run, release: plan_pb2.Release, attempt: int) -> bool:

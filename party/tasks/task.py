@@ -5,21 +5,17 @@ import math
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, cast
 
 from safetensors import SafetensorError, safe_open
 
-from aggregation.mechanisms.counts import CountsMechanism
-from aggregation.mechanisms.free import FreeAnswers
-from aggregation.mechanisms.gradients import GradientMechanism
-from aggregation.mechanisms.joint import JointMechanism
-from aggregation.mechanisms.thresholded import ThresholdedVotes
-from aggregation.mechanisms.vectors import VectorMechanism
+from aggregation.mechanisms.mechanism import Form
+from aggregation.mechanisms.registry import OF_TEACHERS, of_teachers
 from party.admission.recipes import task_of, tasks_of
 from party.config import PartyConfig
 from party.errors import TrainingError
 from party.provided.words import vocabulary_in
-from party.releasing.mechanisms import Answering, against, answering, mechanism_of
+from party.releasing.mechanisms import against, answering
 from party.store.artefacts import Artefacts
 from party.store.keys import insecure_key, slot_key
 from party.store.runs import Run
@@ -27,20 +23,16 @@ from party.tasks.job import Job, Spread, Teaching, release_of
 from party.tasks.process import CELL
 from party.tasks.text.request import TEXT_TASKS, check_text, provided, text_work
 from protos.conclave.v1 import party_pb2, plan_pb2
+from protos.fields import word
 from protos.refusal import Reason, Refusal
 
 TRAINS: Final = ("cooccurrence", "moments", "teachers", *TEXT_TASKS)
 MOST_TEACHERS: Final = 1000
 
-_GIVES: Final[dict[str, type | tuple[type, ...]]] = {
-    "cooccurrence": CountsMechanism,
-    "moments": VectorMechanism,
-    "teachers": (JointMechanism, ThresholdedVotes, FreeAnswers),
-}
-_RECORDS: Final[dict[int, Literal["document", "sentence", "pair"]]] = {
-    plan_pb2.RECORD_DOCUMENT: "document",
-    plan_pb2.RECORD_SENTENCE: "sentence",
-    plan_pb2.RECORD_PAIR: "pair",
+_GIVES: Final[dict[str, frozenset[str]]] = {
+    "cooccurrence": frozenset({"counts"}),
+    "moments": frozenset({"vectors"}),
+    "teachers": OF_TEACHERS,
 }
 _ALIGNMENTS: Final[dict[int, Literal["initialisation", "procrustes"]]] = {
     party_pb2.ALIGNMENT_INITIALISATION: "initialisation",
@@ -89,7 +81,7 @@ def job_of(
         parent=os.getpid(),
         shard=config.shard.model_dump(),
         policy=config.policy.model_dump(),
-        record=_RECORDS[privacy.record],
+        record=cast(Literal["document", "sentence", "pair"], word(plan_pb2.Record, privacy.record)),
         by_user=privacy.unit == plan_pb2.UNIT_USER,
         release=release.SerializeToString().hex(),
         cache=str(home / "cache"),
@@ -102,7 +94,7 @@ def job_of(
     if asks.kind in TEXT_TASKS:
         return replace(job, text=text_work(request, run, config, artefacts, home))
     mechanism = answering(release)
-    if not isinstance(mechanism, _GIVES[asks.kind]):
+    if mechanism.kind not in _GIVES[asks.kind]:
         raise _wrong(f"release {release.name} is not one that {asks.kind} can give.")
     task = getattr(request, asks.kind)
     vocabulary = provided(artefacts, "vocabulary", task.vocabulary_sha256)
@@ -149,16 +141,16 @@ def check_fit(job: Job) -> None:
             Reason.ARTEFACT,
             f"the reference that was provided knows {known:,} words, the vocabulary has {size:,}.",
         )
-    bounded = _width(answering(release_of(job.release)))
-    if bounded not in (None, width):
+    asked = of_teachers(answering(release_of(job.release)))
+    if asked.layers and asked.width != width:
         raise Refusal(
             Reason.ARTEFACT,
             f"the reference that was provided has {width} dimensions, and the plan's terms bound hidden states of "
-            f"{bounded}.",
+            f"{asked.width}.",
         )
-    training = mechanism_of(release_of(teaching.training)) if teaching.training else None
+    training = release_of(teaching.training).gradients if teaching.training else None
     parameters = size * (2 * width + 1)
-    if isinstance(training, GradientMechanism) and training.parameters != parameters:
+    if training is not None and training.parameters != parameters:
         raise Refusal(
             Reason.ARTEFACT,
             f"the reference that was provided has {parameters:,} parameters, and the plan's terms pay for a training "
@@ -211,20 +203,12 @@ def _teaching(
 
 def _check_words(task: party_pb2.TeachersTask, release: plan_pb2.Release) -> None:
     """Queries, classes and layers as many as the mechanism was priced for, and none twice."""
-    mechanism = answering(release)
-    votes = layers = 0
-    match mechanism:
-        case JointMechanism():
-            votes = 0 if mechanism.votes is None else mechanism.votes.classes
-            layers = 0 if mechanism.hidden is None else mechanism.hidden.layers
-            if len(task.queries) > release.charges:
-                raise _wrong(
-                    f"{len(task.queries)} queries are asked, and release {release.name} is paid for {release.charges}."
-                )
-        case FreeAnswers():
-            votes, layers = mechanism.classes, mechanism.layers
-        case ThresholdedVotes():
-            votes = mechanism.classes
+    mechanism = of_teachers(answering(release))
+    votes, layers = mechanism.classes, mechanism.layers
+    if Form.SUMMED in mechanism.forms and len(task.queries) > release.charges:
+        raise _wrong(
+            f"{len(task.queries)} queries are asked, and release {release.name} is paid for {release.charges}."
+        )
     for name, listed in (("query", task.queries), ("class", task.classes), ("layer", task.layers)):
         if len(set(listed)) != len(listed):
             raise _wrong(f"a {name} is listed twice; an answer is given once a word.")
@@ -246,16 +230,6 @@ def _shape(reference: Path) -> tuple[int, int]:
     if len(shape) != 2:
         raise Refusal(Reason.ARTEFACT, "the reference that was provided is no skip-gram in the safetensors format.")
     return shape[0], shape[1]
-
-
-def _width(mechanism: Answering) -> int | None:
-    """The width of hidden states that a mechanism bounds, None where it bounds none."""
-    match mechanism:
-        case JointMechanism():
-            return None if mechanism.hidden is None else mechanism.hidden.width
-        case FreeAnswers():
-            return mechanism.width if mechanism.layers else None
-    return None
 
 
 def _wrong(what: str) -> Refusal:

@@ -227,8 +227,7 @@ def _asked(plan: PrivDistilPlan, public: PublicCorpus) -> bytes:
 def _chosen(bound: Bound[PrivDistilPlan], public: PublicCorpus, said: Said, told: Told) -> Choice:
     release, noise = bound.release(DOMAIN), None
     if release is not None:
-        mechanism = release.mechanism
-        assert isinstance(mechanism, GradientMechanism)
+        mechanism = release.under(GradientMechanism)
         noise = mechanism.noise_multiplier * mechanism.sensitivity * mechanism.granularity
     return choose(bound.plan, public, said, noise, told)
 

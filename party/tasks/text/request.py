@@ -10,13 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from aggregation.mechanisms.free import FreeAnswers
-from aggregation.mechanisms.gradients import GradientMechanism
-from aggregation.mechanisms.joint import JointMechanism
 from party.admission.labels import columns_of, targets_of
 from party.config import PartyConfig
-from party.releasing.mechanisms import is_weights, mechanism_of
-from party.releasing.steps import is_step
+from party.releasing.mechanisms import is_weights
 from party.shard.public_texts import is_text, listed
 from party.store.artefacts import Artefacts, parameters
 from party.store.keys import KEY_BYTES, insecure_key, slot_key
@@ -24,6 +20,7 @@ from party.store.runs import Run
 from party.tasks.job import Descent, Job, TextWork, release_of
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.refusal import Reason, Refusal
+from protos.steps import is_step
 
 TEXT_TASKS: Final = ("step", "text_model", "ensemble")
 MODEL_FILES: Final = frozenset(
@@ -69,7 +66,7 @@ def check_gives(kind: str, release: plan_pb2.Release) -> None:
         case "text_model":
             gives = is_weights(release) or release.HasField("free")
         case _:
-            gives = isinstance(mechanism_of(release), JointMechanism)
+            gives = release.HasField("joint")
     if not gives:
         raise _wrong(f"release {release.name} is not one that {kind} can give.")
 
@@ -122,14 +119,14 @@ def check_text(job: Job, text: TextWork) -> None:
     REQUEST for more public texts than the release has charges.
     """
     release = release_of(job.release)
-    mechanism = mechanism_of(release_of(text.training) if text.training else release)
-    if isinstance(mechanism, GradientMechanism):
+    training = release_of(text.training) if text.training else release
+    if training.HasField("gradients"):
         numbers, rest = divmod(Path(text.parameters).stat().st_size, 4)
-        if rest or numbers != mechanism.parameters:
+        if rest or numbers != training.gradients.parameters:
             raise Refusal(
                 Reason.ARTEFACT,
                 f"the parameters that were provided are {numbers:,} numbers, and the plan's terms bound "
-                f"{mechanism.parameters:,}.",
+                f"{training.gradients.parameters:,}.",
             )
     if asked := text.texts if text.kind == "ensemble" else text.scored:
         texts = listed(Path(asked))
@@ -181,16 +178,17 @@ def _second(run: Run, config: PartyConfig) -> str:
 
 def _scored(task: party_pb2.TextModelTask, release: plan_pb2.Release, objective: str, artefacts: Artefacts) -> str:
     """Where the texts lie that are to be scored; empty where a model's parameters are what leaves."""
-    mechanism = mechanism_of(release)
-    if objective != "domain" and (task.scored_sha256 or isinstance(mechanism, FreeAnswers)):
+    free = release.HasField("free")
+    if objective != "domain" and (task.scored_sha256 or free):
         raise _wrong("texts are scored by a domain classifier, and the request trains another model.")
-    if not isinstance(mechanism, FreeAnswers):
+    if not free:
         if task.scored_sha256:
             raise _wrong(
                 f"release {release.name} gives a model's parameters; texts are scored for a release of free answers."
             )
         return ""
-    if (mechanism.classes, mechanism.layers, mechanism.width, mechanism.clip) != (0, 1, 1, 1.0):
+    asked = release.free
+    if (asked.classes, asked.layers, asked.width, asked.clip) != (0, 1, 1, 1.0):
         raise _wrong(
             f"release {release.name} is of other answers; scores have no classes, 1 layer of width 1, and clip 1."
         )
