@@ -8,8 +8,8 @@ import numpy as np
 from scipy import sparse
 
 from aggregation.arrays import IntArray
+from aggregation.clipping import magnitudes_to_grid
 from aggregation.errors import ConclaveError, IntegrityError
-from aggregation.grid import to_grid
 from aggregation.mechanisms.mechanism import Form, Priced, Released
 from aggregation.mechanisms.shared_noise import SharedNoise
 from aggregation.noise.shares import GAUSSIAN, check_levels
@@ -32,6 +32,9 @@ class CountsMechanism(Priced):
     N(0, sigma^2), sigma >= noise_multiplier * levels, up to a distance that `slack` charges to delta (proof in
     `RoundedGaussian`). The price is one `GaussianDpEvent(noise_multiplier)` for all cells together, however many blocks
     they travel in.
+
+    Source: the Gaussian mechanism (Dwork & Roth 2014, "The Algorithmic Foundations of Differential Privacy", appendix
+    A), priced exactly (Balle & Wang 2018, theorem 8).
 
     It holds only if
       - at least `shares` shares, drawn from secure streams (`NoiseStream.secure`) and unknown to whoever attacks, are
@@ -80,6 +83,11 @@ class CountsMechanism(Priced):
         return float(self.levels)
 
     @property
+    def most(self) -> int:
+        """The whole norm of a unit, in one cell."""
+        return self.levels
+
+    @property
     def shared(self) -> SharedNoise:
         """Its noise, as parties share it."""
         return SharedNoise(self.noise_multiplier, self.levels**2, self.shares, self.distribution, self.granularity)
@@ -91,7 +99,7 @@ class CountsMechanism(Priced):
         """
         cells = _checked(units)
         starts = cells.indptr[:-1][np.diff(cells.indptr) > 0]
-        steps = to_grid(cells.data, starts, self.clip, self.levels)
+        steps = magnitudes_to_grid(cells.data, starts, self.clip, self.levels)
         order = np.argsort(cells.indices, kind="stable")
         touched, first = np.unique(cells.indices[order], return_index=True)
         sums = np.add.reduceat(steps[order], first) if touched.size else np.zeros(0, dtype=np.int64)

@@ -28,6 +28,9 @@ class FreeAnswers(Priced):
     its training began, and of public values. The grid only makes the numbers travel as all others do: vectors are
     clipped to `clip` and rounded to clip/levels, which costs nothing and hides nothing.
 
+    Sensitivity: none is charged, under add-or-remove of one unit as under any other relation: post-processing (Dwork &
+    Roth 2014, proposition 2.1).
+
     A domain classifier's scores of public texts are such answers: one teacher a party, and as its one hidden state of
     width 1 the probability that a text is the party's own, with a clip of 1.
 

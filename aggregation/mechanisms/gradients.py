@@ -56,6 +56,9 @@ class GradientMechanism(Priced):
     least noise_multiplier * sensitivity; several a party where one exceeds what a table holds. On an integer sum it is
     post-processing of a Gaussian's, but for what `slack` charges. The price of all steps is `event()`.
 
+    Source: DP-SGD (Abadi et al. 2016, algorithm 1), its event a Poisson-sampled Gaussian (Mironov, Talwar & Zhang 2019,
+    "Renyi Differential Privacy of the Sampled Gaussian Mechanism").
+
     It holds only if
       - stream and batches stay secret, and the stream is secure (`NoiseStream.secure`): a batch that is known, or that
         follows from a plan's seed, is not amplified by sampling;

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from aggregation.arrays import FloatArray, IntArray
+from aggregation.clipping import magnitudes_to_grid
 from aggregation.errors import ConclaveError, IntegrityError
-from aggregation.grid import to_grid
 from aggregation.mechanisms.mechanism import Form, Priced, Released
 from aggregation.mechanisms.shared_noise import SharedNoise
 from aggregation.noise.shares import GAUSSIAN, check_levels
@@ -120,7 +120,7 @@ class HiddenMechanism(Priced):
             values = teacher.astype(np.float64).ravel()
             if not np.isfinite(values).all():
                 raise IntegrityError("A teacher's hidden states hold NaN or infinity; every number must be finite.")
-            steps = to_grid(np.abs(values), starts, self.clip, self.levels)
+            steps = magnitudes_to_grid(np.abs(values), starts, self.clip, self.levels)
             total += np.where(values < 0, -steps, steps)
         return total.reshape(queries, self.columns)
 

@@ -54,6 +54,7 @@ class JointMechanism(Priced):
 
     under add-or-remove of one unit, on the assumptions of both parts. It is what composing the two events costs;
     charging the pair as half an epsilon each under one sigma, as DPED's appendix B.3 does, is less than it costs.
+    Source: composition of Gaussian mechanisms (Dong, Roth & Su 2022, "Gaussian Differential Privacy", corollary 3.3).
 
     Under Skellam or discrete Gaussian noise the event is both parts' events composed: the noise of each coordinate is
     drawn on its own, so that the Renyi divergence of the pair is the sum of theirs.

@@ -40,6 +40,11 @@ class Form(StrEnum):
         return self in (Form.WEIGHTS, Form.TRAINING)
 
     @property
+    def gives(self) -> bool:
+        """Whether anything of it leaves a party."""
+        return self != Form.TRAINING
+
+    @property
     def retried(self) -> bool:
         """Whether a sum that failed may be made again, under fresh noise that is charged again."""
         return self in (Form.SUMMED, Form.STEPPED, Form.CLEAR_VOTES)
@@ -62,6 +67,11 @@ class Priced:
 
     __slots__ = ()
     zeros: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+
+    @property
+    def most(self) -> int:
+        """0: what one unit adds to one cell says nothing of how large a sum may get."""
+        return 0
 
     def event(self) -> "DpEvent":
         """What one release costs; every mechanism says its own."""
@@ -90,6 +100,7 @@ class Mechanism(Protocol):
     zeros: of its numbers, those for which a message's 0 stands for something else, and for what.
     shares: how many parties' noise shares the guarantee counts on; more may arrive, fewer must not be released. 0 where
     parties add none, and 1 where each adds all of its own.
+    most: that one unit adds to one cell of the sum, grid units; 0 where units are not what is summed.
     """
 
     kind: ClassVar[str]
@@ -98,6 +109,9 @@ class Mechanism(Protocol):
 
     @property
     def shares(self) -> int: ...
+
+    @property
+    def most(self) -> int: ...
 
     def contribute(self, signal: Any, /) -> Contribution:
         """Bound every unit and put it on the grid. Raises `IntegrityError` on NaN or infinity."""

@@ -34,6 +34,8 @@ class VectorMechanism(Priced):
     N(0, sigma^2), sigma >= noise_multiplier * levels, up to a distance that `slack` charges to delta (proof in
     `RoundedGaussian`). The price is one `GaussianDpEvent(noise_multiplier)` for all coordinates together.
 
+    Source: as `CountsMechanism`.
+
     It holds only if
       - at least `shares` shares, drawn from secure streams (`NoiseStream.secure`) and unknown to whoever attacks, are
         in the sum: colluders' shares do not count;
@@ -79,6 +81,11 @@ class VectorMechanism(Priced):
     def sensitivity(self) -> float:
         """L2 change of the summed integers when one unit is added or removed, grid units; exact."""
         return float(self.levels)
+
+    @property
+    def most(self) -> int:
+        """The whole norm of a unit, in one cell."""
+        return self.levels
 
     @property
     def shared(self) -> SharedNoise:

@@ -111,7 +111,7 @@ def seconds(bound: Bound[DpedPlan], pace: Pace, units: int) -> float:
     slow = pace.start / START_SECONDS
     total = pace.public + slow * constant
     for release in bound.releases:
-        if not release.rows:
+        if not release.form.gives:
             continue
         work = slow * reading + pace.unit * units / parties + _noise_seconds(release)
         if release.name in (COUNTS, MOMENTS):
@@ -166,7 +166,7 @@ def memory(bound: Bound[DpedPlan], units: int, pairs: float) -> dict[str, int]:
         coordinator += cells * (120 if release.name == COUNTS else 60)
         if release.name in (COUNTS, MOMENTS):
             training = max(training, TRAINING_MEMORY + 3 * 12 * min(size**2, int(units / parties * pairs)))
-        elif release.rows:
+        elif release.form.gives:
             states = 4 * plan.dped.teachers_per_party * plan.queries * len(plan.dped.layers) * width
             seen = 12 * min(plan.dped.teachers_per_party * size**2, int(units / parties * pairs))
             hidden = 8 * cells if release.form == Form.SUMMED and release.under(JointMechanism).hidden else 0

@@ -115,7 +115,7 @@ class Bound(Generic[PlanT_co]):
 
 def graphs_delta(releases: Sequence[Release], parties: int, colluders: int, dropouts: int) -> float:
     """Delta that the graphs of all secure sums of these releases take. Raises `ConclaveError` where there is none."""
-    return failing(parties, colluders, dropouts) * sum(release.steps for release in releases if release.rows)
+    return failing(parties, colluders, dropouts) * sum(release.steps for release in releases if release.form.gives)
 
 
 def rounded_up(epsilon: float, decimals: int = 3) -> str:

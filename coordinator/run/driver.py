@@ -171,7 +171,7 @@ class Drive:
 
     def _kept(self) -> tuple[tuple[str, ...], dict[str, int]]:
         """What the last sum's stage left. Raises `RunError` where that is damaged."""
-        asked = [release.name for release in self.bound.releases if release.rows]
+        asked = [release.name for release in self.bound.releases if release.form.gives]
         with sound(self.store.folder):
             kept = self.store.stages()["aggregate"][2]
             names = tuple(kept["parties"])

@@ -8,9 +8,7 @@ from dp_accounting import DpEvent, SelfComposedDpEvent
 
 from aggregation.accounting.price import price
 from aggregation.errors import ConclaveError
-from aggregation.mechanisms.counts import CountsMechanism
 from aggregation.mechanisms.mechanism import Form, Mechanism
-from aggregation.mechanisms.vectors import VectorMechanism
 from party.admission.company import MOST_ATTEMPTS, admit_company, admit_shares, admit_trust
 from party.admission.labels import admit_labelled
 from party.admission.recipes import why_not
@@ -151,8 +149,7 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
     _admit_form(release, mechanism, form)
     shares = shares_of(mechanism)
     admit_shares(release, shares, terms, config)
-    if isinstance(mechanism, CountsMechanism | VectorMechanism):
-        _admit_size(mechanism, config)
+    _admit_size(mechanism, config)
     if form == Form.CLEAR_VOTES and not config.policy.clear_votes:
         raise against(
             "clear_votes",
@@ -201,12 +198,12 @@ def _admit_queries(terms: plan_pb2.Terms, config: PartyConfig) -> None:
         )
 
 
-def _admit_size(mechanism: CountsMechanism | VectorMechanism, config: PartyConfig) -> None:
+def _admit_size(mechanism: Mechanism, config: PartyConfig) -> None:
     declared = config.policy.declared_size
-    if declared is not None and declared * mechanism.levels >= CAPACITY:
+    if declared is not None and declared * mechanism.most >= CAPACITY:
         raise against(
             "declared_size",
-            f"declared_size = {declared}; so many records of {mechanism.levels} levels may overflow a 32-bit sum; "
+            f"declared_size = {declared}; so many records of {mechanism.most} levels may overflow a 32-bit sum; "
             f"levels up to {(CAPACITY - 1) // declared} would fit",
         )
 

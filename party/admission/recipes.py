@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from aggregation.mechanisms.registry import MECHANISMS
 from protos.conclave.v1 import party_pb2, plan_pb2
+from protos.fields import word
 
 
 class Kind(StrEnum):
@@ -105,13 +107,6 @@ _TRAINED: Final[Mapping[int, Kind]] = {
     plan_pb2.FORM_WEIGHTS: Kind.WEIGHTS,
     plan_pb2.FORM_TRAINING: Kind.TRAINING,
 }
-_FORMS: Final[Mapping[str, int]] = {
-    "counts": plan_pb2.FORM_SUMMED,
-    "vectors": plan_pb2.FORM_SUMMED,
-    "joint": plan_pb2.FORM_SUMMED,
-    "thresholded": plan_pb2.FORM_CLEAR_VOTES,
-    "free": plan_pb2.FORM_FREE,
-}
 
 
 def kind_of(release: plan_pb2.Release) -> Kind | None:
@@ -119,7 +114,7 @@ def kind_of(release: plan_pb2.Release) -> Kind | None:
     mechanism = release.WhichOneof("mechanism")
     if mechanism == "gradients":
         return _TRAINED.get(release.form)
-    if release.form != _FORMS.get(mechanism or ""):
+    if mechanism is None or word(plan_pb2.Form, release.form) not in MECHANISMS[mechanism].forms:
         return None
     match mechanism:
         case "counts":

@@ -145,7 +145,7 @@ async def collect(
             directions = public.moments[0].to_bytes()
             store.write("artefacts/directions.safetensors", directions)
             await federation.provide("directions", directions)
-    asked = [release for release in bound.releases if release.rows]
+    asked = [release for release in bound.releases if release.form.gives]
     with stage("train"):
         for release in asked:
             request = _request(release, plan, public)

@@ -100,7 +100,7 @@ class PrivDistil:
             await provide_model(text, plan, federation, store)
         with stage("aggregate") as result:
             present = await descend(bound, _student(bound), text, federation, store)
-            asked = [release.name for release in bound.releases if release.rows and release.name not in present]
+            asked = [release.name for release in bound.releases if release.form.gives and release.name not in present]
             present |= {name: len(store.summed(name)) for name in asked}
             result |= {"parties": list(federation.present), "present": present, "bytes": federation.traffic}
         return present

@@ -9,6 +9,7 @@ import pytest
 from dp_accounting import GaussianDpEvent
 
 from aggregation.accounting.events import to_json
+from aggregation.mechanisms.mechanism import Form
 from coordinator.errors import PartyLost, RunError
 from coordinator.federation.attendance import Attendance
 from coordinator.federation.federation import Federation
@@ -40,7 +41,10 @@ def drive(tmp_path):
     with store.stage("attest") as result:
         result |= {"signed": {}, "missing": {"south": "went away"}}
     bound = SimpleNamespace(
-        releases=(SimpleNamespace(name="answers", rows=5), SimpleNamespace(name="training", rows=0)),
+        releases=(
+            SimpleNamespace(name="answers", form=Form.SUMMED),
+            SimpleNamespace(name="training", form=Form.TRAINING),
+        ),
         plan=SimpleNamespace(federation=SimpleNamespace(names=NAMES)),
         binding=None,
     )
