@@ -19,20 +19,20 @@ Contribution: TypeAlias = IntArray | sparse.csr_array
 
 
 class Form(StrEnum):
-    """In what form parties release something: what leaves, who adds the noise, and when it is paid for."""
+    """In what form parties release something: what leaves, who adds the noise, and what is paid before it is made."""
 
     SUMMED = "summed"
-    """Rows of one sum over all parties, under the noise of all of them together; paid when the first leaves."""
+    """Rows of one sum over all parties, under the noise of all of them together; paid once."""
     STEPPED = "stepped"
-    """Every step's sum of a training that all parties do together, each a release of its own that is paid alone."""
+    """Every step's sum of a training that all parties do together, each a release of its own and paid alone."""
     WEIGHTS = "weights"
-    """The parameters of a model that each party trained alone, all of its noise the party's own; paid before."""
+    """The parameters of a model that each party trained alone, all of its noise the party's own."""
     TRAINING = "training"
-    """Nothing: each party trains alone, and pays before; what leaves are free answers after it."""
+    """Nothing: each party trains alone; what leaves are free answers after it, which it pays for."""
     CLEAR_VOTES = "clear-votes"
-    """Votes without noise, for a trusted aggregator that draws the noise."""
+    """Votes without noise, for a trusted aggregator that draws the noise; a cap on all of it is paid."""
     FREE = "free"
-    """Rows of one sum of what was paid for before."""
+    """Rows of one sum of what a training paid for; nothing is paid again."""
 
     @property
     def alone(self) -> bool:

@@ -335,7 +335,7 @@ class Release(_message.Message):
     may be scored, one a row.
     """
     form: Global___Form.ValueType
-    """What leaves, who adds the noise and when it is paid for; a party refuses a form that its mechanism does not have."""
+    """What leaves, who adds the noise and what is paid; a party refuses a form that its mechanism does not have."""
     @_builtins.property
     def counts(self) -> Global___CountsMechanism: ...
     @_builtins.property
