@@ -22,7 +22,8 @@ from coordinator.plan.plan import Plan
 from coordinator.pricing.priced_plan import bind
 from coordinator.pricing.release import Bound, rounded_up
 from coordinator.publishing.publish import try_place
-from coordinator.store.store import RunIndex, home
+from coordinator.store.index import RunIndex
+from coordinator.store.private_files import home
 from coordinator.systems.registry import read_plan
 from coordinator.systems.system import recipe_of
 from coordinator.transport.launchers import Cluster, find_launcher

@@ -11,8 +11,8 @@ from dp_accounting import DpEvent, SelfComposedDpEvent
 from aggregation.accounting.events import from_json, to_json
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.gradients import GradientMechanism
-from coordinator.verifying.folder import shown, some
-from coordinator.verifying.statement import Attestation, Privacy, StatedRelease
+from coordinator.published.statement import Attestation, Privacy, StatedRelease
+from coordinator.reading import shown, some
 from protos.steps import parsed
 
 

@@ -14,7 +14,8 @@ from aggregation.mechanisms.mechanism import Form, Mechanism
 from aggregation.noise.stream import NoiseStream
 from party.admission.admit import event_of
 from party.admission.limits import Limits
-from party.ledger.ledger import Claim, Ledger
+from party.ledger.charging import Claim
+from party.ledger.ledger import Ledger
 from party.releasing.mechanisms import answering, is_weights
 from party.store.runs import Run
 from party.tasks.process import CELL, Sum, load_counts, shape_of, wrapped

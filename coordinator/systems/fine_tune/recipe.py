@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.progress.progress import Progress
-from coordinator.publishing.manifest import CARD
+from coordinator.published.manifest import CARD
 from coordinator.publishing.publish import check_free, placed
 from coordinator.text_models import folder as classifier_folder
 from coordinator.text_models import public as classifier_public

@@ -23,7 +23,7 @@ from aggregation.noise.stream import NoiseStream
 from coordinator.comparing.comparable import Method, Outcome, changed, composed
 from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.progress.progress import Progress
-from coordinator.store.store import write_whole
+from coordinator.store.private_files import write_whole
 from coordinator.systems.fine_tune import recipe
 from coordinator.systems.privdistil.distillation import compress
 from coordinator.systems.privdistil.plan import PrivDistilPlan

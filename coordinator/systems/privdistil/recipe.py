@@ -24,7 +24,8 @@ from coordinator.forecasting.forecast import Forecast
 from coordinator.forecasting.needs import Room
 from coordinator.pricing.release import Bound, Release, budget
 from coordinator.progress.progress import Progress
-from coordinator.store.store import RunStore, sound
+from coordinator.store.faults import sound
+from coordinator.store.store import RunStore
 from coordinator.systems.privdistil import releases as privdistil_terms
 from coordinator.systems.privdistil.distillation import COMPRESSED, compress
 from coordinator.systems.privdistil.messages import domain_request

@@ -26,7 +26,7 @@ from coordinator.plan.federation import DropTable
 from coordinator.pricing.priced_plan import bind
 from coordinator.progress.events import Unobserved
 from coordinator.progress.progress import Silent
-from coordinator.store.store import RunIndex
+from coordinator.store.index import RunIndex
 from coordinator.systems.registry import read_plan
 from coordinator.systems.template import template
 from coordinator.text_models.federated_training import floats_of, odd_weights

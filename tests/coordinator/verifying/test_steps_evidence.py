@@ -9,8 +9,8 @@ import pytest
 
 from aggregation.accounting.events import to_json
 from coordinator.pricing.priced_plan import bind
-from coordinator.publishing import manifest
-from coordinator.publishing.manifest import Seal
+from coordinator.published import manifest
+from coordinator.published.manifest import Seal
 from coordinator.publishing.report import promised, state
 from coordinator.systems.registry import plan_of
 from coordinator.verifying.verify import verify

@@ -11,8 +11,8 @@ import pytest
 from cryptography import x509
 
 from coordinator.pricing.priced_plan import bind
-from coordinator.publishing import manifest
-from coordinator.publishing.manifest import Manifest, Seal
+from coordinator.published import manifest
+from coordinator.published.manifest import Manifest, Seal
 from coordinator.publishing.publish import publish
 from coordinator.publishing.report import state
 from coordinator.systems.dped.folder import EmbeddingStudent
