@@ -12,6 +12,7 @@ import numpy as np
 
 from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.joint import JointMechanism
+from aggregation.mechanisms.mechanism import Form
 from coordinator.forecasting import cost
 from coordinator.forecasting.forecast import Forecast, Row
 from coordinator.forecasting.needs import Room
@@ -73,7 +74,11 @@ def room_of(bound: Bound[ClassifierPlan], public: PublicText) -> Room:
 def traffic(bound: Bound[ClassifierPlan], public: PublicText) -> int:
     """Bytes of the model and of public texts to all parties, and of what every step, round or query exchanges."""
     exchanged = sum(
-        VALUE_BYTES * release.rows * release.columns * release.steps * (2 if release.stepped or release.weights else 1)
+        VALUE_BYTES
+        * release.rows
+        * release.columns
+        * release.steps
+        * (2 if release.form in (Form.STEPPED, Form.WEIGHTS) else 1)
         for release in bound.releases
     )
     asked = sum(len(text.encode()) + 8 for texts in public.queries for text in texts)
@@ -99,15 +104,15 @@ def _rows(bound: Bound[ClassifierPlan]) -> list[Row]:
     """The signal is the norm of a batch's clipped gradients if they all agreed; the noise is that of all of a sum."""
     plan, settings, rows = bound.plan, bound.plan.dp_sgd, []
     for release in bound.releases:
-        mechanism = release.mechanism
-        if isinstance(mechanism, JointMechanism):
-            assert mechanism.votes is not None
-            noise, teachers = mechanism.votes.noise, float(plan.teachers)
+        if release.form == Form.SUMMED:
+            votes = release.under(JointMechanism).votes
+            assert votes is not None
+            noise, teachers = votes.noise, float(plan.teachers)
             rows.append(Row(release.name, release.rows, math.sqrt(2), noise, teachers, at_most=True))
             continue
-        assert isinstance(mechanism, GradientMechanism)
+        mechanism = release.under(GradientMechanism)
         noise = mechanism.noise_multiplier * mechanism.sensitivity * mechanism.granularity
-        batch = settings.batch if release.stepped else settings.batch / len(bound.plan.federation.names)
+        batch = settings.batch if release.form == Form.STEPPED else settings.batch / len(bound.plan.federation.names)
         rows.append(
             Row(
                 release.name,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from aggregation.mechanisms.counts import CountsMechanism
 from aggregation.mechanisms.free import FreeAnswers
 from aggregation.mechanisms.joint import JointMechanism, JointReleased
-from aggregation.mechanisms.mechanism import Released
+from aggregation.mechanisms.mechanism import Form, Released
 from aggregation.mechanisms.thresholded import ThresholdedVotes, thresholded_labels
 from aggregation.mechanisms.vectors import VectorMechanism
 from aggregation.noise.stream import NoiseStream
@@ -145,7 +145,7 @@ async def collect(
             directions = public.moments[0].to_bytes()
             store.write("artefacts/directions.safetensors", directions)
             await federation.provide("directions", directions)
-    asked = [release for release in bound.releases if release.rows]
+    asked = [release for release in bound.releases if release.form.gives]
     with stage("train"):
         for release in asked:
             request = _request(release, plan, public)
@@ -156,11 +156,12 @@ async def collect(
         for release in asked:
             note = budget(bound.guarantee, plan)
             rows = plan.rows_at_once(release.rows, release.columns)
-            if isinstance(release.mechanism, ThresholdedVotes) and store.block_counts().get(LABELS):
+            if release.form == Form.CLEAR_VOTES and store.block_counts().get(LABELS):
                 present[release.name] = len(store.summed(LABELS))  # drawn once: other noise would be another answer
-            elif isinstance(release.mechanism, ThresholdedVotes):
+            elif release.form == Form.CLEAR_VOTES:
                 votes = await federation.gather(release.name, release.rows, release.columns, rows, note)
-                labels = release.mechanism.answer(np.hstack(list(votes.values())), stream_of(plan, release.name)).labels
+                clear = np.hstack(list(votes.values()))
+                labels = release.under(ThresholdedVotes).answer(clear, stream_of(plan, release.name)).labels
                 store.begin_sum(LABELS, list(votes))
                 store.put_block(LABELS, 0, 0, release.rows, labels[:, None])
                 present[release.name] = len(votes)
@@ -176,10 +177,10 @@ async def collect(
 
 def parties_of(bound: Bound[DpedPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
     """Whose contributions are in each release; a training's parties are those that answered after it."""
-    free = {each.mechanism.after: each.name for each in bound.releases if isinstance(each.mechanism, FreeAnswers)}
+    free = {each.under(FreeAnswers).after: each.name for each in bound.releases if each.form == Form.FREE}
     kept: dict[str, tuple[str, ...]] = {}
     for release in bound.releases:
-        summed = LABELS if isinstance(release.mechanism, ThresholdedVotes) else free.get(release.name, release.name)
+        summed = LABELS if release.form == Form.CLEAR_VOTES else free.get(release.name, release.name)
         kept[release.name] = store.summed(summed)
     return kept
 
@@ -195,18 +196,20 @@ def signals_of(bound: Bound[DpedPlan], public: Public, present: dict[str, int], 
     """What the store keeps of a run's releases, in the signals' own units."""
     found = Signals()
     for release in bound.releases:
-        match release.mechanism:
-            case CountsMechanism():
-                found = replace(found, counts=_counts(release.mechanism, present[COUNTS], store, release))
-            case VectorMechanism():
+        match release.name:
+            case terms.COUNTS:
+                found = replace(found, counts=_counts(release.under(CountsMechanism), present[COUNTS], store, release))
+            case terms.MOMENTS:
                 (block,) = (values for _, _, values in store.blocks(MOMENTS))
-                found = replace(found, moments=release.mechanism.release(block[0], present[MOMENTS]))
-            case ThresholdedVotes():
+                found = replace(found, moments=release.under(VectorMechanism).release(block[0], present[MOMENTS]))
+            case terms.VOTES:
                 (block,) = (values for _, _, values in store.blocks(LABELS))
                 found = replace(found, labels=named(block[:, 0], public))
-            case JointMechanism() | FreeAnswers():
+            case terms.ANSWERS:
                 total = np.concatenate([block for _, _, block in store.blocks(release.name)])
-                answered = release.mechanism.release(total, present[release.name])
+                free = release.form == Form.FREE
+                mechanism = release.under(FreeAnswers) if free else release.under(JointMechanism)
+                answered = mechanism.release(total, present[release.name])
                 found = with_answers(found, answered, bound.plan, public, present[release.name])
     return found
 

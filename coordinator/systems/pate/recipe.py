@@ -90,9 +90,8 @@ class Pate(ClassifierRecipe):
         from safetensors.numpy import save
 
         (release,) = bound.releases
-        assert isinstance(release.mechanism, JointMechanism)
         total = np.concatenate([block for _, _, block in store.blocks(VOTES)])
-        votes = release.mechanism.release(total, present[VOTES]).votes
+        votes = release.under(JointMechanism).release(total, present[VOTES]).votes
         assert votes is not None
         content: bytes = save({"point": learned(bound.plan, public, labels_of(votes, bound.plan), progress)})
         return content

@@ -21,8 +21,11 @@ from learning.text.words import Vocabulary, tokenize
 from party.config import PolicyTable, ShardTable
 from party.errors import ShardError, TrainingError
 from party.node.training import Training
+from party.tasks.counts.request import CountsWork
 from party.tasks.job import Job
-from party.tasks.process import attempt, load_counts, work
+from party.tasks.moments.request import MomentsWork
+from party.tasks.process import attempt, work
+from party.tasks.result import load_counts
 from protos.conclave.v1 import plan_pb2
 
 WORDS = ("apple", "bread", "cheese")
@@ -30,6 +33,7 @@ TEXTS = ("apple bread cheese apple", "cheese cheese bread", "bread apple bread u
 COUNTS = plan_pb2.Release(
     name="counts",
     charges=1,
+    form=plan_pb2.FORM_SUMMED,
     counts=plan_pb2.CountsMechanism(clip=2.0, levels=64, noise_multiplier=1.0, shares=1, distribution="gaussian"),
 )
 
@@ -51,12 +55,13 @@ def job(tmp_path):
             "policy": policy.model_dump(),
             "record": "document",
             "by_user": False,
-            "vocabulary": str(vocabulary),
-            "window": 2,
             "release": COUNTS.SerializeToString().hex(),
             "cache": str(tmp_path / "cache"),
             "result": str(tmp_path / "result.npz"),
         }
+        where = str(changes.pop("vocabulary", vocabulary))
+        directions = changes.pop("directions", "")
+        settings["work"] = MomentsWork(where, 2, directions) if directions else CountsWork(where, 2)
         return Job(**settings | changes)
 
     return makes
@@ -82,7 +87,7 @@ def test_each_document_is_bounded_by_itself(job):
 
 def test_chunks_do_not_change_the_sum(job, monkeypatch):
     whole = counted(job())
-    monkeypatch.setattr("party.tasks.counts.training._CHUNK_UNITS", 1)
+    monkeypatch.setattr("party.shard.counted._CHUNK_UNITS", 1)
     np.testing.assert_array_equal(counted(job()), whole)
 
 
@@ -244,6 +249,7 @@ def test_moments_are_bounded_unit_by_unit_along_the_directions_that_were_provide
     moments = plan_pb2.Release(
         name="moments",
         charges=1,
+        form=plan_pb2.FORM_SUMMED,
         vectors=plan_pb2.VectorMechanism(clip=3.0, levels=512, noise_multiplier=1.0, shares=1, distribution="gaussian"),
     )
     asked = job(release=moments.SerializeToString().hex(), directions=str(path))
@@ -269,6 +275,7 @@ def test_directions_that_do_not_fit_are_refused_in_a_sentence(job, tmp_path, con
     moments = plan_pb2.Release(
         name="moments",
         charges=1,
+        form=plan_pb2.FORM_SUMMED,
         vectors=plan_pb2.VectorMechanism(clip=3.0, levels=512, noise_multiplier=1.0, shares=1, distribution="gaussian"),
     )
     asked = job(release=moments.SerializeToString().hex(), directions=str(path))

@@ -22,8 +22,8 @@ from party.ledger.accounts import read_account
 from party.releasing.answers import noised
 from party.releasing.mechanisms import answering, mechanism_of
 from party.store.keys import insecure_key
-from party.tasks.process import load_counts
-from party.tasks.scores import training as text_scoring
+from party.tasks.result import load_counts
+from party.tasks.text_model import scoring as text_scoring
 from party.tasks.text_model import training as text_training
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import artefact_digest
@@ -45,7 +45,7 @@ def domain(descent):
 
     def makes(parameters=HEAD, **more):
         release = descent("domain", parameters, weights=True, **more)
-        release.weights = False
+        release.form = plan_pb2.FORM_TRAINING
         return release
 
     return makes
@@ -57,7 +57,9 @@ def scores():
 
     def makes(**changes):
         shape = {"after": "domain", "classes": 0, "layers": 1, "width": 1, "clip": 1.0, "levels": LEVELS} | changes
-        return plan_pb2.Release(name="scores", charges=len(SCORED), free=plan_pb2.FreeAnswers(**shape))
+        return plan_pb2.Release(
+            name="scores", charges=len(SCORED), form=plan_pb2.FORM_FREE, free=plan_pb2.FreeAnswers(**shape)
+        )
 
     return makes
 

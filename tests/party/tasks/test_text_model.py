@@ -20,17 +20,16 @@ from learning.private_training.optimisation import Optimisation
 from learning.private_training.text_units import TextUnits
 from learning.text.labelled import LabelMap
 from party.admission.admit import admit, event_of
-from party.admission.recipes import LANGUAGE, RECIPES, Kind, Recipe, part
 from party.ledger.accounts import read_account
 from party.provided import weights as provided_weights
 from party.releasing.mechanisms import mechanism_of
-from party.releasing.steps import step_of
 from party.store.keys import insecure_key
 from party.tasks.text_model import training
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import artefact_digest
 from protos.identity.credentials import bearer
 from protos.refusal import Reason, Refusal
+from protos.steps import step_of
 
 pytestmark = pytest.mark.usefixtures("trains_here")
 
@@ -195,11 +194,9 @@ async def test_of_pairs_it_learns_both_texts_of_a_record_as_one_unit(learner, we
 
 
 @pytest.fixture
-def language(monkeypatch):
+def language(installed):
     """The name of a recipe whose models learn a language; parties can, and no recipe of a coordinator's asks it yet."""
-    further = Recipe(({Kind.WEIGHTS: part(LANGUAGE)},))
-    monkeypatch.setitem(RECIPES, "language", further)
-    return "language"
+    return installed("language", "Recipe(({Kind.WEIGHTS: part(LANGUAGE)},))")
 
 
 @pytest.mark.parametrize("how", ["lora", "full"])

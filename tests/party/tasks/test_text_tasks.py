@@ -8,7 +8,7 @@ import pytest
 from aggregation.noise.stream import NoiseStream
 from party.releasing.answers import noised
 from party.releasing.mechanisms import mechanism_of
-from party.tasks.process import load_counts, save_counts
+from party.tasks.result import load_counts, save_counts
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import artefact_digest
 from protos.refusal import Reason, Refusal
@@ -18,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("trains_here")
 VOTES = plan_pb2.Release(
     name="votes",
     charges=4,
+    form=plan_pb2.FORM_SUMMED,
     joint=plan_pb2.JointMechanism(
         votes=plan_pb2.VotesMechanism(classes=2, levels=2, noise=12.0, shares=2, distribution="gaussian")
     ),
