@@ -25,7 +25,7 @@ from protos.console.command_line import FAILURE, INTERRUPTED, USAGE, run_command
 if TYPE_CHECKING:
     from coordinator.progress.events import Observer
     from coordinator.progress.progress import Progress
-    from coordinator.systems.fine_tune.recipe import TrainedInClear
+    from coordinator.systems.system import TrainedAlone
 
 app = typer.Typer(
     name="coordinator",
@@ -80,15 +80,12 @@ def init(
         str, typer.Option(help='"ray": try it on this machine; "connect": parties run elsewhere.')
     ] = "ray",
     recipe: Annotated[
-        str,
-        typer.Option(
-            help='"dped": word embeddings; "dp_sgd": a text classifier; "privdistil": a small, distilled one.'
-        ),
-    ] = "dped",
+        str | None, typer.Option(help="Which system's plan, by its name; that for word embeddings by default.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a commented plan to start from."""
-    from coordinator.systems.template import template
+    from coordinator.systems.registry import template
 
     text = template(launch, recipe)
     try:
@@ -372,10 +369,10 @@ def _seen(metrics: str | None, traces: str | None, log_json: bool) -> Iterator[t
 
 def _finished(result: Any, as_json: bool) -> None:
     from coordinator.publishing.report import learned_nothing
-    from coordinator.systems.fine_tune.recipe import TrainedInClear
+    from coordinator.systems.system import TrainedAlone
 
-    if isinstance(result, TrainedInClear):
-        _in_clear(result, as_json)
+    if isinstance(result, TrainedAlone):
+        _alone(result, as_json)
         return
     _summary(result)
     if as_json:
@@ -394,11 +391,10 @@ def _finished(result: Any, as_json: bool) -> None:
         )
 
 
-def _in_clear(result: "TrainedInClear", as_json: bool) -> None:
+def _alone(result: "TrainedAlone", as_json: bool) -> None:
     from coordinator.publishing.report import learned_nothing, measurements
-    from coordinator.systems.fine_tune.recipe import NO_GUARANTEE
 
-    _prose(NO_GUARANTEE)
+    _prose(result.warning)
     if (nothing := learned_nothing(result.metrics)) is not None:
         _prose(nothing)
     out.print(f"written  {result.student}", markup=False)

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from aggregation.accounting.claims import paper_epsilon
 from aggregation.accounting.events import to_json
 from aggregation.mechanisms.counts import CountsMechanism
 from aggregation.mechanisms.free import FreeAnswers
@@ -20,7 +19,6 @@ from aggregation.noise.shares import DISCRETE_GAUSSIAN, GAUSSIAN, SKELLAM
 from coordinator.plan.plan import Plan
 from coordinator.pricing.release import Bound, Release, rounded_up, shares
 from coordinator.store.store import RunStore
-from coordinator.systems.dped.plan import DpedPlan
 from protos.identity.signing import RELATION
 
 TRUSTED_AGGREGATOR = (
@@ -112,11 +110,13 @@ def state(
     sums: Mapping[str, Sequence[str]],
     steps: Mapping[str, Sequence[Sequence[str]]] = MappingProxyType({}),
     left_out: Mapping[str, str] = MappingProxyType({}),
+    claimed: float | None = None,
 ) -> Statement:
     """Put together what can be said of a run whose sum over `parties` is complete.
 
     sums: the parties in the sum of each release, by its name; one that is not there (a training) has all of `parties`.
     steps: of a stepped release, the parties in the sum of each step. left_out: why nothing is promised for a party.
+    claimed: the epsilon that a paper's own formula gives for the same noise (`coordinator.publishing.student`).
     """
     plan = bound.plan
     epsilon = bound.guarantee.epsilon if bound.private else None
@@ -143,7 +143,7 @@ def state(
         "delta": plan.privacy.delta if bound.private else None,
         "accountant": bound.guarantee.accountant,
         "epsilon_by_rdp": _finite(bound.guarantee.rdp_epsilon) if bound.private else None,
-        "epsilon_by_the_papers_formula": paper_claim(bound) if bound.private else None,
+        "epsilon_by_the_papers_formula": claimed,
         "sampler_delta": bound.slack,
         "attempts": plan.privacy.attempts,
         "trust": plan.privacy.trust,
@@ -191,27 +191,6 @@ def secure_sum(plan: Plan, weights: bool = False) -> str:
         f"protected; the guarantee holds against it too, {pooling}, as long as it follows the protocol, and counts on "
         f"the noise of {shares(plan)} honest parties."
     )
-
-
-def paper_claim(bound: Bound[Plan]) -> float | None:
-    """What DPED's own formula would have said of the same noise, or None where it speaks of none of the releases.
-
-    It takes counts, which it does not know, for votes; so it is given only for plans of votes and hidden states.
-    """
-    plan = bound.plan
-    if not isinstance(plan, DpedPlan):
-        return None
-    votes = hidden = None
-    for release in bound.releases:
-        match release.mechanism:
-            case JointMechanism() as joint:
-                votes = joint.votes.noise if joint.votes is not None else votes
-                hidden = joint.hidden.noise if joint.hidden is not None else hidden
-            case ThresholdedVotes() as thresholded:
-                votes = thresholded.noise
-            case _:
-                return None
-    return _finite(paper_epsilon(plan.queries, votes, hidden, plan.dped.hidden_clip, plan.privacy.delta))
 
 
 def described(release: Release) -> str:

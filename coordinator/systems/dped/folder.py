@@ -21,7 +21,8 @@ UNKNOWN = "[UNK]"
 class EmbeddingStudent:
     """What `dped` learned, ready to be published.
 
-    vectors: float32 [words, dimension]. parameters: every array of the model by name.
+    vectors: float32 [words, dimension]. parameters: every array of the model by name. claimed: what the paper's own
+    formula gives for the same noise.
     """
 
     vocabulary: Vocabulary
@@ -29,6 +30,7 @@ class EmbeddingStudent:
     parameters: dict[str, NDArray[np.float32]]
     metrics: dict[str, Any]
     neighbours: dict[str, list[str]]
+    claimed: float | None = None
 
     def write(self, folder: Path) -> None:
         """Write the model's files. Raises OSError."""

@@ -27,11 +27,11 @@ from aggregation.mechanisms.vectors import VectorMechanism
 from aggregation.noise.stream import NoiseStream
 from coordinator.comparing import comparable
 from coordinator.comparing.comparable import Method, Outcome, composed
-from coordinator.pricing.priced_plan import bind
+from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import SAMPLER_SHARE, Bound, gaussian_multiplier, shares
 from coordinator.progress.progress import Progress
-from coordinator.publishing.report import paper_claim
 from coordinator.systems.dped import recipe
+from coordinator.systems.dped.paper_claim import paper_claim
 from coordinator.systems.dped.plan import DpedPlan
 from coordinator.systems.dped.public import Public
 from coordinator.systems.dped.releases import vectors_mechanism
@@ -123,7 +123,7 @@ class Bench:
 
     def bound(self, epsilon: float, **settings: Any) -> Bound[DpedPlan]:
         """The plan at another epsilon and with other `[dped]` settings, calibrated."""
-        return bind(changed(self.plan, epsilon=epsilon, **settings), self.public)
+        return price_plan(recipe.Dped(changed(self.plan, epsilon=epsilon, **settings), self.public))
 
 
 def changed(plan: DpedPlan, *, epsilon: float | None = None, seed: int | None = None, **settings: Any) -> DpedPlan:

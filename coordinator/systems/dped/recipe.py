@@ -21,15 +21,16 @@ from aggregation.mechanisms.thresholded import ThresholdedVotes, thresholded_lab
 from aggregation.mechanisms.vectors import VectorMechanism
 from aggregation.noise.stream import NoiseStream
 from coordinator.federation.federation import Federation
-from coordinator.forecasting.forecast import Forecast
-from coordinator.forecasting.needs import Room
+from coordinator.forecasting.needs import Needs
 from coordinator.pricing.release import Bound, Release, budget
 from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
 from coordinator.systems.dped import releases as terms
 from coordinator.systems.dped.folder import EmbeddingStudent
+from coordinator.systems.dped.kinship import doubts_of_text
+from coordinator.systems.dped.paper_claim import paper_claim
 from coordinator.systems.dped.plan import DpedPlan
-from coordinator.systems.dped.public import Public, prepare
+from coordinator.systems.dped.public import Public
 from coordinator.systems.dped.releases import COUNTS, MOMENTS
 from coordinator.systems.system import Stage
 from protos.conclave.v1 import party_pb2
@@ -67,59 +68,66 @@ class Signals:
     hidden_noise: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
 class Dped:
-    """The recipe. Public is `coordinator.systems.dped.public.Public`; the student's parameters are a skip-gram's."""
+    """A `coordinator.systems.system.Recipe`. The student's parameters are a skip-gram's.
+
+    public: None where nothing was read; then nothing can be asked but what is released.
+    """
+
+    plan: DpedPlan
+    public: Public | None
 
     fewer_cells = "Use a larger delta, more [dped] levels, or fewer words."
     finer_grid = "Use more [dped] levels, or leave noise out."
+    labelled = None
 
-    def prepare(self, plan: DpedPlan, base: Path, cache: Path) -> Public:
-        return prepare(plan, base, cache)
+    @property
+    def made_once(self) -> bool:
+        return "votes" in self.plan.dped.signals and self.plan.dped.noise_at == "coordinator"
 
-    def room(self, bound: Bound[DpedPlan], public: Public, base: Path, cache: Path) -> Room:
-        from coordinator.systems.dped.forecast import room_of
+    def total_event(self, multiplier: float) -> DpEvent:
+        return terms.whole(self.plan, multiplier)
 
-        return room_of(bound, public, base, cache)
+    def releases(self, multiplier: float) -> tuple[Release, ...]:
+        return terms.releases(self.plan, multiplier, self.public)
 
-    def forecast(self, plan: DpedPlan, base: Path, cache: Path) -> Forecast:
-        from coordinator.systems.dped.forecast import forecast
+    def doubts(self) -> list[str]:
+        return doubts_of_text(self.plan, self.read)
 
-        return forecast(plan, base, cache)
+    def needs(self, priced: Bound[DpedPlan], base: Path, cache: Path) -> Needs:
+        from coordinator.systems.dped.forecast import needs
 
-    def whole(self, plan: DpedPlan, multiplier: float, public: Public | None) -> DpEvent:
-        return terms.whole(plan, multiplier)
-
-    def releases(self, plan: DpedPlan, multiplier: float, public: Public | None) -> tuple[Release, ...]:
-        return terms.releases(plan, multiplier, public)
-
-    def labelled(self, plan: DpedPlan) -> None:
-        return None
+        return needs(priced, self.read, base, cache)
 
     async def collect(
-        self, bound: Bound[DpedPlan], public: Public, federation: Federation, store: RunStore, stage: Stage
+        self, priced: Bound[DpedPlan], federation: Federation, store: RunStore, stage: Stage
     ) -> dict[str, int]:
-        return await collect(bound, public, federation, store, stage)
+        return await collect(priced, self.read, federation, store, stage)
 
-    def parties_of(self, bound: Bound[DpedPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
-        return parties_of(bound, store)
+    def parties_of(self, priced: Bound[DpedPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
+        return parties_of(priced, store)
 
-    def made_once(self, plan: DpedPlan) -> bool:
-        return "votes" in plan.dped.signals and plan.dped.noise_at == "coordinator"
-
-    def learn(
-        self, bound: Bound[DpedPlan], public: Public, present: dict[str, int], store: RunStore, progress: Progress
-    ) -> bytes:
+    def learn(self, priced: Bound[DpedPlan], present: dict[str, int], store: RunStore, progress: Progress) -> bytes:
         from learning.embeddings.weights import to_bytes
 
-        return to_bytes(learned(bound.plan, public, signals_of(bound, public, present, store), progress))
+        return to_bytes(learned(self.plan, self.read, signals_of(priced, self.read, present, store), progress))
 
     def student(
-        self, content: bytes, bound: Bound[DpedPlan], public: Public, present: dict[str, int], store: RunStore
+        self, content: bytes, priced: Bound[DpedPlan], present: dict[str, int], store: RunStore
     ) -> EmbeddingStudent:
         from coordinator.systems.dped.student import measured
         from learning.embeddings.weights import from_bytes
 
-        return measured(from_bytes(content), bound.plan, public, signals_of(bound, public, present, store))
+        signals = signals_of(priced, self.read, present, store)
+        student = measured(from_bytes(content), self.plan, self.read, signals)
+        return replace(student, claimed=paper_claim(priced) if priced.private else None)
+
+    @property
+    def read(self) -> Public:
+        """What is public, which was read."""
+        assert self.public is not None
+        return self.public
 
 
 async def collect(

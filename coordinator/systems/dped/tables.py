@@ -1,10 +1,11 @@
 """`[vocabulary]` and `[dped]` of a plan: the words, and the settings of the recipe `dped`."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from coordinator.plan.public_text import SourceTable
+from coordinator.plan.table import Table
 from protos.console.settings import Settings
 
 Signal = Literal["votes", "hidden", "counts", "moments"]
@@ -49,7 +50,7 @@ class PrivateTrainingTable(Settings):
         return self
 
 
-class DpedTable(Settings):
+class DpedTable(Table):
     """`[dped]`: the recipe's own settings.
 
     clip: L2 norm to which one unit's (word, context) counts are clipped; 1 at most where a pair is the unit.
@@ -68,6 +69,8 @@ class DpedTable(Settings):
     below_threshold: what becomes of the others there. answered: the share of queries expected to pass it.
     loss: "paper" (eq. 3) or "likelihood", which weighs the same signals by their noise.
     """
+
+    PLACES: ClassVar[tuple[str, ...]] = ("reference",)
 
     signals: list[Signal] = Field(default_factory=lambda: list[Signal](["counts"]))
     dimension: Annotated[int, Field(ge=2, le=4096)] = 100

@@ -24,13 +24,12 @@ from coordinator.comparing.comparable import Method, Outcome, changed, composed
 from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.progress.progress import Progress
 from coordinator.store.store import write_whole
-from coordinator.systems.fine_tune import recipe
 from coordinator.systems.privdistil.distillation import compress
 from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.public import PublicCorpus
 from coordinator.systems.privdistil.releases import domain_mechanism
 from coordinator.systems.privdistil.selection import Choice, Said, choose
-from coordinator.text_models import methods
+from coordinator.text_models import methods, non_private
 from coordinator.text_models.federated_training import descent_event, mechanism, optimisation_of
 from coordinator.text_models.methods import ReadText, TextBench
 from coordinator.text_models.public import PublicText
@@ -93,7 +92,7 @@ class CorpusBench:
 
     def over(self, public: PublicText, plan: PrivDistilPlan | None = None) -> TextBench:
         """The parties' text over a model: its vectors are worked out once where the last layer alone is trained."""
-        read = ReadText(self.parts, recipe.pooled(self.parts), self.vectors(public), None)
+        read = ReadText(self.parts, non_private.pooled(self.parts), self.vectors(public), None)
         return TextBench(plan or self.plan, public, read, self.shards, self.progress)
 
     def vectors(self, public: PublicText) -> tuple[Floats, ...] | None:
@@ -279,7 +278,7 @@ def _leaking(bench: CorpusBench, epsilon: float) -> Outcome:
 
 
 def _votes(bench: CorpusBench, epsilon: float) -> Outcome:
-    found = methods.METHODS["pate"].make(bench.asking(), epsilon)
+    found = methods.by_votes(bench.asking(), epsilon)
     return replace(found, model=Trained(bench.whole, found.model))
 
 
@@ -287,7 +286,7 @@ def _in_clear(bench: CorpusBench, epsilon: float) -> Outcome:
     """No privacy: the teacher under ordinary training on all parties' text together."""
     read = bench.over(bench.whole).read
     vectors = None if read.vectors is None else np.concatenate(read.vectors)
-    point = recipe.trained(bench.plan, bench.whole, read.examples, vectors, bench.progress)
+    point = non_private.trained(bench.plan, bench.whole, read.examples, vectors, bench.progress)
     return Outcome(Trained(bench.whole, point), None)
 
 
@@ -422,7 +421,7 @@ def methods_of(plan: PrivDistilPlan) -> dict[str, Method]:
     """Those that go with a plan."""
     without = set()
     if plan.pate is None or plan.text.kind == "regression":
-        without.add("pate")
+        without.add(methods.VOTING)
     if plan.distil.student is not None:
         without.add("dpkd-ft")  # whose layers stand for no layer of the teacher's
     return {name: method for name, method in METHODS.items() if name not in without}

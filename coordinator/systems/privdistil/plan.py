@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from coordinator.plan.public_text import SourceTable
 from coordinator.systems.privdistil.tables import CorpusTable, DistilTable, DomainTable, SelectionTable
 from coordinator.text_models.plan import ClassifierPlan
 
@@ -19,7 +18,7 @@ class PrivDistilPlan(ClassifierPlan):
 
     def _check_recipe(self) -> None:
         super()._check_recipe()
-        self._check_dp_sgd()
+        self.check_descent()
         privacy, domain = self.privacy, self.domain
         if self.selection.scored and domain.epsilon is not None and domain.epsilon >= privacy.epsilon:
             raise ValueError(
@@ -33,10 +32,6 @@ class PrivDistilPlan(ClassifierPlan):
             )
         if self.distil.student is not None and self.distil.layers is not None:
             raise ValueError("[distil] layers and student exclude each other: a student that is there has its layers.")
-
-    def public_tables(self) -> dict[str, SourceTable]:
-        named: dict[str, SourceTable] = {f"corpus {place}": table for place, table in enumerate(self.corpus, 1)}
-        return super().public_tables() | named
 
     @property
     def party_size(self) -> float:

@@ -1,10 +1,11 @@
 """`[[corpus]]`, `[domain]`, `[selection]`, `[distil]` of a plan: public text, its choice, and the student."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from coordinator.plan.public_text import SourceTable
+from coordinator.plan.table import Table
 from coordinator.text_models.tables import DescentTable
 from protos.console.settings import Settings
 
@@ -21,6 +22,8 @@ class CorpusTable(SourceTable):
     source: JSON Lines or plain text files are read in place, everything else is copied once. take: [n, r], the rows
     whose place leaves r when divided by n, so that halves of one file can have different uses. limit: rows at most.
     """
+
+    OF_THEIR_KIND: ClassVar[bool] = False
 
     take: list[int] | None = None
     limit: Annotated[int, Field(ge=1)] | None = None
@@ -42,6 +45,8 @@ class DomainTable(DescentTable):
     where every party keeps its classifier, is sent the corpus, and says how private-like each text is. batch: texts of
     one party, its own and public, that a step is expected to take. clip: L2 norm of a unit's gradient.
     """
+
+    PLACES: ClassVar[tuple[str, ...]] = ("model",)
 
     epsilon: Annotated[float, Field(gt=0)] | None = None
     model: str | None = None
@@ -76,7 +81,7 @@ class SelectionTable(Settings):
         return self.method in ("ais", "classifier")
 
 
-class DistilTable(Settings):
+class DistilTable(Table):
     """`[distil]`: how the student is made of the public teacher `[model]`, and learns what that says of public text.
 
     layers: of the student, half of the teacher's by default. student: a model to begin with instead, as wide as the
@@ -87,6 +92,8 @@ class DistilTable(Settings):
     soft, hard,
     cosine, squared: weights of the losses; the first two need a teacher with a head for language.
     """
+
+    PLACES: ClassVar[tuple[str, ...]] = ("student",)
 
     layers: Annotated[int, Field(ge=1)] | None = None
     student: str | None = None

@@ -13,11 +13,10 @@ from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.secure_sum.graph import failing
 from coordinator.errors import PlanError
-from coordinator.pricing.priced_plan import bind
 from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.publishing.report import state
 from coordinator.systems.dped.releases import parts
-from coordinator.systems.registry import plan_of
+from coordinator.systems.registry import bind, plan_of
 from coordinator.verifying.evidence import recomputed
 from coordinator.verifying.statement import Privacy
 from party.admission.admit import event_of

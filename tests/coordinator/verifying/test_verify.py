@@ -13,11 +13,10 @@ from dp_accounting import GaussianDpEvent
 from aggregation.accounting.events import to_json
 from aggregation.accounting.price import price
 from coordinator.console.command import main
-from coordinator.pricing.priced_plan import bind
 from coordinator.publishing import manifest
 from coordinator.publishing.manifest import Seal
 from coordinator.publishing.report import promised, state
-from coordinator.systems.registry import plan_of
+from coordinator.systems.registry import bind, plan_of
 from coordinator.verifying.check import Trust
 from coordinator.verifying.folder import LARGEST_TEXT
 from coordinator.verifying.verify import verify
