@@ -3,9 +3,12 @@
 A plan decides data, privacy and result; it is checked whole before any party is contacted.
 """
 
-from functools import lru_cache
+import sys
+from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from pydantic import ConfigDict, field_validator
@@ -27,14 +30,12 @@ def names() -> tuple[str, ...]:
     return tuple(_installed())
 
 
-@lru_cache
 def system(name: str) -> System:
     """The system of that name, loaded when it is first asked for. Raises `PlanError` naming those that there are."""
-    known = _installed()
-    if name not in known:
+    point = _installed().get(name)
+    if point is None:
         raise PlanError(f'[run] recipe = "{name}" is not one of {_listed()}.')
-    found: System = known[name].load()
-    return found
+    return _loaded(point)
 
 
 def template(launch: str, recipe: str | None = None) -> str:
@@ -108,9 +109,38 @@ def _class_of(tables: dict[str, Any]) -> type[Plan]:
     return system(recipe).plan if isinstance(recipe, str) and recipe in _installed() else _Unknown
 
 
-def _installed() -> dict[str, EntryPoint]:
-    points = sorted(entry_points(group=GROUP), key=lambda point: (_foreign(point), point.name.replace("_", "")))
-    return {point.name: point for point in points}
+def _installed() -> Mapping[str, EntryPoint]:
+    return _found(tuple(sys.path))
+
+
+@cache
+def _found(path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
+    """Entry points by name, looked up once for each search path: that reads a file of every package there is."""
+    found: dict[str, EntryPoint] = {}
+    for point in sorted(entry_points(group=GROUP), key=lambda each: (_foreign(each), each.name.replace("_", ""))):
+        other = found.setdefault(point.name, point)
+        if other.value != point.value:
+            raise PlanError(
+                f"two installed packages bring a system {point.name}: {other.value} and {point.value}. Uninstall one."
+            )
+    return MappingProxyType(found)
+
+
+@cache
+def _loaded(point: EntryPoint) -> System:
+    try:
+        found = point.load()
+    except (ImportError, AttributeError) as error:
+        raise PlanError(
+            f"the system {point.name} is installed as {point.value}, which cannot be loaded: {error}. Install its "
+            "package again."
+        ) from error
+    if not isinstance(found, System):
+        raise PlanError(
+            f"the system {point.name} is installed as {point.value}, which is no coordinator.systems.system.System. "
+            "Tell whoever made its package."
+        )
+    return found
 
 
 def _foreign(point: EntryPoint) -> bool:
