@@ -72,8 +72,6 @@ class ClassifierPlan(Plan):
             raise ValueError(
                 '[pate] is missing: public texts for teachers to vote on, for example source = "public.jsonl".'
             )
-        if self.text.kind == "regression":
-            raise ValueError('[text] kind = "regression": votes are of classes. Use recipe = "dp_sgd" for scores.')
         if self.text.pairs and table.second is None:
             raise ValueError("[pate] second is missing: the column that holds the second texts.")
         if self.teachers < 2:

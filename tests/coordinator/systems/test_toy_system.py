@@ -101,7 +101,7 @@ def test_it_compares():
 
 
 def test_everything_that_it_needs_is_looked_at_before_a_run():
-    lines = {line.name: line for line in check(Path("plan.toml"))}
+    lines = {line.what: line for line in check(Path("plan.toml"))}
     assert lines["plan"].said.startswith("tally, 3 parties, epsilon ")
     assert lines["plan"].state is State.OK
 

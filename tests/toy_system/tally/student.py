@@ -20,7 +20,6 @@ class Student:
 
     shares: dict[str, float]
     metrics: dict[str, float]
-    neighbours = {}
     claimed = None
 
     @classmethod
@@ -28,6 +27,10 @@ class Student:
         """The student, measured where there is public text."""
         metrics = {} if public is None else {"error": error(shares, public)}
         return cls(dict(zip(words, map(float, shares), strict=True)), metrics)
+
+    @property
+    def neighbours(self):
+        return {}
 
     def write(self, folder: Path) -> None:
         (folder / "shares.json").write_text(json.dumps(self.shares))
