@@ -9,8 +9,8 @@ import pytest
 
 RAY = (
     "tests/deploy/",
-    "tests/coordinator/test_run.py",
-    "tests/coordinator/test_privdistil_run.py::test_a_corpus_that_ray_works_through",
+    "tests/coordinator/run/test_run.py",
+    "tests/coordinator/run/test_privdistil_run.py::test_a_corpus_that_ray_works_through",
 )
 """What starts Ray: two of them at once are more than two processors start in time."""
 

@@ -214,7 +214,7 @@ DRIVER = """
 import sys, time
 from functools import partial
 from pathlib import Path
-from coordinator import provisioning
+from coordinator.identity import provisioning
 from coordinator.transport.launchers import LaunchRequest
 from deploy.launch import RayLauncher
 from test_tables import tables

@@ -24,7 +24,7 @@ RECOMPUTING = 1024
 
 @pytest.fixture(scope="module")
 def federation(tests):
-    beside = tests("coordinator/test_verifying.py")
+    beside = tests("coordinator/verifying/test_verify.py")
     return beside.Federation()
 
 

@@ -200,7 +200,7 @@ Global___Vote: _TypeAlias = Vote  # noqa: Y015
 
 @_typing.final
 class SignedStatement(_message.Message):
-    """Something that one end said and signed (protos/signing.py)."""
+    """Something that one end said and signed (protos/identity/signing.py)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -754,7 +754,7 @@ class MomentsTask(_message.Message):
     """The release of the plan's terms that bounds the vectors."""
     vocabulary_sha256: _builtins.bytes
     directions_sha256: _builtins.bytes
-    """learning.moments.Directions, safetensors."""
+    """learning.embeddings.moments.Directions, safetensors."""
     window: _builtins.int
     """Context words on each side."""
     def __init__(
@@ -865,7 +865,7 @@ Global___ModelFile: _TypeAlias = ModelFile  # noqa: Y015
 
 @_typing.final
 class TextModel(_message.Message):
-    """A public text model, and what is trained of it: learning.adapting."""
+    """A public text model, and what is trained of it: learning.models.adapting."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -916,7 +916,7 @@ class StepTask(_message.Message):
     attempt: _builtins.int
     """The attempt of the secure sum that this is for; 0 without one."""
     parameters_sha256: _builtins.bytes
-    """Where the step starts: an artefact of kind "parameters", float32 little-endian, in the order of learning.adapting."""
+    """Where the step starts: an artefact of kind "parameters", float32 little-endian, in the order of learning.models.adapting."""
     @_builtins.property
     def model(self) -> Global___TextModel: ...
     def __init__(
@@ -937,7 +937,7 @@ Global___StepTask: _TypeAlias = StepTask  # noqa: Y015
 
 @_typing.final
 class Descent(_message.Message):
-    """learning.private_training.Optimisation, learning.classifying.Fit."""
+    """learning.private_training.dp_sgd.Optimisation, learning.classification.training.Fit."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -177,7 +177,7 @@ Global___Terms: _TypeAlias = Terms  # noqa: Y015
 
 @_typing.final
 class LabelledText(_message.Message):
-    """learning.labelled.LabelMap or ScoreRange. Which columns hold texts and labels is each party's own affair."""
+    """learning.text.labelled.LabelMap or ScoreRange. Which columns hold texts and labels is each party's own affair."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -335,7 +335,7 @@ Global___Release: _TypeAlias = Release  # noqa: Y015
 
 @_typing.final
 class CountsMechanism(_message.Message):
-    """aggregation.counts.CountsMechanism, field by field."""
+    """aggregation.mechanisms.counts.CountsMechanism, field by field."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -349,7 +349,7 @@ class CountsMechanism(_message.Message):
     noise_multiplier: _builtins.float
     shares: _builtins.int
     distribution: _builtins.str
-    """aggregation.shares.DISTRIBUTIONS: gaussian, skellam or discrete-gaussian."""
+    """aggregation.noise.shares.DISTRIBUTIONS: gaussian, skellam or discrete-gaussian."""
     def __init__(
         self,
         *,
@@ -369,7 +369,7 @@ Global___CountsMechanism: _TypeAlias = CountsMechanism  # noqa: Y015
 
 @_typing.final
 class VectorMechanism(_message.Message):
-    """aggregation.vectors.VectorMechanism, field by field: one vector a unit, for example its moments."""
+    """aggregation.mechanisms.vectors.VectorMechanism, field by field: one vector a unit, for example its moments."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -383,7 +383,7 @@ class VectorMechanism(_message.Message):
     noise_multiplier: _builtins.float
     shares: _builtins.int
     distribution: _builtins.str
-    """aggregation.shares.DISTRIBUTIONS: gaussian, skellam or discrete-gaussian."""
+    """aggregation.noise.shares.DISTRIBUTIONS: gaussian, skellam or discrete-gaussian."""
     def __init__(
         self,
         *,
@@ -403,7 +403,7 @@ Global___VectorMechanism: _TypeAlias = VectorMechanism  # noqa: Y015
 
 @_typing.final
 class VotesMechanism(_message.Message):
-    """aggregation.votes.VotesMechanism, field by field. noise: of the whole sum, in votes."""
+    """aggregation.mechanisms.votes.VotesMechanism, field by field. noise: of the whole sum, in votes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -417,7 +417,7 @@ class VotesMechanism(_message.Message):
     noise: _builtins.float
     shares: _builtins.int
     distribution: _builtins.str
-    """aggregation.shares.DISTRIBUTIONS: gaussian, skellam or discrete-gaussian."""
+    """aggregation.noise.shares.DISTRIBUTIONS: gaussian, skellam or discrete-gaussian."""
     def __init__(
         self,
         *,
@@ -437,7 +437,7 @@ Global___VotesMechanism: _TypeAlias = VotesMechanism  # noqa: Y015
 
 @_typing.final
 class HiddenMechanism(_message.Message):
-    """aggregation.hidden.HiddenMechanism, field by field. noise: of the whole sum, in the states' own units."""
+    """aggregation.mechanisms.hidden.HiddenMechanism, field by field. noise: of the whole sum, in the states' own units."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -455,7 +455,7 @@ class HiddenMechanism(_message.Message):
     noise: _builtins.float
     shares: _builtins.int
     distribution: _builtins.str
-    """aggregation.shares.DISTRIBUTIONS: gaussian, skellam or discrete-gaussian."""
+    """aggregation.noise.shares.DISTRIBUTIONS: gaussian, skellam or discrete-gaussian."""
     def __init__(
         self,
         *,
@@ -477,7 +477,7 @@ Global___HiddenMechanism: _TypeAlias = HiddenMechanism  # noqa: Y015
 
 @_typing.final
 class JointMechanism(_message.Message):
-    """aggregation.joint.JointMechanism: the columns of votes, if any, then those of hidden states, if any."""
+    """aggregation.mechanisms.joint.JointMechanism: the columns of votes, if any, then those of hidden states, if any."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -503,7 +503,7 @@ Global___JointMechanism: _TypeAlias = JointMechanism  # noqa: Y015
 
 @_typing.final
 class ThresholdedVotes(_message.Message):
-    """aggregation.thresholded.ThresholdedVotes, field by field. The votes themselves go to the coordinator, which is
+    """aggregation.mechanisms.thresholded.ThresholdedVotes, field by field. The votes themselves go to the coordinator, which is
     trusted to draw the noise; a party admits it only where its policy says so.
     """
 
@@ -545,7 +545,7 @@ Global___ThresholdedVotes: _TypeAlias = ThresholdedVotes  # noqa: Y015
 
 @_typing.final
 class GradientMechanism(_message.Message):
-    """aggregation.gradients.GradientMechanism, field by field: teachers trained under DP-SGD, under which nothing is answered,
+    """aggregation.mechanisms.gradients.GradientMechanism, field by field: teachers trained under DP-SGD, under which nothing is answered,
     or, where the release is stepped, steps that all parties take together.
     """
 

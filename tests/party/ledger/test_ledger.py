@@ -329,7 +329,7 @@ KILLED_IN = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from dp_accounting import GaussianDpEvent
-from party import attempts
+from party.ledger import attempts
 from party.ledger.ledger import Ledger
 async def main():
     ledger = await Ledger.open(Path(sys.argv[1]), "north", epsilon=20.0, delta=1e-6, simulation=False)

@@ -10,7 +10,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone is 
 
 ASKS = """
 import ctypes, json, sys
-from party import actor, command, work
+from party import actor
+from party.console import command
+from party.tasks import process as work
 
 kernel, GET, SET = ctypes.CDLL(None), 3, 4
 found = {"before": kernel.prctl(GET)}

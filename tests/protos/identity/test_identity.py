@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-import protos.identity
+import protos.identity.identity
 from protos.identity.certificates import IdentityError, Request, Role, fingerprint, key_pem, new_keys, read_bundle
 from protos.identity.identity import load_identity, parse_identity, self_made, write_private
 
@@ -147,7 +147,7 @@ def test_a_self_made_identity_keeps_its_keys_under_another_name_and_when_its_cer
     first = self_made("north", Role.PARTY, tmp_path / "identity")
     renamed = self_made("south", Role.PARTY, tmp_path / "identity")
     assert (renamed.name, renamed.fingerprint) == ("south", first.fingerprint)
-    monkeypatch.setattr(protos.identity, "SELF_MADE_DAYS", 30)
+    monkeypatch.setattr(protos.identity.identity, "SELF_MADE_DAYS", 30)
     other = self_made("north", Role.PARTY, tmp_path / "identity")
     monkeypatch.undo()
     renewed = self_made("north", Role.PARTY, tmp_path / "identity")

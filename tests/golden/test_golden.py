@@ -1,0 +1,180 @@
+"""Small runs of every recipe give, byte for byte, what they gave when they were stored; shipped plans bind the same.
+
+`stored/CASE.json` says of a run: what parties were bound to and what that costs, every published file, what was
+measured, and every message between the coordinator and each party. After a change that is meant, store again, and read
+the difference:
+
+    CONCLAVE_GOLDEN=store python -m pytest tests/golden -m "slow or not slow"
+
+What is learned depends, in its last bits, on the processor and the versions of libraries, which `machine` in the file
+tells. On another machine numbers may differ by one in a million, and what is a digest, or measured of a model, is not
+compared: of files the names remain, of messages their order and kind (a checksum takes four bytes of one or five). A
+warning says so. A plan whose clip is learned is not compared there at all.
+
+Of what is signed, and of manifests, names alone are compared, for times and fresh keys are in them; of pictures too.
+"""
+
+import hashlib
+import json
+import math
+import os
+import platform
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+STORED = Path(__file__).parent / "stored"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SECURE = {"trust": "secure-sum"}
+ONE_MAY_LEAVE = SECURE | {"dropouts": 1}
+FRESH = ("run", "plan_hash", "account", "signed_at", "software")
+UNCOMPARED = (".pem", ".sig", ".png", "manifest.json", "plan.json")
+"""Names of files that are signed, drawn, or compared apart."""
+
+RUNS = {
+    "dped-moments": (("dped", "moments"), {"moments_clip": 480.0}),
+    "dped-moments-suggested-clip": (("dped", "moments"), {}),
+    "dped-moments-secure-sum": (("dped", "moments"), {"moments_clip": 480.0, "privacy": SECURE}),
+    "dped-counts": (("dped", "counts"), {}),
+    "dped-counts-skellam": (("dped", "counts"), {"privacy": {"noise": "skellam"}}),
+    "dped-moments-discrete-gaussian": (
+        ("dped", "moments"),
+        {"moments_clip": 480.0, "privacy": {"noise": "discrete-gaussian"}},
+    ),
+    "dped-votes": (("dped", "votes"), {"queries": 10, "classes": 8}),
+    "dped-hidden": (("dped", "hidden"), {"queries": 10, "layers": ["centre", "context"]}),
+    "dped-joint-counts": (("dped", "votes", "hidden", "counts"), {"queries": 10, "classes": 8}),
+    "dped-joint-secure-sum": (("dped", "votes", "hidden"), {"queries": 10, "classes": 8, "privacy": SECURE}),
+    "dped-thresholded": (("dped", "votes"), {"queries": 10, "classes": 8, "noise_at": "coordinator", "threshold": 2.0}),
+    "dped-free": (
+        ("dped", "votes", "hidden"),
+        {"queries": 10, "classes": 8, "private_training": {"units_per_teacher": 40, "batch": 10, "steps": 4}},
+    ),
+    "dp_sgd-federated": (("dp_sgd",), {}),
+    "dp_sgd-federated-secure-sum": (("dp_sgd",), {"privacy": ONE_MAY_LEAVE}),
+    "dp_sgd-local": (("dp_sgd",), {"dp_sgd": {"form": "local", "rounds": 2}}),
+    "dp_sgd-lora": (("dp_sgd",), {"model": {"adapt": "lora", "rank": 2, "alpha": 4}}),
+    "pate": (("pate",), {}),
+    "pate-secure-sum": (("pate",), {"privacy": ONE_MAY_LEAVE}),
+    "privdistil": (("privdistil",), {}),
+    "privdistil-secure-sum": (("privdistil",), {"privacy": ONE_MAY_LEAVE}),
+    "privdistil-scores": (("privdistil",), {"domain": {"release": "scores"}}),
+    "fine_tune": (("fine_tune",), {}),
+}
+LEARNED = ("dped-moments-suggested-clip",)
+"""Runs whose plans depend on what is learned of public text."""
+QUICK = ("dped-moments", "dped-counts", "fine_tune")
+
+
+def some_slow(names, quick):
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize("name", some_slow(RUNS, QUICK))
+def test_a_run_gives_the_very_same_bytes(name, run, wire):
+    given, changes = RUNS[name]
+    result, bound = run(*given, **changes)
+    found = {
+        "bound": bound,
+        "published": published(result.student),
+        "result": {"epsilon": result.epsilon, "delta": result.delta, "metrics": result.metrics},
+        "wire": wire(),
+    }
+    if bound is not None:
+        assert result.verdict.ok, result.verdict.checks
+        plan = json.loads((result.student / "plan.json").read_text())
+        assert plan | {"document": json.loads(plan["document"])} == bound["plan"]
+    compare(name, found)
+
+
+PLANS = sorted(EXAMPLES.glob("*/*.toml"))
+PLANS_QUICK = ("dped-demo", "dped-four-parties")
+
+
+@pytest.mark.parametrize("name", some_slow([f"{path.parent.name}-{path.stem}" for path in PLANS], PLANS_QUICK))
+def test_a_plan_that_is_shipped_binds_parties_to_the_same(name, bound):
+    folder, _, stem = name.partition("-")
+    compare(f"example-{name}", bound(EXAMPLES / folder / f"{stem}.toml"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["dped", "dp_sgd", "privdistil"])
+@pytest.mark.parametrize("launch", ["ray", "connect"])
+def test_a_plan_that_init_writes_binds_parties_to_the_same(launch, recipe, bound, written):
+    compare(f"init-{launch}-{recipe}", bound(written(launch, recipe)))
+
+
+def published(student):
+    """Every file of a published folder, by its path."""
+    return {
+        path.relative_to(student).as_posix(): _content(path) for path in sorted(student.rglob("*")) if path.is_file()
+    }
+
+
+def _content(path):
+    if path.name.endswith(UNCOMPARED):
+        return "is there"
+    if path.name == "privacy.json" or path.parent.name == "attestations":
+        return {key: value for key, value in json.loads(path.read_text()).items() if key not in FRESH}
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def machine():
+    """What the last bits of what is learned depend on."""
+    told = Path("/proc/cpuinfo")
+    lines = told.read_text().partition("\n\n")[0].splitlines() if told.exists() else []
+    own = [line for line in lines if line.startswith(("model name", "flags", "Features"))]
+    processor = hashlib.sha256("\n".join(own).encode()).hexdigest()[:16]
+    libraries = {name: version(name) for name in ("numpy", "scipy", "scikit-learn", "torch", "transformers")}
+    return {"system": platform.system(), "architecture": platform.machine(), "processor": processor} | libraries
+
+
+def compare(name, found):
+    """Fail, naming every difference, where a case is not what was stored; or store it."""
+    path = STORED / f"{name}.json"
+    if os.environ.get("CONCLAVE_GOLDEN") == "store":
+        text = json.dumps({"machine": machine()} | found, indent=1, sort_keys=True, ensure_ascii=False)
+        path.write_text(text + "\n")
+        return
+    stored = json.loads(path.read_text())
+    of, found = stored.pop("machine"), json.loads(json.dumps(found))
+    apart = 0.0
+    if of != machine():
+        if name in LEARNED:
+            pytest.skip(f"what {path.name} holds was learned on another machine")
+        warnings.warn(f"the bytes stored in {path.name} are of another machine: digests are not compared", stacklevel=2)
+        stored, found, apart = anywhere(stored), anywhere(found), 1e-6
+    differ = list(differences(stored, found, apart))
+    assert not differ, f"{path.name} holds something else:\n" + "\n".join(differ)
+
+
+def anywhere(value, key=""):
+    """What is the same on every machine."""
+    if key in ("plan_hash", "parts"):
+        return None
+    if key == "metrics":
+        return sorted(value)
+    if key == "wire":
+        return {party: [line.split()[:2] for line in lines] for party, lines in value.items()}
+    if key == "published":
+        return {name: of if isinstance(of, dict) else "is there" for name, of in value.items()}
+    if isinstance(value, dict):
+        return {inner: anywhere(of, inner) for inner, of in value.items()}
+    return value
+
+
+def differences(stored, found, apart, key=""):
+    """Where two JSON documents differ, and how. apart: how far numbers may be, relative to the larger."""
+    if isinstance(stored, dict) and isinstance(found, dict):
+        for name in sorted(stored.keys() | found.keys()):
+            yield from differences(stored.get(name), found.get(name), apart, f"{key}.{name}" if key else name)
+    elif isinstance(stored, list) and isinstance(found, list) and len(stored) == len(found):
+        for place, (one, other) in enumerate(zip(stored, found, strict=True)):
+            yield from differences(one, other, apart, f"{key}[{place}]")
+    elif isinstance(stored, float) and isinstance(found, float):
+        if not (math.isclose(stored, found, rel_tol=apart, abs_tol=0.0) or (math.isnan(stored) and math.isnan(found))):
+            yield f"{key}: stored {stored}, found {found}"
+    elif stored != found:
+        yield f"{key}: stored {str(stored)[:200]}, found {str(found)[:200]}"
