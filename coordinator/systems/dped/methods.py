@@ -32,10 +32,9 @@ from coordinator.pricing.release import SAMPLER_SHARE, Bound, gaussian_multiplie
 from coordinator.progress.progress import Progress
 from coordinator.systems.dped import recipe
 from coordinator.systems.dped.paper_claim import paper_claim
-from coordinator.systems.dped.plan import DpedPlan
+from coordinator.systems.dped.plan import DpedPlan, PrivateTrainingTable
 from coordinator.systems.dped.public import Public
 from coordinator.systems.dped.releases import vectors_mechanism
-from coordinator.systems.dped.tables import PrivateTrainingTable
 from coordinator.transport.launchers import Simulation, TeachersWanted
 
 if TYPE_CHECKING:

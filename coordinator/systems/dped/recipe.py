@@ -27,10 +27,9 @@ from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
 from coordinator.systems.dped import releases as terms
 from coordinator.systems.dped.folder import EmbeddingStudent
-from coordinator.systems.dped.kinship import doubts_of_text
 from coordinator.systems.dped.paper_claim import paper_claim
 from coordinator.systems.dped.plan import DpedPlan
-from coordinator.systems.dped.public import Public
+from coordinator.systems.dped.public import Public, doubts_of_text
 from coordinator.systems.dped.releases import COUNTS, MOMENTS
 from coordinator.systems.system import Stage
 from protos.conclave.v1 import party_pb2

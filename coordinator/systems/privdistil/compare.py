@@ -6,7 +6,8 @@ from typing import Any
 
 from coordinator.comparing.comparable import Comparable, Method, View, changed
 from coordinator.progress.progress import Silent
-from coordinator.systems.privdistil.methods import CorpusBench, Trained, methods_of
+from coordinator.systems.privdistil.bench import CorpusBench, Trained
+from coordinator.systems.privdistil.methods import methods_of
 from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.public import prepare
 from coordinator.text_models import public as classifier_public

@@ -7,9 +7,8 @@ import pytest
 from coordinator import api
 from coordinator.forecasting.forecast import Forecast
 from coordinator.forecasting.kinship import doubts
-from coordinator.systems.dped.kinship import doubts_of_text
 from coordinator.systems.dped.plan import DpedPlan
-from coordinator.systems.dped.public import Public
+from coordinator.systems.dped.public import Public, doubts_of_text
 from coordinator.systems.registry import plan_of
 from learning.text.source import Document
 from learning.text.words import Vocabulary, tokenize
