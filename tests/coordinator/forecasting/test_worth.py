@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from coordinator.console import command
+from coordinator.console import shown
 from coordinator.publishing.report import learned_nothing, measurements, render
 from coordinator.systems.dped.folder import EmbeddingStudent, card
 from learning.text.words import Vocabulary
@@ -80,7 +80,7 @@ def test_it_is_the_first_line_of_what_a_run_prints(monkeypatch, capsys):
         metrics=NOTHING, student="student", statement=SimpleNamespace(privacy=privacy), neighbours={},
         verdict=SimpleNamespace(ok=True), authority=None, run="1-demo",
     )  # fmt: skip
-    command._summary(result)
+    shown._summary(result)
     assert capsys.readouterr().out.startswith("Learned nothing: its perplexity is 639.8")
 
 
