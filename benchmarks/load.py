@@ -30,7 +30,7 @@ import numpy as np
 import psutil
 from scipy import sparse
 
-from protos.identity.certificates import key_pem, make_request, new_keys
+from protos.identity.requests import key_pem, make_request, new_keys
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -252,7 +252,7 @@ def serving(folder: Path, count: int, rate: float | None, profile: Path | None) 
 async def host(listed: Path) -> None:
     """Serve the nodes of a list until standard input ends."""
     from party.config import check_config
-    from party.node.node import start
+    from party.node.lifecycle import start
     from party.node.training import Training
 
     async def made_up(training: Training, job: "Job", charge: Callable[[], Awaitable[str]]) -> None:

@@ -68,7 +68,7 @@ def timed(owner: type, name: str, spent: list[float]) -> None:
 def journal(folder: Path) -> dict[str, float]:
     """Seconds of a run, and of its journals at both sides."""
     from coordinator import api
-    from coordinator.run.driver import party_tables
+    from coordinator.run.party_files import party_tables
     from coordinator.store.store import RunStore
     from coordinator.systems.registry import plan_of, read_plan
 
@@ -111,7 +111,8 @@ def journal(folder: Path) -> dict[str, float]:
 def resuming(folder: Path, rows_a_block: int) -> dict[str, float]:
     """Seconds that a run with a million stored answers needs until it knows what it has, and to read it back."""
     from coordinator.store import lease
-    from coordinator.store.store import RunIndex, RunStore
+    from coordinator.store.index import RunIndex
+    from coordinator.store.store import RunStore
 
     store = RunIndex(folder / "home").add("million", b"", folder / f"blocks-of-{rows_a_block}")
     store.begin_sum("answers", ["north", "south"])

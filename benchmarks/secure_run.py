@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from protos.identity.certificates import key_pem, make_request, new_keys
+from protos.identity.requests import key_pem, make_request, new_keys
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))

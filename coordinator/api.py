@@ -6,10 +6,8 @@ result.student, result.epsilon, result.metrics
 """
 
 import dataclasses
-import json
-import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,28 +24,20 @@ from coordinator.identity.identity import own_identity
 from coordinator.identity.provisioning import CA
 from coordinator.plan.plan import Plan
 from coordinator.pricing.priced_plan import price_plan
-from coordinator.pricing.release import Bound
 from coordinator.progress.events import Observer, Unobserved
 from coordinator.progress.progress import Progress, Silent
-from coordinator.publishing.manifest import SIGNATURE
 from coordinator.publishing.publish import try_place
 from coordinator.publishing.report import Statement, statement_of
-from coordinator.run.driver import Drive, cancelled, party_tables
+from coordinator.run.cancelling import cancelled
+from coordinator.run.driver import Drive
+from coordinator.run.party_files import party_tables
+from coordinator.run.resuming import check_open, check_same, place_again, plan_again, plan_kept
+from coordinator.store.faults import sound
+from coordinator.store.index import RunEntry, RunIndex
 from coordinator.store.output import STUDENT, left_aside
-from coordinator.store.store import (
-    CANCELLED,
-    FAILED,
-    FINISHED,
-    RunEntry,
-    RunIndex,
-    RunStore,
-    check_unused,
-    close_to_others,
-    home,
-    sound,
-    write_whole,
-)
-from coordinator.systems.registry import plan_of, prepared, read_plan, system
+from coordinator.store.private_files import close_to_others, home, write_whole
+from coordinator.store.store import FAILED, check_unused
+from coordinator.systems.registry import prepared, read_plan, system
 from coordinator.systems.system import Alone, TrainedAlone
 from coordinator.transport.launchers import (
     Cluster,
@@ -60,7 +50,6 @@ from coordinator.transport.launchers import (
 )
 from coordinator.verifying import verify as verifying
 from coordinator.verifying.check import Trust
-from coordinator.verifying.folder import shown
 from coordinator.verifying.verify import Verdict
 from protos.digest import plan_hash
 
@@ -184,15 +173,15 @@ def resume(
     """
     progress = progress or Silent()
     with closing(RunIndex().find(str(run))) as store:
-        _check_open(store)
-        wanted, base = _plan_again(store, None if plan is None else Path(plan))
+        check_open(store)
+        wanted, base = plan_again(store, None if plan is None else Path(plan))
         with sound(store.folder):
             wanted = wanted.on_cluster(ray_address or store.fact("ray_address"))
         own = own_identity(wanted, base)
         recipe = prepared(wanted, base, home() / "cache")
         bound = price_plan(recipe)
-        _check_same(store, bound)
-        _place_again(store, wanted, base)
+        check_same(store, bound)
+        place_again(store, wanted, base)
         progress.say(f"run {store.id}, resumed")
         store.note(resumed=(store.fact("resumed") or 0) + 1)
         return _driven(Drive(bound, recipe, own, _launcher(wanted), base, store, progress, observer or Unobserved()))
@@ -204,8 +193,8 @@ def cancel(run: str | Path) -> str:
     Returns one sentence on what was done. Raises `RunError` for a run that is finished.
     """
     with closing(RunIndex().find(str(run))) as store:
-        _check_open(store)
-        plan, base = _plan_kept(store)
+        check_open(store)
+        plan, base = plan_kept(store)
         return cancelled(store, _launcher(plan), own_identity(plan, base))
 
 
@@ -306,45 +295,6 @@ def _launcher(plan: Plan) -> Launcher:
     return _Connect(plan) if plan.federation.shards is None else find_launcher(plan.federation.launch)
 
 
-def _check_open(store: RunStore) -> None:
-    """Raises `RunError` for a run that is over."""
-    status = store.status()
-    if status == FINISHED:
-        raise RunError(f"run {store.id} is finished; its student is in {shown(store.fact('student'), 300)}.")
-    if status == CANCELLED:
-        raise RunError(f"run {store.id} was cancelled, and its parties forgot it. Run its plan again; that pays again.")
-    if store.fact("plan") is None:
-        raise RunError(f"run {store.id} was killed before its plan was stored; nothing was asked. Run the plan again.")
-    if store.fact("left") and not store.finished("aggregate"):
-        why = shown(store.fact("error"), 300)
-        raise RunError(f"run {store.id} ended before anything was spent ({why}) Run its plan again.")
-
-
-def _plan_again(store: RunStore, given: Path | None) -> tuple[Plan, Path]:
-    """The run's plan as its file is now, or as it was kept where that is gone; and where its paths start."""
-    with sound(store.folder):
-        was = store.fact("path")
-        path = given or (None if was is None else Path(was))
-    if path is not None and (given is not None or os.path.exists(path)):
-        return read_plan(path), path.absolute().parent
-    return _plan_kept(store)
-
-
-def _place_again(store: RunStore, plan: Plan, base: Path) -> None:
-    """Publish where the plan says by now, unless it is published or all of the run is in one folder; tried beforehand.
-
-    Raises `RunError` where nothing can be published there.
-    """
-    with sound(store.folder):
-        place = Path(store.fact("student"))
-    if store.finished("publish") or (store.fact("publishing") and (place / SIGNATURE).exists()):
-        return
-    if place != store.folder / STUDENT:
-        place = base / plan.student.publish
-        store.note(student=str(place), publishing=None)
-    try_place(place)
-
-
 def _output(output: Path | str | None) -> Path | None:
     """The folder that is asked for, absolute. Raises `PlanError` for an empty name, which would be the current one."""
     if output is None:
@@ -352,34 +302,6 @@ def _output(output: Path | str | None) -> Path | None:
     if not str(output):
         raise PlanError("output is empty. Name a folder for everything of the run, or leave it out.")
     return Path(output).absolute()
-
-
-def _plan_kept(store: RunStore) -> tuple[Plan, Path]:
-    """The run's plan as it was kept, and where its paths start. Raises `RunError` where that is damaged."""
-    with sound(store.folder):
-        return plan_of(store.fact("plan")), Path(store.fact("base"))
-
-
-def _check_same(store: RunStore, bound: Bound[Plan]) -> None:
-    """Raises `PlanError`, naming what differs, when a run would go on under another plan hash."""
-    if plan_hash(bound.binding).hex() == store.fact("plan_hash"):
-        return
-    with sound(store.folder):
-        differ = sorted(_differing(json.loads(store.fact("document")), json.loads(bound.binding.document)))
-    what = f"{', '.join(differ)} differ" if differ else "the public text or the files that it names differ"
-    raise PlanError(
-        f"run {store.id} was started with another plan: {what}. Restore the plan to resume the run, or start a new run "
-        "with the new plan; that pays anew."
-    )
-
-
-def _differing(one: Any, other: Any, key: str = "") -> Iterator[str]:
-    """The keys, dotted, at which two JSON documents differ."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        for name in one.keys() | other.keys():
-            yield from _differing(one.get(name), other.get(name), f"{key}.{name}" if key else name)
-    elif one != other:
-        yield key
 
 
 class _Connect:

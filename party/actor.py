@@ -15,10 +15,10 @@ from party.config import check_config
 from party.ledger.database import FILE
 from party.node.memory import keep_private
 from protos.console.settings import SettingsError
-from protos.identity.certificates import key_pem, make_request, new_keys
+from protos.identity.requests import key_pem, make_request, new_keys
 
 if TYPE_CHECKING:
-    from party.node.node import Node
+    from party.node.lifecycle import ServedNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class PartyActor:
 
     def __init__(self) -> None:
         keep_private()
-        self._node: Node | None = None
+        self._node: ServedNode | None = None
         self._keys = new_keys()
 
     async def request(self, name: str) -> tuple[bytes, str]:
@@ -90,8 +90,8 @@ class PartyActor:
             self._node = None
 
 
-async def _started(config: Any, token: str, issued: tuple[bytes, bytes], base: Path) -> "Node":
+async def _started(config: Any, token: str, issued: tuple[bytes, bytes], base: Path) -> "ServedNode":
     """The node; what its training says goes into the party's folder, not into the logs of Ray."""
-    node_module = await asyncio.to_thread(__import__, "party.node.node", fromlist=["start"])
-    node: Node = await node_module.start(config, token=token, issued=issued, base=base, quiet=True)
+    node_module = await asyncio.to_thread(__import__, "party.node.lifecycle", fromlist=["start"])
+    node: ServedNode = await node_module.start(config, token=token, issued=issued, base=base, quiet=True)
     return node

@@ -20,8 +20,8 @@ from coordinator.errors import PlanError, RunError
 from coordinator.plan.plan import Plan
 from coordinator.pricing.release import SAMPLER_SHARE, rounded_up
 from coordinator.progress.progress import Progress
-from coordinator.store.store import private_folder, write_whole
-from coordinator.verifying.folder import shown
+from coordinator.reading import shown
+from coordinator.store.private_files import private_folder, write_whole
 
 FORMAT = 1
 

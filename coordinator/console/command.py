@@ -146,7 +146,7 @@ def watch(run: Run, as_json: AsJson = False) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from coordinator.store.store import RunIndex
+    from coordinator.store.index import RunIndex
     from coordinator.store.watching import look, render
 
     with closing(RunIndex().find(run)) as store:

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from coordinator.errors import PlanError, RunError
 from coordinator.identity import provisioning
-from protos.identity.certificates import moment
+from protos.identity.validity import moment
 
 
 class MakingFirst(TyperGroup):

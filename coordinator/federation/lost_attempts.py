@@ -14,7 +14,7 @@ from aggregation.secure_sum.context import Context
 from aggregation.secure_sum.disclaim import Disclaimer, Disclaimers, check_disclaimer, least_signers
 from aggregation.secure_sum.graph import drawn
 from aggregation.secure_sum.keys import Verify
-from coordinator.federation.asking import OnMessage, Tries
+from coordinator.federation.rounds import OnMessage, Tries
 from coordinator.store.store import RunStore
 from protos.conclave.v1 import party_pb2
 

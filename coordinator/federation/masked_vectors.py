@@ -10,7 +10,7 @@ import numpy as np
 from aggregation.secure_sum.context import Context
 from aggregation.secure_sum.keystream import Cells
 from aggregation.secure_sum.mask import block_length, block_start
-from coordinator.store.store import private_folder, private_opener
+from coordinator.store.private_files import private_folder, private_opener
 
 _SUFFIX: Final = ".cells"
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from aggregation.errors import Cheated
-from coordinator.federation.asking import OnMessage, Tries
+from coordinator.federation.rounds import OnMessage, Tries
 from coordinator.store.store import RunStore
 from protos.conclave.v1 import party_pb2
 

@@ -13,15 +13,18 @@ from typing import Final
 from cryptography import x509
 
 from coordinator.errors import PartyRefused
-from coordinator.identity.identity import Own, new_nonce, proven
+from coordinator.federation.admission import new_nonce, proven
+from coordinator.identity.identity import Own
 from coordinator.plan.plan import Plan
 from coordinator.pricing.release import Bound
-from coordinator.transport.link import Answered, GrpcLink, Lost, Refused
+from coordinator.transport.grpc_link import GrpcLink
+from coordinator.transport.link import Answered, Lost, Refused
 from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2
 from protos.console.checklist import Line, ok, to_do, warning
 from protos.digest import plan_hash
-from protos.identity.certificates import fingerprint, moment
+from protos.identity.certificates import fingerprint
+from protos.identity.validity import moment
 
 CONNECT_SECONDS: Final = 5.0
 """How long a party's address may take to take a connection."""

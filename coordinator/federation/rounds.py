@@ -1,13 +1,78 @@
-"""One round of a secure sum put to one party: what it says is taken in, and why it went no further is kept apart."""
+"""One round of a secure sum, put to many parties at once: what they say is taken in, and why one went no further."""
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
 
 from aggregation.errors import Cheated
-from coordinator.federation.asking import OnMessage
+from coordinator.federation.participants import Participants
 from coordinator.transport.link import Answered, Outcome, PartyLink, Refused
 from protos.conclave.v1 import party_pb2
 from protos.refusal import Reason, Refusal
+
+OnMessage = Callable[[str, bytes], None]
+"""Told what a party said; raises `Cheated` for what it may not say."""
+
+
+class Asks(Protocol):
+    """Puts one round to parties at once; those that are lost, or out of the attempt, simply do not answer.
+
+    Gives the parties that went no further because of what another one sent, and that one's name.
+    """
+
+    def __call__(
+        self, requests: Mapping[str, party_pb2.SecureSumRequest], on_message: OnMessage, doing: str
+    ) -> Awaitable[Mapping[str, str]]: ...
+
+
+class Tries(Protocol):
+    """Puts one round to parties at once and goes on whatever becomes of it; why parties did not answer, by party."""
+
+    def __call__(
+        self, requests: Mapping[str, party_pb2.SecureSumRequest], on_message: OnMessage
+    ) -> Awaitable[Mapping[str, str]]: ...
+
+
+class Rounds:
+    """How the rounds of a secure sum are put to the parties of a run: `ask` is an `Asks`, `attempt` is a `Tries`."""
+
+    def __init__(self, parties: Participants) -> None:
+        self._parties = parties
+
+    async def ask(
+        self, requests: Mapping[str, party_pb2.SecureSumRequest], on_message: OnMessage, doing: str
+    ) -> dict[str, str]:
+        """One round, at all parties at once. Who cheats, or lost its secrets, is out of the attempt; returns who named
+        another party as the reason, and whom.
+
+        Raises as every verb does where a party refuses for another reason, or too few are left.
+        """
+        one_at_a_time = asyncio.Lock()
+
+        async def ask(link: PartyLink) -> Outcome[Refusal | Cheated | None]:
+            outcome = await said(link, requests[link.name], on_message, one_at_a_time)
+            if isinstance(outcome, Answered) and outcome.value is not None:
+                speaker = "" if isinstance(outcome.value, Cheated) else f"party {link.name}: "
+                self._parties.attendance.say(f"  {speaker}{why(outcome)}")
+            return outcome
+
+        asked = {name: ask(link) for name, link in self._parties.links.items() if name in requests}
+        found = self._parties.settle(await self._parties.together(asked, finish=True), doing)
+        return {name: each.who for name, each in found.items() if isinstance(each, Refusal) and each.who in requests}
+
+    async def attempt(
+        self, requests: Mapping[str, party_pb2.SecureSumRequest], on_message: OnMessage
+    ) -> dict[str, str]:
+        """A round that nothing depends on: who did not answer, and why. No party is dropped for it."""
+        one_at_a_time = asyncio.Lock()
+
+        async def ask(link: PartyLink) -> Outcome[str]:
+            return Answered(why(await said(link, requests[link.name], on_message, one_at_a_time)))
+
+        links = {link.name: link for link in self._parties.all} | self._parties.links
+        outcomes = await self._parties.together({name: ask(links[name]) for name in requests}, finish=False)
+        return {name: each.value for name, each in outcomes.items() if isinstance(each, Answered) and each.value}
 
 
 async def said(

@@ -29,9 +29,9 @@ from aggregation.secure_sum.opening import Opening
 from aggregation.secure_sum.share import Parcels
 from aggregation.secure_sum.summation import Summation
 from aggregation.secure_sum.unmask import Revealed
-from coordinator.federation.asking import Asks, OnMessage
 from coordinator.federation.masked_vectors import MaskedFiles
 from coordinator.federation.refunds import owed
+from coordinator.federation.rounds import Asks, OnMessage
 from coordinator.store.store import RunStore
 from protos.conclave.v1 import party_pb2, plan_pb2
 

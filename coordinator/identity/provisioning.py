@@ -23,27 +23,23 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from coordinator.errors import RunError
+from protos.identity.authority import Authority, new_authority
 from protos.identity.certificates import (
     UNREADABLE,
-    Authority,
     Bundle,
     IdentityError,
-    Request,
-    RevocationList,
     Role,
     check_name,
     fingerprint,
-    key_pem,
-    new_authority,
-    new_keys,
     pem_of,
     read_bundle,
     read_certificate,
-    read_request,
     shown_name,
     subject_of,
 )
 from protos.identity.identity import read_key_file, read_private, write_private, write_public
+from protos.identity.requests import Request, key_pem, new_keys, read_request
+from protos.identity.validity import RevocationList
 
 CA: Final = "ca.pem"
 CA_KEY: Final = "ca.key"

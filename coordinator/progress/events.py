@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from coordinator.errors import PlanError, RunError
-from protos.telemetry import tracing
+from protos.telemetry import tracers, tracing
 
 SECONDS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Upper edges of the buckets for the time of a block."""
@@ -201,7 +201,7 @@ def traced_to(where: str) -> Iterator[None]:
     Raises `PlanError` for a URL that is none and without OpenTelemetry, `RunError` for a file that cannot be written.
     """
     try:
-        tracer = tracing.tracer(where, Path.cwd(), "conclave-coordinator")
+        tracer = tracers.tracer(where, Path.cwd(), "conclave-coordinator")
     except (ValueError, ImportError) as error:
         raise PlanError(f"--traces: {error}") from None
     except OSError as error:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.errors import RunError
-from coordinator.publishing import manifest
-from coordinator.publishing.manifest import Seal
+from coordinator.published import manifest
+from coordinator.published.manifest import Seal
 from coordinator.publishing.report import Statement
 from coordinator.publishing.student import Student
 

@@ -22,8 +22,9 @@ from coordinator.plan.plan import Plan
 from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import Bound, rounded_up
 from coordinator.publishing.publish import try_place
-from coordinator.store.store import RunIndex, home
-from coordinator.systems.registry import prepared, read_plan
+from coordinator.store.index import RunIndex
+from coordinator.store.private_files import home
+from coordinator.systems.registry import prepared, read_plan, system
 from coordinator.transport.launchers import Cluster, find_launcher
 from protos import PROTOCOL_VERSION
 from protos.console.checklist import Line, State, free_disk, free_memory, ok, size, to_do, warning
@@ -48,7 +49,7 @@ def check(path: Path, ray_address: str | None = None) -> list[Line]:
         cache = home() / "cache"
         recipe = prepared(plan, base, cache)
         bound = price_plan(recipe)
-        room = recipe.needs(bound, base, cache)
+        room = system(plan.run.recipe).needs(recipe, bound, base, cache)
         lines = [_plan(bound), *(warning("public", doubt) for doubt in (*kinship.doubts(plan), *recipe.doubts()))]
     except ConclaveError as error:
         lines = [to_do("plan", str(error))]

@@ -18,8 +18,9 @@ from pydantic import Field
 
 from aggregation.errors import IntegrityError
 from coordinator.errors import RunError
-from coordinator.publishing.manifest import MANIFEST, SIGNATURE, Manifest
-from coordinator.verifying.folder import MOST_SHOWN, Published, shaped, shown
+from coordinator.published.folder import Published
+from coordinator.published.manifest import MANIFEST, SIGNATURE, Manifest
+from coordinator.reading import MOST_SHOWN, shaped, shown
 from protos.console.settings import Settings
 
 MARKER: Final = "conclave-run.json"

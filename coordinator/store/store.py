@@ -1,4 +1,4 @@
-"""Where runs are kept: an index of all runs, and one folder a run with its stages and released blocks.
+"""One run in one folder: its facts, its stages, the blocks of its sums, and who drives it.
 
 What is kept is what was released, plus public artefacts: nothing here that a leak could turn into a breach. Every
 file is written beside its place and renamed into it; the SQLite row that names it is committed after that. So a kill at
@@ -10,30 +10,24 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import socket
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.errors import RunError
+from coordinator.reading import shown
 from coordinator.store import output
-from coordinator.verifying.folder import shown
-
-_INDEX = """
-CREATE TABLE IF NOT EXISTS runs (
-  id TEXT PRIMARY KEY, name TEXT NOT NULL, folder TEXT NOT NULL, plan_hash TEXT NOT NULL, started REAL NOT NULL
-)"""
+from coordinator.store.block_files import packed, unpacked
+from coordinator.store.faults import damaged, go_on, made_in, sound, written
+from coordinator.store.private_files import private_file, private_folder, write_whole
 
 _RUN = """
 CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -48,135 +42,8 @@ CREATE TABLE IF NOT EXISTS lease (
   expires REAL NOT NULL
 )"""
 
-_ODD = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
-"""What making sense of a value of another kind may raise."""
-
 _RUN_ID = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
-_HEADER_BYTES = 10_000
-"""Of a block's file, at most: more than NumPy needs to say what the rest is."""
-
 RUNNING, RESUMABLE, FINISHED, FAILED, CANCELLED = "running", "resumable", "finished", "failed", "cancelled"
-
-
-@dataclass(frozen=True, slots=True)
-class RunEntry:
-    """One line of the index. `epsilon` is None before anything was released and where nothing is guaranteed."""
-
-    id: str
-    name: str
-    folder: Path
-    plan_hash: str
-    started: float
-    status: str
-    epsilon: float | None
-
-
-def home() -> Path:
-    """The folder of the index: `$CONCLAVE_HOME`, else `~/.conclave`."""
-    return Path(os.environ.get("CONCLAVE_HOME") or Path.home() / ".conclave").expanduser()
-
-
-class RunIndex:
-    """All runs this user has started on this machine, wherever their folders are."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder or home()
-        self._path = self._folder / "runs.sqlite"
-
-    def add(self, name: str, plan_hash: bytes, folder: Path | None, *, replace: bool = False) -> "RunStore":
-        """Make a new run with a random id. `folder` is where everything of it goes, by default below the index.
-
-        replace: set the run aside that the folder holds; the fact `replaced` says where it and those that it had set
-        aside are, until the new run has begun. Raises `RunError`, with everything as it was, when the folder holds a
-        run already, or anything that is none, or cannot be written.
-        """
-        run_id = f"{secrets.token_hex(4)}-{name}"
-        if folder is None:
-            with _made_in(self._folder / "runs"):
-                private_folder(self._folder / "runs")
-                (self._folder / "runs").chmod(0o700)
-        folder = (folder or self._folder / "runs" / run_id).absolute()
-        check_unused(folder, replace=replace)
-        replaced = self._set_aside(folder) if holds_run(folder) else []
-        try:
-            with self._open() as index, _written(self._path), index:
-                index.execute("DELETE FROM runs WHERE folder = ?", (str(folder),))
-                index.execute(
-                    "INSERT INTO runs VALUES (?, ?, ?, ?, ?)", (run_id, name, str(folder), plan_hash.hex(), time.time())
-                )
-            store = RunStore.create(folder, run_id, name, plan_hash)
-            if replaced:
-                store.note(replaced=replaced)
-        except RunError:
-            if replaced:
-                self.put_back(Path(replaced[0]), folder)
-            raise
-        return store
-
-    def _set_aside(self, folder: Path) -> list[str]:
-        """Rename a run's folder out of the way, and say so in the index; where it and those are that it replaced."""
-        with closing(RunStore(folder)) as store:
-            run_id, before = store.id, store.fact("replaced") or []
-        aside = output.set_aside(folder, run_id)
-        self._moved(run_id, aside)
-        return [str(aside), *before]
-
-    def put_back(self, aside: Path, folder: Path) -> None:
-        """Have a run that was set aside stand where it was, in place of one that never began. Raises `RunError`."""
-        output.put_back(aside, folder)
-        with closing(RunStore(folder)) as store:
-            run_id = store.id
-        self._moved(run_id, folder)
-
-    def _moved(self, run_id: str, folder: Path) -> None:
-        with self._open() as index, _written(self._path), index:
-            index.execute("UPDATE runs SET folder = ? WHERE id = ?", (str(folder), run_id))
-
-    def entries(self) -> list[RunEntry]:
-        """All runs whose folders still exist, newest first."""
-        if not self._path.exists():
-            return []
-        with self._open() as index, sound(self._path):
-            rows = index.execute("SELECT * FROM runs ORDER BY started DESC").fetchall()
-            return [entry for row in rows if (entry := self._entry(row)) is not None]
-
-    def find(self, run: str) -> "RunStore":
-        """The run with this id, with a unique beginning of it, or in this folder. Raises `RunError`."""
-        if holds_run(Path(run)):
-            return RunStore(Path(run).absolute())
-        entries = self.entries()
-        found = [entry for entry in entries if entry.id == run] or [e for e in entries if e.id.startswith(run)]
-        if len(found) == 1:
-            return RunStore(found[0].folder)
-        if found:
-            ids = shown(" or ".join(entry.id for entry in found), 500)
-            raise RunError(f'"{shown(run)}" can be {ids}. Write more of it.')
-        raise RunError(f'There is no run "{shown(run)}". `coordinator runs` lists those there are.')
-
-    def _entry(self, row: tuple[Any, ...]) -> RunEntry | None:
-        folder = Path(row[2])
-        if not holds_run(folder):
-            return None
-        with closing(RunStore(folder)) as store:
-            if store.id != row[0]:
-                return None
-            return RunEntry(row[0], row[1], folder, row[3], row[4], store.status(), store.fact("epsilon"))
-
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        try:
-            private_folder(self._folder)
-            _private_file(self._path)
-            connection = sqlite3.connect(self._path, timeout=30)
-            connection.execute(_INDEX)
-        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
-            raise RunError(
-                f"The index of runs {self._path} cannot be opened: {shown(error)}. Set CONCLAVE_HOME."
-            ) from None
-        try:
-            yield connection
-        finally:
-            connection.close()
 
 
 class RunStore:
@@ -190,7 +57,7 @@ class RunStore:
         self.owner: str | None = None
         """Who drives the run from here; set by the lease. Writing then fails when another one took over."""
         # The loop's thread, a worker that stores blocks and the caller's thread take turns behind the lock.
-        with _written(folder):
+        with written(folder):
             self._connection = sqlite3.connect(
                 folder / "run.sqlite", timeout=30, check_same_thread=False, isolation_level=None
             )
@@ -210,14 +77,14 @@ class RunStore:
         Raises `RunError`.
         """
         check_unused(folder)
-        with _made_in(folder):
+        with made_in(folder):
             private_folder(folder)
             with suppress(PermissionError):  # of an empty folder that somebody else made; what is in it is private
                 folder.chmod(0o700)
             write_whole(folder / output.MARKER, output.marker_of(run_id))
             for left in folder.glob(f".{output.MARKER}.*.part"):  # of one that was killed here
                 left.unlink()
-            _private_file(folder / "run.sqlite")
+            private_file(folder / "run.sqlite")
         store = cls(folder)
         store.note(id=run_id, name=name, plan_hash=plan_hash.hex(), started=time.time(), status=RUNNING)
         return store
@@ -227,8 +94,14 @@ class RunStore:
         """The random run id. Raises `RunError` where what is kept is none."""
         found = self.fact("id")
         if not isinstance(found, str) or _RUN_ID.fullmatch(found) is None:
-            raise _damaged(self.folder, "it has no run id")
+            raise damaged(self.folder, "it has no run id")
         return found
+
+    @property
+    def plan_hash(self) -> bytes:
+        """The plan hash under which the run began. Raises `RunError` where what is kept is none."""
+        with sound(self.folder):
+            return bytes.fromhex(self.fact("plan_hash"))
 
     def note(self, **facts: Any) -> None:
         """Write facts of the run, as JSON, in one transaction."""
@@ -294,7 +167,7 @@ class RunStore:
     @contextmanager
     def _transaction(self, *, driving: bool = True) -> Iterator[sqlite3.Connection]:
         """One transaction, whole or not at all. Raises `RunError` when the disk does not take it, or another drives."""
-        with self._lock, _written(self.folder, self):
+        with self._lock, written(self.folder, lambda: self.id):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 if driving and self.owner is not None:
@@ -347,11 +220,10 @@ class RunStore:
 
     def put_block(self, release: str, batch: int, start: int, stop: int, block: NDArray[np.int64]) -> None:
         """Keep rows [start, stop) of a noisy sum. Storing a batch again replaces it."""
-        content = BytesIO()
-        np.save(content, block, allow_pickle=False)
+        content = packed(block)
         name = f"blocks/{release}/{batch:06}.npy"
-        self.write(name, content.getvalue())
-        digest = hashlib.sha256(content.getvalue()).hexdigest()
+        self.write(name, content)
+        digest = hashlib.sha256(content).hexdigest()
         with self._transaction() as transaction:
             transaction.execute(
                 "INSERT OR REPLACE INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -410,7 +282,7 @@ class RunStore:
                 raise RunError(f"{shown(path, 300)} is damaged: it cannot be read ({shown(error)}).") from None
             if hashlib.sha256(content).hexdigest() != digest:
                 raise RunError(f"{shown(path, 300)} is damaged: its digest differs from the one in run.sqlite.")
-            yield start, stop, _block(content, rows_in_it, path)
+            yield start, stop, unpacked(content, rows_in_it, path)
 
     def write(self, name: str, content: bytes) -> Path:
         """Write a file of the run whole or not at all. Raises `RunError` when the disk does not take it."""
@@ -418,83 +290,11 @@ class RunStore:
             return write_whole(self.folder / name, content)
         except RunError as error:
             with self._transaction():  # where another one took over, that is what happened: both write under one name
-                raise RunError(f"{error} {_go_on(self)}") from None
+                raise RunError(f"{error} {go_on(lambda: self.id)}") from None
 
     def close(self) -> None:
         """Close the database."""
         self._connection.close()
-
-
-def write_whole(path: Path, content: bytes) -> Path:
-    """Write a file whole or not at all, on disk when this returns. Raises `RunError` when the disk does not take it.
-
-    What is written beside it has a name of its own each time: two that write one file never write into each other's.
-    """
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-    try:
-        private_folder(path.parent)
-        with open(beside, "xb", opener=private_opener) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise RunError(f"{path} cannot be written: {error.strerror}.") from None
-    return path
-
-
-def private_opener(path: str, flags: int) -> int:
-    """An opener, for `open`, of files that their owner alone may read."""
-    return os.open(path, flags, 0o600)
-
-
-def private_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, for their owner alone. Raises OSError."""
-    for each in reversed((folder, *folder.parents)):
-        if not os.path.isdir(each):
-            each.mkdir(mode=0o700, exist_ok=True)
-
-
-def close_to_others(folder: Path) -> None:
-    """Take what libraries wrote below a folder, and the folder, from all but their owner. Raises OSError."""
-    for above, folders, files in os.walk(folder, followlinks=False):
-        os.chmod(above, 0o700)
-        for name in (*folders, *files):
-            path = os.path.join(above, name)
-            if not os.path.islink(path):
-                os.chmod(path, 0o700 if name in folders else 0o600)
-
-
-def _private_file(path: Path) -> None:
-    """Have a file that its owner alone may read, for a library that would make it for everybody. Raises OSError."""
-    os.close(private_opener(str(path), os.O_CREAT | os.O_RDWR))
-    with suppress(PermissionError):
-        path.chmod(0o600)
-
-
-@contextmanager
-def _made_in(folder: Path) -> Iterator[None]:
-    """What the disk says of a folder that cannot be made, as a sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise RunError(f"The folder {folder} cannot hold a run: {error.strerror}.") from None
-
-
-def _block(content: bytes, rows: int, path: Path) -> NDArray[np.int64]:
-    """The rows in a block's file, whose header is believed only where the bytes behind it are what it says."""
-    file = BytesIO(content)
-    try:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(file, max_header_size=_HEADER_BYTES)
-        whole = len(shape) == 2 and shape[0] == rows and min(shape) >= 0 and dtype == np.int64 and not fortran
-        if whole and shape[0] * shape[1] * dtype.itemsize == len(content) - file.tell():
-            return np.frombuffer(content, np.int64, offset=file.tell()).reshape(shape).copy()
-    except (ValueError, TypeError, SyntaxError, TokenError, RecursionError):
-        pass
-    raise RunError(f"{shown(path, 300)} is damaged: it is not a block of {rows} rows.")
 
 
 def holds_run(folder: Path) -> bool:
@@ -529,42 +329,6 @@ def check_unused(folder: Path, *, replace: bool = False) -> None:
             raise RunError(f"{found}, or choose another --output.")
         raise RunError(f"{found}, choose another --output, or remove that run with --replace if it is not needed.")
     output.check_folder(folder)
-
-
-@contextmanager
-def _written(path: Path, store: RunStore | None = None) -> Iterator[None]:
-    """What SQLite says of a disk that is full, read-only or broken, as a sentence. store: whose run goes on after."""
-    try:
-        yield
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # the second where damage garbles what SQLite says
-        raise RunError(f"{path} cannot be written: {shown(error)}. {_go_on(store)}") from None
-
-
-def _go_on(store: RunStore | None) -> str:
-    run = ""
-    if store is not None:
-        with suppress(RunError):
-            run = f" {store.id}"
-    return f"What was stored before is sound. Make room, or make it writable, and go on with `coordinator resume{run}`."
-
-
-@contextmanager
-def sound(path: Path) -> Iterator[None]:
-    """A sentence for what is read of a database and cannot be what was written.
-
-    For reading alone: SQLite keeps no digest of a page, so a damaged one may give any value of any kind.
-    """
-    try:
-        yield
-    except (sqlite3.Error, *_ODD) as error:
-        raise _damaged(path, shown(error)) from None
-
-
-def _damaged(path: Path, why: str) -> RunError:
-    return RunError(
-        f"{path} cannot be read: what it keeps of a run is damaged ({why}). Restore it from a backup; what was "
-        "charged at the parties stays charged."
-    )
 
 
 def this_host() -> str:

@@ -15,7 +15,8 @@ from typing import Any, Final, Self, TypeVar
 
 from coordinator.errors import RunError
 from coordinator.progress.progress import Progress
-from coordinator.store.store import RESUMABLE, RUNNING, RunStore, sound
+from coordinator.store.faults import sound
+from coordinator.store.store import RESUMABLE, RUNNING, RunStore
 
 Value = TypeVar("Value")
 

@@ -41,10 +41,6 @@ class Recipe(Priceable[PlanT_co], Protocol[PlanT_co]):
         """A sentence for each reason to doubt that the public text itself is like the parties'."""
         ...
 
-    def needs(self, priced: Bound[Any], base: Path, cache: Path) -> Needs:
-        """What the run is expected to need of memory and disk. base: the folder that the plan's paths start at."""
-        ...
-
     async def collect(
         self, priced: Bound[Any], federation: Federation, store: RunStore, stage: Stage
     ) -> dict[str, int]:
@@ -102,8 +98,9 @@ class System:
 
     plan: the tables of its plans. prepare: reads everything public that a run uses, so that a mistake in it costs
     nothing; raises `PlanError`, and `ConclaveError` of whatever could not be read. recipe: of a plan and of what
-    `prepare` gave, None where nothing was read. forecast: of a recipe, priced; `base` and `cache` as `prepare` takes
-    them, and how many seconds that took. comparison: its rows and its measures. example: the commented plan that
+    `prepare` gave, None where nothing was read. needs: what a recipe, priced, is expected to need of memory and
+    disk; `base` and `cache` as `prepare` takes them. forecast: what it would cost and show; and how many seconds
+    `prepare` took. comparison: its rows and its measures. example: the commented plan that
     `coordinator init` writes, None for a system that has none of its own. alone: trains without parties, on simulated
     text, what promises nothing; such a system has no recipe, and its `prepare` says so.
     """
@@ -112,6 +109,7 @@ class System:
     plan: type[Plan]
     prepare: Callable[[Any, Path, Path], Any]
     recipe: Callable[[Any, Any], Recipe[Any]]
+    needs: Callable[[Any, Bound[Any], Path, Path], Needs]
     forecast: Callable[[Any, Bound[Any], Path, Path, float], Forecast]
     comparison: Callable[[Comparable], Family]
     example: Example | None = None

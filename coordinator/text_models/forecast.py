@@ -5,6 +5,7 @@ From the plan and the public model alone: one made-up batch is timed. Epsilon is
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from coordinator.forecasting.needs import Needs
 from coordinator.pricing.release import Bound, rounded_up
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText
+from coordinator.text_models.recipe import TextRecipe
 
 TORCH_MEMORY = 400 * 2**20
 """Of a process that has imported what trains a text model."""
@@ -66,8 +68,9 @@ def forecast(
     )
 
 
-def needs(priced: Bound[ClassifierPlan], public: PublicText) -> Needs:
+def needs(recipe: TextRecipe, priced: Bound[ClassifierPlan], base: Path, cache: Path) -> Needs:
     """What the run is expected to need."""
+    public = recipe.read
     cells = sum(release.rows * release.columns for release in priced.releases)
     return Needs.of(memory(priced, public), model_bytes(public), cells)
 

@@ -1,12 +1,10 @@
 """What recipes of text models share: what they read, what training or voting releases, their student."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
 
 from coordinator.errors import PlanError
-from coordinator.forecasting.needs import Needs
 from coordinator.pricing.release import Bound, Release
 from coordinator.store.store import RunStore
 from coordinator.text_models import public as classifier_public
@@ -34,11 +32,6 @@ class TextRecipe:
 
     def doubts(self) -> list[str]:
         return []
-
-    def needs(self, priced: Bound[ClassifierPlan], base: Path, cache: Path) -> Needs:
-        from coordinator.text_models.forecast import needs
-
-        return needs(priced, self.read)
 
     def student(
         self, content: bytes, priced: Bound[ClassifierPlan], present: dict[str, int], store: RunStore

@@ -1,4 +1,4 @@
-"""How a run gets its parties: the protocol, and the two facts that travel through it.
+"""How a run gets its parties: a launcher starts them, here or on a cluster, or simulates them without nodes.
 
 A launcher other than `connect` is found by the entry-point group `conclave.launchers`; the name is what a plan says
 in `launch`. So the coordinator starts parties without importing the code that runs them.
@@ -19,7 +19,7 @@ from aggregation.mechanisms.joint import TeacherSignal
 from aggregation.mechanisms.mechanism import IntArray
 from coordinator.errors import PlanError
 from protos.conclave.v1 import plan_pb2
-from protos.identity.certificates import read_request
+from protos.identity.requests import read_request
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

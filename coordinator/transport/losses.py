@@ -6,25 +6,13 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from coordinator.transport.patience import Stuck
+from coordinator.transport.silence import Silent, Stuck, Unheard
 from protos.codec import MalformedTensor
 from protos.refusal import Reason, Refusal, plain, printable, refusal_of
 
 
-class Unheard(Exception):
-    """A call brought nothing that can be used, though gRPC has no error for it."""
-
-
 class Garbled(Unheard):
     """A party sent bytes that are no message."""
-
-
-class Silent(Unheard):
-    """A party was not heard of for so many seconds, and its node does not say that it serves."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(seconds)
-        self.seconds = seconds
 
 
 class Garbage:

@@ -1,4 +1,9 @@
-"""A party's link whose every call is a span: the verb, which try it is, how much came, how it ended."""
+"""A party's link whose every call is a span: the verb, which try it is, how much came, how it ended.
+
+It stands above the link, not in the channel as an interceptor: of an answer that cannot be read gRPC says that it was
+OK, of a party that fell silent and of blocks that all came that the call was cancelled, and of a handshake that failed
+nothing. The link knows.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -114,11 +119,11 @@ class TracedLink:
             tracing.failed(call, error)
             raise
 
-    def _begin(self, verb: str, what: Mapping[str, object]) -> tracing.Span:
+    def _begin(self, verb: str, what: Mapping[str, object]) -> tracing.Part:
         told = {"verb": verb, "party": self.name, "try": self._failed.get(verb, 0) + 1, **what}
         return tracing.begin(f"call {verb}", **told)
 
-    def _end(self, call: tracing.Span, verb: str, outcome: Outcome[Any], before: int) -> None:
+    def _end(self, call: tracing.Part, verb: str, outcome: Outcome[Any], before: int) -> None:
         """End a call's span by what came; a loss makes the next call of the same verb another try."""
         self._failed[verb] = self._failed.get(verb, 0) + 1 if isinstance(outcome, Lost) else 0
         call.set({"bytes": self.traffic - before})

@@ -6,16 +6,19 @@ from datetime import UTC, datetime
 from typing import Final
 
 from aggregation.errors import ConclaveError
-from coordinator.publishing import manifest as names
-from coordinator.publishing.manifest import Manifest, attestation_files
+from coordinator.identity.identity import APART
+from coordinator.published import manifest as names
+from coordinator.published.folder import Published
+from coordinator.published.manifest import Manifest, attestation_files
+from coordinator.published.statement import Attestation, Privacy
+from coordinator.reading import shaped, shown, some
 from coordinator.verifying.charges import Charged, charged
-from coordinator.verifying.check import APART, Finding, Trust, certificate_in, stands, told, tried
+from coordinator.verifying.check import Check, Trust, certificate_in, stands, told, tried
 from coordinator.verifying.evidence import dearer, lacking
-from coordinator.verifying.folder import Published, shaped, shown, some
-from coordinator.verifying.statement import Attestation, Privacy
 from protos.conclave.v1 import plan_pb2
-from protos.identity.certificates import Role, check_dates, fingerprint, moment
+from protos.identity.certificates import Role, fingerprint
 from protos.identity.signing import ATTESTATION, Signed
+from protos.identity.validity import check_dates, moment
 
 OVERCHARGED: Final = "it was charged for more than this run's plan"
 UNATTESTED: Final = "what the run cost there is the coordinator's word alone"
@@ -43,7 +46,7 @@ class Attested:
 
     statements: tuple[tuple[Charged, Attestation], ...]
     times: tuple[float, ...]
-    finding: Finding
+    check: Check
 
 
 def judged(signed: Mapping[str, Signed], privacy: Privacy) -> Judged:

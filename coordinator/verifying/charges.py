@@ -12,8 +12,8 @@ from aggregation.accounting.events import from_json, to_json
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.gradients import GradientMechanism
 from coordinator.pricing.release import STEP
-from coordinator.verifying.folder import shown, some
-from coordinator.verifying.statement import Attestation, Privacy, StatedRelease
+from coordinator.published.statement import Attestation, Privacy, StatedRelease
+from coordinator.reading import shown, some
 
 _MOST_DIGITS: Final = 9
 """Of a step's number."""

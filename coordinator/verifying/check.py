@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -12,14 +12,14 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from aggregation.errors import IntegrityError
 from coordinator.errors import RunError
-from coordinator.verifying.folder import Published, shown
-from protos.identity.certificates import IdentityError, RevocationList, Role, read_certificate
+from coordinator.published.folder import Published
+from coordinator.reading import shown
+from protos.identity.certificates import IdentityError, Role, read_certificate
 from protos.identity.signing import Signed, check
+from protos.identity.validity import RevocationList
 
 Value = TypeVar("Value")
 
-APART: Final = timedelta(days=2)
-"""By how much the clocks of a run's ends may differ; what is stated further apart contradicts itself."""
 _LONG: Final = 600
 _UNREADABLE: Final = (
     ValueError,
@@ -34,7 +34,7 @@ _UNREADABLE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Check:
     """One thing that was looked at: what was found, or every sentence of what is wrong."""
 
     name: str
@@ -66,9 +66,9 @@ class Trust:
             raise RunError(str(error)) from None
 
 
-def told(name: str, wrong: Sequence[str], well: str) -> Finding:
+def told(name: str, wrong: Sequence[str], well: str) -> Check:
     """A check with what is wrong, or else what is well."""
-    return Finding(name, not wrong, tuple(wrong) if wrong else (well,))
+    return Check(name, not wrong, tuple(wrong) if wrong else (well,))
 
 
 def tried(act: Callable[[], Value]) -> tuple[Value | None, str]:

@@ -23,10 +23,10 @@ from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
 from coordinator.pricing.release import SAMPLER_SHARE, Chosen, Release, graphs_delta
-from coordinator.publishing.manifest import PLAN
+from coordinator.published.manifest import PLAN
+from coordinator.published.statement import Privacy, StatedRelease, StatedSteps
+from coordinator.reading import shown, strict_json
 from coordinator.verifying.charges import Charged
-from coordinator.verifying.folder import shown, strict_json
-from coordinator.verifying.statement import Privacy, StatedRelease, StatedSteps
 from protos.conclave.v1 import plan_pb2
 from protos.digest import canonical, plan_hash
 from protos.identity.signing import RELATION

@@ -10,20 +10,23 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from coordinator.identity.identity import APART
 from coordinator.pricing.release import rounded_up
-from coordinator.publishing import manifest as names
-from coordinator.publishing.manifest import Manifest
+from coordinator.published import manifest as names
+from coordinator.published.folder import Published
+from coordinator.published.manifest import Manifest
+from coordinator.published.statement import Privacy
 from coordinator.publishing.report import promised
+from coordinator.reading import shown, some
 from coordinator.verifying.attestations import check_parties
 from coordinator.verifying.charges import Charged
-from coordinator.verifying.check import APART, Finding, Trust, certificate_in, stands, told, tried
+from coordinator.verifying.check import Check, Trust, certificate_in, stands, told, tried
 from coordinator.verifying.evidence import against_plan, plan_of, recomputed
-from coordinator.verifying.folder import Published, shown, some
-from coordinator.verifying.statement import Privacy
 from protos.conclave.v1 import plan_pb2
 from protos.digest import plan_hash
-from protos.identity.certificates import Role, moment
+from protos.identity.certificates import Role
 from protos.identity.signing import Signed
+from protos.identity.validity import moment
 
 ONLY_ACCIDENTS: Final = (
     "no authority was named (--trust ca.pem), so this can only find accidental damage: whoever changed the folder "
@@ -45,7 +48,7 @@ class Verdict:
     folder: Path
     run: str | None
     epsilon: float | None
-    checks: tuple[Finding, ...]
+    checks: tuple[Check, ...]
 
     @property
     def ok(self) -> bool:
@@ -65,7 +68,7 @@ def verify(folder: Path, trust: Trust | None = None) -> Verdict:
     privacy, no_privacy = tried(lambda: found.model(names.PRIVACY, Privacy))
     plan, no_plan = tried(lambda: plan_of(found.read(names.PLAN)))
     attested = check_parties(found, manifest, privacy, plan, trust)
-    checks = [_files(found, manifest, unread), _signer(found, manifest, trust, attested.times), attested.finding]
+    checks = [_files(found, manifest, unread), _signer(found, manifest, trust, attested.times), attested.check]
     checks.append(_plan(manifest, plan, no_plan))
     checks.append(_privacy(manifest, privacy, no_privacy, plan, [each for each, _ in attested.statements]))
     checks.append(_card(found, privacy))
@@ -94,7 +97,7 @@ def record(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _files(found: Published, manifest: Manifest | None, unread: str) -> Finding:
+def _files(found: Published, manifest: Manifest | None, unread: str) -> Check:
     """Every file is the one that was signed, and there is no other, nor a folder without one."""
     wrong = some(found.odd)
     if manifest is None:
@@ -121,7 +124,7 @@ def _files(found: Published, manifest: Manifest | None, unread: str) -> Finding:
     return told("files", wrong, f"{whole} of {len(listed)} match the signed manifest")
 
 
-def _signer(found: Published, manifest: Manifest | None, trust: Trust | None, times: Sequence[float]) -> Finding:
+def _signer(found: Published, manifest: Manifest | None, trust: Trust | None, times: Sequence[float]) -> Check:
     """The manifest is signed with the key in coordinator.pem, which is the coordinator's.
 
     times: when parties signed. A certificate that has expired since counts only where they vouch for the time of it.
@@ -160,7 +163,7 @@ def _signer(found: Published, manifest: Manifest | None, trust: Trust | None, ti
     return told("signer", [], f"{name}, signed at {moment(at)}, {until}")
 
 
-def _plan(manifest: Manifest | None, plan: plan_pb2.Plan | None, unread: str) -> Finding:
+def _plan(manifest: Manifest | None, plan: plan_pb2.Plan | None, unread: str) -> Check:
     if plan is None:
         return told("plan", [unread], "")
     found = plan_hash(plan).hex()
@@ -175,7 +178,7 @@ def _privacy(
     unread: str,
     plan: plan_pb2.Plan | None,
     parties: Sequence[Charged],
-) -> Finding:
+) -> Check:
     """The stated guarantee follows from the events, and these from the plan."""
     if privacy is None:
         return told("privacy", [unread], "")
@@ -202,7 +205,7 @@ def _privacy(
     )
 
 
-def _card(found: Published, privacy: Privacy | None) -> Finding:
+def _card(found: Published, privacy: Privacy | None) -> Check:
     """The model card promises what privacy.json states."""
     text, unread = tried(lambda: found.text(names.CARD))
     if text is None:
@@ -214,7 +217,7 @@ def _card(found: Published, privacy: Privacy | None) -> Finding:
     return told("card", [], "README.md promises what privacy.json states")
 
 
-def _trust(plan: plan_pb2.Plan | None, trust: Trust | None, simulation: bool) -> Finding:
+def _trust(plan: plan_pb2.Plan | None, trust: Trust | None, simulation: bool) -> Check:
     """What is to be believed if all is well; nothing here can fail by itself."""
     if trust is None:
         return told("trust", [], ONLY_ACCIDENTS)

@@ -8,28 +8,27 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, Self
+from typing import Final
 
 from cryptography import x509
 
 from aggregation.errors import ConclaveError
-from party.admission.protection import of_policy
 from party.config import PartyConfig, ShardTable, located, read_config, split_address
 from party.errors import PartyError
 from party.ledger.accounts import check as check_cap
 from party.ledger.accounts import find, is_charged, missing
 from party.ledger.database import FILE, reading
-from party.node.serving import check_free, own_identity
+from party.ledger.protection import of_policy
+from party.node.identity import own_identity
+from party.node.serving import check_free
 from party.node.traces import check_traces
 from party.shard.units import source_of
 from protos import PROTOCOL_VERSION
-from protos.conclave.v1 import party_pb2
 from protos.console.checklist import Line, free_disk, free_memory, ok, size, to_do, warning
 from protos.console.settings import SettingsError
 from protos.identity.certificates import UNREADABLE
@@ -46,9 +45,6 @@ WORD_MEMORY: Final = 300 * 2**10
 LEAST_DISK: Final = 256 * 2**20
 CELL_DISK: Final = 16
 """Bytes for ledger, log and artefacts; and of a bounded sum and the blocks that left, a cell of words x words."""
-
-COARSE: Final = 10**9
-"""Bytes by which a coordinator is told how much is free."""
 
 EXPIRING: Final = timedelta(days=30)
 OLD_LIST: Final = timedelta(days=30)
@@ -77,43 +73,6 @@ def check(path: Path) -> list[Line]:
         _memory(),
         _versions(),
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What is free of a machine, in bytes. memory: None where the system does not say."""
-
-    disk: int
-    memory: int | None
-
-    @classmethod
-    def of(cls, home: Path, *, frank: bool) -> Self:
-        """What is free now; of private text in whole GB, and to be looked at once, before any of it is read.
-
-        Asked again and again while a party trains, free bytes would tell how large its text and its sums are.
-        """
-        disk, memory = free_disk(home), free_memory()
-        if frank:
-            return cls(disk, memory)
-        return cls(disk // COARSE * COARSE, None if memory is None else memory // COARSE * COARSE)
-
-
-def fits(needs: party_pb2.Needs, room: Room) -> str | None:
-    """Why a run does not fit on a machine, in a sentence for the coordinator; None where it does.
-
-    A need of 0 is not known and is not looked at, and neither is memory where the system does not say how much is free.
-    """
-    if room.disk < needs.disk_bytes:
-        return (
-            f"{size(room.disk)} of disk are free for this party's files, and the run is expected to write "
-            f"{size(needs.disk_bytes)}; make room there, and start the node again."
-        )
-    if room.memory is not None and room.memory < needs.memory_bytes:
-        return (
-            f"{size(room.memory)} of memory are free at this party, and the run is expected to take "
-            f"{size(needs.memory_bytes)}; end other programs there and start the node again, or plan with fewer words."
-        )
-    return None
 
 
 def needed_memory(words: int = WORDS) -> int:

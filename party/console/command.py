@@ -26,7 +26,7 @@ from protos.refusal import Refusal
 from protos.telemetry.logs import json_lines
 
 if TYPE_CHECKING:
-    from party.node.node import Node
+    from party.node.lifecycle import ServedNode
 
 COMMON_WORDS = 1000
 MOST_LABELS = 20
@@ -86,7 +86,7 @@ def serve(
 
 async def _serve(config: PartyConfig, base: Path, as_json: bool, *, quiet: bool) -> int:
     """Serve until a signal; returns which it ended by."""
-    from party.node.node import start
+    from party.node.lifecycle import start
 
     signals: asyncio.Queue[int] = asyncio.Queue()
     for each in (signal.SIGINT, signal.SIGTERM):
@@ -111,7 +111,7 @@ async def _serve(config: PartyConfig, base: Path, as_json: bool, *, quiet: bool)
         return number
 
 
-async def _end(node: "Node", *, drain: bool) -> None:
+async def _end(node: "ServedNode", *, drain: bool) -> None:
     if drain:
         await node.drain()
     await node.stop()
@@ -160,9 +160,9 @@ def open_account(
 
     For an account that was charged before accounts kept what they protect, it states that: all of it protected this.
     """
-    from party.admission.protection import of_policy
     from party.config import LINEAGE
     from party.ledger.accounts import open_account as opens
+    from party.ledger.protection import of_policy
     from party.store.runs import private_folder
 
     settings = read_config(config)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from party.config import PartyConfig
 from party.errors import PartyError
-from protos.identity.certificates import IdentityError, fingerprint, key_pem, make_request, new_keys
+from protos.identity.certificates import IdentityError, fingerprint
 from protos.identity.identity import read_key_file, write_private, write_public
+from protos.identity.requests import key_pem, make_request, new_keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from party.admission.protection import Protection
 from party.errors import PartyError
 from party.ledger.database import (
     COUNTING_UNITS,
@@ -28,6 +27,7 @@ from party.ledger.database import (
     transaction,
     version_of,
 )
+from party.ledger.protection import Protection
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -110,15 +110,6 @@ class Account:
     simulation: bool
     opened_at: float
     reservations: tuple[Reservation, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class JoinedRun:
-    """A run that was joined; `left_at` is None while it is open. Times are seconds since 1970."""
-
-    id: str
-    joined_at: float
-    left_at: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,12 +319,6 @@ def charges(sql: sqlite3.Connection, account: str, *, blank: bool = True) -> "li
     return [event if count == 1 else SelfComposedDpEvent(event, count) for event, count in found]
 
 
-def joined_runs(sql: sqlite3.Connection) -> tuple[JoinedRun, ...]:
-    """All runs that were ever joined."""
-    rows = sql.execute("SELECT id, joined_at, left_at FROM runs ORDER BY joined_at, id")
-    return tuple(JoinedRun(*row) for row in rows)
-
-
 def note(sql: sqlite3.Connection, lineage: str, what: str) -> None:
     """Add a line to the log, inside a transaction."""
     sql.execute("INSERT INTO log VALUES (?, ?, ?, ?)", (time.time(), lineage, what, _user()))
@@ -348,15 +333,6 @@ def noted(sql: sqlite3.Connection, lineages: Iterable[str]) -> tuple[Noted, ...]
     return tuple(Noted(*row) for row in rows if row[1] in wanted)
 
 
-def end_run(sql: sqlite3.Connection, run: str) -> None:
-    """Erase a run's noise keys, from every file; its charges stay."""
-    with transaction(sql):
-        sql.execute("UPDATE reservations SET noise_key = NULL WHERE run = ?", (run,))
-        sql.execute("UPDATE runs SET left_at = ? WHERE id = ? AND left_at IS NULL", (time.time(), run))
-    # Until the log is written back and cut, the erased keys can be read in it.
-    sql.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-
-
 def read_account(path: Path, lineage: str) -> Account | None:
     """The account of a lineage as the ledger file has it; safe beside a running node. Raises `PartyError`."""
     if not path.exists():
@@ -367,23 +343,6 @@ def read_account(path: Path, lineage: str) -> Account | None:
             return None
         charged = reservations(sql, found.id)
     return Account(found.id, found.lineage, found.epsilon, found.delta, found.simulation, found.opened_at, charged)
-
-
-def read_runs(path: Path) -> tuple[JoinedRun, ...]:
-    """All runs that the ledger file knows; safe beside a running node. Raises `PartyError`."""
-    if not path.exists():
-        return ()
-    with reading(path) as sql:
-        return joined_runs(sql)
-
-
-def purge_run(folder: Path, run: str) -> None:
-    """What `Ledger.leave` does, where no node runs: no account is opened. Raises `PartyError` while a node does."""
-    with held(folder):
-        path = folder / FILE
-        if path.exists():
-            with contextlib.closing(connect(path)) as sql:
-                end_run(sql, run)
 
 
 def _user() -> str:

@@ -8,9 +8,10 @@ from typing import Any
 from aggregation.accounting.price import Guarantee, price
 from aggregation.errors import ConclaveError
 from party.errors import PartyError
-from party.ledger.accounts import JoinedRun, Noted, Opened, Reservation, every, joined_runs, noted, reservations
+from party.ledger.accounts import Noted, Opened, Reservation, every, noted, reservations
 from party.ledger.database import FILE, reading
 from party.ledger.lineages import Budget, budget_of, documents, group_of
+from party.ledger.runs import JoinedRun, joined_runs
 
 
 @dataclass(frozen=True, slots=True)

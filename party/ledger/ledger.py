@@ -7,41 +7,24 @@ depend on what was answered before; so the guarantee over the account's life is 
 """
 
 import asyncio
-import json
 import os
-import secrets
 import sqlite3
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from dp_accounting import DpEvent
 
-from aggregation.accounting import events
-from party.admission.protection import Protection
-from party.ledger import attempts, paying
-from party.ledger.accounts import DOCUMENT, JoinedRun, Opened, end_run, joined_runs, reservations, take_up
+from party.ledger import attempts, charging, paying
+from party.ledger.accounts import DOCUMENT, Opened, reservations, take_up
+from party.ledger.charging import Claim
 from party.ledger.database import FILE, connect, lock_folder, transaction
 from party.ledger.lineages import Budget, Group, budget_of, record_units
-from protos.refusal import Reason, Refusal
-
-NOISE_KEY_BYTES: Final = 32
-
-_OWN: Final = "(account = ? OR (account IS NULL AND ?))"
-"""Whether a run is this account's: its training was counted under it, so it cannot be charged to another."""
+from party.ledger.protection import Protection
+from party.ledger.runs import JoinedRun, end_run, joined_runs, plan_of
 
 Value = TypeVar("Value")
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The right to noise one block: made once, on disk already. `noise_key` belongs to the release, 32 bytes."""
-
-    noise_key: bytes
-    fresh: bool
 
 
 class Ledger:
@@ -109,7 +92,7 @@ class Ledger:
 
         Raises `Refusal`: CONFLICT for another plan or account under this id, NOT_JOINED for a run that ended, BUDGET.
         """
-        await self._write(lambda: self._join(run, plan_hash, wanted))
+        await self._write(lambda: self._within(charging.join, self._own, run, plan_hash, wanted))
 
     async def can_pay(self, wanted: Sequence[tuple[str, DpEvent]]) -> None:
         """Return when a run of these releases could join now. Writes nothing. Raises `Refusal` (BUDGET)."""
@@ -117,11 +100,11 @@ class Ledger:
 
     async def leave(self, run: str) -> None:
         """End a run: its noise keys are erased, its charges stay. Idempotent; an unknown run is not an error."""
-        await self._write(lambda: self._leave(run))
+        await self._write(lambda: end_run(self._connection, run))
 
     async def joined(self, run: str) -> bytes | None:
         """The plan hash of a run that joined under this account and has not left, else None."""
-        return await self._write(lambda: self._joined(run))
+        return await self._write(lambda: plan_of(self._connection, self._own, run))
 
     async def reserve(
         self,
@@ -144,7 +127,9 @@ class Ledger:
         Raises `Refusal`: BUDGET where the account alone cannot pay, or past `most`; CONFLICT for another request;
         SECURE_SUM for an attempt that was disclaimed; NOT_JOINED.
         """
-        return await self._write(lambda: self._reserve(run, release, event, attempt, most, request))
+        return await self._write(
+            lambda: self._within(charging.reserve, self._own, run, release, event, attempt, most, request)
+        )
 
     async def mask(self, run: str, release: str, event: DpEvent, attempt: int, *, most: int | None = None) -> bytes:
         """Charge the masked vector of an attempt, before it leaves, and return its noise key. Idempotent per attempt.
@@ -156,7 +141,7 @@ class Ledger:
         Raises `Refusal` as `reserve` does, and BUDGET past `most` and where a new charge of a release that was made of
         text is more than the accounts that share records can pay.
         """
-        return await self._write(lambda: self._mask(run, release, event, attempt, most))
+        return await self._write(lambda: self._within(charging.mask, self._own, run, release, event, attempt, most))
 
     async def move(self, run: str, release: str, from_attempt: int, to_attempt: int) -> bool:
         """Make the unsent charge of one attempt that of another, with its noise key; whether there was one to move.
@@ -176,7 +161,9 @@ class Ledger:
         A row is noised once: asking twice under different batches would let an average take the noise off.
         Raises `Refusal`: CONFLICT for a batch number that stands for another digest, or for rows already taken; BUDGET.
         """
-        return await self._write(lambda: self._claim(run, release, event, batch, digest, rows))
+        return await self._write(
+            lambda: self._within(charging.claim, self._own, run, release, event, batch, digest, rows)
+        )
 
     async def sent(self, run: str, release: str) -> bool:
         """Whether something of a release may have left, at whichever attempt, or may never be known not to have."""
@@ -219,7 +206,7 @@ class Ledger:
 
     async def answered(self, run: str, release: str) -> None:
         """Note the first time that bytes of a release left."""
-        await self._write(lambda: self._answered(run, release))
+        await self._write(lambda: self._within(charging.answered, run, release))
 
     async def record(self, counted: Path) -> tuple[str, ...]:
         """Take the census of a training into the account; the lineages that are found to share records with it.
@@ -288,110 +275,3 @@ class Ledger:
         # Millions of hashes lie in the log, which would stay as large as it is now.
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return found
-
-    def _join(self, run: str, plan_hash: bytes, wanted: Sequence[tuple[str, DpEvent]]) -> None:
-        with transaction(self._connection) as sql:
-            row = sql.execute(
-                f"SELECT plan_hash, left_at, {_OWN} FROM runs WHERE id = ?", (*self._ownership(), run)
-            ).fetchone()
-            if row is not None and row[1] is not None:
-                raise Refusal(Reason.NOT_JOINED, f"run {run} has ended here; start a new run.")
-            if row is not None and bytes(row[0]) != plan_hash:
-                raise Refusal(Reason.CONFLICT, f"run {run} is bound to another plan here; start a new run.")
-            if row is not None and not row[2]:
-                raise Refusal(Reason.CONFLICT, f"run {run} is charged to another account here; start a new run.")
-            (paying.check_join if row is None else paying.check_join_again)(sql, self._own, run, wanted)
-            if row is None:
-                sql.execute(
-                    "INSERT INTO runs (id, plan_hash, joined_at, account) VALUES (?, ?, ?, ?)",
-                    (run, plan_hash, time.time(), self._own.number),
-                )
-
-    def _leave(self, run: str) -> None:
-        end_run(self._connection, run)
-
-    def _ownership(self) -> tuple[int, bool]:
-        """The parameters of `_OWN`."""
-        return self._own.number, self._own.uncounted
-
-    def _joined(self, run: str) -> bytes | None:
-        row = self._connection.execute(
-            f"SELECT plan_hash FROM runs WHERE {_OWN} AND id = ? AND left_at IS NULL", (*self._ownership(), run)
-        ).fetchone()
-        return None if row is None else bytes(row[0])
-
-    def _reserve(
-        self, run: str, release: str, event: DpEvent, attempt: int, most: int | None, request: bytes | None
-    ) -> bytes:
-        with transaction(self._connection) as sql:
-            attempts.check_most(sql, run, release, attempt, most)
-            reserved, key = self._reserve_within(run, release, event, attempt, opening=True)
-            if request is not None:
-                attempts.open_for(sql, reserved, release, request)
-            return key
-
-    def _mask(self, run: str, release: str, event: DpEvent, attempt: int, most: int | None) -> bytes:
-        with transaction(self._connection) as sql:
-            attempts.check_going(sql, run, release, attempt)
-            attempts.take_over(sql, run, release, attempt)
-            attempts.check_most(sql, run, release, attempt, most)
-            key = self._reserve_within(run, release, event, attempt)[1]
-            attempts.take_over(sql, run, release, attempt)  # where it was made just now
-            return key
-
-    def _reserve_within(
-        self, run: str, release: str, event: DpEvent, attempt: int, *, opening: bool = False
-    ) -> tuple[int, bytes]:
-        """Id and noise key of the reservation, made if it is not there. Inside a transaction.
-
-        opening: before text is opened for it (`party.ledger.paying.check_charge`).
-        """
-        attempts.check_going(self._connection, run, release, attempt)
-        row = attempts.reservation(self._connection, run, release, attempt)
-        if row is not None:
-            if row[1] is None:
-                raise Refusal(Reason.NOT_JOINED, f"run {run} has ended here; start a new run.")
-            return row[0], row[1]
-        if self._joined(run) is None:
-            raise Refusal(Reason.NOT_JOINED, f"run {run} is not joined here.")
-        blank = paying.check_charge(self._connection, self._own, run, release, event, opening=opening)
-        key = secrets.token_bytes(NOISE_KEY_BYTES)
-        cursor = self._connection.execute(
-            "INSERT INTO reservations (account, run, release, attempt, event, noise_key, reserved_at, unsent, blank) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?)",
-            (self._own.id, run, release, attempt, json.dumps(events.to_json(event)), key, time.time(), int(blank)),
-        )
-        assert cursor.lastrowid is not None
-        return cursor.lastrowid, key
-
-    def _claim(self, run: str, release: str, event: DpEvent, batch: int, digest: bytes, rows: tuple[int, int]) -> Claim:
-        start, stop = rows
-        with transaction(self._connection) as sql:
-            reservation, key = self._reserve_within(run, release, event, 0)
-            attempts.send(sql, reservation)
-            row = sql.execute(
-                "SELECT digest FROM blocks WHERE reservation = ? AND batch = ?", (reservation, batch)
-            ).fetchone()
-            if row is not None:
-                if bytes(row[0]) != digest:
-                    raise Refusal(Reason.CONFLICT, f"batch {batch} of {release} stands for another request already.")
-                return Claim(key, fresh=False)
-            taken = sql.execute(
-                "SELECT batch, start, stop FROM blocks WHERE reservation = ? AND start < ? AND stop > ? LIMIT 1",
-                (reservation, stop, start),
-            ).fetchone()
-            if taken is not None:
-                raise Refusal(
-                    Reason.CONFLICT,
-                    f"rows {start} to {stop} of {release} overlap rows {taken[1]} to {taken[2]} of batch {taken[0]}; "
-                    "a row is noised once. Ask for that batch again instead.",
-                )
-            sql.execute("INSERT INTO blocks VALUES (?, ?, ?, ?, ?)", (reservation, batch, digest, start, stop))
-            return Claim(key, fresh=True)
-
-    def _answered(self, run: str, release: str) -> None:
-        with transaction(self._connection) as sql:
-            sql.execute(
-                "UPDATE reservations SET answered_at = ? WHERE run = ? AND release = ? AND answered_at IS NULL",
-                (time.time(), run, release),
-            )

@@ -15,8 +15,9 @@ from dp_accounting import DpEvent, get_epsilon_gaussian
 
 from aggregation.accounting.price import LifetimeFilter
 from party.ledger import census
-from party.ledger.accounts import Opened, charges, every, is_charged, joined_runs, note
+from party.ledger.accounts import Opened, charges, every, is_charged, note
 from party.ledger.database import COUNTING_UNITS, version_of
+from party.ledger.runs import joined_runs
 from protos.refusal import Reason, Refusal
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from party.errors import PartyError
-from party.ledger.accounts import purge_run, read_runs
+from party.ledger.runs import purge_run, read_runs
 from party.store.runs import Runs
 
 

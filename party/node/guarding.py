@@ -92,7 +92,10 @@ def guarded_stream(verb: Callable[..., AsyncIterator[Said]]) -> Callable[..., As
 
 @contextlib.contextmanager
 def _traced(node: Guarded, verb: str, request: Any, context: Context) -> Iterator[None]:
-    """A call that was admitted, as a span of its own below the caller's, where the party keeps traces."""
+    """A call that was admitted, as a span of its own below the caller's, where the party keeps traces.
+
+    An interceptor of the server would come before who calls is known, and would have spans of strangers.
+    """
     call = tracing.serving(node.tracer, verb, request, context.invocation_metadata() or ())
     try:
         yield

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 from party.config import split_address
 from party.errors import PartyError
+from party.ledger.ledger import Ledger
 from party.ledger.lineages import Budget
 from protos.refusal import Reason
 
@@ -18,6 +19,7 @@ class Metrics:
     """Figures in a registry of their own. None is a count of records, words or users, or computed from one."""
 
     def __init__(self) -> None:
+        self.served = False
         self.registry = own = CollectorRegistry()
         self._cap = Gauge(
             "conclave_party_epsilon_cap",
@@ -56,6 +58,11 @@ class Metrics:
             self._trainings.labels(outcome)
         for origin in ("made", "resent"):
             self._blocks.labels(origin)
+
+    async def refresh(self, ledger: Ledger) -> None:
+        """Bring the figures of budget and runs up to date, where they are served."""
+        if self.served:
+            self.budget(await ledger.budget())
 
     def budget(self, budget: Budget) -> None:
         """The account as it stands."""
@@ -107,6 +114,7 @@ class MetricsServer:
                 "[metrics] listen."
             ) from None
         self.port = self._server.server_port
+        metrics.served = True
 
     def stop(self) -> None:
         """Stop listening."""

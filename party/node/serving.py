@@ -2,16 +2,13 @@
 
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from party.config import PartyConfig
 from party.errors import PartyError
-from protos.identity.certificates import IdentityError, Role
-from protos.identity.identity import Identity, load_identity, parse_identity, self_made
+from protos.identity.identity import Identity
 from protos.identity.tls import server_credentials
 
 MORE_CALLS: Final = 4
@@ -78,47 +75,6 @@ def _or_malformed(parse: Callable[[bytes], object]) -> Callable[[bytes], object]
             return Malformed()
 
     return parsed
-
-
-def own_identity(
-    config: PartyConfig, home: Path, base: Path, token: str, issued: tuple[bytes, bytes] | None
-) -> Identity:
-    """Who a node is: by its party file, by what its launcher issued, or by a key of its own that nobody vouches for.
-
-    Raises `PartyError` where the party file has neither an identity nor leave to do without, and for certificates or
-    keys that are wrong.
-    """
-    name, table = config.name, config.identity
-    try:
-        if issued is not None:
-            return parse_identity(*issued, role=Role.PARTY)
-        if table is not None:
-            identity = load_identity(
-                base / table.certificate,
-                base / table.key,
-                role=Role.PARTY,
-                authority=table.authority,
-                revoked=None if table.revoked is None else base / table.revoked,
-            )
-            if identity.name != name:
-                raise PartyError(
-                    f"{base / table.certificate} is of party {identity.name}, and this party file is {name}'s. Name "
-                    "its own in [identity] certificate."
-                )
-            if table.authority is None:
-                raise PartyError(
-                    f"[identity] authority is missing in the file of party {name}. Ask whoever runs the federation, by "
-                    'telephone, for the fingerprint of its authority, and write authority = "SHA256:...".'
-                )
-            return identity
-        if not token and not config.plaintext:
-            raise PartyError(
-                f"party {name} has no [identity], so it could not tell who asks. Run `party enroll`, or, for a trial "
-                "on this machine with text that is nobody's secret, set plaintext = true."
-            )
-        return self_made(name, Role.PARTY, home / "identity")
-    except IdentityError as error:
-        raise PartyError(f"party {name}: {error}") from None
 
 
 def listen(server: grpc.aio.Server, host: str, port: int, identity: Identity | None) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from party.config import PartyConfig, TracesTable
 from party.errors import PartyError
-from protos.telemetry import tracing
+from protos.telemetry import tracers, tracing
 
 
 def tracer_of(config: PartyConfig) -> tracing.Tracer | None:
@@ -20,7 +20,7 @@ def tracer_of(config: PartyConfig) -> tracing.Tracer | None:
         return None
     to = config.traces.to
     with _said(config.name, to):
-        return tracing.tracer(to, Path("/"), "conclave-party", config.name)
+        return tracers.tracer(to, Path("/"), "conclave-party", config.name)
 
 
 def check_traces(config: PartyConfig, base: Path) -> None:
@@ -31,7 +31,7 @@ def check_traces(config: PartyConfig, base: Path) -> None:
     into_a_file = not tracing.is_url(table.to)
     with _said(config.name, table.to):
         # Where a file is wanted, another is opened in its place: what is not installed is found out all the same.
-        tracing.tracer(os.devnull if into_a_file else table.to, Path("/"), "conclave-party", config.name).close()
+        tracers.tracer(os.devnull if into_a_file else table.to, Path("/"), "conclave-party", config.name).close()
         if into_a_file:
             _check_writable(Path(table.to))
 

@@ -16,7 +16,8 @@ from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.noise.stream import NoiseStream
 from party.admission.admit import event_of
 from party.admission.limits import Limits
-from party.ledger.ledger import Claim, Ledger
+from party.ledger.charging import Claim
+from party.ledger.ledger import Ledger
 from party.releasing.mechanisms import Answering, answering, is_weights
 from party.releasing.steps import is_step
 from party.store.runs import Run

@@ -12,22 +12,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protos.identity.certificates import (
-    Bundle,
-    IdentityError,
-    Request,
-    RevocationList,
-    Role,
-    Use,
-    check_certificate,
-    fingerprint,
-    key_pem,
-    new_authority,
-    new_keys,
-    read_bundle,
-    read_keys,
-    subject_of,
-)
+from protos.identity.authority import new_authority
+from protos.identity.certificates import Bundle, IdentityError, Role, Use, fingerprint, read_bundle, subject_of
+from protos.identity.requests import Request, key_pem, new_keys, read_keys
+from protos.identity.validity import RevocationList, check_certificate
 
 SELF_MADE_DAYS: Final = 3650
 RENEWED_BEFORE: Final = timedelta(days=90)

@@ -16,8 +16,9 @@ from typing import Final
 
 from cryptography import x509
 
-from protos.identity.certificates import IdentityError, Role, Use, check_certificate, moment, pem_of, read_certificate
+from protos.identity.certificates import IdentityError, Role, Use, pem_of, read_certificate
 from protos.identity.identity import Identity
+from protos.identity.validity import check_certificate, moment
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 """How a client begins HTTP/2: the preface and empty settings (RFC 9113, sections 3.4 and 6.5)."""

@@ -18,17 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from protos.conclave.v1 import party_pb2
-from protos.identity.certificates import (
-    IdentityError,
-    RevocationList,
-    Role,
-    Use,
-    check_certificate,
-    read_certificate,
-    shown_name,
-    subject_of,
-)
+from protos.identity.certificates import IdentityError, Role, Use, read_certificate, shown_name, subject_of
 from protos.identity.identity import Identity
+from protos.identity.validity import RevocationList, check_certificate
 
 DESCRIBED: Final = "conclave describe 1"
 """That a party is who it says: the caller's nonce, and the party's name."""

@@ -2,7 +2,7 @@
 
 Both ends trust their federation's authority alone. A party's certificate must carry that party's host name
 (`certificates.party_host`) whatever the address is. gRPC looks at no revocation list: a party checks its caller's
-certificate, and a coordinator the certificate of what a party signs, by `certificates.check_certificate`.
+certificate, and a coordinator the certificate of what a party signs, by `validity.check_certificate`.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Spans by OpenTelemetry, to a collector or into a file. Imported where traces were asked for, and only there.
+"""Spans by OpenTelemetry's SDK, to a collector or into a file. Imported where traces were asked for, and only there.
 
 Delivery never holds up a run: spans wait in a bounded queue for a thread of their own, and what finds it full, or
 cannot be delivered soon, is dropped.
@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -24,19 +24,8 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from opentelemetry.trace import (
-    Link,
-    NonRecordingSpan,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-    set_span_in_context,
-)
-from opentelemetry.trace import Span as Recorded
 
-from protos.telemetry.tracing import Ids, Span, checked, ids_of, is_url
+from protos.telemetry.tracing import Ids, Tracer, checked, is_url
 
 QUEUE: Final = 4096
 """Spans that wait to be delivered; what comes when there are so many pushes the oldest out."""
@@ -47,8 +36,6 @@ PATIENCE: Final = 5.0
 """Seconds that one delivery may take."""
 CLOSING: Final = 3.0
 """Seconds that are spent at the end on what has not been delivered yet."""
-
-_WELL: Final = frozenset({"answered", "done"})
 
 
 def exporter(to: str, base: Path) -> SpanExporter:
@@ -70,56 +57,39 @@ def exporter(to: str, base: Path) -> SpanExporter:
     return OTLPSpanExporter(endpoint=endpoint, timeout=PATIENCE)
 
 
-class OpenTelemetry:
+def delivering(delivers: SpanExporter, service: str, party: str = "") -> Tracer:
     """A tracer whose spans go where an exporter delivers them, and nowhere else.
 
     service: who does it all, `conclave-coordinator` or `conclave-party`; party: which. What OpenTelemetry's own loggers
-    say of failed deliveries is silenced: one sentence says it once, and quotes no address and no answer.
+    say of failed deliveries is silenced: one sentence says it once, and quotes no address and no answer. Closing it
+    delivers what is left, for a moment at most; a thread that is still at it does not keep the process.
     """
-
-    def __init__(self, delivers: SpanExporter, service: str, party: str = "") -> None:
-        for library in ("opentelemetry.sdk", "opentelemetry.exporter"):
-            logging.getLogger(library).setLevel(logging.CRITICAL + 1)
-        self._ids = _Ids()
-        who = {"service.name": service, **checked({"party": party})}
-        self._provider = TracerProvider(
-            sampler=ALWAYS_ON,
-            resource=Resource(who),
-            shutdown_on_exit=False,
-            id_generator=self._ids,
-            span_limits=SpanLimits(max_attributes=32, max_attribute_length=128, max_events=0, max_links=1),
+    for library in ("opentelemetry.sdk", "opentelemetry.exporter"):
+        logging.getLogger(library).setLevel(logging.CRITICAL + 1)
+    ids = _Ids()
+    provider = TracerProvider(
+        sampler=ALWAYS_ON,
+        resource=Resource({"service.name": service, **checked({"party": party})}),
+        shutdown_on_exit=False,
+        id_generator=ids,
+        span_limits=SpanLimits(max_attributes=32, max_attribute_length=128, max_events=0, max_links=1),
+    )
+    provider.add_span_processor(
+        BatchSpanProcessor(
+            _Told(delivers, logging.getLogger(service.replace("-", "."))),
+            max_queue_size=QUEUE,
+            schedule_delay_millis=EVERY * 1000,
+            max_export_batch_size=BATCH,
+            export_timeout_millis=PATIENCE * 1000,
         )
-        self._provider.add_span_processor(
-            BatchSpanProcessor(
-                _Told(delivers, logging.getLogger(service.replace("-", "."))),
-                max_queue_size=QUEUE,
-                schedule_delay_millis=EVERY * 1000,
-                max_export_batch_size=BATCH,
-                export_timeout_millis=PATIENCE * 1000,
-            )
-        )
-        self._tracer = self._provider.get_tracer("conclave")
+    )
 
-    def run(self, run: str, resumed: int) -> Span:
-        """A run's span, with the ids that its run id gives; a resumed one is linked to the first."""
-        links = [Link(_context(ids_of(run, 0)))] if resumed else []
-        told = checked({"run": run, "resumed": resumed})
-        with self._ids.being(ids_of(run, resumed)):
-            root = self._tracer.start_span("run", set_span_in_context(NonRecordingSpan(_NONE)), links=links)
-        root.set_attributes(told)
-        return _Recording(self._tracer, root)
-
-    def serve(self, verb: str, parent: Ids | None, attributes: Mapping[str, object]) -> Span:
-        """A call's span, below the caller's where it named one."""
-        above = set_span_in_context(NonRecordingSpan(_NONE if parent is None else _context(parent)))
-        told = checked(attributes)
-        return _Recording(self._tracer, self._tracer.start_span(verb, above, kind=SpanKind.SERVER, attributes=told))
-
-    def close(self) -> None:
-        """Deliver what is left, for a moment at most; a thread that is still at it does not keep the process."""
-        closing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+    def close() -> None:
+        closing = threading.Thread(target=provider.shutdown, name="traces", daemon=True)
         closing.start()
         closing.join(CLOSING)
+
+    return Tracer(provider.get_tracer("conclave"), ids.being, close)
 
 
 class Lines(SpanExporter):
@@ -166,36 +136,6 @@ class _Told(SpanExporter):
         self._delivers.shutdown()
 
 
-class _Recording:
-    """A span that is kept."""
-
-    def __init__(self, tracer: Any, recorded: Recorded) -> None:
-        self._tracer = tracer
-        self._recorded = recorded
-
-    @property
-    def traceparent(self) -> str:
-        ids = self._recorded.get_span_context()
-        return f"00-{ids.trace_id:032x}-{ids.span_id:016x}-01"
-
-    def begin(self, name: str, attributes: Mapping[str, object]) -> Span:
-        told, above = checked(attributes), set_span_in_context(self._recorded)
-        # A call is the half of a pair whose other half is at a party.
-        kind = SpanKind.CLIENT if "verb" in attributes else SpanKind.INTERNAL
-        return _Recording(self._tracer, self._tracer.start_span(name, above, kind=kind, attributes=told))
-
-    def set(self, attributes: Mapping[str, object]) -> None:
-        if self._recorded.is_recording():
-            self._recorded.set_attributes(checked(attributes))
-
-    def end(self, outcome: str, reason: str = "") -> None:
-        if self._recorded.is_recording():
-            self._recorded.set_attributes(checked({"outcome": outcome, "reason": reason}))
-            if outcome not in _WELL:
-                self._recorded.set_status(Status(StatusCode.ERROR))
-            self._recorded.end()
-
-
 class _Ids(IdGenerator):
     """Random ids from the system, which neither a plan's seed nor a fork repeats; a run's own where it begins."""
 
@@ -218,13 +158,6 @@ class _Ids(IdGenerator):
     def generate_span_id(self) -> int:
         given: Ids | None = getattr(self._given, "ids", None)
         return secrets.randbits(64) or 1 if given is None else given[1]
-
-
-def _context(ids: Ids) -> SpanContext:
-    return SpanContext(ids[0], ids[1], is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
-
-
-_NONE: Final = SpanContext(0, 0, is_remote=False)
 
 
 def _hexadecimal(said: Any) -> Any:

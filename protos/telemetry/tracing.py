@@ -1,18 +1,20 @@
 """Spans of a run at either end, under one trace: what was done for how long, never what was in it.
 
-Nothing is kept unless a tracer is on, and then `span` and `begin` do next to nothing. A tracer is made by
-`protos.telemetry.exporting`, which is all that knows OpenTelemetry. What a span may hold is decided here once, by
-`checked`.
+Spans are OpenTelemetry's, by its API; its SDK is known to `protos.telemetry.exporting` alone, which is imported where
+traces were asked for. Else nothing is kept, and `span` and `begin` do next to nothing. What a span may hold is decided
+here once, by `checked`.
 """
 
 import asyncio
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
 
 from protos.conclave.v1 import party_pb2
 from protos.refusal import Refusal
@@ -50,77 +52,90 @@ Ids = tuple[int, int]
 """A trace and a span in it, 128 and 64 bits."""
 
 
-class Span(Protocol):
-    """Something that is being done."""
+_SAMPLED: Final = trace.TraceFlags(trace.TraceFlags.SAMPLED)
+_WELL: Final = frozenset({"answered", "done"})
+
+
+class Part:
+    """Something that is being done: a span of OpenTelemetry's that is told nothing but what `checked` lets through."""
+
+    __slots__ = ("_span", "_tracer")
+
+    def __init__(self, tracer: trace.Tracer, span: trace.Span) -> None:
+        self._tracer = tracer
+        self._span = span
 
     @property
     def traceparent(self) -> str:
         """What a call carries so that the other end's spans hang below this one; empty for nothing."""
-        ...
+        ids = self._span.get_span_context()
+        return f"00-{ids.trace_id:032x}-{ids.span_id:016x}-01" if ids.is_valid else ""
 
-    def begin(self, name: str, attributes: Mapping[str, object]) -> "Span":
+    def begin(self, name: str, attributes: Mapping[str, object]) -> "Part":
         """A part of it begins."""
-        ...
+        if self is OFF:
+            return OFF
+        # A call is the half of a pair whose other half is at a party.
+        kind = trace.SpanKind.CLIENT if "verb" in attributes else trace.SpanKind.INTERNAL
+        told, above = checked(attributes), trace.set_span_in_context(self._span, Context())
+        return Part(self._tracer, self._tracer.start_span(name, above, kind=kind, attributes=told))
 
     def set(self, attributes: Mapping[str, object]) -> None:
         """Say more of it."""
-        ...
+        if self._span.is_recording():
+            self._span.set_attributes(checked(attributes))
 
     def end(self, outcome: str, reason: str = "") -> None:
         """It is over; said again, nothing happens. outcome: `answered` or `done` where all is well."""
-        ...
+        if self._span.is_recording():
+            self._span.set_attributes(checked({"outcome": outcome, "reason": reason}))
+            if outcome not in _WELL:
+                self._span.set_status(trace.Status(trace.StatusCode.ERROR))
+            self._span.end()
 
 
-class Tracer(Protocol):
-    """Begins what hangs below nothing that is done here."""
+class Tracer:
+    """Begins what hangs below nothing that is done here. `protos.telemetry.exporting` says where it is delivered."""
 
-    def run(self, run: str, resumed: int) -> Span:
-        """A run is driven from here, for the first time or after so many resumptions."""
-        ...
+    def __init__(
+        self,
+        tracer: trace.Tracer,
+        being: Callable[[Ids], AbstractContextManager[None]],
+        close: Callable[[], None],
+    ) -> None:
+        """being: the span that is begun inside has these ids. close: has what is left delivered, or dropped soon."""
+        self._tracer = tracer
+        self._being = being
+        self.close = close
 
-    def serve(self, verb: str, parent: Ids | None, attributes: Mapping[str, object]) -> Span:
-        """A call is served for whoever made it."""
-        ...
+    def run(self, run: str, resumed: int) -> Part:
+        """A run is driven from here: for the first time, or again, and then linked to the first; ids by its run id."""
+        links = [trace.Link(_context(ids_of(run, 0)))] if resumed else []
+        told = checked({"run": run, "resumed": resumed})
+        with self._being(ids_of(run, resumed)):
+            root = self._tracer.start_span("run", Context(), links=links)
+        root.set_attributes(told)
+        return Part(self._tracer, root)
 
-    def close(self) -> None:
-        """Have what is left delivered, or dropped where that takes longer than a moment."""
-        ...
-
-
-class _Off:
-    traceparent = ""
-
-    def begin(self, name: str, attributes: Mapping[str, object]) -> Span:
-        return self
-
-    def set(self, attributes: Mapping[str, object]) -> None: ...
-
-    def end(self, outcome: str, reason: str = "") -> None: ...
+    def serve(self, verb: str, parent: Ids | None, attributes: Mapping[str, object]) -> Part:
+        """A call is served for whoever made it, below the caller's span where it named one."""
+        above = Context()
+        if parent is not None:
+            above = trace.set_span_in_context(trace.NonRecordingSpan(_context(parent)), above)
+        told = checked(attributes)
+        return Part(self._tracer, self._tracer.start_span(verb, above, kind=trace.SpanKind.SERVER, attributes=told))
 
 
-OFF: Final[Span] = _Off()
-_span: ContextVar[Span] = ContextVar("conclave_span", default=OFF)
+OFF: Final = Part(trace.NoOpTracer(), trace.INVALID_SPAN)
+_part: ContextVar[Part] = ContextVar("conclave_part", default=OFF)
+"""Not OpenTelemetry's own current span: what a program around this one traces is not ours to tell parties of, and its
+libraries need not know of ours."""
 _tracer: ContextVar[Tracer | None] = ContextVar("conclave_tracer", default=None)
 
 
 def is_url(to: str) -> bool:
     """Whether spans are to go to an address, not into a file."""
     return _URL.match(to) is not None
-
-
-def tracer(to: str, base: Path, service: str, party: str = "") -> Tracer:
-    """A tracer that delivers to a collector, by its URL, or into a file below `base`; see `protos.telemetry.exporting`.
-
-    Raises ImportError, with a sentence, where OpenTelemetry is not installed; ValueError, with one, for a URL that is
-    none; OSError for a file that cannot be written.
-    """
-    try:
-        from protos.telemetry import exporting
-    except ImportError:
-        raise ImportError(
-            'traces need OpenTelemetry, which is not installed: pip install "conclave-distill[otel]".'
-        ) from None
-    return exporting.OpenTelemetry(exporting.exporter(to, base), service, party)
 
 
 def checked(attributes: Mapping[str, object]) -> dict[str, Value]:
@@ -147,20 +162,20 @@ def _plain(value: object) -> Value | None:
     return None
 
 
-def current() -> Span:
+def current() -> Part:
     """What is being done just now."""
-    return _span.get()
+    return _part.get()
 
 
-def begin(name: str, **attributes: object) -> Span:
+def begin(name: str, **attributes: object) -> Part:
     """A part of what is being done begins; whoever began it ends it."""
-    return _span.get().begin(name, attributes)
+    return _part.get().begin(name, attributes)
 
 
 @contextmanager
-def span(name: str, **attributes: object) -> Iterator[Span]:
+def span(name: str, **attributes: object) -> Iterator[Part]:
     """A part of what is being done, with everything that is begun inside as its parts."""
-    if _span.get() is OFF:
+    if _part.get() is OFF:
         yield OFF
         return
     with _inside(begin(name, **attributes)) as part:
@@ -168,13 +183,13 @@ def span(name: str, **attributes: object) -> Iterator[Span]:
 
 
 @contextmanager
-def within(outer: Span) -> Iterator[None]:
+def within(outer: Part) -> Iterator[None]:
     """What is begun inside is part of `outer`."""
-    before = _span.set(outer)
+    before = _part.set(outer)
     try:
         yield
     finally:
-        _span.reset(before)
+        _part.reset(before)
 
 
 @contextmanager
@@ -196,7 +211,7 @@ def run(name: str, resumed: int) -> Iterator[None]:
         yield
 
 
-def serving(tracer: Tracer | None, verb: str, request: object, metadata: Iterable[tuple[str, str | bytes]]) -> Span:
+def serving(tracer: Tracer | None, verb: str, request: object, metadata: Iterable[tuple[str, str | bytes]]) -> Part:
     """A call that was admitted; what the caller sent says at most which of its spans this one hangs below.
 
     It is what is being done for the rest of the call's own task.
@@ -205,8 +220,12 @@ def serving(tracer: Tracer | None, verb: str, request: object, metadata: Iterabl
         return OFF
     named = getattr(getattr(request, "run", None), "run_id", None)
     served = tracer.serve(verb, parent_of(metadata), {"verb": verb, "run": named})
-    _span.set(served)
+    _part.set(served)
     return served
+
+
+def _context(ids: Ids) -> trace.SpanContext:
+    return trace.SpanContext(*ids, is_remote=True, trace_flags=_SAMPLED)
 
 
 def parent_of(metadata: Iterable[tuple[str, str | bytes]]) -> Ids | None:
@@ -222,7 +241,7 @@ def parent_of(metadata: Iterable[tuple[str, str | bytes]]) -> Ids | None:
 
 def metadata() -> tuple[tuple[str, str], ...]:
     """What a call carries of what is being done; nothing while no tracer is on."""
-    said = _span.get().traceparent
+    said = _part.get().traceparent
     return ((TRACEPARENT, said),) if said else ()
 
 
@@ -241,7 +260,7 @@ def round_name(number: int) -> str:
         return "unknown"
 
 
-def failed(part: Span, error: BaseException) -> None:
+def failed(part: Part, error: BaseException) -> None:
     """End a span by what was raised, of which nothing is told but the kind."""
     if isinstance(error, Refusal):
         part.end("refused", str(error.reason))
@@ -252,7 +271,7 @@ def failed(part: Span, error: BaseException) -> None:
 
 
 @contextmanager
-def _inside(part: Span) -> Iterator[Span]:
+def _inside(part: Part) -> Iterator[Part]:
     with within(part):
         try:
             yield part

@@ -13,17 +13,17 @@ import pytest
 from coordinator import api
 from coordinator.store import output
 from coordinator.systems.registry import plan_of
+from coordinator.transport.grpc_link import GrpcLink
 from coordinator.transport.launchers import PartyAddress
-from coordinator.transport.link import GrpcLink
-from party.admission.protection import of_policy
 from party.config import check_config
 from party.ledger.accounts import open_account, read_account
-from party.node.node import start
+from party.ledger.protection import of_policy
+from party.node.lifecycle import start
 from party.node.training import Training
 from party.store.runs import private_folder
 from party.tasks import process
 from party.tasks.job import Failure
-from protos.identity.certificates import key_pem, make_request, new_keys
+from protos.identity.requests import key_pem, make_request, new_keys
 
 FILLERS = ("film", "was", "plot", "actor", "and", "very", "slow", "fast", "end", "start", "story", "we", "saw", "it")
 UNITS = 240

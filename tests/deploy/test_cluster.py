@@ -28,7 +28,7 @@ from coordinator import api
 from coordinator.errors import PartyLost, RunStopped
 from coordinator.progress.progress import Silent
 from coordinator.run.checking import check
-from coordinator.store.store import RunIndex
+from coordinator.store.index import RunIndex
 from coordinator.systems.registry import template
 from coordinator.transport.launchers import Cluster, Place
 from deploy import cluster as clusters

@@ -1,6 +1,6 @@
 """Runs `party` or `coordinator` so that it dies, or stops, just before or after the n-th call of a function it has.
 
-    python -P dying.py party.ledger.ledger:Ledger._claim after 2 -- party serve --config north.toml
+    python -P dying.py party.ledger.charging:claim after 2 -- party serve --config north.toml
 
 The product has no hook for it: the function is wrapped from outside before the command begins. `--given TEXT` counts
 only calls that have TEXT among their arguments; `--signal STOP` makes the process stop there instead, until somebody

@@ -24,8 +24,9 @@ import psutil
 
 from coordinator.identity import provisioning
 from party.ledger.accounts import read_account
-from protos.identity.certificates import Role, fingerprint, key_pem, make_request, new_keys, read_bundle
+from protos.identity.certificates import Role, fingerprint, read_bundle
 from protos.identity.identity import self_made, write_private
+from protos.identity.requests import key_pem, make_request, new_keys
 
 MARK = "CONCLAVE_FAULTS"
 DYING = Path(__file__).with_name("dying.py")

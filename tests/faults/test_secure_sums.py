@@ -17,10 +17,10 @@ COORDINATOR = {
         "after",
     ),
     "when the sum could be unmasked, before it is stored": (
-        "coordinator.federation.federation:Federation._store_rows",
+        "coordinator.federation.secure_sums:SecureSums._store_rows",
         "before",
     ),
-    "when it is stored": ("coordinator.federation.federation:Federation._store_rows", "after"),
+    "when it is stored": ("coordinator.federation.secure_sums:SecureSums._store_rows", "after"),
 }
 
 

@@ -20,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-PARTY = ("party.console.command", "party.node.node", "party.console.checking", "grpc_health.v1.health")
+PARTY = ("party.console.command", "party.node.lifecycle", "party.console.checking", "grpc_health.v1.health")
 LATE = (
     "learning.embeddings.evaluation",
     "learning.embeddings.denoising",

@@ -13,8 +13,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from aggregation.accounting.events import to_json
 from coordinator.errors import PartyRefused
-from coordinator.identity.identity import Own, attested, proven
-from coordinator.transport.link import Answered, Batch, GrpcLink, Lost, Refused
+from coordinator.federation.admission import proven
+from coordinator.federation.attestation import attested
+from coordinator.identity.identity import Own
+from coordinator.transport.grpc_link import GrpcLink
+from coordinator.transport.link import Answered, Batch, Lost, Refused
 from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.framing import framed

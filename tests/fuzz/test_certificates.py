@@ -19,27 +19,21 @@ from party.config import check_config
 from party.console.checking import check
 from party.console.enrolling import enroll
 from party.errors import PartyError
+from protos.identity.authority import new_authority
 from protos.identity.certificates import (
     IdentityError,
-    Request,
-    RevocationList,
     Role,
     Use,
-    check_certificate,
     fingerprint,
-    key_pem,
-    make_request,
-    new_authority,
-    new_keys,
     read_bundle,
     read_certificate,
-    read_keys,
-    read_request,
     subject_of,
 )
 from protos.identity.identity import load_identity, parse_identity
+from protos.identity.requests import Request, key_pem, make_request, new_keys, read_keys, read_request
 from protos.identity.signing import Signed, sign
 from protos.identity.signing import check as check_statement
+from protos.identity.validity import RevocationList, check_certificate
 
 NAME = "north"
 

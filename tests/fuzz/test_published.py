@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from aggregation.errors import IntegrityError
 from coordinator.errors import RunError
-from coordinator.publishing import manifest
+from coordinator.published import manifest
 from coordinator.verifying.check import Trust
 from coordinator.verifying.verify import lines, record, verify
 from protos.digest import canonical, plan_hash

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from aggregation.secure_sum.advertise import Advertisement, Roster, advertise
 from aggregation.secure_sum.context import Context as SumContext
 from aggregation.secure_sum.keys import Secrets
-from party.node.node import start
+from party.node.lifecycle import start
 from party.node.training import Training
 from party.tasks.job import Failure
 from protos import PROTOCOL_VERSION

@@ -13,7 +13,8 @@ import pytest
 
 from coordinator import api
 from coordinator.errors import PlanError, RunError
-from coordinator.store.store import RunIndex, RunStore, holds_run
+from coordinator.store.index import RunIndex
+from coordinator.store.store import RunStore, holds_run
 from coordinator.store.watching import look, render
 from coordinator.systems.registry import plan_of
 

@@ -23,7 +23,7 @@ from aggregation.secure_sum.context import Context
 from aggregation.secure_sum.participant import Attempts, Participant
 from aggregation.secure_sum.share import Parcels
 from aggregation.secure_sum.summation import Summation
-from party.node.node import start
+from party.node.lifecycle import start
 from party.node.training import Training
 from party.tasks import process as work
 from party.tasks.job import Failure

@@ -1,6 +1,6 @@
 """Small runs of every recipe with noise from the plan's seed, and what goes over the wire meanwhile.
 
-All that this folder takes of the product is imported here: `coordinator.api`, the command line for `coordinator init`,
+All that this folder takes of the product is imported here: `coordinator.api`, `plan_of`, the command line for `init`,
 and what tests/coordinator/conftest.py gives, by its path.
 """
 
@@ -19,6 +19,7 @@ from google.protobuf.json_format import MessageToDict
 
 from coordinator import api
 from coordinator.console.command import main
+from coordinator.systems.registry import plan_of
 
 ROOT = Path(__file__).parents[2]
 SAME = {"insecure_reproducible_noise": True}
@@ -119,7 +120,7 @@ def run(request, tables, tmp_path, monkeypatch):
         else:
             request.getfixturevalue("here")
         monkeypatch.setattr(api, "bind", keeps)
-        result = api.run(api.plan_of(tables(recipe, *signals, **changes)), output=tmp_path / "run")
+        result = api.run(plan_of(tables(recipe, *signals, **changes)), output=tmp_path / "run")
         return result, bind_of(bound[0]) if bound else None
 
     return runs

@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from learning.embeddings.skipgram import SkipGram
 from learning.embeddings.weights import to_bytes
 from learning.text.words import Vocabulary
-from party.admission.protection import of_policy
 from party.config import PartyConfig, check_config, read_config
 from party.ledger.accounts import open_account, read_account
-from party.node.node import Node, start
+from party.ledger.protection import of_policy
+from party.node.lifecycle import ServedNode, start
 from party.node.training import Training
 from party.store.runs import private_folder
 from party.tasks import process as work
@@ -33,9 +33,11 @@ from protos.codec import TensorReader
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyStub
 from protos.digest import artefact_digest, batch_digest, plan_hash
-from protos.identity.certificates import Authority, Request, Role, fingerprint, key_pem, new_authority, new_keys
+from protos.identity.authority import Authority, new_authority
+from protos.identity.certificates import Role, fingerprint
 from protos.identity.credentials import bearer
 from protos.identity.identity import Identity, parse_identity, self_made, write_private
+from protos.identity.requests import Request, key_pem, new_keys
 from protos.identity.tls import channel_credentials, channel_options
 from protos.refusal import refusal_of
 
@@ -354,7 +356,7 @@ Opener = Callable[..., Awaitable[Caller]]
 @pytest.fixture
 async def opened(tmp_path: Path) -> AsyncIterator[Opener]:
     """`await opened(...)`: a caller of a party started for it, or of the party at `node`; everything ends by itself."""
-    nodes: list[Node] = []
+    nodes: list[ServedNode] = []
     channels: list[grpc.aio.Channel] = []
 
     async def opens(

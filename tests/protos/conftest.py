@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from protos.identity.certificates import Authority, Request, Role, key_pem, new_authority, new_keys
+from protos.identity.authority import Authority, new_authority
+from protos.identity.certificates import Role
 from protos.identity.identity import Identity
+from protos.identity.requests import Request, key_pem, new_keys
 
 
 def made(authority: Authority, name: str, role: Role, **when: Any) -> Identity:

@@ -8,6 +8,16 @@ from coordinator.systems.dp_sgd.recipe import DpSgd
 from coordinator.systems.example import example
 from coordinator.systems.system import System
 from coordinator.text_models.compare import ClassifierFamily
+from coordinator.text_models.forecast import needs
 from coordinator.text_models.public import prepare
 
-SYSTEM: Final = System("dp_sgd", DpSgdPlan, prepare, DpSgd, forecast, ClassifierFamily, example(__name__))
+SYSTEM: Final = System(
+    name="dp_sgd",
+    plan=DpSgdPlan,
+    prepare=prepare,
+    recipe=DpSgd,
+    needs=needs,
+    forecast=forecast,
+    comparison=ClassifierFamily,
+    example=example(__name__),
+)

@@ -25,7 +25,6 @@ from coordinator.systems.dped import advice, cost
 from coordinator.systems.dped import stand_in as expected
 from coordinator.systems.dped.advice import Outlook
 from coordinator.systems.dped.plan import DpedPlan
-from coordinator.systems.dped.public import Public
 from coordinator.systems.dped.recipe import Dped
 from coordinator.systems.dped.releases import MOMENTS
 from coordinator.systems.dped.spectra import ExpectedSum, expected_counts, expected_moments
@@ -167,9 +166,9 @@ def _clear(rows: Sequence[Row], plan: DpedPlan) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def needs(bound: Bound[DpedPlan], public: Public, base: Path, cache: Path) -> Needs:
+def needs(recipe: Dped, bound: Bound[DpedPlan], base: Path, cache: Path) -> Needs:
     """What the run is expected to need (`coordinator.systems.dped.cost`), if parties' text is like the public text."""
-    plan = bound.plan
+    plan, public = recipe.plan, recipe.read
     stand_in = expected.StandIn.of(plan, public, base, cache)
     counts = expected_counts(stand_in, public, advice.clipping(bound), plan.dped.window)
     memory = cost.memory(bound, counts.units, counts.pairs)

@@ -35,6 +35,7 @@ from coordinator.systems.dped.paper_claim import paper_claim
 from coordinator.systems.dped.plan import DpedPlan, PrivateTrainingTable
 from coordinator.systems.dped.public import Public
 from coordinator.systems.dped.releases import vectors_mechanism
+from coordinator.systems.dped.signals import Signals, named, with_answers
 from coordinator.transport.launchers import Simulation, TeachersWanted
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def _dped(*signals: str, **settings: Any) -> Make:
 
         bound = bench.bound(epsilon, signals=list(signals), private_training=None, **settings)
         plan, public = bound.plan, bench.public
-        found = recipe.Signals()
+        found = Signals()
         notes: dict[str, float] = {}
         present = len(plan.federation.names)
         for release in bound.releases:
@@ -174,7 +175,7 @@ def _dped(*signals: str, **settings: Any) -> Make:
                     answered = votes.answer(clear, bench.stream("compare", "votes"))
                     notes |= {"answered": answered.answered / max(1, release.rows)}
                     notes |= {"label_accuracy": _accuracy(answered.labels, clear)}
-                    found = replace(found, labels=recipe.named(answered.labels, public))
+                    found = replace(found, labels=named(answered.labels, public))
                 case JointMechanism() as joint:
                     parts = [_asked(joint, each) for each in bench.answers()]
                     total = summed(bench, joint, [joint.contribute(each) for each in parts])
@@ -182,7 +183,7 @@ def _dped(*signals: str, **settings: Any) -> Make:
                     if released.votes is not None:
                         clear = np.hstack([cast(IntArray, each.votes).T for each in parts])
                         notes |= {"label_accuracy": _accuracy(released.votes.values.argmax(axis=1), clear)}
-                    found = recipe.with_answers(found, released, plan, public, present)
+                    found = with_answers(found, released, plan, public, present)
         events = [release.event for release in bound.releases]
         return Outcome(recipe.learned(plan, public, found, bench.progress), composed(events), paper_claim(bound), notes)
 
@@ -313,7 +314,7 @@ def _neighbours(bench: Bench, epsilon: float) -> Outcome:
     teachers = plan.teachers
     mean = released.values.reshape(queries, len(layers), width) / teachers
     # One noise for all: that of the typical radius, for a likelihood that knows one.
-    found = recipe.Signals(
+    found = Signals(
         hidden=from_local(mean, home, near), hidden_noise=released.sigma / teachers * float(np.sqrt(np.mean(near**2)))
     )
     quiet = changed(plan, epsilon=epsilon, signals=["hidden"], private_training=None, threshold=None)

@@ -6,31 +6,25 @@ under noise once, to which a student is fitted.
 """
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from dp_accounting import DpEvent
-from numpy.typing import NDArray
 
-from aggregation.mechanisms.counts import CountsMechanism
 from aggregation.mechanisms.free import FreeAnswers
-from aggregation.mechanisms.joint import JointMechanism, JointReleased
-from aggregation.mechanisms.mechanism import Released
-from aggregation.mechanisms.thresholded import ThresholdedVotes, thresholded_labels
-from aggregation.mechanisms.vectors import VectorMechanism
+from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.noise.stream import NoiseStream
 from coordinator.federation.federation import Federation
-from coordinator.forecasting.needs import Needs
 from coordinator.pricing.release import Bound, Release, budget
 from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
 from coordinator.systems.dped import releases as terms
-from coordinator.systems.dped.folder import EmbeddingStudent
 from coordinator.systems.dped.paper_claim import paper_claim
 from coordinator.systems.dped.plan import DpedPlan
 from coordinator.systems.dped.public import Public, doubts_of_text
 from coordinator.systems.dped.releases import COUNTS, MOMENTS
+from coordinator.systems.dped.signals import LABELS, Signals, signals_of
+from coordinator.systems.dped.student import EmbeddingStudent, measured
 from coordinator.systems.system import Stage
 from protos.conclave.v1 import party_pb2
 from protos.digest import artefact_digest
@@ -38,33 +32,12 @@ from protos.digest import artefact_digest
 if TYPE_CHECKING:
     from learning.embeddings.skipgram import SkipGram
 
-LABELS = "labels"
-
 _ALIGNMENT = {
     "initialisation": party_pb2.ALIGNMENT_INITIALISATION,
     "procrustes": party_pb2.ALIGNMENT_PROCRUSTES,
 }
 _LAYER = {"centre": party_pb2.LAYER_CENTRE, "context": party_pb2.LAYER_CONTEXT}
 _VOTE = {"probable": party_pb2.VOTE_PROBABLE, "lift": party_pb2.VOTE_LIFT}
-
-
-@dataclass(frozen=True, slots=True)
-class Signals:
-    """What was released, ready to learn from; all of it public now.
-
-    counts: the noisy sum [words, words]. moments: noisy frequencies and moments along public directions.
-    labels: int64 [queries], the word that teachers named, -1 where they abstain. histogram: float64 [queries, classes],
-    the noisy votes as shares of the teachers; histogram_noise: their standard deviation. hidden: float64 [queries,
-    layers, width], the noisy mean over teachers; hidden_noise: likewise.
-    """
-
-    counts: Released | None = None
-    moments: Released | None = None
-    labels: NDArray[np.int64] | None = None
-    histogram: NDArray[np.float64] | None = None
-    histogram_noise: float = 0.0
-    hidden: NDArray[np.float64] | None = None
-    hidden_noise: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +67,6 @@ class Dped:
     def doubts(self) -> list[str]:
         return doubts_of_text(self.plan, self.read)
 
-    def needs(self, priced: Bound[DpedPlan], base: Path, cache: Path) -> Needs:
-        from coordinator.systems.dped.forecast import needs
-
-        return needs(priced, self.read, base, cache)
-
     async def collect(
         self, priced: Bound[DpedPlan], federation: Federation, store: RunStore, stage: Stage
     ) -> dict[str, int]:
@@ -115,7 +83,6 @@ class Dped:
     def student(
         self, content: bytes, priced: Bound[DpedPlan], present: dict[str, int], store: RunStore
     ) -> EmbeddingStudent:
-        from coordinator.systems.dped.student import measured
         from learning.embeddings.weights import from_bytes
 
         signals = signals_of(priced, self.read, present, store)
@@ -198,56 +165,6 @@ def stream_of(plan: DpedPlan, release: str) -> NoiseStream:
     return NoiseStream.from_system()
 
 
-def signals_of(bound: Bound[DpedPlan], public: Public, present: dict[str, int], store: RunStore) -> Signals:
-    """What the store keeps of a run's releases, in the signals' own units."""
-    found = Signals()
-    for release in bound.releases:
-        match release.mechanism:
-            case CountsMechanism():
-                found = replace(found, counts=_counts(release.mechanism, present[COUNTS], store, release))
-            case VectorMechanism():
-                (block,) = (values for _, _, values in store.blocks(MOMENTS))
-                found = replace(found, moments=release.mechanism.release(block[0], present[MOMENTS]))
-            case ThresholdedVotes():
-                (block,) = (values for _, _, values in store.blocks(LABELS))
-                found = replace(found, labels=named(block[:, 0], public))
-            case JointMechanism() | FreeAnswers():
-                total = np.concatenate([block for _, _, block in store.blocks(release.name)])
-                answered = release.mechanism.release(total, present[release.name])
-                found = with_answers(found, answered, bound.plan, public, present[release.name])
-    return found
-
-
-def with_answers(signals: Signals, answered: JointReleased, plan: DpedPlan, public: Public, present: int) -> Signals:
-    """The signals with what teachers of `present` parties released: means over them, and labels of the histogram.
-
-    Labels are free post-processing: every query was charged, whether it passes the threshold or not.
-    """
-    teachers = present * plan.dped.teachers_per_party
-    if answered.votes is not None and plan.dped.loss == "likelihood" and plan.dped.threshold is None:
-        votes = answered.votes
-        signals = replace(signals, histogram=votes.values / teachers, histogram_noise=votes.sigma / teachers)
-    elif answered.votes is not None:
-        signals = replace(signals, labels=labels_of(answered.votes, plan, public))
-    if answered.hidden is not None:
-        shape = (plan.queries, len(plan.dped.layers), plan.dped.dimension)
-        hidden = answered.hidden
-        signals = replace(signals, hidden=hidden.values.reshape(shape) / teachers, hidden_noise=hidden.sigma / teachers)
-    return signals
-
-
-def labels_of(votes: Released, plan: DpedPlan, public: Public) -> NDArray[np.int64]:
-    """The word that the noisy histogram of each query names, or -1 under the plan's threshold."""
-    threshold = plan.dped.threshold
-    classes = votes.values.argmax(axis=1) if threshold is None else thresholded_labels(votes, threshold)
-    return named(np.asarray(classes, dtype=np.int64), public)
-
-
-def named(classes: NDArray[np.int64], public: Public) -> NDArray[np.int64]:
-    """Positions in the vocabulary of positions in the classes; -1 for anything below 0."""
-    return np.where(classes >= 0, public.classes[np.maximum(classes, 0)], -1)
-
-
 def learned(plan: DpedPlan, public: Public, signals: Signals, progress: Progress) -> "SkipGram":
     """The student. Post-processing throughout.
 
@@ -325,12 +242,3 @@ def _request(release: Release, plan: DpedPlan, public: Public) -> party_pb2.Trai
         request.teachers.expected_batch = privately.batch
         request.teachers.learning_rate = privately.learning_rate
     return request
-
-
-def _counts(mechanism: CountsMechanism, present: int, store: RunStore, release: Release) -> Released:
-    """The whole matrix, block by block."""
-    values, sigma = np.empty((release.rows, release.columns)), 0.0
-    for start, stop, block in store.blocks(COUNTS):
-        part = mechanism.release(block, present)
-        values[start:stop], sigma = part.values, part.sigma
-    return Released(values, sigma)

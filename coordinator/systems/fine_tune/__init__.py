@@ -7,4 +7,13 @@ from coordinator.systems.fine_tune.recipe import no_recipe, run
 from coordinator.systems.system import System
 from coordinator.text_models.compare import ClassifierFamily
 
-SYSTEM: Final = System("fine_tune", FineTunePlan, no_recipe, no_recipe, no_recipe, ClassifierFamily, alone=run)
+SYSTEM: Final = System(
+    name="fine_tune",
+    plan=FineTunePlan,
+    prepare=no_recipe,
+    recipe=no_recipe,
+    needs=no_recipe,
+    forecast=no_recipe,
+    comparison=ClassifierFamily,
+    alone=run,
+)

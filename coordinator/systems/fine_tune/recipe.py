@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from coordinator.errors import PlanError
-from coordinator.publishing.manifest import CARD
+from coordinator.published.manifest import CARD
 from coordinator.publishing.publish import check_free, placed
 from coordinator.systems.system import Alone, TrainedAlone
 from coordinator.text_models import folder as classifier_folder

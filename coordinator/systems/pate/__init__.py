@@ -8,6 +8,15 @@ from coordinator.systems.pate.plan import PatePlan
 from coordinator.systems.pate.recipe import Pate
 from coordinator.systems.system import System
 from coordinator.text_models.compare import ClassifierFamily
+from coordinator.text_models.forecast import needs
 from coordinator.text_models.public import prepare
 
-SYSTEM: Final = System("pate", PatePlan, partial(prepare, asks=True), Pate, forecast, ClassifierFamily)
+SYSTEM: Final = System(
+    name="pate",
+    plan=PatePlan,
+    prepare=partial(prepare, asks=True),
+    recipe=Pate,
+    needs=needs,
+    forecast=forecast,
+    comparison=ClassifierFamily,
+)

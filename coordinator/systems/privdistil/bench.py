@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from aggregation.noise.stream import NoiseStream
 from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.progress.progress import Progress
-from coordinator.store.store import write_whole
+from coordinator.store.private_files import write_whole
 from coordinator.systems.privdistil.distillation import compress
 from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.public import PublicCorpus

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.store.store import close_to_others, private_folder
+from coordinator.store.private_files import close_to_others, private_folder
 from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.public import PublicCorpus, first_student
 from coordinator.systems.privdistil.selection import Told

@@ -49,8 +49,9 @@ def forecast(recipe: PrivDistil, bound: Bound[PrivDistilPlan], base: Path, cache
     )
 
 
-def needs(bound: Bound[PrivDistilPlan], public: PublicCorpus) -> Needs:
+def needs(recipe: PrivDistil, bound: Bound[PrivDistilPlan], base: Path, cache: Path) -> Needs:
     """What the run is expected to need."""
+    public = recipe.read
     cells = sum(release.rows * release.columns for release in bound.releases)
     artefacts = model_bytes(public.text) + sum(map(len, public.samples.values()))
     artefacts += 0 if public.domain is None else model_bytes(public.domain)

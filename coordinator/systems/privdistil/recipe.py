@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from aggregation.mechanisms.gradients import GradientMechanism
 from coordinator.errors import RunError, RunStopped
 from coordinator.federation.federation import Federation
-from coordinator.forecasting.needs import Needs
 from coordinator.pricing.release import Bound, Release, budget
 from coordinator.progress.progress import Progress
-from coordinator.store.store import RunStore, sound
+from coordinator.store.faults import sound
+from coordinator.store.store import RunStore
 from coordinator.systems.privdistil import releases as privdistil_terms
 from coordinator.systems.privdistil.distillation import COMPRESSED, compress
 from coordinator.systems.privdistil.messages import domain_request
@@ -72,11 +72,6 @@ class PrivDistil:
 
     def doubts(self) -> list[str]:
         return []
-
-    def needs(self, priced: Bound[PrivDistilPlan], base: Path, cache: Path) -> Needs:
-        from coordinator.systems.privdistil.forecast import needs
-
-        return needs(priced, self.read)
 
     async def collect(
         self, priced: Bound[PrivDistilPlan], federation: Federation, store: RunStore, stage: Stage

@@ -223,7 +223,7 @@ def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
     from aggregation.mechanisms.gradients import GradientMechanism
     from coordinator.comparing.comparable import Comparable
     from coordinator.progress.progress import Silent
-    from coordinator.run.driver import party_tables
+    from coordinator.run.party_files import party_tables
     from coordinator.text_models.compare import ClassifierFamily
     from coordinator.transport.launchers import find_launcher
     from learning.private_training.dp_sgd import clipped_sum

@@ -25,7 +25,7 @@ from coordinator.identity.identity import Own
 from coordinator.plan.federation import DropTable
 from coordinator.progress.events import Unobserved
 from coordinator.progress.progress import Silent
-from coordinator.store.store import RunIndex
+from coordinator.store.index import RunIndex
 from coordinator.systems.registry import bind, read_plan, template
 from coordinator.text_models.federated_training import floats_of, odd_weights
 from coordinator.transport.launchers import PartyAddress

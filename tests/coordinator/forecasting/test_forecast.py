@@ -21,7 +21,7 @@ from coordinator.console.command import main
 from coordinator.pricing import priced_plan
 from coordinator.pricing import release as terms
 from coordinator.progress.progress import Silent
-from coordinator.store.store import RunIndex
+from coordinator.store.index import RunIndex
 from coordinator.systems.dped import advice, cost, spectra, stand_in
 from coordinator.systems.dped.methods import Bench, changed, summed
 from coordinator.systems.dped.public import prepare

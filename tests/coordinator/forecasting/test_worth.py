@@ -7,7 +7,7 @@ import pytest
 
 from coordinator.console import shown
 from coordinator.publishing.report import learned_nothing, measurements, render
-from coordinator.systems.dped.folder import EmbeddingStudent, card
+from coordinator.systems.dped.student import EmbeddingStudent, card
 from learning.text.words import Vocabulary
 
 NOTHING = {"perplexity": 639.8, "unigram_floor": 637.2, "public_unigram": 701.0}
@@ -64,7 +64,7 @@ def test_it_is_the_first_line_of_the_report():
 
 
 def test_it_is_the_first_line_of_the_card(monkeypatch):
-    monkeypatch.setattr("coordinator.systems.dped.folder.markdown", lambda statement: "")
+    monkeypatch.setattr("coordinator.systems.dped.student.markdown", lambda statement: "")
     student = SimpleNamespace(language="en", licence="apache-2.0")
     plan = SimpleNamespace(student=student, run=SimpleNamespace(name="demo", recipe="dped"))
     statement = SimpleNamespace(plan=plan, parties=("north", "south"))

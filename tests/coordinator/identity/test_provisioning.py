@@ -11,8 +11,10 @@ import pytest
 from coordinator.console.command import main
 from coordinator.errors import RunError
 from coordinator.identity import provisioning
-from protos.identity.certificates import IdentityError, Role, Use, check_certificate, key_pem, make_request, new_keys
+from protos.identity.certificates import IdentityError, Role, Use
 from protos.identity.identity import load_identity, parse_identity, write_private
+from protos.identity.requests import key_pem, make_request, new_keys
+from protos.identity.validity import check_certificate
 
 NAME = "coordinator.consortium.example"
 

@@ -16,11 +16,11 @@ from coordinator.identity import provisioning
 from coordinator.run import checking
 from coordinator.run.checking import check
 from party.config import check_config
-from party.ledger.accounts import read_runs
-from party.node.node import start
+from party.ledger.runs import read_runs
+from party.node.lifecycle import start
 from protos.console.checklist import State
-from protos.identity.certificates import key_pem, make_request, new_keys
 from protos.identity.identity import write_private
+from protos.identity.requests import key_pem, make_request, new_keys
 
 PLAN = """
 [run]
@@ -163,7 +163,7 @@ async def test_a_partys_own_rule_and_its_budget_are_told_beforehand(home, serve,
 
 
 async def test_a_party_without_room_says_so(home, serve, monkeypatch):
-    monkeypatch.setattr("party.console.checking.free_memory", lambda: 10**6)
+    monkeypatch.setattr("party.admission.needs.free_memory", lambda: 10**6)
     addresses = {name: await serve(name) for name in NAMES}
     said = only_wrong(await found(written(home, addresses)), "north plan", "south plan")
     assert "1.0 MB of memory are free at this party" in said

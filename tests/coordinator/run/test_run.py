@@ -27,12 +27,14 @@ from coordinator import api
 from coordinator.console.command import main
 from coordinator.identity import provisioning
 from coordinator.store import lease, output
-from coordinator.store.store import RunIndex, RunStore
+from coordinator.store.index import RunIndex
+from coordinator.store.store import RunStore
 from coordinator.systems.registry import bind, read_plan, template
-from coordinator.transport.link import GrpcLink
+from coordinator.transport.grpc_link import GrpcLink
 from party.console.command import main as party_command
-from protos.identity.certificates import fingerprint, key_pem, make_request, new_keys, read_bundle
+from protos.identity.certificates import fingerprint, read_bundle
 from protos.identity.identity import write_private
+from protos.identity.requests import key_pem, make_request, new_keys
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = Path(os.environ.get("CONCLAVE_DATA") or ROOT.parent / "shared/data")

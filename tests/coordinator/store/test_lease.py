@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.errors import RunError
 from coordinator.store import lease
-from coordinator.store.store import RunIndex
+from coordinator.store.index import RunIndex
 
 OVERTAKEN = "another coordinator took this run over"
 

@@ -12,8 +12,11 @@ import pytest
 from coordinator import api
 from coordinator.console.command import main
 from coordinator.errors import PartyRefused, PlanError, RunError, RunStopped
+from coordinator.run import resuming
 from coordinator.store import output
-from coordinator.store.store import FAILED, RunIndex, RunStore, close_to_others, write_whole
+from coordinator.store.index import RunIndex
+from coordinator.store.private_files import close_to_others, write_whole
+from coordinator.store.store import FAILED, RunStore
 from coordinator.systems.registry import read_plan, template
 
 RAY = template("ray").replace('signals   = ["moments"]', 'signals   = ["counts"]\nclip      = 10.0')
@@ -338,13 +341,13 @@ def test_a_run_that_goes_on_publishes_where_the_plan_says_by_now_and_tries_it_be
     plan = read_plan(Path("plan.toml"))
     (home / "free").write_text("somebody's")
     with pytest.raises(RunError, match="free exists already"):
-        api._place_again(store, plan, home)
+        resuming.place_again(store, plan, home)
     (home / "free").unlink()
-    api._place_again(store, plan, home)
+    resuming.place_again(store, plan, home)
     assert store.fact("student") == str(home / "free")
     # All of a run that is in one folder stays there.
     store.note(student=str(store.folder / "student"))
-    api._place_again(store, plan, home)
+    resuming.place_again(store, plan, home)
     assert store.fact("student") == str(store.folder / "student")
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from coordinator.progress.progress import Silent
-from coordinator.store.store import RunIndex, RunStore
+from coordinator.store.index import RunIndex
+from coordinator.store.store import RunStore
 from coordinator.store.watching import Part, Recorded, look, render
 
 

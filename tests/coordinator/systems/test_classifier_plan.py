@@ -9,7 +9,7 @@ import pytest
 
 from aggregation.accounting.price import LifetimeFilter
 from coordinator.errors import PlanError
-from coordinator.run.driver import party_tables
+from coordinator.run.party_files import party_tables
 from coordinator.systems.registry import bind, check_plan, plan_of
 from learning.text.labelled import LabelMap, ScoreRange
 from protos.console.settings import SettingsError

@@ -16,7 +16,7 @@ SETTINGS, GOAWAY, RST_STREAM = 4, 7, 3
 ACK = 1
 ASKS = """
 import asyncio, sys
-from coordinator.transport.link import GrpcLink
+from coordinator.transport.grpc_link import GrpcLink
 
 async def ask():
     link = GrpcLink("north", sys.argv[1], deadline=1.0)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from aggregation.accounting.events import to_json
-from coordinator.publishing import manifest
-from coordinator.publishing.manifest import Seal
+from coordinator.published import manifest
+from coordinator.published.manifest import Seal
 from coordinator.publishing.report import promised, state
 from coordinator.systems.registry import bind, plan_of
 from coordinator.verifying.verify import verify

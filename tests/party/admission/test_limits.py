@@ -186,7 +186,7 @@ async def test_the_health_of_a_node_is_nothing_to_strangers_or_garbage(opened, c
 async def test_a_connection_that_says_nothing_is_closed(opened, monkeypatch):
     assert dict(SERVER_OPTIONS)["grpc.server_handshake_timeout_ms"] <= 30_000
     short = {**dict(SERVER_OPTIONS), "grpc.server_handshake_timeout_ms": 300}
-    monkeypatch.setattr("party.node.node.SERVER_OPTIONS", tuple(short.items()))
+    monkeypatch.setattr("party.node.lifecycle.SERVER_OPTIONS", tuple(short.items()))
     caller = await opened()
     reader, writer = await asyncio.open_connection("127.0.0.1", caller.node.port)
     async with asyncio.timeout(5):
@@ -216,7 +216,7 @@ async def test_a_run_too_many_is_refused_by_the_limits_name_until_one_ends(opene
 async def test_a_block_over_the_limit_is_refused_with_the_rows_that_fit(opened, monkeypatch):
     caller = await opened(limits={"block_mib": 1})
     await caller.ready()
-    limits = caller.node.limits
+    limits = caller.node.verbs.limits
     assert len((await caller.answer(caller.batch(0, 0, 6)))[0]) == 6
     limits.check_block(2**18, 1)
     with pytest.raises(Refusal, match=r"ask for 1 to 262144") as refusal:
@@ -274,7 +274,7 @@ async def test_what_is_kept_of_batches_does_not_grow_with_them(opened):
     for number in range(50):
         request = caller.batch(number, 0, 1)
         assert (await refused(caller.answer(request))).reason == Reason.REQUEST
-    assert caller.node._answers._making == {}
+    assert caller.node.verbs._answers._making == {}
 
 
 async def test_a_refusal_by_grpc_itself_is_no_message_of_ours(opened):

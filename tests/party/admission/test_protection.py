@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from party.admission.protection import FINENESS, Protection, admit_unit
+from party.admission.protection import admit_unit
 from party.config import check_config
 from party.errors import PartyError
 from party.ledger.accounts import open_account, read_account
-from party.node.node import start
+from party.ledger.protection import FINENESS, Protection
+from party.node.lifecycle import start
 from party.tasks.process import load_counts
 from protos.conclave.v1 import plan_pb2
 from protos.refusal import Reason, Refusal

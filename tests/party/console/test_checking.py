@@ -11,15 +11,19 @@ from dp_accounting import GaussianDpEvent
 
 from aggregation.accounting.price import LifetimeFilter
 from learning.text import source
+from party.admission import needs
 from party.admission.admit import event_of
+from party.admission.needs import Room, fits
 from party.console import checking
-from party.console.checking import Room, check, fits, needed_disk, needed_memory
+from party.console.checking import check, needed_disk, needed_memory
 from party.console.command import main
 from party.ledger.accounts import open_account
 from party.ledger.ledger import Ledger
 from protos.conclave.v1 import party_pb2
 from protos.console.checklist import State
-from protos.identity.certificates import Role, fingerprint, key_pem, make_request, new_authority, new_keys, read_request
+from protos.identity.authority import new_authority
+from protos.identity.certificates import Role, fingerprint
+from protos.identity.requests import key_pem, make_request, new_keys, read_request
 from protos.refusal import Reason, Refusal
 
 TEXT = "patient Xanthippe Quillfeather was seen"
@@ -325,8 +329,9 @@ def machine(monkeypatch):
     """A machine with so much free memory and disk."""
 
     def has(memory, disk):
-        monkeypatch.setattr(checking, "free_memory", lambda: memory)
-        monkeypatch.setattr(checking, "free_disk", lambda folder: disk)
+        for looks in (checking, needs):
+            monkeypatch.setattr(looks, "free_memory", lambda: memory)
+            monkeypatch.setattr(looks, "free_disk", lambda folder: disk)
 
     return has
 
@@ -402,7 +407,7 @@ async def test_a_coordinator_cannot_fill_the_disk_to_see_how_much_of_it_is_free(
     machine(3 * 10**9, 2_000_000_000)
     caller = await opened()
     await caller.join()
-    caller.node._intake._most = 10_000  # of half the disk
+    caller.node.verbs._intake._most = 10_000  # of half the disk
     await caller.provide(b"a" * 4000)
     other = await opened(node=caller.node)
     other.run.run_id = "run-2"

@@ -9,8 +9,9 @@ from party.config import read_config
 from party.console.command import main
 from party.console.enrolling import enroll
 from party.errors import PartyError
-from protos.identity.certificates import fingerprint, read_request
+from protos.identity.certificates import fingerprint
 from protos.identity.identity import read_key_file
+from protos.identity.requests import read_request
 
 FILE = """
 name = "north"

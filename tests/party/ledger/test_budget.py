@@ -10,14 +10,14 @@ import pytest
 from dp_accounting import GaussianDpEvent
 
 from aggregation.accounting.price import LifetimeFilter, price
-from party.admission.protection import Protection
 from party.config import check_config
 from party.console.command import main
 from party.errors import PartyError
 from party.ledger.accounts import open_account, read_account
 from party.ledger.budget import statements, to_json
 from party.ledger.ledger import Ledger
-from party.node.node import start
+from party.ledger.protection import Protection
+from party.node.lifecycle import start
 
 EVENT = GaussianDpEvent(4.0)
 CAP = {"epsilon": 20.0, "delta": 1e-6, "simulation": False}

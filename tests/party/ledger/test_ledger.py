@@ -13,10 +13,10 @@ import textwrap
 import pytest
 from dp_accounting import GaussianDpEvent
 
-from party.admission.protection import Protection
 from party.errors import PartyError
 from party.ledger.accounts import open_account, read_account
 from party.ledger.ledger import Ledger
+from party.ledger.protection import Protection
 from protos.refusal import Reason, Refusal
 
 EVENT = GaussianDpEvent(1.0)

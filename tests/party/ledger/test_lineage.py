@@ -14,12 +14,12 @@ from dp_accounting import GaussianDpEvent, get_epsilon_gaussian
 
 from aggregation.accounting.price import LifetimeFilter
 from learning.text.source import NOTHING
-from party.admission.protection import Protection
 from party.config import PolicyTable, ShardTable
 from party.errors import PartyError
 from party.ledger.accounts import open_account
 from party.ledger.budget import statements
 from party.ledger.ledger import Ledger
+from party.ledger.protection import Protection
 from party.tasks import process
 from party.tasks.counts.training import take_census
 from party.tasks.job import Job

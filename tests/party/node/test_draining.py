@@ -11,6 +11,7 @@ import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from party.node import lifecycle
 from party.node import node as node_module
 from party.node.training import Training
 from party.releasing import answers as answers_module
@@ -123,7 +124,7 @@ async def test_a_caller_that_takes_no_more_does_not_hold_the_node(opened, monkey
     caller = await (await opened()).ready()
     message = next(framed(0, np.zeros((1, 1_000_000), np.int32)))
     monkeypatch.setattr(node_module, "framed", lambda *_: (message for _ in range(100)))
-    monkeypatch.setattr(node_module, "SENDING", 20.0 if leaves else 0.5)
+    monkeypatch.setattr(lifecycle, "SENDING", 20.0 if leaves else 0.5)
     calling = caller.stub.Answer(iter([caller.batch(0, 0, 3)]), metadata=bearer(caller.token))
     await calling.read()
     await asyncio.sleep(0.2)

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from aggregation.accounting.price import LifetimeFilter
 from party.errors import PartyError
 from party.ledger.accounts import read_account
+from party.node.lifecycle import start
 from party.node.metrics import Metrics
-from party.node.node import start
 from party.node.training import Training
 from party.tasks.job import Failure
 from protos.refusal import Refusal

@@ -23,7 +23,7 @@ from learning.embeddings.cooccurrence import unit_counts
 from learning.text.words import Vocabulary, tokenize
 from party.errors import PartyError
 from party.ledger.accounts import read_account
-from party.node.node import start
+from party.node.lifecycle import start
 from party.node.training import Training
 from party.releasing import answers as answers_module
 from party.releasing.answers import noised
@@ -770,7 +770,7 @@ def test_wrapping_is_modulo_two_to_the_32():
 
 
 def test_the_node_never_imports_torch():
-    code = "import sys, party.node.node, party.console.command, party.actor\n"
+    code = "import sys, party.node.lifecycle, party.console.command, party.actor\n"
     code += "print({'torch', 'datasets'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)
     assert done.stdout.strip() == "set()"

@@ -13,7 +13,7 @@ import pytest
 from party.ledger.accounts import open_account, read_account
 from party.ledger.budget import statements
 from party.ledger.ledger import Ledger
-from party.node.node import start
+from party.node.lifecycle import start
 from party.node.training import Training
 from protos.refusal import Reason, Refusal
 
@@ -43,7 +43,7 @@ SIMULATED = {"policy": {"simulation": True}}
         pytest.param(("party.releasing.answers:noised", "before", "1"), id="claimed, not on disk"),
         pytest.param(("os:fsync", "before", "1"), id="being written"),
         pytest.param(("party.store.runs:Run.keep_block", "after", "1"), id="on disk, not sent"),
-        pytest.param(("party.ledger.ledger:Ledger._answered", "before", "1"), id="sent, not noted"),
+        pytest.param(("party.ledger.charging:answered", "before", "1"), id="sent, not noted"),
     ],
 )
 @pytest.mark.usefixtures("trains_here")

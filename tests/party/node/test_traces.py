@@ -7,7 +7,7 @@ import time
 import pytest
 
 from party.errors import PartyError
-from party.node.node import start
+from party.node.lifecycle import start
 from protos.conclave.v1 import party_pb2
 from protos.identity.credentials import bearer
 from protos.refusal import Refusal
@@ -111,7 +111,7 @@ async def test_a_collector_that_says_nothing_delays_no_answer_and_the_end_by_a_m
 async def test_without_the_table_there_is_no_tracer(opened):
     caller = await opened()
     await describe(caller, ("traceparent", PARENT))
-    assert caller.node.tracer is None
+    assert caller.node.verbs.tracer is None
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from aggregation.accounting.events import from_json
 from party.errors import PartyError
-from party.node.node import start
-from party.node.serving import own_identity
+from party.node.identity import own_identity
+from party.node.lifecycle import start
 from protos.conclave.v1 import party_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyStub
-from protos.identity.certificates import Request, Role, fingerprint, key_pem, new_authority, new_keys, pem_of
+from protos.identity.authority import new_authority
+from protos.identity.certificates import Role, fingerprint, pem_of
 from protos.identity.identity import parse_identity
+from protos.identity.requests import Request, key_pem, new_keys
 from protos.identity.signing import check, signed_of
 from protos.identity.tls import channel_credentials, channel_options
 from protos.refusal import Reason, Refusal, refusal_of

@@ -26,10 +26,12 @@ from coordinator.errors import PartyRefused
 from coordinator.federation.attendance import Attendance
 from coordinator.federation.federation import Federation
 from coordinator.federation.refunds import Refunds, owed
+from coordinator.federation.rounds import Rounds
+from coordinator.federation.secure_sums import SecureSums
 from coordinator.federation.sum_attempt import verifier
 from coordinator.progress.progress import Silent
 from coordinator.store.store import RunStore
-from coordinator.transport.link import GrpcLink
+from coordinator.transport.grpc_link import GrpcLink
 from party.admission.admit import event_of
 from party.ledger.accounts import read_account
 from party.releasing.answers import noised
@@ -262,7 +264,7 @@ async def test_under_the_secure_sum_nothing_is_answered_in_clear(four):
     caller = parties.callers["north"]
     refusal = await refused(caller.answer(caller.batch(0, 0, 3)))
     assert (refusal.reason, "sums alone" in refusal.sentence) == (Reason.PLAN, True)
-    assert not await parties.callers["north"].node._ledger.sent("run-1", "counts")
+    assert not await parties.callers["north"].node.verbs.ledger.sent("run-1", "counts")
 
 
 async def test_a_plan_with_a_trusted_aggregator_has_no_secure_sum(opened):
@@ -274,7 +276,7 @@ async def test_a_plan_with_a_trusted_aggregator_has_no_secure_sum(opened):
 
 async def test_the_masked_vector_takes_over_what_was_charged_before_the_text_was_opened(four):
     parties = await four()
-    ledger = parties.callers["north"].node._ledger
+    ledger = parties.callers["north"].node.verbs.ledger
     _, inboxes = await parties.to_shares()
     assert (parties.charged("north"), await ledger.sent("run-1", "counts")) == ([0], False)
     await parties.ask("north", MASK, inboxes["north"])
@@ -454,7 +456,7 @@ async def test_a_share_that_is_about_to_leave_when_its_attempt_is_disclaimed_sta
     for name in NAMES:
         (said,) = await parties.ask(name, CONSENT, survivors)
         total.consented(Consent.decode(said, name))
-    sums = parties.callers["north"].node._sums
+    sums = parties.callers["north"].node.verbs._sums
     (session,) = sums._sessions.values()
     await parties.disclaimed(("north",))
     with pytest.raises(ConclaveError, match="gave up"):
@@ -476,11 +478,31 @@ async def test_a_party_names_whose_shares_it_could_not_open(four):
     changed = Inbox(inbox.group, "north", ((dealer, bytes(len(sealed))), *rest))
     refusal = await refused(parties.ask("north", MASK, changed.encode()))
     assert (refusal.reason, refusal.who, dealer) == (Reason.SECURE_SUM, "east", "east")
-    assert not await parties.callers["north"].node._ledger.sent("run-1", "counts")
+    assert not await parties.callers["north"].node.verbs.ledger.sent("run-1", "counts")
+
+
+class Befallen(Rounds):
+    """Rounds that are put to parties when something has befallen them, by kind."""
+
+    def __init__(self, parties, befalls):
+        super().__init__(parties)
+        self.befalls = befalls
+
+    async def ask(self, requests, on_message, doing):
+        kind = next(iter(requests.values())).round
+        if kind in self.befalls():
+            on_message = await self.befalls()[kind](on_message) or on_message
+        return await super().ask(requests, on_message, doing)
+
+    async def attempt(self, requests, on_message):
+        kind = next(iter(requests.values())).round
+        if kind in self.befalls():
+            requests = await self.befalls()[kind](requests)
+        return await super().attempt(requests, on_message)
 
 
 class Driving(Federation):
-    """A coordinator's end of the four parties; `before` and `hears` are what befalls a round."""
+    """A coordinator's end of the four parties; `befalls` is what befalls a round."""
 
     def __init__(self, parties, store, lines):
         links = []
@@ -493,6 +515,7 @@ class Driving(Federation):
         minimum = parties.terms.minimum_parties
         super().__init__(links, None, minimum, Attendance(progress, None, 0.0))
         self._certificates = parties.certificates
+        self._sums = SecureSums(self._parties, Befallen(self._parties, lambda: self.befalls), self._arrived)
         self.parties, self.store, self.befalls = parties, store, {}
 
     async def sums(self):
@@ -504,25 +527,14 @@ class Driving(Federation):
         total = np.vstack([block for _, _, block in self.store.blocks("counts")])
         return count, total.reshape(-1).astype(np.uint32)
 
-    async def _sum_round(self, requests, on_message, doing):
-        kind = next(iter(requests.values())).round
-        if kind in self.befalls:
-            on_message = await self.befalls[kind](on_message) or on_message
-        return await super()._sum_round(requests, on_message, doing)
-
-    async def _sum_try(self, requests, on_message):
-        kind = next(iter(requests.values())).round
-        if kind in self.befalls:
-            requests = await self.befalls[kind](requests)
-        return await super()._sum_try(requests, on_message)
-
     async def restart(self, *names):
         for name in names:
             self.parties = await restarted(self.parties, name)
             caller = self.parties.callers[name]
-            await self._links[name].close()
-            self._links[name] = GrpcLink(name, caller.node.address, caller.token)
-            self._links[name].bind(caller.run.run_id, caller.run.plan_hash)
+            links = self._parties.links
+            await links[name].close()
+            links[name] = GrpcLink(name, caller.node.address, caller.token)
+            links[name].bind(caller.run.run_id, caller.run.plan_hash)
 
 
 def driving(parties, tmp_path, lines, store=None):
@@ -696,7 +708,7 @@ async def test_sessions_and_masked_vectors_of_a_step_go_with_it(stepping):
     await parties.to_the_end()
     await parties.train(1)
     for caller in parties.callers.values():
-        assert not caller.node._sums._sessions
+        assert not caller.node.verbs._sums._sessions
     names = [path.name for path in (parties.folder / "north.party/runs/run-1").glob("steps.*")]
     assert sorted(names) == ["steps.1.counts.npz", "steps.1.operation.json"]
 
@@ -832,7 +844,7 @@ async def test_a_party_that_agreed_to_a_list_with_itself_refuses_a_second_list_o
 def forged_with_the_keys(parties, total):
     """What a coordinator could show that holds the keys of all others: more colluders than the plan's."""
     survivors = Survivors(total.group.digest, OTHERS)
-    keys = {name: parties.callers[name].node._sums._identity.signing_key for name in OTHERS}
+    keys = {name: parties.callers[name].node.verbs._sums._identity.signing_key for name in OTHERS}
     given = Consents(tuple(consent(survivors, name, keys[name].sign) for name in OTHERS))
     return Absence(total.group.roster.digest, b"", OTHERS, given).encode()
 
@@ -883,12 +895,12 @@ async def test_a_run_has_a_party_that_was_restarted_amid_it_take_back_what_it_pa
 async def test_a_party_that_was_lost_is_asked_when_the_run_is_about_to_end_and_is_not_waited_for(
     four, tmp_path, monkeypatch, back
 ):
-    monkeypatch.setattr("coordinator.federation.federation.BACK_SECONDS", 5.0 if back else 0.2)
+    monkeypatch.setattr("coordinator.federation.secure_sums.BACK_SECONDS", 5.0 if back else 0.2)
     parties, lines = await four(dropouts=1), []
     coordinator = driving(parties, tmp_path, lines)
     _, shown = await left_out(parties)
     coordinator.store.note(**owed(coordinator.store, "counts", 0, ["north"], shown.encode()))
-    lost = coordinator._links.pop("north")
+    lost = coordinator._parties.links.pop("north")
     if not back:
         monkeypatch.setattr(lost, "sum_round", never)
     await coordinator.repay(coordinator.store)

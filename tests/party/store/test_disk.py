@@ -16,7 +16,7 @@ from dp_accounting import GaussianDpEvent
 from party.errors import PartyError
 from party.ledger.accounts import open_account, read_account
 from party.ledger.ledger import Ledger
-from party.node.node import start
+from party.node.lifecycle import start
 from party.store import runs
 from party.store.disk import full, is_full
 from protos.refusal import Reason, Refusal

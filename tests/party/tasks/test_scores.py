@@ -181,7 +181,7 @@ async def test_what_was_scored_and_lost_is_not_trained_again_for_other_texts(sco
     caller = await scorer()
     await asked(caller)
     if attempt:
-        await caller.node._ledger.mask("run-1", "scores", event_of(scores()), attempt)
+        await caller.node.verbs.ledger.mask("run-1", "scores", event_of(scores()), attempt)
     else:
         await given(caller)
     (tmp_path / "north.party/runs/run-1/scores.operation.json").unlink()

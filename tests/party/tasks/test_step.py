@@ -168,7 +168,7 @@ async def test_steps_go_on_after_the_node_was_started_again(learner, vector, tmp
 
 async def test_what_was_read_is_in_the_ledger_before_a_step_can_be_answered(learner, vector, monkeypatch):
     caller = await learner()
-    recorded, ledger = [], caller.node._ledger
+    recorded, ledger = [], caller.node.verbs.ledger
 
     async def record(path):
         recorded.append(path.stat().st_size)
@@ -191,7 +191,7 @@ async def test_what_a_step_left_goes_when_the_next_is_trained(learner, vector, t
             f"steps.{number}.0.block", f"steps.{number}.counts.npz", f"steps.{number}.operation.json"
         ]  # fmt: skip
         assert len(there(folder, ".parameters")) == 1
-        assert len(caller.node._answers._counts) == 1
+        assert len(caller.node.verbs._answers._counts) == 1
     over = await refused(caller.step(1, caller.model, vector, operation="steps-again"))
     assert (over.reason, over.sentence) == (Reason.CONFLICT, "step steps.1 is over: step 2 of steps was trained.")
     assert (await refused(caller.answer(caller.batch(0, 0, 1, "steps.1"), columns=HEAD))).reason == Reason.REQUEST
@@ -373,7 +373,7 @@ async def test_a_step_takes_a_public_time_and_cannot_be_asked_about_before(
         refusal = await refused(caller.answer(caller.batch(0, 0, 1, "steps.0"), columns=HEAD))
         waited.append((seconds, refusal.sentence))
 
-    caller.node._pause = pauses
+    caller.node.verbs.trainings._pause = pauses
     await caller.step(0, caller.model, vector)
     ((seconds, said),) = waited
     assert seconds == pytest.approx(waits)

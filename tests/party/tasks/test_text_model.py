@@ -119,13 +119,13 @@ async def test_a_training_that_was_lost_goes_on_under_its_own_noise_and_is_charg
 
     monkeypatch.setattr(training, "train_private", lost)
     keys = []
-    original = caller.node._charge
+    original = caller.node.verbs.trainings._charge
 
     async def charge(*given):
         keys.append(await original(*given))
         return keys[-1]
 
-    monkeypatch.setattr(caller.node, "_charge", charge)
+    monkeypatch.setattr(caller.node.verbs.trainings, "_charge", charge)
     assert "it was ended" in (await refused(caller.train_alone(caller.model, start))).sentence
     await caller.train_alone(caller.model, start)
     assert len(set(keys)) == 1

@@ -133,7 +133,7 @@ async def test_a_step_that_is_cancelled_ends_its_process(workers):
 @pytest.mark.slow
 async def test_a_real_process_reads_once_and_ends_with_its_pipe_and_with_its_run(learner, descent):
     caller = await learner(descent(steps=8), limits={"memory_mib": 4096})
-    workers = caller.node._workers
+    workers = caller.node.verbs.workers
     took, pids = [], []
     for number in range(3):
         begun = time.monotonic()
@@ -159,6 +159,6 @@ async def test_a_training_of_one_party_alone_has_a_process_of_its_own(learner, d
     caller = await learner(descent("weights", weights=True))
     said = await caller.train_alone(caller.model, START)
     assert said[-1].finished
-    assert caller.node._workers.kept("run-1") is None
+    assert caller.node.verbs.workers.kept("run-1") is None
     (block,) = await caller.answer(caller.batch(0, 0, 1, "weights"), columns=HEAD)
     assert 0 < np.abs(block.view(np.float32)).max() < 100

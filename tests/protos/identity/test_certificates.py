@@ -12,22 +12,16 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from protos.identity.certificates import (
     SIGNING_USAGE,
     IdentityError,
-    Request,
-    RevocationList,
     Role,
     Use,
-    check_certificate,
     check_name,
     fingerprint,
-    key_pem,
-    make_request,
-    new_keys,
     pem_of,
     read_bundle,
-    read_keys,
-    read_request,
     subject_of,
 )
+from protos.identity.requests import Request, key_pem, make_request, new_keys, read_keys, read_request
+from protos.identity.validity import RevocationList, check_certificate
 
 NOW = datetime.now(UTC)
 

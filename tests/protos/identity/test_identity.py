@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import protos.identity.identity
-from protos.identity.certificates import IdentityError, Request, Role, fingerprint, key_pem, new_keys, read_bundle
+from protos.identity.certificates import IdentityError, Role, fingerprint, read_bundle
 from protos.identity.identity import load_identity, parse_identity, self_made, write_private
+from protos.identity.requests import Request, key_pem, new_keys
 
 
 @pytest.fixture

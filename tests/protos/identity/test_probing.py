@@ -12,9 +12,10 @@ from datetime import UTC, datetime, timedelta
 import grpc
 import pytest
 
-from protos.identity.certificates import RevocationList, pem_of
+from protos.identity.certificates import pem_of
 from protos.identity.probing import diagnose
 from protos.identity.tls import server_credentials
+from protos.identity.validity import RevocationList
 
 NOW = datetime.now(UTC)
 HOUR = timedelta(hours=1)

@@ -11,9 +11,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protos.identity.certificates import IdentityError, RevocationList, Role, pem_of
+from protos.identity.certificates import IdentityError, Role, pem_of
 from protos.identity.identity import self_made
 from protos.identity.signing import LONGEST, Signed, check, sign, signed_of
+from protos.identity.validity import RevocationList
 
 KIND = "conclave test 1"
 FIELDS = {"party": "north", "list": [1, 2.5, None, True], "word": "naïve ☃", "nested": {"b": 1, "a": 2}}

@@ -5,9 +5,10 @@ import pytest
 
 from protos.conclave.v1 import party_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyServicer, PartyStub, add_PartyServicer_to_server
-from protos.identity.certificates import Role, Use, check_certificate, fingerprint, pem_of, subject_of
+from protos.identity.certificates import Role, Use, fingerprint, pem_of, subject_of
 from protos.identity.identity import self_made
 from protos.identity.tls import caller, channel_credentials, channel_options, server_credentials
+from protos.identity.validity import check_certificate
 
 
 class Listening(PartyServicer):

@@ -3,6 +3,7 @@
 import ast
 import json
 import logging
+import os
 import re
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protos.refusal import Reason, Refusal
-from protos.telemetry import tracing
+from protos.telemetry import tracers, tracing
 
 HOUSE = Path(__file__).parents[3]
 WELL_FORMED = f"00-{'a' * 32}-{'b' * 16}-01"
@@ -28,7 +29,7 @@ SECRET = "the patient in room nine"
 def to_file(tmp_path):
     """A tracer into a file, and what reads the spans of the file."""
     pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")
-    tracer = tracing.tracer("spans.jsonl", tmp_path, "conclave-coordinator")
+    tracer = tracers.tracer("spans.jsonl", tmp_path, "conclave-coordinator")
 
     def read():
         tracer.close()
@@ -133,22 +134,40 @@ def test_whatever_comes_is_a_span_or_none(said):
 def test_without_a_tracer_nothing_is_recorded_sent_or_imported():
     code = (
         "import sys, coordinator.console.command, coordinator.progress.events, coordinator.transport.traced\n"
-        "import party.node.node\n"
+        "import party.node.lifecycle\n"
         "from protos.telemetry import tracing\n"
         "with tracing.run('7f3a-demo', 0), tracing.span('stage join', stage='join') as part:\n"
         "    assert part is tracing.OFF and tracing.metadata() == ()\n"
         "assert tracing.serving(None, 'Join', None, [('traceparent', 'x')]) is tracing.OFF\n"
-        "print([name for name in sys.modules if name.startswith('opentelemetry')])"
+        "print([name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))])"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    asked_for_by_others = os.environ | {"OTEL_PYTHON_TRACER_PROVIDER": "sdk_tracer_provider"}
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, env=asked_for_by_others).stdout
     assert said == "[]\n"
+
+
+def test_what_a_program_around_this_one_traces_is_neither_told_to_parties_nor_mixed_with_ours(to_file):
+    from opentelemetry import trace
+
+    tracer, read = to_file
+    theirs = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(1)))
+    with trace.use_span(theirs):
+        assert tracing.metadata() == ()
+        with tracing.on(tracer), tracing.run("7f3a-demo", 0):
+            assert trace.get_current_span() is theirs
+            tracer.serve("Join", None, {"verb": "Join"}).end("answered")
+    join, run = read()
+    assert run["traceId"] != join["traceId"] != f"{1:032x}"
+    assert not run.get("parentSpanId")
+    assert not join.get("parentSpanId")
 
 
 def test_without_the_extra_the_sentence_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "protos.telemetry.exporting", None)
     monkeypatch.delattr("protos.telemetry.exporting", raising=False)
     with pytest.raises(ImportError, match=re.escape('pip install "conclave-distill[otel]"')):
-        tracing.tracer("spans.jsonl", tmp_path, "conclave-coordinator")
+        tracers.tracer("spans.jsonl", tmp_path, "conclave-coordinator")
 
 
 def test_of_what_was_raised_only_its_kind_is_told(to_file):
@@ -201,7 +220,7 @@ def test_a_dead_collector_holds_up_nothing_and_is_told_of_once(silent, caplog, m
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
         if not silent:
             listening.close()
-        tracer = tracing.tracer(address, Path("/"), "conclave-coordinator")
+        tracer = tracers.tracer(address, Path("/"), "conclave-coordinator")
         begun = time.monotonic()
         with caplog.at_level(logging.WARNING), tracing.on(tracer):
             with tracing.run("7f3a-demo", 0):
@@ -235,7 +254,7 @@ def test_a_collector_gets_the_spans_by_otlp_and_nothing_about_this_machine(monke
 
     with HTTPServer(("127.0.0.1", 0), Collector) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        tracer = tracing.tracer(f"http://127.0.0.1:{server.server_port}", Path("/"), "conclave-party", "north")
+        tracer = tracers.tracer(f"http://127.0.0.1:{server.server_port}", Path("/"), "conclave-party", "north")
         tracer.serve("Join", (1, 2), {"verb": "Join", "run": "7f3a-demo"}).end("answered")
         tracer.close()
         server.shutdown()
@@ -254,7 +273,7 @@ def test_a_full_disk_fails_nothing(monkeypatch):
     pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
-    tracer = tracing.tracer("/dev/full", Path("/"), "conclave-coordinator")
+    tracer = tracers.tracer("/dev/full", Path("/"), "conclave-coordinator")
     with tracing.on(tracer), tracing.run("7f3a-demo", 0):
         pass
 
@@ -263,4 +282,4 @@ def test_a_full_disk_fails_nothing(monkeypatch):
 def test_a_url_that_is_no_collectors_is_a_sentence(to, tmp_path):
     pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")
     with pytest.raises(ValueError, match="is no address of a collector"):
-        tracing.tracer(to, tmp_path, "conclave-coordinator")
+        tracers.tracer(to, tmp_path, "conclave-coordinator")

@@ -2,8 +2,8 @@
 
 from coordinator.systems.system import System
 from tally.compare import TallyFamily
-from tally.forecast import forecast
+from tally.forecast import forecast, needs
 from tally.plan import TallyPlan
 from tally.recipe import Tally, prepare
 
-SYSTEM = System("tally", TallyPlan, prepare, Tally, forecast, TallyFamily)
+SYSTEM = System("tally", TallyPlan, prepare, Tally, needs, forecast, TallyFamily)

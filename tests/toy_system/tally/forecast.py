@@ -2,6 +2,14 @@
 
 from coordinator.forecasting.cost import COMMAND_SECONDS, COORDINATOR_MEMORY, NODE_MEMORY, VALUE_BYTES
 from coordinator.forecasting.forecast import Forecast, Row
+from coordinator.forecasting.needs import Needs
+
+MEMORY = {"coordinator": COORDINATOR_MEMORY, "party node": NODE_MEMORY, "party training": NODE_MEMORY}
+
+
+def needs(recipe, priced, base, cache):
+    """What a run is expected to need."""
+    return Needs.of(MEMORY, 0, len(recipe.plan.tally.words) ** 2)
 
 
 def forecast(recipe, priced, base, cache, prepared):
@@ -15,7 +23,7 @@ def forecast(recipe, priced, base, cache, prepared):
         trained=0,
         bytes=VALUE_BYTES * release.rows * release.columns * len(plan.federation.names),
         seconds=prepared + COMMAND_SECONDS,
-        memory={"coordinator": COORDINATOR_MEMORY, "party node": NODE_MEMORY, "party training": NODE_MEMORY},
+        memory=MEMORY,
         assumptions=(),
         warnings=(),
     )

@@ -7,8 +7,6 @@ import numpy as np
 from dp_accounting import GaussianDpEvent
 
 from aggregation.mechanisms.counts import CountsMechanism
-from coordinator.forecasting.cost import COORDINATOR_MEMORY, NODE_MEMORY
-from coordinator.forecasting.needs import Needs
 from coordinator.plan.public_text import source_of
 from coordinator.pricing.release import Release, budget, shares
 from learning.text.source import read
@@ -69,10 +67,6 @@ class Tally:
 
     def doubts(self):
         return []
-
-    def needs(self, priced, base, cache):
-        memory = {"coordinator": COORDINATOR_MEMORY, "party node": NODE_MEMORY, "party training": NODE_MEMORY}
-        return Needs.of(memory, 0, len(self.plan.tally.words) ** 2)
 
     async def collect(self, priced, federation, store, stage):
         (release,) = priced.releases

@@ -1,10 +1,27 @@
-"""How long a party may take to get on with what it was asked: progress counts, signs of life alone do not."""
+"""A silent party is slow or dead: its node's health tells which, and its progress how long a slow one is waited for."""
 
+import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
+from coordinator.transport.link import Troubles
+
+Value = TypeVar("Value")
 Clock = Callable[[], float]
+
+
+class Unheard(Exception):
+    """A call brought nothing that can be used, though gRPC has no error for it."""
+
+
+class Silent(Unheard):
+    """A party was not heard of for so many seconds, and its node does not say that it serves."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
 
 
 class Stuck(Exception):
@@ -90,3 +107,41 @@ class TrainingPatience(Patience):
         if self.alive:
             return f"its training got no further than {self._furthest}% for {self._limit:g} s"
         return super()._why()
+
+
+async def heard(
+    call: Awaitable[Value],
+    patience: Patience,
+    party: str,
+    deadline: float,
+    serves: Callable[[], Awaitable[bool]],
+    troubles: Troubles,
+) -> Value:
+    """What a call, or the next message of a stream, brings, however long that takes while the party's node serves.
+
+    deadline: seconds of silence after which `serves` is asked whether it does. Raises `Silent` or `Stuck`, and ends the
+    call, when it does not or the party is to be dropped.
+    """
+    waiting = asyncio.ensure_future(call)
+    waited, first = 0.0, True
+    try:
+        while True:
+            pause = max(0.0, min(deadline, patience.left))
+            await asyncio.wait([waiting], timeout=pause)
+            waited += pause
+            if not waiting.done() and patience.alive:
+                patience.check()
+            if not waiting.done() and not await serves() and not waiting.done():
+                raise Silent(round(waited, 1))
+            if waiting.done():
+                if not first:
+                    troubles.back(party)
+                return waiting.result()
+            patience.check()
+            troubles.slow(party, round(waited, 1))
+            first = False
+    finally:
+        if not waiting.done():
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            _ = waiting.cancelled() or waiting.exception()

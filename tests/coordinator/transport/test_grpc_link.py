@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from coordinator.transport.link import Answered, Batch, GrpcLink, Lost, Refused
+from coordinator.transport.grpc_link import GrpcLink
+from coordinator.transport.link import Answered, Batch, Lost, Refused
 from protos import PROTOCOL_VERSION
 from protos.codec import header_and_bytes
 from protos.conclave.v1 import party_pb2, plan_pb2, tensor_pb2

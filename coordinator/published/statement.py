@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field
 
-from coordinator.publishing.manifest import Digest, PartyName, Seconds
+from coordinator.published.manifest import Digest, PartyName, Seconds
 from protos.console.settings import Settings
 
 

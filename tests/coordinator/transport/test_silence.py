@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.transport.patience import Patience, Stuck, TrainingPatience
+from coordinator.transport.silence import Patience, Stuck, TrainingPatience
 
 
 class Clock:

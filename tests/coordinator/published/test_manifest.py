@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from cryptography import x509
 
-from coordinator.publishing import manifest
-from coordinator.publishing.manifest import Manifest, Seal
+from coordinator.published import manifest
+from coordinator.published.manifest import Manifest, Seal
 from coordinator.publishing.publish import publish
 from coordinator.publishing.report import state
-from coordinator.systems.dped.folder import EmbeddingStudent
+from coordinator.systems.dped.student import EmbeddingStudent
 from coordinator.systems.registry import bind, plan_of
 from coordinator.verifying.verify import verify
 from learning.text.words import Vocabulary

@@ -1,0 +1,143 @@
+"""Who takes part in a run: all are asked at once, and a refusal or a loss ends the run or leaves its party out."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from coordinator.errors import PartyLost, PartyRefused, RunStopped
+from coordinator.federation.attendance import Attendance
+from coordinator.transport.link import Answered, Lost, Outcome, PartyLink, Refused
+from protos.refusal import Reason
+
+Value = TypeVar("Value")
+
+_MENDABLE: Final = frozenset(
+    {
+        Reason.POLICY,
+        Reason.BUDGET,
+        Reason.NOT_JOINED,
+        Reason.ARTEFACT,
+        Reason.SHARD,
+        Reason.TRAINING,
+        Reason.AUTHENTICATION,
+        Reason.STORAGE,
+        Reason.MEMORY,
+    }
+)
+"""Refusals after which the same run may get another answer, once somebody did something about them."""
+
+
+class Participants:
+    """The parties that are in a run now, by name in `links`; those that were lost, and why, in `lost`.
+
+    Before anything was `spent`, a refusal ends the run: it is a decision, and people may agree on another plan. A loss
+    does not, as long as the plan's minimum stays; nor does a refusal once something was spent. `all` keeps the links
+    of everybody that was ever in it.
+    """
+
+    def __init__(self, links: Sequence[PartyLink], minimum: int, attendance: Attendance) -> None:
+        self.all = tuple(links)
+        self.links = {link.name: link for link in links}
+        self.minimum = minimum
+        self.attendance = attendance
+        self.run_id = ""
+        self.spent = False
+        self.lost: dict[str, str] = {}
+        self._where: dict[str, str] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the parties that take part now."""
+        return tuple(self.links)
+
+    @property
+    def money(self) -> str:
+        """What is added to a sentence as long as nothing was spent."""
+        return "" if self.spent else " Nothing was spent."
+
+    async def ask(
+        self, doing: str, verb: Callable[[PartyLink], Coroutine[Any, Any, Outcome[Value]]]
+    ) -> dict[str, Value]:
+        """Ask all parties for one thing; their answers. Raises as `settle` does. doing: completes "refused to ..."."""
+        outcomes = await self.together({name: verb(link) for name, link in self.links.items()}, finish=False)
+        return self.settle(outcomes, doing)
+
+    async def together(
+        self, calls: dict[str, Coroutine[Any, Any, Outcome[Value]]], *, finish: bool
+    ) -> dict[str, Outcome[Value]]:
+        """Every party's outcome, or those that are there as soon as they end the run. Raises `RunStopped`."""
+        tasks = {name: asyncio.create_task(call) for name, call in calls.items()}
+        stopped = asyncio.create_task(self.attendance.stopped(finish=finish))
+        pending = set(tasks.values())
+        try:
+            while pending and not self._decided([task.result() for task in tasks.values() if task.done()]):
+                await asyncio.wait({*pending, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                pending = {task for task in pending if not task.done()}
+                if stopped.done() and pending:
+                    raise RunStopped("stopped")
+            return {name: task.result() for name, task in tasks.items() if task.done()}
+        finally:
+            for task in (*tasks.values(), stopped):
+                task.cancel()
+            await asyncio.gather(*tasks.values(), stopped, return_exceptions=True)
+
+    def _decided(self, outcomes: list[Outcome[Value]]) -> bool:
+        """Whether the run ends here whatever the other parties say."""
+        out = sum(isinstance(outcome, Lost | Refused) for outcome in outcomes)
+        refused = any(isinstance(outcome, Refused) for outcome in outcomes)
+        return len(self.links) - out < self.minimum or (refused and not self.spent)
+
+    def settle(self, outcomes: Mapping[str, Outcome[Value]], doing: str, at: str = "") -> dict[str, Value]:
+        """The answers; lost parties are dropped, and once something is spent those that refuse. Raises when too few are
+        left, or a party refused before.
+        """
+        gone = {name: outcome.why for name, outcome in outcomes.items() if isinstance(outcome, Lost)}
+        refused = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Refused)}
+        for name, no in refused.items():
+            if not self.spent or len(self.links) - len(gone) - len(refused) < self.minimum:
+                raise PartyRefused(self._refused(name, doing, no))
+            gone[name] = f"it refused to {doing}"  # why it is lost is published, and its words are not
+        for name, why in gone.items():
+            self.lost[name], self._where[name] = why, at
+            self.links.pop(name, None)
+            self.attendance.gone(name, why)
+        if len(self.links) < self.minimum:
+            raise PartyLost(self._too_few())
+        for name in gone:
+            words = f": {refused[name].refusal.sentence}" if name in refused else ""
+            self.attendance.say(f"  {self._loss(name)}{words}; the run goes on without it")
+        return {name: outcome.value for name, outcome in outcomes.items() if isinstance(outcome, Answered)}
+
+    def disbelieve(self, odd: Mapping[str, str]) -> None:
+        """Go on without parties whose signed word does not count. odd: why, a sentence each.
+
+        Raises `PartyLost` where too few are left.
+        """
+        for name, why in odd.items():
+            self.lost[name], self._where[name] = "it signed nothing that counts about the run's cost", ""
+            self.links.pop(name, None)
+            self.attendance.gone(name, why)
+        if odd and len(self.links) < self.minimum:
+            raise PartyLost("\n  ".join([*odd.values(), self._too_few()]))
+        for why in odd.values():
+            self.attendance.say(f"  {why} The run goes on without it")
+
+    def _refused(self, name: str, doing: str, refused: Refused) -> str:
+        said = f"party {name} refused to {doing}: {refused.refusal.sentence}{self.money}"
+        if not self.spent or refused.refusal.reason not in _MENDABLE:
+            return said
+        return f"{said} The run is stored. When that is mended:  coordinator resume {self.run_id}"
+
+    def _too_few(self) -> str:
+        reasons = "; ".join(self._loss(name) for name in self.lost)
+        *others, last = self.lost
+        back = f"{', '.join(others)} and {last} are" if others else f"{last} is"
+        kept = "The run is stored and nothing was paid twice." if self.spent else "Nothing was spent."
+        return (
+            f"{reasons}. The plan needs {self.minimum} of its parties and {len(self.links)} are left.\n"
+            f"  {kept} When {back} back (`party serve`):  coordinator resume {self.run_id}"
+        )
+
+    def _loss(self, name: str) -> str:
+        why, at = self.lost[name], self._where[name]
+        return f"party {name} was lost{at} ({why})" if at else f"party {name} was lost: {why}"

@@ -1,0 +1,1 @@
+"""What a published folder holds, for whoever writes, reads, checks or removes one."""

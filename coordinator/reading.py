@@ -1,0 +1,78 @@
+"""What a file says that anybody may have written: JSON is read strictly, and words are shown printable and short."""
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any, Final, NoReturn, TypeVar
+
+from aggregation.errors import IntegrityError
+from protos.console.settings import Settings, SettingsError, check_settings
+
+MOST_SHOWN: Final = 5
+DEEPEST: Final = 64
+
+Model = TypeVar("Model", bound=Settings)
+
+
+def shaped(content: bytes, name: str, model: type[Model]) -> Model:
+    """Strict JSON (no key twice, finite numbers, not too deep) of this shape. Raises `IntegrityError`."""
+    value = strict_json(content, name)
+    if not isinstance(value, dict):
+        raise IntegrityError(f"{shown(name)} is not a JSON object.")
+    try:
+        return check_settings(value, model, name)
+    except SettingsError as error:
+        raise IntegrityError(shown(error, 300)) from None
+
+
+def strict_json(content: bytes, name: str) -> Any:
+    """The JSON value in `content`. Raises `IntegrityError` for what two readers could understand in two ways."""
+    try:
+        value = json.loads(content.decode(), object_pairs_hook=_object, parse_constant=_refused, parse_float=_finite)
+    except UnicodeDecodeError as error:
+        raise IntegrityError(f"{shown(name)} is not UTF-8 text (byte {error.start}).") from None
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deep" if isinstance(error, RecursionError) else shown(error)
+        raise IntegrityError(f"{shown(name)} is not JSON that can be used: {why}.") from None
+    layer: list[Any] = [value]
+    for _ in range(DEEPEST):
+        layer = [inner for each in layer for inner in _inner(each)]
+        if not layer:
+            return value
+    raise IntegrityError(f"{shown(name)} is not JSON that can be used: it is nested too deep.")
+
+
+def shown(value: object, most: int = 100) -> str:
+    """Words from a file as a terminal may see them: printable, and never many."""
+    text = "".join(each if each.isprintable() else "?" for each in str(value)[: most + 1])
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def some(sentences: Iterable[str]) -> list[str]:
+    """The first few sentences, and how many more there are."""
+    every = list(sentences)
+    more = len(every) - MOST_SHOWN
+    return every[:MOST_SHOWN] + ([f"And {more:,} more like these."] if more > 0 else [])
+
+
+def _inner(value: Any) -> list[Any]:
+    found = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [each for each in found if isinstance(each, dict | list)]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def _refused(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is no finite number")
+    return number

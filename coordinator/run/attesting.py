@@ -1,0 +1,149 @@
+"""Parties sign what a run has cost them; sums are made again without a party that is gone before it could."""
+
+import base64
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from coordinator.errors import PartyLost, RunError
+from coordinator.federation.federation import Federation
+from coordinator.pricing.release import Bound, Release
+from coordinator.progress.progress import Progress
+from coordinator.published.manifest import Seal
+from coordinator.published.statement import Privacy
+from coordinator.publishing.report import Statement
+from coordinator.store.faults import sound
+from coordinator.store.store import RunStore
+from coordinator.verifying.attestations import OVERCHARGED, UNATTESTED, judged
+from coordinator.verifying.evidence import lacking
+from protos.conclave.v1 import plan_pb2
+from protos.identity.identity import Identity
+from protos.identity.signing import Signed
+
+_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}\b")
+_PATH: Final = re.compile(r"(?<![\w/])~?/[^\s,;:'\")]+")
+
+
+async def attest(
+    federation: Federation,
+    bound: Bound[Any],
+    store: RunStore,
+    progress: Progress,
+    *,
+    sums: Callable[[], Mapping[str, tuple[str, ...]]],
+    statement: Callable[[], Statement],
+    again: Callable[[], Awaitable[None]] | None,
+) -> dict[str, Any]:
+    """Have every party in a sum sign what the run has cost it, and look at it as whoever verifies it will.
+
+    Where one is lost before it could, or signs what does not count, nobody would vouch for its part: the sums start
+    again without it, free. Where they cannot, and for one that was charged beyond the plan, nothing is promised, as
+    long as the others are enough; else nothing is published, and the run can be resumed.
+
+    sums: whose contributions are in each release now. statement: what can be said of the run now. again: makes the
+    sums again of the parties that are left; None where a sum is made once. Returns the result of the stage.
+    """
+    await federation.repay(store, last=True)
+    gone = dict(federation.lost)  # of steps before the last, whose sums stand without them
+    while True:
+        made = sums()
+        took_part = sorted({name for parties in made.values() for name in parties})
+        costs = {name: _charged_to(name, bound, store, made) for name in took_part}
+        signed = await federation.attest(store.plan_hash.hex(), costs)
+        stated = Privacy.model_validate(statement().privacy)
+        found = judged(signed, stated)
+        federation.disbelieve(found.unfit)
+        signed = {name: each for name, each in signed.items() if name not in found.unfit}
+        unsigned = [name for name in took_part if name not in signed and name not in gone]
+        few = lacking(stated, bound.binding, set(signed) - set(found.beyond))
+        if unsigned and (few or again is not None):
+            await _without(unsigned, federation, store, progress, again)
+            continue
+        break
+    for name, why in found.beyond.items():
+        progress.say(f"  party {name} was charged for more than this run's plan: {why}")
+    if few:
+        raise RunError(_too_few_vouch(few, found.beyond, federation.lost, store.id))
+    missing = {name: why for name, why in federation.lost.items() if name not in signed}
+    silent = [name for name in missing if all(name in release.throughout for release in stated.releases)]
+    left_out = dict.fromkeys(silent, UNATTESTED) | dict.fromkeys(found.beyond, OVERCHARGED)
+    for name, why in left_out.items():
+        progress.say(f"  nothing is promised for {name}: {why}")
+    packed = {name: _packed(each) for name, each in signed.items()}
+    return {"signed": packed, "missing": missing, "left_out": left_out}
+
+
+def seal(store: RunStore, binding: plan_pb2.Plan, identity: Identity) -> Seal:
+    """What a student of this run is sealed with now. Raises `RunError` where what is kept of it is damaged."""
+    with sound(store.folder):
+        _, attested_at, kept = store.stages()["attest"]
+        signed = {name: _unpacked(each) for name, each in kept["signed"].items()}
+        missing = {name: _without_places(str(why)) for name, why in kept["missing"].items()}
+        if attested_at is None:
+            raise ValueError("nobody attested what the run cost")
+    return Seal(
+        run=store.id,
+        plan_hash=store.plan_hash.hex(),
+        binding=binding,
+        identity=identity,
+        attestations=signed,
+        not_attested=missing,
+        attested_at=attested_at,
+        signed_at=time.time(),
+    )
+
+
+def _too_few_vouch(few: list[str], beyond: Mapping[str, str], lost: Mapping[str, str], run: str) -> str:
+    """That nothing is published, because of whom, and what to do."""
+    why = [f"party {name} was charged for more than this run's plan: {each}." for name, each in beyond.items()]
+    why += [f"party {name} was lost: {each}." for name, each in lost.items()]
+    return (
+        f"{' '.join([*why, *few])} Nothing is published.\n  What was answered is stored, and nothing was paid "
+        f"twice. When that is mended:  coordinator resume {run}"
+    )
+
+
+def _charged_to(party: str, bound: Bound[Any], store: RunStore, sums: Mapping[str, tuple[str, ...]]) -> list[Release]:
+    """What a party's ledger has to have been charged: the releases in whose sums it is, step by step."""
+    found = []
+    for release in bound.releases:
+        if release.stepped:
+            steps = (release.step(number) for number in range(release.steps))
+            found += [step for step in steps if party in store.summed(step.name)]
+        elif party in sums[release.name]:
+            found.append(release)
+    return found
+
+
+async def _without(
+    unsigned: list[str],
+    federation: Federation,
+    store: RunStore,
+    progress: Progress,
+    again: Callable[[], Awaitable[None]] | None,
+) -> None:
+    """Make the sums again of the parties that are left."""
+    gone = " and ".join(unsigned)
+    if again is None:
+        raise PartyLost(
+            f"party {gone} was lost before it signed what the run cost it ({federation.lost.get(unsigned[0])}), "
+            "and its part is in a sum that is made once.\n  The run is stored, nothing was paid twice. When "
+            f"it is back (`party serve`):  coordinator resume {store.id}"
+        )
+    progress.say(f"  {gone} did not sign what the run cost it: the sums start again without it, at no cost")
+    await again()
+
+
+def _without_places(why: str) -> str:
+    """Why a party was lost, without the address or the path that the sentence for the coordinator's own eyes names."""
+    return _PATH.sub("a path", _ADDRESS.sub("its address", why))
+
+
+def _packed(signed: Signed) -> dict[str, str]:
+    parts = {"payload": signed.payload, "signature": signed.signature, "certificate": signed.certificate}
+    return {name: base64.b64encode(part).decode() for name, part in parts.items()}
+
+
+def _unpacked(kept: dict[str, str]) -> Signed:
+    return Signed(**{name: base64.b64decode(part) for name, part in kept.items()})

@@ -1,0 +1,48 @@
+"""The party files of a plan that divides one source itself: each party's part of it, and a policy just wide enough."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from aggregation.accounting.price import LifetimeFilter
+from coordinator.plan.plan import Plan
+from coordinator.pricing.release import Release
+
+_MOST_EPSILON: Final = 1000.0
+
+
+def party_tables(plan: Plan, releases: Sequence[Release] = ()) -> dict[str, dict[str, Any]]:
+    """The party files of a plan that divides one source itself: each party's part, and a policy just wide enough.
+
+    releases: what the plan comes to. Empty for a plan whose parties run elsewhere: they have files of their own.
+    """
+    shards = plan.federation.shards
+    if shards is None:
+        return {}
+    split = shards.split.model_dump(exclude_none=True)
+    parties = split.pop("parties")
+    parts = {"parts": split.pop("of", parties), "seed": plan.run.seed} | split
+    source = shards.model_dump(exclude_none=True, exclude={"split"})
+    policy = {
+        "epsilon": _cap(plan, releases),
+        "delta": plan.privacy.delta,
+        "unit": plan.privacy.unit,
+        "record": plan.privacy.record,
+        "recipes": [plan.run.recipe],
+        "simulation": True,
+        "clear_votes": True,
+        "weights": True,
+    }
+    return {
+        name: {"name": name, "shard": source | {"part": parts | {"part": number}}, "policy": dict(policy)}
+        for number, name in enumerate(plan.federation.names)
+    }
+
+
+def _cap(plan: Plan, releases: Sequence[Release]) -> float:
+    """Room for one run under a lifetime cap, which counts a release for more than the run's own accountant does: little
+    more for Gaussian releases, much more for few steps on random batches.
+    """
+    cap, events = 2 * plan.privacy.epsilon, [release.at_most for release in releases]
+    while events and cap < _MOST_EPSILON and not LifetimeFilter(cap, plan.privacy.delta).admits(events[1:], events[0]):
+        cap *= 2
+    return cap

@@ -1,0 +1,37 @@
+"""A block of a noisy sum as a file of NumPy's format, whose header is believed only where the bytes behind it agree."""
+
+from io import BytesIO
+from pathlib import Path
+from tokenize import TokenError
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.errors import RunError
+from coordinator.reading import shown
+
+_HEADER_BYTES: Final = 10_000
+"""Of a block's file, at most: more than NumPy needs to say what the rest is."""
+
+
+def packed(block: NDArray[np.int64]) -> bytes:
+    """The content of a block's file."""
+    content = BytesIO()
+    np.save(content, block, allow_pickle=False)
+    return content.getvalue()
+
+
+def unpacked(content: bytes, rows: int, path: Path) -> NDArray[np.int64]:
+    """The rows in a block's file, int64 [rows, columns]. Raises `RunError` for what is no block of so many rows."""
+    file = BytesIO(content)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file, max_header_size=_HEADER_BYTES)
+        whole = len(shape) == 2 and shape[0] == rows and min(shape) >= 0 and dtype == np.int64 and not fortran
+        if whole and shape[0] * shape[1] * dtype.itemsize == len(content) - file.tell():
+            return np.frombuffer(content, np.int64, offset=file.tell()).reshape(shape).copy()
+    except (ValueError, TypeError, SyntaxError, TokenError, RecursionError):
+        pass
+    raise RunError(f"{shown(path, 300)} is damaged: it is not a block of {rows} rows.")

@@ -1,0 +1,48 @@
+"""Whether a run fits on this party's machine, by what is free of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from protos.conclave.v1 import party_pb2
+from protos.console.checklist import free_disk, free_memory, size
+
+COARSE: Final = 10**9
+"""Bytes by which a coordinator is told how much is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is free of a machine, in bytes. memory: None where the system does not say."""
+
+    disk: int
+    memory: int | None
+
+    @classmethod
+    def of(cls, home: Path, *, frank: bool) -> Self:
+        """What is free now; of private text in whole GB, and to be looked at once, before any of it is read.
+
+        Asked again and again while a party trains, free bytes would tell how large its text and its sums are.
+        """
+        disk, memory = free_disk(home), free_memory()
+        if frank:
+            return cls(disk, memory)
+        return cls(disk // COARSE * COARSE, None if memory is None else memory // COARSE * COARSE)
+
+
+def fits(needs: party_pb2.Needs, room: Room) -> str | None:
+    """Why a run does not fit on a machine, in a sentence for the coordinator; None where it does.
+
+    A need of 0 is not known and is not looked at, and neither is memory where the system does not say how much is free.
+    """
+    if room.disk < needs.disk_bytes:
+        return (
+            f"{size(room.disk)} of disk are free for this party's files, and the run is expected to write "
+            f"{size(needs.disk_bytes)}; make room there, and start the node again."
+        )
+    if room.memory is not None and room.memory < needs.memory_bytes:
+        return (
+            f"{size(room.memory)} of memory are free at this party, and the run is expected to take "
+            f"{size(needs.memory_bytes)}; end other programs there and start the node again, or plan with fewer words."
+        )
+    return None

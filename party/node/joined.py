@@ -1,0 +1,112 @@
+"""The runs that a party takes part in: joined after every check, found again by a call, left for good."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+from party.admission.admit import admit, affordable
+from party.admission.company import admit_peers
+from party.admission.limits import Limits
+from party.admission.needs import Room, fits
+from party.admission.protection import admit_unit
+from party.config import PartyConfig
+from party.ledger.ledger import Ledger
+from party.store.runs import Run, Runs, check_run_id
+from protos import PROTOCOL_VERSION
+from protos.conclave.v1 import party_pb2
+from protos.digest import plan_hash
+from protos.refusal import Reason, Refusal
+
+log = logging.getLogger("conclave.party")
+
+
+class JoinedRuns:
+    """What this party joined, kept by its ledger; those that a call was about since the node began, in memory too."""
+
+    def __init__(self, config: PartyConfig, folder: Path, ledger: Ledger, limits: Limits, room: Room) -> None:
+        """folder: of all runs, one folder a run. room: what was free of the machine when the node began."""
+        self._config = config
+        self._ledger = ledger
+        self._limits = limits
+        self._room = room
+        self._runs = Runs(folder)
+        self._open: dict[str, Run] = {}
+
+    async def check(self, request: party_pb2.JoinRequest) -> None:
+        """Raises `Refusal` for a request that is not coherent, and for terms that this party does not take part in."""
+        if request.protocol_version != PROTOCOL_VERSION:
+            older = "an older" if request.protocol_version < PROTOCOL_VERSION else "a newer"
+            raise Refusal(
+                Reason.PROTOCOL,
+                f"the coordinator speaks {older} protocol ({request.protocol_version}); party {self._config.name} "
+                f"speaks {PROTOCOL_VERSION}. Install the same version of Conclave at both ends.",
+            )
+        check_run_id(request.run.run_id)
+        try:
+            computed = plan_hash(request.plan)
+        except ValueError:
+            raise Refusal(Reason.PLAN, "a number in the plan is not finite.") from None
+        if computed != request.run.plan_hash:
+            raise Refusal(
+                Reason.PLAN,
+                f"the plan that came has hash {computed.hex()[:12]}, the call says "
+                f"{request.run.plan_hash.hex()[:12] or 'none'}; it was changed on its way.",
+            )
+        terms = request.plan.terms
+        await asyncio.to_thread(admit, terms, self._config)
+        admit_peers(request.peers, terms, self._config)
+        admit_unit(terms, self._config)
+
+    async def can_join(self, request: party_pb2.JoinRequest) -> None:
+        """Raises `Refusal` where a request that was checked would not be joined; binds nobody."""
+        await self._ledger.can_pay(affordable(request.plan.terms))
+        if (lacking := fits(request.needs, self._room)) is not None:
+            raise Refusal(Reason.STORAGE, lacking)
+
+    async def join(self, request: party_pb2.JoinRequest) -> None:
+        """Bind this party to a request that was checked, for good. Raises `Refusal` as the ledger's `join`."""
+        run_id, bound, wanted = request.run.run_id, request.run.plan_hash, affordable(request.plan.terms)
+        if run_id not in (going := [run.id for run in await self._ledger.runs() if run.left_at is None]):
+            self._limits.check_runs(len(going))
+        await self._ledger.join(run_id, bound, wanted)
+        peers = list(request.peers)
+        self._open[run_id] = await asyncio.to_thread(self._runs.make, run_id, bound, request.plan, peers)
+        log.info("joined run %s", run_id, extra={"event": "joined", "run": run_id})
+
+    async def leave(self, context: party_pb2.RunContext) -> bool:
+        """Whether there was a run to leave. What is kept of it stays until `drop`; nothing is charged for it again."""
+        run_id = context.run_id
+        check_run_id(run_id)
+        bound = await self._ledger.joined(run_id)
+        if bound is None:
+            return False
+        if bound != context.plan_hash:
+            raise Refusal(Reason.CONFLICT, f"run {run_id} is bound to another plan here.")
+        await self._ledger.leave(run_id)
+        self._open.pop(run_id, None)
+        return True
+
+    async def drop(self, run_id: str) -> None:
+        """Remove the files of a run that was left."""
+        await asyncio.to_thread(self._runs.drop, run_id)
+        log.info("left run %s", run_id, extra={"event": "left", "run": run_id})
+
+    async def find(self, context: party_pb2.RunContext) -> Run:
+        """The run a call is about. Raises `Refusal` when it is not joined or bound to another plan."""
+        check_run_id(context.run_id)
+        run = self._open.get(context.run_id)
+        if run is None:
+            bound = await self._ledger.joined(context.run_id)
+            run = None if bound is None else await asyncio.to_thread(self._runs.find, context.run_id, bound)
+            if run is None:
+                raise Refusal(
+                    Reason.NOT_JOINED, f"party {self._config.name} is not in run {context.run_id}, or it ended here."
+                )
+            self._open[run.id] = run
+        if run.plan_hash != context.plan_hash:
+            raise Refusal(
+                Reason.PLAN,
+                f"run {run.id} is bound to plan {run.plan_hash.hex()[:12]} here, the call says "
+                f"{context.plan_hash.hex()[:12] or 'none'}.",
+            )
+        return run

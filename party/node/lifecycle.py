@@ -1,0 +1,189 @@
+"""The life of a party's node: started behind its port, drained of the work in hand, stopped with all it started."""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import sqlite3
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Final, Self
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from party.config import PartyConfig, located, split_address
+from party.errors import PartyError
+from party.ledger.ledger import Ledger
+from party.ledger.protection import of_policy
+from party.node.draining import SENDING
+from party.node.guarding import GuardedHealth
+from party.node.identity import is_tls, own_identity
+from party.node.metrics import MetricsServer
+from party.node.node import Node
+from party.node.serving import MORE_CALLS, SERVER_OPTIONS, AsTheyCome, check_free, listen, no_port
+from party.node.traces import located_traces, tracer_of
+from party.store.disk import is_full
+from party.store.runs import Runs, private_folder, remove_parts
+from protos.conclave.v1 import party_pb2, party_pb2_grpc
+from protos.identity.identity import Identity
+
+log = logging.getLogger("conclave.party")
+
+GRACE: Final = 2.0
+"""Seconds that calls get to end when a node is stopped."""
+
+
+class ServedNode:
+    """One party behind its port. `start` makes one; `stop` ends it and everything it started."""
+
+    def __init__(self, verbs: Node, *, tls: bool) -> None:
+        """tls: whether it speaks mutual TLS alone."""
+        self.verbs = verbs
+        self.config = verbs.config
+        self.tls = tls
+        self.port = 0
+        self._health = GuardedHealth(verbs)
+        self._server: grpc.aio.Server | None = None
+        self._metrics_server: MetricsServer | None = None
+        self._stopping: asyncio.Task[None] | None = None
+
+    @property
+    def metrics_port(self) -> int:
+        """Where the metrics are served; 0 when they are not."""
+        return 0 if self._metrics_server is None else self._metrics_server.port
+
+    @property
+    def address(self) -> str:
+        """Host and port where this node listens."""
+        host, _ = split_address(self.config.listen)
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    async def serve(self) -> None:
+        """Listen. Raises `PartyError` when the port cannot be had."""
+        name, verbs = self.config.name, self.verbs
+        host, port = split_address(self.config.listen)
+        check_free(name, host, port)
+        if self.config.metrics is not None:
+            self._metrics_server = MetricsServer(verbs.metrics, name, self.config.metrics.listen)
+            await verbs.metrics.refresh(verbs.ledger)
+        verbs.tracer = await asyncio.to_thread(tracer_of, self.config)
+        server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=MORE_CALLS * self.config.limits.calls)
+        party_pb2_grpc.add_PartyServicer_to_server(verbs, AsTheyCome(server))  # type: ignore[arg-type]
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, AsTheyCome(server))  # type: ignore[arg-type]
+        try:
+            self.port = listen(server, host, port, verbs.identity if self.tls else None)
+        except RuntimeError:
+            raise PartyError(no_port(name, host, port, "it is in use")) from None
+        for service in ("", party_pb2.DESCRIPTOR.services_by_name["Party"].full_name):
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        await server.start()
+        self._server = server
+
+    async def drain(self) -> None:
+        """Take no more work and return when there is none in hand.
+
+        Blocks in the making are finished and sent. Training gets the party file's `drain_seconds` to end, and is begun
+        again when it is next asked for. `stop` comes after this.
+        """
+        log.info("takes no more work, and ends when what it has is done", extra={"event": "draining"})
+        self.verbs.drain.begin()
+        await self._health.enter_graceful_shutdown()
+        trainings = self.verbs.trainings.tasks()
+        async with asyncio.TaskGroup() as waiting:
+            waiting.create_task(_within(SENDING, self.verbs.drain.empty()))
+            if trainings:
+                waiting.create_task(_within(self.config.drain_seconds, asyncio.wait(trainings)))
+
+    async def stop(self, grace: float = GRACE) -> None:
+        """End calls, training and the ledger, in this order of patience: `grace` seconds, none, what is being written.
+
+        Called again, also while `drain` waits, it is the shorter patience that counts.
+        """
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(grace))
+        elif self._server is not None:
+            await self._server.stop(grace)
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, grace: float) -> None:
+        verbs = self.verbs
+        verbs.drain.begin()
+        await self._health.enter_graceful_shutdown()
+        await verbs.trainings.cancel()
+        await verbs.workers.end_all()
+        if self._server is not None:
+            await self._server.stop(grace)
+        if self._metrics_server is not None:
+            await asyncio.to_thread(self._metrics_server.stop)
+        if verbs.tracer is not None:
+            await asyncio.to_thread(verbs.tracer.close)
+        await verbs.ledger.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.stop()
+
+
+async def start(
+    config: PartyConfig, *, token: str = "", issued: tuple[bytes, bytes] | None = None, base: Path, quiet: bool = False
+) -> ServedNode:
+    """Start a party's node and return it listening.
+
+    base: where the party file is; relative paths in it start there. token: what callers must show; a node with a token
+    speaks plain text, and is a launcher's. issued: certificates and private keys (PEM) that a launcher gave it.
+    quiet: training writes what it has to say to `training.log` in the party's folder, not to standard error.
+    Raises `PartyError` (port in use, folder held by another node), `SettingsError` (no such source).
+    """
+    home = config.home(base)
+    traces = located_traces(config.traces, base)
+    config = config.model_copy(update={"shard": located(config.shard, base), "traces": traces})
+    try:
+        private_folder(home)
+    except OSError as error:
+        raise PartyError(f"party {config.name} cannot keep anything in {home}: {error.strerror}.") from None
+    try:
+        identity = own_identity(config, home, base, token, issued)
+        return await _started(config, home, identity, token, home / "training.log" if quiet else None)
+    except (OSError, sqlite3.Error) as error:
+        if not is_full(error):
+            raise
+        raise PartyError(
+            f"party {config.name} cannot write in {home}: the disk is full or read-only. Make room, or mount it for "
+            "writing, and start the node again."
+        ) from None
+
+
+async def _started(
+    config: PartyConfig, home: Path, identity: Identity, token: str, training_log: Path | None
+) -> ServedNode:
+    policy = config.policy
+    ledger = await Ledger.open(
+        home,
+        config.lineage,
+        epsilon=policy.epsilon,
+        delta=policy.delta,
+        simulation=policy.simulation,
+        protection=of_policy(policy),
+    )
+    try:
+        remove_parts(home)
+        shutil.rmtree(home / "artefacts", ignore_errors=True)  # files that no run would take along when it ends
+        Runs(home / "runs").tidy([run.id for run in await ledger.runs() if run.left_at is not None])
+        node = ServedNode(Node(config, home, ledger, identity, token, training_log), tls=is_tls(identity, token))
+    except BaseException:
+        await ledger.close()
+        raise
+    try:
+        await node.serve()
+    except BaseException:
+        await node.stop()
+        raise
+    return node
+
+
+async def _within(seconds: float, waiting: Awaitable[object]) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(waiting, seconds)
