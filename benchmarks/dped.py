@@ -143,7 +143,7 @@ def cost(samples: int, teachers: int) -> None:
     from coordinator.systems.registry import bind, read_plan
     from learning.embeddings.cooccurrence import counts_of
     from learning.embeddings.distilling import distil
-    from learning.embeddings.released_answers import Lesson
+    from learning.embeddings.released_answers import ReleasedAnswers
     from learning.embeddings.teachers import hidden_states, train_teacher, votes_of
     from learning.text.words import sentences, tokenize
 
@@ -174,11 +174,11 @@ def cost(samples: int, teachers: int) -> None:
     times["aggregation"] = time.monotonic() - begun
     begun = time.monotonic()
     hidden = released.hidden.values.reshape(len(public.queries), 1, -1) / teachers
-    lesson = Lesson(
+    answers = ReleasedAnswers(
         public.queries, public.weights, labels=public.classes[released.votes.values.argmax(axis=1)], hidden=hidden,
         layers=plan.dped.layers, hidden_noise=released.hidden.sigma / teachers,
     )  # fmt: skip
-    distil(public.reference, lesson, weighting="likelihood")
+    distil(public.reference, answers, weighting="likelihood")
     times["student"] = time.monotonic() - begun
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     rounded = {name: round(seconds, 2) for name, seconds in times.items()}

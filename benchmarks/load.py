@@ -272,15 +272,16 @@ def result_of(job: "Job") -> None:
     """A made-up bounded sum of the shape that the job asks for, and the census of its shard."""
     from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
     from party.releasing.mechanisms import answering
-    from party.tasks.counts.training import take_census
+    from party.shard.counted import take_census
     from party.tasks.job import release_of
-    from party.tasks.process import save_counts
+    from party.tasks.result import save_counts
+    from party.tasks.teachers.request import TeachersWork
 
-    assert job.teaching is not None
-    take_census(job)
+    assert isinstance(job.work, TeachersWork)
+    take_census(job.reading)
     mechanism = answering(release_of(job.release))
     assert isinstance(mechanism, JointMechanism)
-    rng, queries = np.random.default_rng(), len(job.teaching.queries)
+    rng, queries = np.random.default_rng(), len(job.work.queries)
     votes = rng.integers(0, mechanism.classes, (TEACHERS, queries))
     save_counts(
         Path(job.result), mechanism.contribute(TeacherSignal(votes, rng.normal(size=(TEACHERS, queries, 1, WIDTH))))

@@ -103,12 +103,14 @@ class Work:
         from aggregation.noise.stream import NoiseStream
         from learning.models.adapting import flatten, unflatten
         from learning.models.batching import losses
-        from learning.private_training.dp_sgd import Descent, Optimisation, clipped_sum, noised
+        from learning.private_training.clipped_sum import clipped_sum
+        from learning.private_training.dp_sgd import noised
+        from learning.private_training.optimisation import Optimisation, Training
         from learning.private_training.per_example import PerExample
 
         gradients = PerExample(self.model)
         mechanism = GradientMechanism(CLIP, fine_levels(1.0, gradients.count), 1.0, 0.01, 1000, gradients.count)
-        descent = Descent(flatten(self.model).cpu(), Optimisation(self.examples, 1e-4), 1000)
+        training = Training(flatten(self.model).cpu(), Optimisation(self.examples, 1e-4), 1000)
         stream = NoiseStream.from_system()
 
         def step():
@@ -116,8 +118,8 @@ class Work:
             began = time.process_time()
             noisy = noised(total, mechanism, stream)
             self.noising = time.process_time() - began
-            descent.step(noisy)
-            unflatten(self.model, descent.point)
+            training.step(noisy)
+            unflatten(self.model, training.point)
 
         self.step = step
 

@@ -16,10 +16,14 @@ from aggregation.mechanisms.mechanism import IntArray
 from coordinator.transport.launchers import EnsemblesWanted, SimulationRequest, TeachersWanted, TextWanted
 from party.admission.labels import columns_of, targets_of
 from party.config import PartyConfig, check_config, located
+from party.provided.words import vocabulary_in
+from party.shard.counted import counted_units
+from party.shard.reading import Reading
 from party.store.keys import insecure_key
-from party.tasks.counts.training import counted_units, vocabulary_of
-from party.tasks.job import Descent, Job, Teaching, TextWork
+from party.tasks.ensemble.request import EnsembleWork
+from party.tasks.teachers.request import TeachersWork
 from party.tasks.teachers.training import Wanted, answers
+from party.tasks.text.request import Descent, TextModel
 
 if TYPE_CHECKING:
     from party.shard.labelled import LabelledUnits
@@ -80,15 +84,16 @@ class ClearShards:
         from party.tasks.ensemble import training as ensembles
 
         reading, training = wanted.reading, wanted.training
-        text = TextWork(
-            kind="ensemble",
-            files={},
-            folder=folder,
-            adapt=wanted.adapt,
-            rank=wanted.rank,
-            alpha=wanted.alpha,
-            longest=reading.longest,
-            seed=wanted.seed,
+        work = EnsembleWork(
+            model=TextModel(
+                files={},
+                folder=folder,
+                adapt=wanted.adapt,
+                rank=wanted.rank,
+                alpha=wanted.alpha,
+                longest=reading.longest,
+                seed=wanted.seed,
+            ),
             labelled=reading.text.SerializeToString().hex(),
             key=insecure_key(wanted.seed, config.name, "slots").hex(),
             texts=str(texts),
@@ -107,7 +112,7 @@ class ClearShards:
         )
         columns = columns_of(reading.text, config.shard)
         targets = ensembles.classes_of(targets_of(reading.text, config.shard))
-        return ensembles.answers(self._job(config, text=text), text, columns, targets, lambda _: None)
+        return ensembles.answers(self._reading(config), work, columns, targets, lambda _: None)
 
     def _model(self, files: Mapping[str, Path]) -> str:
         """A folder in which a public model's files lie together."""
@@ -122,12 +127,14 @@ class ClearShards:
         return str(folder)
 
     def _counts(self, config: PartyConfig) -> sparse.csr_array:
-        job = self._job(config)
-        chunks = [counted for _, counted in counted_units(job, vocabulary_of(job))]
+        found = counted_units(self._reading(config), vocabulary_in(self._vocabulary), self._request.window)
+        chunks = [counted for _, counted in found]
         return sparse.csr_array(sparse.vstack(chunks, format="csr"))
 
     def _answers(self, config: PartyConfig, reference: Path, wanted: TeachersWanted) -> TeacherSignal:
-        teaching = Teaching(
+        work = TeachersWork(
+            vocabulary=str(self._vocabulary),
+            window=self._request.window,
             teachers=wanted.teachers_per_party,
             reference=str(reference),
             alignment=wanted.alignment,
@@ -142,22 +149,16 @@ class ClearShards:
             expected_batch=0.0,
             learning_rate=0.0,
         )
-        return answers(self._job(config, teaching), teaching, Wanted(votes=True, hidden=True), lambda _: None)
+        return answers(self._reading(config), work, Wanted(votes=True, hidden=True), lambda _: None)
 
-    def _job(self, config: PartyConfig, teaching: Teaching | None = None, text: TextWork | None = None) -> Job:
-        return Job(
-            parent=0,
-            shard=config.shard.model_dump(),
-            policy=config.policy.model_dump(),
+    def _reading(self, config: PartyConfig) -> Reading:
+        return Reading(
+            shard=config.shard,
             record=self._request.record,
             by_user=self._request.by_user,
-            vocabulary=str(self._vocabulary),
-            window=self._request.window,
-            release="",
-            cache=str(self._folder / "cache"),
-            result="",
-            teaching=teaching,
-            text=text,
+            cache=self._folder / "cache",
+            frank=config.policy.simulation,
+            declared_size=config.policy.declared_size,
         )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from aggregation.errors import ConclaveError
 from party.config import check_config
 from party.ledger.database import FILE
-from party.node.memory import keep_private
+from party.store.memory import keep_private
 from protos.console.settings import SettingsError
 from protos.identity.requests import key_pem, make_request, new_keys
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from learning.text.labelled import LabelMap, LabelMapError
-from party.admission.recipes import RECIPES
+from party.recipes.registry import find_recipe, recipe_names
 from protos.console.settings import Settings, SettingsError, check_settings, is_loopback, printable, read_settings
 from protos.identity.certificates import FINGERPRINT
 
@@ -121,7 +121,7 @@ class PolicyTable(Settings):
 
     epsilon, delta: the cap for the life of this data, over all runs. unit, record, relation: what that cap is about, as
     plans say it; a plan that protects anything else is refused (`party.admission.protection`). recipes: which plans may
-    run; `party.admission.recipes` has what each releases and trains. trust: who may see more than sums;
+    run; `party.recipes` has what each releases and trains. trust: who may see more than sums;
     `party.admission.company` says what holds without it. minimum_parties: the smallest company, counted in parties that
     are proven (`party.admission.company`). declared_size: how many records the shard may be said to have, public; no
     rate, bound or fact is ever taken from the true count. simulation: the text is not private (a trial on one machine);
@@ -152,9 +152,9 @@ class PolicyTable(Settings):
     @field_validator("recipes")
     @classmethod
     def _recipes_are_known(cls, recipes: list[str]) -> list[str]:
-        odd = next((name for name in recipes if name not in RECIPES), None)
+        odd = next((name for name in recipes if find_recipe(name) is None), None)
         if odd is not None:
-            raise ValueError(f'there is no recipe "{odd}". Known here: {", ".join(sorted(RECIPES))}.')
+            raise ValueError(f'there is no recipe "{odd}". Known here: {", ".join(recipe_names())}.')
         return recipes
 
     @model_validator(mode="after")

@@ -38,7 +38,8 @@ SINGLE_MARGIN = 2.0**-7
 """The same where gradients are computed in single precision.
 
 There each unit's own vector is worked out apart, with a bound of its norm that holds whatever its rounding was, and
-vectors are added in double: with B units a sum is off by some 1e-12 B clip (`learning.private_training.dp_sgd.adding`).
+vectors are added in double: with B units a sum is off by some 1e-12 B clip
+(`learning.private_training.clipped_sum.adding`).
 """
 SMALLEST_CLIP, LARGEST_CLIP = 2.0**-60, 2.0**60
 """Between them no product of gradients in single precision that vanishes or overflows is as large as a margin."""

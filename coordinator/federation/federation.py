@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,19 +30,15 @@ from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.identity.signing import Signed
 from protos.refusal import Refusal
 
-Value = TypeVar("Value")
-
 LAUNCHED_SECONDS: Final = 20.0
 """How long a party of this run's own is waited for at most: its process, once gone, does not come back by itself."""
 
 
 class Federation:
-    """The parties that take part. Any verb may shrink it, never below the plan's minimum.
+    """The parties of a run, asked all at once. Any verb may shrink it, never below the plan's minimum.
 
-    A refusal ends the run before anything was spent: it is a decision, and people may agree on another plan. A loss
-    does not, as long as enough parties stay for the minimum and for the noise, nor does a refusal once something was
-    spent; what a link returns as lost was asked again and again before. Every verb raises `PartyRefused`, `PartyLost`,
-    or `RunStopped` after `stop`.
+    `Participants` says when a refusal or a loss ends the run; what a link returns as lost was asked again and again
+    before. Every verb raises `PartyRefused`, `PartyLost`, or `RunStopped` after `stop`.
     """
 
     def __init__(self, links: Sequence[PartyLink], own: Own, minimum: int, attendance: Attendance) -> None:
@@ -221,14 +217,6 @@ class Federation:
         """
         await self._sums.repay(store, last=last)
 
-    def _arrived(self, release: str, done: int, total: int) -> None:
-        self._shown(release, done, total, "masked")
-
-    def _shown(self, release: str, done: int, total: int, note: str) -> None:
-        """Show how much of a sum is there; steps are counted, not shown one by one."""
-        if not is_step(release):
-            self._attendance.stored(release, done, total, note)
-
     async def gather(
         self,
         release: str,
@@ -300,6 +288,14 @@ class Federation:
     async def close(self) -> None:
         """Close all connections."""
         await asyncio.gather(*(link.close() for link in self._parties.all))
+
+    def _arrived(self, release: str, done: int, total: int) -> None:
+        self._shown(release, done, total, "masked")
+
+    def _shown(self, release: str, done: int, total: int, note: str) -> None:
+        """Show how much of a sum is there; steps are counted, not shown one by one."""
+        if not is_step(release):
+            self._attendance.stored(release, done, total, note)
 
     async def _blocks(
         self,

@@ -30,9 +30,10 @@ _MENDABLE: Final = frozenset(
 class Participants:
     """The parties that are in a run now, by name in `links`; those that were lost, and why, in `lost`.
 
-    Before anything was `spent`, a refusal ends the run: it is a decision, and people may agree on another plan. A loss
-    does not, as long as the plan's minimum stays; nor does a refusal once something was spent. `all` keeps the links
-    of everybody that was ever in it.
+    A refusal ends the run before anything was spent: it is a decision, and people may agree on another plan. A loss
+    does not, as long as enough parties stay for the minimum and for the noise; nor does a refusal once something was
+    `spent`. all: the links of everybody that was ever in it. minimum: parties that the plan needs. run_id: of the run
+    that they joined.
     """
 
     def __init__(self, links: Sequence[PartyLink], minimum: int, attendance: Attendance) -> None:

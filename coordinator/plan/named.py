@@ -2,7 +2,7 @@
 
 from pathlib import PurePath
 
-from learning.text.source import is_hub_name
+from learning.text.hub import is_hub_name
 
 
 def named(source: str) -> str:

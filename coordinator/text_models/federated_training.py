@@ -22,7 +22,7 @@ from protos.conclave.v1 import party_pb2
 from protos.digest import artefact_digest
 
 if TYPE_CHECKING:
-    from learning.private_training.dp_sgd import Descent, Optimisation
+    from learning.private_training.optimisation import Optimisation, Training
 
 STEPS: Final = "steps"
 ROUND: Final = "round"
@@ -103,8 +103,8 @@ def mechanism(plan: ClassifierPlan, multiplier: float, parameters: int, steps: i
 
 def optimisation_of(settings: DescentTable, expected_batch: float) -> "Optimisation":
     """What is done with noisy sums. expected_batch: what a sum is divided by, a public number."""
-    from learning.private_training.dp_sgd import Optimisation
-    from learning.private_training.schedules import Schedule
+    from learning.models.schedules import Schedule
+    from learning.private_training.optimisation import Optimisation
 
     return Optimisation(
         expected_batch=expected_batch,
@@ -214,16 +214,16 @@ def _round_file(number: int) -> str:
     return f"artefacts/{ROUND}-{number}.f32"
 
 
-def _descent(plan: ClassifierPlan, public: PublicText, store: RunStore) -> "Descent":
+def _descent(plan: ClassifierPlan, public: PublicText, store: RunStore) -> "Training":
     """The optimiser as it was left. Raises `RunError` for what is none."""
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    from learning.private_training.dp_sgd import Descent
+    from learning.private_training.optimisation import Training
 
     optimisation = optimisation_of(plan.dp_sgd, plan.dp_sgd.batch)
-    descent = Descent(torch.from_numpy(public.start), optimisation, plan.dp_sgd.steps)
+    descent = Training(torch.from_numpy(public.start), optimisation, plan.dp_sgd.steps)
     path = store.folder / DESCENT
     if path.exists():
         try:
@@ -233,7 +233,7 @@ def _descent(plan: ClassifierPlan, public: PublicText, store: RunStore) -> "Desc
     return descent
 
 
-def _packed(descent: "Descent") -> bytes:
+def _packed(descent: "Training") -> bytes:
     from safetensors.torch import save
 
     content: bytes = save({name: each.contiguous() for name, each in descent.state().items()})

@@ -18,7 +18,7 @@ from learning.text.labelled import LabelMap, ScoreRange
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from learning.classification.training import ClassifierMeasures, RegressionMeasures
+    from learning.classification.metrics import ClassifierMeasures, RegressionMeasures
     from learning.models.adapting import Adapt
 
 PICTURE: Final = "evaluation.png"
@@ -73,7 +73,7 @@ class ClassifierStudent:
 
 def metrics_of(measures: "ClassifierMeasures | RegressionMeasures") -> dict[str, float | int | None]:
     """The figures that a report and a comparison show, by name; a correlation is None where it is not defined."""
-    from learning.classification.training import ClassifierMeasures
+    from learning.classification.metrics import ClassifierMeasures
 
     if isinstance(measures, ClassifierMeasures):
         return {
@@ -136,7 +136,7 @@ def _tokenizer(student: ClassifierStudent, plain: "PreTrainedModel") -> "PreTrai
 def picture(student: ClassifierStudent, path: Path) -> bool:
     """Draw how good the student is; returns whether there was anything to draw."""
     from learning.classification.chart import draw, draw_scores
-    from learning.classification.training import ClassifierMeasures
+    from learning.classification.metrics import ClassifierMeasures
 
     measures = student.measures
     if isinstance(measures, ClassifierMeasures) and isinstance(student.targets, LabelMap):

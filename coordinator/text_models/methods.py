@@ -31,7 +31,8 @@ from coordinator.text_models.recipe import Trained, Voted
 from coordinator.transport.launchers import EnsemblesWanted, LabelledPart, Simulation, TextWanted
 
 if TYPE_CHECKING:
-    from learning.private_training.dp_sgd import Losses, MicroBatch, Optimisation, Units
+    from learning.private_training.optimisation import Optimisation
+    from learning.private_training.units import Losses, MicroBatch, Units
 
 Floats: TypeAlias = NDArray[np.float32]
 
@@ -171,12 +172,13 @@ def federated(
     import torch
 
     from learning.models.adapting import unflatten
-    from learning.private_training.dp_sgd import Descent, clipped_sum
+    from learning.private_training.clipped_sum import clipped_sum
+    from learning.private_training.optimisation import Training
     from learning.private_training.per_example import PerExample
 
     work = bench.trainable(soft)
     gradients = PerExample(work.module)
-    descent = Descent(torch.from_numpy(bench.public.start), optimisation, mechanism.steps)
+    descent = Training(torch.from_numpy(bench.public.start), optimisation, mechanism.steps)
     while descent.done < mechanism.steps:
         total = np.zeros(mechanism.parameters, np.int64)
         for number, units in enumerate(work.units):

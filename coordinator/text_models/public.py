@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from coordinator.plan.public_text import source_of
 from coordinator.text_models.plan import ClassifierPlan
+from learning.errors import DataError
 from learning.text import labelled
 from learning.text.labelled import Example, LabelMap, ScoreRange, TextColumns
-from learning.text.source import DataError, Skipped, read
+from learning.text.source import Skipped, read
 from protos.conclave.v1 import plan_pb2
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from coordinator.text_models import folder as classifier_folder
 from coordinator.text_models.folder import ClassifierStudent, Made, about, metrics_of
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText
+from learning.text.hub import is_hub_name
 from learning.text.labelled import LabelMap
-from learning.text.source import is_hub_name
 
 if TYPE_CHECKING:
-    from learning.classification.training import ClassifierMeasures, RegressionMeasures
+    from learning.classification.metrics import ClassifierMeasures, RegressionMeasures
     from learning.models.batching import Tokens
 
 
@@ -122,7 +122,8 @@ def measured(
     plan: ClassifierPlan, public: PublicText, said: NDArray[np.float32]
 ) -> "ClassifierMeasures | RegressionMeasures":
     """How good a model is that says this of the held-out examples: logits, or standard scores as [examples, 1]."""
-    from learning.classification.training import measure_classifier, measure_regression, probabilities
+    from learning.classification.metrics import measure_classifier, measure_regression
+    from learning.classification.training import probabilities
 
     targets, truth = plan.text.targets, [each.target for each in public.heldout]
     if isinstance(targets, LabelMap):

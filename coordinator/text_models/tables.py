@@ -138,7 +138,7 @@ class FineTuneTable(DescentTable):
     def fit(self) -> "Fit":
         """As training takes it."""
         from learning.classification.training import Fit
-        from learning.private_training.schedules import Schedule
+        from learning.models.schedules import Schedule
 
         return Fit(
             epochs=self.epochs,

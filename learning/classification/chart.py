@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.classification.training import BINS, ClassifierMeasures, RegressionMeasures
-from learning.text.source import DataError
+from learning.classification.metrics import BINS, ClassifierMeasures, RegressionMeasures
+from learning.errors import DataError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

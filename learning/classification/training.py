@@ -1,7 +1,6 @@
-"""Classifiers and regressions: ordinary training, prediction, and how good they are.
+"""Classifiers and regressions: ordinary training, and prediction.
 
 Training here is not private: for teachers whose answers are protected afterwards, for public text and for simulation.
-Measures are for public text. They may be published as they are.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,27 +13,23 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from aggregation.errors import ConclaveError
+from learning.errors import DataError, Diverged
 from learning.models.adapting import trainable
-from learning.models.batching import Tokens, batches, inputs_of, logits_of, losses, losses_of
-from learning.private_training.schedules import Schedule
-from learning.text.labelled import ScoreRange
-from learning.text.source import DataError
-
-BINS: Final = 15
-"""Bins of equal width that confidences fall into, as in Guo et al. 2017."""
-TOKENS: Final = 8192
-"""Tokens that are predicted at once, padding included."""
+from learning.models.batching import TOKENS, Tokens, batches, inputs_of, logits_of, losses, losses_of
+from learning.models.schedules import Schedule
 
 _GROUP: Final = 50
 
 
-class Diverged(ConclaveError):
-    """A training that went to infinity. Whoever must not tell what a shard holds may not fail on it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How to train: passes over the examples, examples in a batch, the highest learning rate and its schedule."""
+    """How to train without privacy.
+
+    epochs: passes over the examples. batch: examples in one step. learning_rate: the highest; `schedule` says what
+    share of it a step takes. optimiser: AdamW (Loshchilov & Hutter 2019) or SGD with `momentum`; decay: its weight
+    decay. longest_gradient: the norm that a step's gradient is cut to (Pascanu et al. 2013). Raises `ConclaveError` for
+    a number of epochs or a batch below 1.
+    """
 
     epochs: int = 3
     batch: int = 32
@@ -129,107 +124,6 @@ def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     """The softmax of logits [examples, classes]."""
     shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True, initial=-np.inf))
     return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
-
-
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """Examples whose confidence lies in [low, high): how many, their mean confidence, the share that is right."""
-
-    low: float
-    high: float
-    examples: int
-    confidence: float
-    accuracy: float
-
-
-@dataclass(frozen=True, slots=True)
-class ClassifierMeasures:
-    """How good a classifier is on labelled public text.
-
-    accuracy: share right. macro_f1: mean over classes that occur or were predicted of 2 TP / (2 TP + FP + FN). recall:
-    of each class in order, None of one that does not occur. confusion: [true class, predicted class], counts.
-    calibration: expected calibration error, the mean over examples of |confidence - accuracy| of their bin, in `BINS`
-    bins of equal width (Guo et al. 2017). reliability: the bins that hold an example, for the curve.
-    """
-
-    examples: int
-    accuracy: float
-    macro_f1: float
-    recall: tuple[float | None, ...]
-    confusion: tuple[tuple[int, ...], ...]
-    calibration: float
-    reliability: tuple[Bin, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RegressionMeasures:
-    """Correlations of predicted and true scores, None where either are all equal; the root of the mean square error."""
-
-    examples: int
-    pearson: float | None
-    spearman: float | None
-    error: float
-
-
-def measure_classifier(chances: NDArray[np.float64], truth: NDArray[np.int64]) -> ClassifierMeasures:
-    """Measure probabilities [examples, classes] against true classes [examples].
-
-    Raises `DataError` for no example, other shapes, a class that the model does not have, or test text of one class
-    only, which would call a model good that says nothing else.
-    """
-    count, classes = chances.shape
-    if count == 0 or truth.shape != (count,) or truth.min() < 0 or truth.max() >= classes:
-        raise DataError(f"A test needs a label of the map for each example: {count:,} examples, {len(truth):,} labels.")
-    if (truth == truth[0]).all():
-        raise DataError(
-            "The test text is of one class only and tells nothing of a classifier. Give text of two or more."
-        )
-    said = chances.argmax(axis=1)
-    confusion = np.zeros((classes, classes), np.int64)
-    np.add.at(confusion, (truth, said), 1)
-    right, true, predicted = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
-    seen = true + predicted > 0
-    bins = _bins(chances.max(axis=1), said == truth)
-    return ClassifierMeasures(
-        examples=count,
-        accuracy=float(right.sum() / count),
-        macro_f1=float((2 * right[seen] / (true + predicted)[seen]).mean()),
-        recall=tuple(float(r / t) if t else None for r, t in zip(right, true, strict=True)),
-        confusion=tuple(tuple(int(cell) for cell in row) for row in confusion),
-        calibration=sum(bin.examples * abs(bin.confidence - bin.accuracy) for bin in bins) / count,
-        reliability=bins,
-    )
-
-
-def measure_regression(
-    standard: NDArray[np.float32], truth: NDArray[np.float64], scores: ScoreRange
-) -> RegressionMeasures:
-    """Measure standard scores [examples] that a model says against true scores [examples] in the declared range.
-
-    What it says is held within the range first. Raises `DataError` for no example or other shapes.
-    """
-    from scipy.stats import pearsonr, spearmanr
-
-    if truth.size == 0 or standard.shape != truth.shape or truth.ndim != 1:
-        raise DataError(f"A test needs a score for each example: {len(standard):,} examples, {len(truth):,} scores.")
-    said = np.array([scores.score(float(each)) for each in standard])
-    error = float(np.sqrt(np.mean((said - truth) ** 2)))
-    if len(truth) < 3 or np.ptp(said) == 0 or np.ptp(truth) == 0:
-        return RegressionMeasures(len(truth), None, None, error)
-    return RegressionMeasures(
-        len(truth), float(pearsonr(said, truth).statistic), float(spearmanr(said, truth).statistic), error
-    )
-
-
-def _bins(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[Bin, ...]:
-    place = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
-    found = []
-    for each in range(BINS):
-        inside = place == each
-        if inside.any():
-            mean, share = float(confidence[inside].mean()), float(right[inside].mean())
-            found.append(Bin(each / BINS, (each + 1) / BINS, int(inside.sum()), mean, share))
-    return tuple(found)
 
 
 def _descend(

@@ -3,7 +3,8 @@
 A unit (a document, a sentence, all of a user's records) is a list of passages; a passage is an array of word positions,
 -1 for a word that the vocabulary lacks. No pair crosses the end of a passage. An unknown word keeps its place, so that
 words around it are as far apart as in the text, but counts for nothing. The matrices are symmetric: each pair of places
-counts once from either end.
+counts once from either end. They are the X of GloVe (Pennington et al. 2014, section 3), but for weights by distance:
+here a pair counts one, however far apart it is within the window.
 """
 
 from collections.abc import Sequence

@@ -9,6 +9,9 @@ and minimises, over all cells,
 
     1/2 sum N_ij - (S_ij + v) log(N_ij + v)  +  VECTORS/2 sum |x_i|^2  +  FREQUENCIES/2 sum (b_i - z_i - mean)^2.
 
+It is log-bilinear, as GloVe (Pennington et al. 2014, section 3), whose weighted least squares of the counts' logarithms
+a noisy count below 0 rules out.
+
 The first sum is the likelihood of Poisson counts shifted by v: its score, (N - S) / (N + v), is unbiased under the
 noise, also where S is negative, and weighs a cell by its variance, that of the text and that of the noise. Where the
 noise is large it is least squares; where there is none, the likelihood of the counts. z is Zipf's law over the

@@ -9,9 +9,9 @@ start that is public:
 
 - hidden: H~ is the teachers' mean under N(0, s^2), s known. Were the means normal about the start with variance t^2 in
   each coordinate, the best guess is start + t^2 / (t^2 + s^2) (H~ - start). t^2 is estimated from the noisy values
-  (James & Stein): their mean square distance from the start less s^2 and less two standard errors of it, at least 0,
-  and at most `FURTHEST` squared times the start's own mean square. Where the noise drowns the signal the student keeps
-  the start.
+  (James & Stein 1961): their mean square distance from the start less s^2 and less two standard errors of it, at least
+  0, and at most `FURTHEST` squared times the start's own mean square. Where the noise drowns the signal the student
+  keeps the start.
 - labels: a label is one observed context, beside `OBSERVATIONS` of them that the model's own prediction counts for, and
   a ridge in the same unit. Labels that are pure noise then cost queried words about a factor of
   1 + 1/OBSERVATIONS in perplexity at worst.
@@ -31,7 +31,7 @@ from torch import Tensor
 
 from aggregation.errors import ConclaveError, IntegrityError
 from learning.embeddings.optimising import fixed_threads, minimise
-from learning.embeddings.released_answers import ABSTAINED, Lesson
+from learning.embeddings.released_answers import ABSTAINED, ReleasedAnswers
 from learning.embeddings.skipgram import RIDGE, SkipGram
 from learning.embeddings.teachers import check_words
 
@@ -51,16 +51,9 @@ _MOST_PRECISION = 1e6  # a coordinate held tighter than this is as good as fixed
 _CURVATURE = 0.1
 
 
-def random_start(size: int, dimension: int, seed: int) -> SkipGram:
-    """The paper's start, "random parameters": small random vectors of the seed, and no bias."""
-    rng = np.random.default_rng(seed)
-    inputs, outputs = rng.normal(0, 0.1, (2, size, dimension)).astype(np.float32)
-    return SkipGram(inputs, outputs, np.zeros(size, dtype=np.float32))
-
-
 def distil(
     start: SkipGram,
-    lesson: Lesson,
+    answers: ReleasedAnswers,
     *,
     weighting: Weighting,
     output_loss: OutputLoss = "squared",
@@ -69,27 +62,27 @@ def distil(
 ) -> SkipGram:
     """Distil a student from released signals; see the module for the two weightings.
 
-    start: the public model that the student goes on from, or a random one. output_loss: of "paper"; "likelihood" is
+    start: the public model that the student goes on from. output_loss: of "paper"; "likelihood" is
     always the cross-entropy. steps: of L-BFGS. on_step: told the fraction done. The same arguments give the same bytes
     on the same machine. Post-processing of releases: it costs no privacy.
     Raises `IntegrityError` for words outside the start's vocabulary, hidden states of another width, or a fit that does
     not stay finite; `ConclaveError` for an unknown weighting or loss, or "likelihood" without the noise it needs.
     """
     size, width = start.inputs.shape
-    check_words(lesson.queries, size, "query")
-    if lesson.classes is not None:
-        check_words(lesson.classes, size, "class")
-    if lesson.labels is not None:
-        check_words(np.where(lesson.labels == ABSTAINED, 0, lesson.labels), size, "label")
-    if lesson.hidden is not None and lesson.hidden.shape[2] != width:
-        raise IntegrityError(f"Hidden states have width {lesson.hidden.shape[2]}, the student {width}.")
+    check_words(answers.queries, size, "query")
+    if answers.classes is not None:
+        check_words(answers.classes, size, "class")
+    if answers.labels is not None:
+        check_words(np.where(answers.labels == ABSTAINED, 0, answers.labels), size, "label")
+    if answers.hidden is not None and answers.hidden.shape[2] != width:
+        raise IntegrityError(f"Hidden states have width {answers.hidden.shape[2]}, the student {width}.")
     if output_loss not in ("squared", "cross-entropy"):
         raise ConclaveError(f"output_loss is {output_loss!r}; it must be 'squared' or 'cross-entropy'.")
     with torch.no_grad(), fixed_threads(size):
         if weighting == "paper":
-            student = _paper(start, lesson, output_loss).minimum(steps, on_step)
+            student = _paper(start, answers, output_loss).minimum(steps, on_step)
         elif weighting == "likelihood":
-            student = _likelihood(start, lesson, steps, on_step)
+            student = _likelihood(start, answers, steps, on_step)
         else:
             raise ConclaveError(f"weighting is {weighting!r}; it must be 'paper' or 'likelihood'.")
     if not all(np.isfinite(part).all() for part in (student.inputs, student.outputs, student.bias)):
@@ -171,22 +164,22 @@ class _Problem:
         return [slice(first, first + rows) for first in range(0, len(self.asked), rows)]
 
 
-def _paper(start: SkipGram, lesson: Lesson, output_loss: OutputLoss) -> _Problem:
+def _paper(start: SkipGram, answers: ReleasedAnswers, output_loss: OutputLoss) -> _Problem:
     size = len(start.bias)
     bias, vectors = _tensors(start)
-    kept = np.ones(len(lesson.queries), dtype=bool) if lesson.labels is None else lesson.labels != ABSTAINED
-    queries = lesson.queries[kept]
-    weights = torch.from_numpy(lesson.weights[kept] / max(1, lesson.weights[kept].sum())).float()
+    kept = np.ones(len(answers.queries), dtype=bool) if answers.labels is None else answers.labels != ABSTAINED
+    queries = answers.queries[kept]
+    weights = torch.from_numpy(answers.weights[kept] / max(1, answers.weights[kept].sum())).float()
 
     unasked = torch.ones(size)
     unasked[torch.from_numpy(queries)] = 0
     precision = (UNQUERIED * unasked).repeat(2)[:, None].repeat(1, vectors.shape[1])
     centre = vectors.clone()
-    for place, values in _hidden(lesson, kept, size):
+    for place, values in _hidden(answers, kept, size):
         centre[place] = values
         precision[place] = 2 * weights[:, None]
-    targets, columns = _targets(lesson, kept)
-    if lesson.labels is None and lesson.histogram is None:
+    targets, columns = _targets(answers, kept)
+    if answers.labels is None and answers.histogram is None:
         queries, weights, targets = queries[:0], weights[:0], targets[:0]
     return _Problem(
         (bias, centre),
@@ -200,36 +193,38 @@ def _paper(start: SkipGram, lesson: Lesson, output_loss: OutputLoss) -> _Problem
     )
 
 
-def _likelihood(start: SkipGram, lesson: Lesson, steps: int, on_step: Callable[[float], None] | None) -> SkipGram:
+def _likelihood(
+    start: SkipGram, answers: ReleasedAnswers, steps: int, on_step: Callable[[float], None] | None
+) -> SkipGram:
     size = len(start.bias)
     bias, vectors = _tensors(start)
     precision = torch.full_like(vectors, RIDGE)
-    every = np.ones(len(lesson.queries), dtype=bool)
-    for place, values in _hidden(lesson, every, size):
-        if lesson.hidden_noise is None:
+    every = np.ones(len(answers.queries), dtype=bool)
+    for place, values in _hidden(answers, every, size):
+        if answers.hidden_noise is None:
             raise ConclaveError("The likelihood of hidden states needs hidden_noise, their standard deviation.")
         moved = values - vectors[place]
-        noise = lesson.hidden_noise**2
+        noise = answers.hidden_noise**2
         layer = vectors[:size] if int(place[0]) < size else vectors[size:]
-        variance = _variance(moved, lesson.hidden_noise, FURTHEST**2 * layer.square().mean(0))
+        variance = _variance(moved, answers.hidden_noise, FURTHEST**2 * layer.square().mean(0))
         vectors[place] += variance / (variance + noise).clamp(min=1e-30) * moved
         held = 1 / variance.clamp(min=1e-30) + 1 / max(noise, 1e-30)
         precision[place] = held.clamp(min=RIDGE, max=_MOST_PRECISION)
-    if lesson.labels is None and lesson.histogram is None:
+    if answers.labels is None and answers.histogram is None:
         if on_step is not None:
             on_step(1.0)
         return _model(bias, vectors)
 
-    targets, columns = _targets(lesson, every)
-    own = torch.full((len(lesson.queries),), OBSERVATIONS)
-    asked = torch.from_numpy(lesson.queries.astype(np.int64))
-    if lesson.histogram is not None:
-        if lesson.histogram_noise is None:
+    targets, columns = _targets(answers, every)
+    own = torch.full((len(answers.queries),), OBSERVATIONS)
+    asked = torch.from_numpy(answers.queries.astype(np.int64))
+    if answers.histogram is not None:
+        if answers.histogram_noise is None:
             raise ConclaveError("The likelihood of a histogram needs histogram_noise, its standard deviation.")
         among = torch.softmax(torch.addmm(bias[columns], vectors[asked], vectors[size:][columns].T), dim=1)
         moved = targets - among
-        variance = _variance(moved, lesson.histogram_noise, torch.ones(len(columns)))
-        targets = variance / (variance + lesson.histogram_noise**2).clamp(min=1e-30) * moved
+        variance = _variance(moved, answers.histogram_noise, torch.ones(len(columns)))
+        targets = variance / (variance + answers.histogram_noise**2).clamp(min=1e-30) * moved
     problem = _Problem(
         (bias, vectors),
         (torch.full_like(bias, RIDGE), precision),
@@ -252,26 +247,26 @@ def _variance(moved: Tensor, noise: float, most: Tensor) -> Tensor:
     return torch.minimum(torch.clamp(moved.square().mean(0) - noise**2 * (1 + chance), min=0), most)
 
 
-def _hidden(lesson: Lesson, kept: NDArray[np.bool_], size: int) -> list[tuple[Tensor, Tensor]]:
+def _hidden(answers: ReleasedAnswers, kept: NDArray[np.bool_], size: int) -> list[tuple[Tensor, Tensor]]:
     """For each layer: rows of the vectors [2 V, d], and what was released for them."""
-    if lesson.hidden is None:
+    if answers.hidden is None:
         return []
-    places = torch.from_numpy(lesson.queries[kept].astype(np.int64))
-    values = torch.from_numpy(lesson.hidden[kept].astype(np.float32))
+    places = torch.from_numpy(answers.queries[kept].astype(np.int64))
+    values = torch.from_numpy(answers.hidden[kept].astype(np.float32))
     return [
-        (places + (size if layer == "context" else 0), values[:, index]) for index, layer in enumerate(lesson.layers)
+        (places + (size if layer == "context" else 0), values[:, index]) for index, layer in enumerate(answers.layers)
     ]
 
 
-def _targets(lesson: Lesson, kept: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
+def _targets(answers: ReleasedAnswers, kept: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
     """Targets [queries, columns] and the words that the columns are."""
-    if lesson.histogram is not None:
-        assert lesson.classes is not None
-        columns = torch.from_numpy(lesson.classes.astype(np.int64))
-        return torch.from_numpy(lesson.histogram[kept].astype(np.float32)), columns
-    if lesson.labels is None:
+    if answers.histogram is not None:
+        assert answers.classes is not None
+        columns = torch.from_numpy(answers.classes.astype(np.int64))
+        return torch.from_numpy(answers.histogram[kept].astype(np.float32)), columns
+    if answers.labels is None:
         return torch.zeros(int(kept.sum()), 0), torch.zeros(0, dtype=torch.int64)
-    labels = lesson.labels[kept]
+    labels = answers.labels[kept]
     words, place = np.unique(labels[labels != ABSTAINED], return_inverse=True)
     targets = torch.zeros(len(labels), len(words))
     targets[torch.from_numpy(np.flatnonzero(labels != ABSTAINED)), torch.from_numpy(place)] = 1

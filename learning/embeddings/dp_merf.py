@@ -77,7 +77,12 @@ class Features:
 
     @classmethod
     def from_seed(cls, size: int, width: int, seed: int) -> "Features":
-        """Random signs over sqrt(width): by expectation, two different words have kernel 0 and variance 1/width."""
+        """Random signs over sqrt(width), float64 [size, width]: the kernel of two words has mean 0 and variance
+        1/width.
+
+        Random features (Rahimi & Recht 2007), as DP-MERF uses them, here of the kernel that is 1 for equal words and 0
+        for others.
+        """
         signs = np.random.default_rng(seed).integers(0, 2, (size, width)) * 2.0 - 1.0
         return cls(np.asarray(signs / math.sqrt(width), dtype=np.float64))
 
@@ -119,9 +124,11 @@ def embed(units: sparse.csr_array, features: Features) -> NDArray[np.float64]:
 
 
 def contribute(units: sparse.csr_array, features: Features, mechanism: VectorMechanism) -> IntArray:
-    """A party's part of the sum, [F (F + 1) / 2] on the mechanism's grid, in bounded memory.
+    """A party's part of the sum of embeddings (Harder et al. 2021), [F (F + 1) / 2] on the mechanism's grid.
 
-    Adding or removing one unit changes it by at most `mechanism.sensitivity` in L2.
+    Memory: 32 MiB of embeddings at a time. Adding or removing one unit, a row of `units`, changes the result by at most
+    `mechanism.sensitivity` in L2: every embedding is clipped by the mechanism first. Raises `IntegrityError` like
+    `embed`.
     """
     total = np.zeros(features.dimension, dtype=np.int64)
     step = max(1, _SLICE // features.dimension)

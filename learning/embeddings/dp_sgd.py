@@ -58,9 +58,10 @@ def train_private(
     units: counts >= 0 [units, V * V] as `learning.embeddings.cooccurrence.unit_counts` gives; a unit without pairs adds
     nothing. start: public. expected_batch: what sums are divided by, from a declared public number of units, never from
     the shard. decay: pull towards the start at each step, as a share of the way times the learning rate. The model
-    returned is the mean of the last half of the iterates, which averages noise away; it is post-processing of the noisy
-    sums. What it costs is `mechanism.event()`, under add-or-remove of one unit (a row of `units`), on the assumptions
-    in `GradientMechanism`. `stream` must be used for nothing else before; batches and noise come from it.
+    returned is the mean of the last half of the iterates (Polyak & Juditsky 1992), which averages noise away; it is
+    post-processing of the noisy sums. What it costs is `mechanism.event()`, under add-or-remove of one unit (a row of
+    `units`), on the assumptions in `GradientMechanism`. `stream` must be used for nothing else before; batches and
+    noise come from it.
 
     Memory: a few arrays of `BLOCK_CELLS` and of the parameters in double precision.
     What units hold fails nothing: a step to infinity is not taken, and this process' log says how many were not.

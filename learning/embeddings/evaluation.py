@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from learning.embeddings.skipgram import SkipGram
-from learning.text.source import DataError
+from learning.errors import DataError
 from learning.text.words import Vocabulary, tokenize
 
 _ROWS = 256
@@ -39,10 +39,10 @@ class Accuracy:
 
 
 def context_perplexity(model: SkipGram, heldout: sparse.csr_array) -> float:
-    """exp of the mean -log p(context | centre) over all pairs of held-out counts [V, V]. In rows of 256; lower is
-    better, and `WORST` stands for all that is larger.
+    """exp of the mean -log p(context | centre) over all pairs of held-out counts [V, V]; lower is better.
 
-    Raises `DataError` where the held-out text has no pair of known words, or another vocabulary's size.
+    `WORST` stands for all that is larger. Memory: 256 rows of [V, V] at a time. Raises `DataError` where the held-out
+    text has no pair of known words, or another vocabulary's size.
     """
     heldout = _heldout(heldout, len(model.bias))
     total = 0.0
@@ -90,10 +90,9 @@ def wordsim(embeddings: NDArray[np.float32], vocabulary: Vocabulary) -> Correlat
 
 
 def analogies(embeddings: NDArray[np.float32], vocabulary: Vocabulary) -> Accuracy:
-    """Answer a : b = c : ? by the word nearest to b - a + c, none of the three (Mikolov et al. 2013), as gensim ships
-    them.
+    """Answer a : b = c : ? by the word nearest to b - a + c, none of the three (Mikolov et al. 2013).
 
-    A question counts only if its four words are in the vocabulary.
+    Questions are Google's, as gensim ships them; one counts only if its four words are in the vocabulary.
     """
     questions, total = [], 0
     for words in _analogy_questions():
@@ -115,7 +114,7 @@ def analogies(embeddings: NDArray[np.float32], vocabulary: Vocabulary) -> Accura
 def nearest(
     embeddings: NDArray[np.float32], vocabulary: Vocabulary, word: str, k: int = 5, among: int | None = None
 ) -> list[tuple[str, float]]:
-    """The k words with the largest cosine to a word, and the cosines.
+    """The k words with the largest cosine to a word, and the cosines, the largest first.
 
     among: look at the first `among` words of the vocabulary only. Vectors of rare words are mostly noise at a small
     epsilon, and noise is near to anything now and then. Raises `DataError` for a word that the vocabulary lacks.

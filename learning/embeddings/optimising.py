@@ -21,7 +21,9 @@ def minimise(
     steps: int,
     on_step: Callable[[float], None] | None,
 ) -> tuple[Tensor, Tensor]:
-    """L-BFGS from `start`, (bias [V], vectors [n, d]), to where it is after `steps`; returns bias and vectors, float32.
+    """L-BFGS (Liu & Nocedal 1989) from `start`, (bias [V], vectors [n, d]), to where it is after `steps`.
+
+    Returns bias and vectors, float32.
 
     scale: square roots of typical curvatures, of the shapes of `start` or broadcast to them; frequent words are far
     more curved, and in coordinates scaled by that one step size suits all. on_step: told the fraction done. The point

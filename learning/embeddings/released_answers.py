@@ -1,4 +1,4 @@
-"""A lesson: what teachers released about public words, as a student takes it in."""
+"""What teachers released about public words, as a student takes it in."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ ABSTAINED = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class ReleasedAnswers:
     """What was released, or follows from it, about distinct public words.
 
     queries: word positions [queries], each once.

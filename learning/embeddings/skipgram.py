@@ -1,10 +1,11 @@
-"""The skip-gram student: a vector for every word as centre, one as context, fitted to counts and not to a stream of
-pairs.
+"""The skip-gram (Mikolov et al. 2013), as student and as teacher: a vector for every word as centre, one as context,
+fitted to counts and not to a stream of pairs.
 
     p(context j | centre i) = softmax_j(bias_j + inputs_i . outputs_j)
 
-One row of the co-occurrence matrix holds all contexts of a centre, so one matrix product is one exact pass over the
-text.
+The softmax is the full one of "Distributed representations of words and phrases and their compositionality", equation
+(2), neither hierarchical nor by negative samples; the bias is added here. One row of the co-occurrence matrix holds all
+contexts of a centre, so one matrix product is one exact pass over the text.
 """
 
 from collections.abc import Callable
@@ -41,7 +42,7 @@ class SkipGram:
 
     @property
     def finite(self) -> bool:
-        """Whether all its parameters are numbers: a fit may go to infinity."""
+        """Whether all its parameters are finite: a fit may go to infinity."""
         return all(bool(np.isfinite(part).all()) for part in (self.inputs, self.outputs, self.bias))
 
     def log_probabilities(self, centres: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.float32]:

@@ -1,5 +1,7 @@
 """Teachers: skip-grams that each learn from one part of a shard, and what they say about public words.
 
+As in PATE (Papernot et al. 2017) and DPED (Feng & Hong, equation (1): the mean of their hidden states, and votes).
+
 A teacher depends on its own units and on public values alone: its counts, the public reference, the seed. Its hidden
 vectors mean something beside another teacher's only if both live in one space. Either all start from the public
 reference and stay near it where their own text says nothing, or each starts at random and is rotated onto the reference

@@ -1,9 +1,9 @@
 """In which sizes of batches an example's numbers are the same bits, whoever else is there, tried on made-up examples.
 
 A processor adds in an order that depends on the shape of what it is given, so that one example more can change the last
-digits of all others, and a model that is made for it turns last digits into anything. What an order is, is not a matter
-of the numbers: shapes that agree on made-up examples agree on all (measured, not proven; an example that goes alone in
-a shape of its own needs no trial). Lengths come in `step`s, so that there are few shapes.
+digits of all others, and a model that is made for it turns last digits into anything. The order depends on the shape
+alone and not on the numbers: shapes that agree on made-up examples agree on all (measured, not proven; an example that
+goes alone in a shape of its own needs no trial). Lengths are multiples of `STEP`, so that there are few shapes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -62,20 +62,21 @@ def divided(count: int, sizes: tuple[int, ...]) -> list[int]:
 
 
 def filled(examples: int) -> int:
-    """The examples of the shape that a unit of so many goes in: a power of two, and none for none."""
+    """How many places a unit of so many examples takes in its micro-batch: the next power of two, 0 for none."""
     return 1 << (examples - 1).bit_length() if examples else 0
 
 
 def rounded(length: int, longest: int | None) -> int:
-    """The length of the shape that an example of `length` tokens goes in, never more than a model takes."""
+    """The length that an example of `length` tokens is padded to: a multiple of `STEP`, or what the model takes."""
     up = -(-length // STEP) * STEP
     return up if longest is None else max(length, min(up, longest))
 
 
 @contextmanager
 def drawn(model: nn.Module) -> Iterator[None]:
-    """Within it, parameters drawn by chance stand in the places of a model's own: those of a model that was made to
-    give the same for everything would try nothing.
+    """Within it, a model has random parameters in place of its own.
+
+    Otherwise a model that was made to answer the same to everything would agree in every size.
     """
     some = torch.randn(65_537, generator=torch.Generator().manual_seed(0))
     own = [(each, each.detach().clone()) for each in model.parameters()]

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 CHARACTERS: Final = 100
 """Characters of a text that are looked at for every token the model takes: BERT cuts words longer than that too."""
+TOKENS: Final = 8192
+"""Tokens that go through a model at once where nothing else is said, padding included."""
 
 _AT_ONCE: Final = 512
 _PANIC: Final = "PanicException"

@@ -5,7 +5,6 @@ public. Code that comes with a model is never run. Imported where there is train
 """
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 import torch
 
 from aggregation.errors import ConclaveError
-from learning.text.source import held, silence_of
+from learning.text.hub import HUB_NAME, held, silence_of
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -27,7 +26,6 @@ Found = TypeVar("Found")
 PACKAGED: Final = "all-MiniLM-L6-v2"
 """The public encoder that the extra `minilm` brings along: 6 layers of width 384, 22.7 million parameters."""
 
-_HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _AUTO: Final = {
     "encoder": "AutoModel",
     "classifier": "AutoModelForSequenceClassification",
@@ -70,7 +68,7 @@ def place_of(name: str) -> str:
         raise ModelError(f"The model {name} does not exist: nobody here has that home. Give a folder.") from None
     if folder.is_dir():
         return str(folder)
-    if not _HUB_NAME.fullmatch(name):
+    if not HUB_NAME.fullmatch(name):
         raise ModelError(
             f"The model folder {name} does not exist. Give a folder, a name on the hub, or {PACKAGED} (packaged)."
         )
@@ -117,9 +115,8 @@ def load(name: str, kind: Kind, config: "PretrainedConfig", cache: Path | None =
     """Load a model of a kind under a configuration, in float32, with attention written out and no dropout.
 
     config: `config_of(name)`, changed as the caller needs. cache: the hub's cache, its library's own if None.
-    Raises `ModelError`: the package, the folder, the weights or the tokenizer are not there or broken, a weight
-    is not finite, the hub gives no
-    such model, the model is no such kind, or it would need code of its own.
+    Raises `ModelError`: the package, the folder, the weights or the tokenizer are not there or broken, a weight is not
+    finite, the hub gives no such model, the model is no such kind, or it would need code of its own.
     """
     import transformers
 

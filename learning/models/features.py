@@ -12,10 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from learning.classification.training import TOKENS
 from learning.models.adapting import trainable
 from learning.models.agreement import agreeing, divided, drawn, made_up_rows, rounded
-from learning.models.batching import Tokens, batches, form_of, inputs_of
+from learning.models.batching import TOKENS, Tokens, batches, form_of, inputs_of
 from learning.models.encoders import last_layer
 
 if TYPE_CHECKING:

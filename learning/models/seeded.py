@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 DEVIATION = 0.02
-"""Standard deviation of a new weight, as BERT's and GPT-2's were."""
+"""Standard deviation of a new weight, as BERT's and GPT-2's were (`initializer_range` of their configurations)."""
 
 
 def draw(name: str, parameter: Tensor, seed: int, bound: float = DEVIATION * math.sqrt(3)) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from learning.models.agreement import MADE_UP, filled
 from learning.models.batching import losses_of
-from learning.private_training.dp_sgd import MicroBatch, Shape
+from learning.private_training.units import MicroBatch, Shape
 
 INPUT = "input"
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from learning.models.agreement import filled, made_up_rows, rounded
 from learning.models.batching import Tokens, form_of, inputs_of
-from learning.private_training.dp_sgd import MicroBatch, Shape
+from learning.private_training.units import MicroBatch, Shape
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -22,7 +22,7 @@ PROBES = 3
 
 
 def probe_of(config: "PretrainedConfig", targets: int | None) -> MicroBatch:
-    """Made-up units of several lengths, to try a model on; the same for everybody.
+    """Made-up units of several lengths, to try on a model whether it keeps examples apart; the same for everybody.
 
     targets: classes of a classifier, 0 for a regression, None for a language model.
     """

@@ -24,7 +24,7 @@ from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.mechanism import FloatArray
 
 if TYPE_CHECKING:
-    from learning.private_training.dp_sgd import Optimisation
+    from learning.private_training.optimisation import Optimisation
 
 LEVEL: Final = 0.01
 """How often heads of noise alone may pass for informative, all tests together: a run is made once, and should be told
@@ -51,7 +51,7 @@ _FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A figure, and the one that noise alone stays under but for its part of `LEVEL`."""
+    """A figure, and what noise alone exceeds with a probability of this test's share of `LEVEL` only."""
 
     value: float
     chance: float
@@ -199,13 +199,13 @@ def noise_deviation(settings: "Optimisation", steps: int, deviation: float, *, s
     """
     import torch
 
-    from learning.private_training.dp_sgd import Descent
+    from learning.private_training.optimisation import Training
 
     rng = np.random.default_rng(seed)
-    descent = Descent(torch.zeros(16_384), settings, steps)
+    training = Training(torch.zeros(16_384), settings, steps)
     for _ in range(steps):
-        descent.step(rng.normal(0, deviation, 16_384).astype(np.float32))
-    return math.sqrt(2 * float(descent.point.double().square().mean()))
+        training.step(rng.normal(0, deviation, 16_384).astype(np.float32))
+    return math.sqrt(2 * float(training.point.double().square().mean()))
 
 
 def freedom(features: NDArray[np.floating]) -> float:

@@ -13,7 +13,6 @@ matter.
 """
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregation.errors import ConclaveError, IntegrityError
-from learning.text.source import DataError
+from learning.errors import DataError
 
 Method = Literal["ais", "classifier", "random", "all"]
 METHODS: Final = get_args(Method)
@@ -45,16 +44,6 @@ class Rows:
     numbers: int | NDArray[np.int64]
     scores: NDArray[np.floating]
     clusters: NDArray[np.integer] | None = None
-
-
-def select(
-    blocks: Iterable[Rows], method: Method, m: int | None = None, *, clusters: int = 1, seed: int = 0
-) -> NDArray[np.int64]:
-    """Row numbers chosen of a stream, int64 [m], in the order in which they were picked. See `Selector`."""
-    selector = Selector(method, m, clusters=clusters, seed=seed)
-    for rows in blocks:
-        selector.offer(rows)
-    return selector.choose()
 
 
 class Selector:
@@ -228,8 +217,8 @@ class Selector:
 def hashed(numbers: NDArray[np.int64], seed: int, purpose: str) -> NDArray[np.uint64]:
     """A keyed hash of row numbers, uint64 [rows]: uniform, and the same however rows are cut into blocks.
 
-    SplitMix64's output function twice, under two words of the SHA-256 of seed and purpose. It is for sampling public
-    rows; it keeps no secret.
+    SplitMix64's output function (Steele, Lea & Flood 2014) twice, under two words of the SHA-256 of seed and purpose.
+    It is for sampling public rows; it keeps no secret.
     """
     digest = hashlib.sha256(f"conclave rows {seed}\n{purpose}".encode()).digest()
     first, second = (np.uint64(int.from_bytes(digest[at : at + 8], "big")) for at in (0, 8))

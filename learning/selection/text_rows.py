@@ -1,7 +1,7 @@
-"""What is worked out of every text of a corpus, one row of numbers each: said once, loaded wherever it is done.
+"""A row of numbers for every text of a corpus: described once, computed wherever the corpus is read.
 
-A `TextRows` is a few words that can be pickled. `load` turns it into what does the work; that needs torch, and is
-imported only then. A text's row does not depend on the texts beside it but for rounding.
+A `TextRows` is a small description that can be pickled. `load` loads its model and returns the function that computes
+the rows; torch is imported only then. A text's row does not depend on the texts beside it but for rounding.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.text.source import DataError
+from learning.errors import DataError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -36,12 +36,10 @@ class TextRows:
     """What to do with each text.
 
     kind: "embedding", what a classifier's last layer sees of it (`learning.models.features`), [rows, width], so that a
-    head
-        trained there fits here; "mean", its tokens' last hidden states, averaged, [rows, width]; "probability", a
+        head trained there fits here; "mean", its tokens' last hidden states, averaged, [rows, width]; "probability", a
         trained classifier's softmax probability of one class, [rows, 1].
     model: a folder, or `learning.models.checkpoints.PACKAGED`; a name on the hub is not taken, so that the digest is of
-    what
-        is there.
+        what is there.
     longest: tokens of a text at most; the model's own limit where that is fewer.
     reads: which text of a row: "first", "second", or "both" as the model takes a pair.
     pool: for embeddings, as in `learning.models.encoders.classifier`; "mean" is for BERT.

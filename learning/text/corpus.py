@@ -22,8 +22,8 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from learning.errors import DataError
 from learning.text.corpus_files import CorpusFile, CorpusSource, files_of, opened_again, row_at, rows_of
-from learning.text.source import DataError
 
 REPEATED: Final = "repeated"
 

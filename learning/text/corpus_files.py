@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from learning.text.source import LONGEST, LOOK_AHEAD, DataError
+from learning.errors import DataError
+from learning.text.files import LOOK_AHEAD
+from learning.text.table import LONGEST
 
 LONGEST_ROW: Final = 16 * 2**20
 """Bytes that one line of JSON, or one plain text file, may have."""
@@ -27,6 +29,7 @@ class CorpusSource:
     take: (n, r) uses the rows whose place in this source, from 0, leaves r when divided by n. Lines without a usable
         text have a place too, blank lines have none, so (2, 0) and (2, 1) are two halves without a row in common.
     limit: of rows used, those that repeat an earlier one counted among them.
+    Raises `DataError` for a `take` or a `limit` that leaves nothing.
     """
 
     source: str
@@ -43,6 +46,7 @@ class CorpusSource:
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """The columns that are read: one, or two of a corpus of pairs."""
         return (self.text,) if self.second is None else (self.text, self.second)
 
 

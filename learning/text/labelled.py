@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from aggregation.errors import ConclaveError
-from learning.text.source import DataError, Document, Skipped, Source
+from learning.errors import DataError
+from learning.text.source import Document, Skipped, Source
 
 TextKind = Literal["single", "pair", "regression"]
 
@@ -72,7 +73,10 @@ class LabelMap:
 
 @dataclass(frozen=True, slots=True)
 class ScoreRange:
-    """The range of a regression's scores, low < high and finite; models see it as -1 to 1."""
+    """The range of a regression's scores, in their own unit; models see it as -1 to 1.
+
+    Raises `LabelMapError` unless low < high and both are finite.
+    """
 
     low: float
     high: float
@@ -85,10 +89,12 @@ class ScoreRange:
 
     @property
     def middle(self) -> float:
+        """The score that a model sees as 0."""
         return (self.low + self.high) / 2
 
     @property
     def half(self) -> float:
+        """Half the width of the range: a model's unit."""
         return (self.high - self.low) / 2
 
     def value(self, text: str) -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.text.source import DataError
+from learning.errors import DataError
 
 UNKNOWN = -1
 MAXIMUM_WORDS = 1_000_000

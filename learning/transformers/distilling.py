@@ -30,12 +30,11 @@ import torch
 from torch import Tensor, nn
 
 from aggregation.errors import ConclaveError
-from learning.classification.training import Diverged
+from learning.errors import DataError, Diverged
 from learning.models.adapting import trainable
 from learning.models.batching import Tokens, encode, encode_documents, form_of, inputs_of
 from learning.models.checkpoints import ModelError
-from learning.private_training.schedules import Schedule
-from learning.text.source import DataError
+from learning.models.schedules import Schedule
 from learning.transformers.distilling_state import CHECKPOINT, taken_up, write_state
 from learning.transformers.layered_student import check_alike, family_of, pair
 from learning.transformers.losses import (
@@ -137,14 +136,14 @@ def distil(
     """
     check_alike(teacher, student)
     texts, digest = _survey(rows())
-    lesson = _Lesson.of(teacher, student, settings, tokenizer, seed)
+    distiller = _Distiller.of(teacher, student, settings, tokenizer, seed)
     parameters = trainable(student)
     optimiser = _optimiser(parameters, settings)
     per_pass = -(-texts // settings.batch)
     steps, step = settings.passes * per_pass, 0
     losses: Mapping[Name, float] = {}
     if checkpoint is not None:
-        training = _training(lesson, digest)
+        training = _training(distiller, digest)
         step, losses = taken_up(checkpoint / CHECKPOINT, training, parameters, optimiser)
     saved = monotonic()
     teacher.train(False)
@@ -152,11 +151,11 @@ def distil(
     schedule = Schedule("linear", settings.warm_up)
     while step < steps:
         number, done = divmod(step, per_pass)
-        for batch in lesson.batches(rows(), number, done, texts):
+        for batch in distiller.batches(rows(), number, done, texts):
             for group in optimiser.param_groups:
                 group["lr"] = settings.learning_rate * schedule.scale(step, steps)
             optimiser.zero_grad(set_to_none=True)
-            losses = lesson.gradient(batch, step)
+            losses = distiller.gradient(batch, step)
             size = nn.utils.clip_grad_norm_(parameters.values(), settings.longest_gradient)
             if not (torch.isfinite(size) and all(math.isfinite(each) for each in losses.values())):
                 raise Diverged(
@@ -174,7 +173,7 @@ def distil(
 
 
 @dataclass(frozen=True, slots=True)
-class _Lesson:
+class _Distiller:
     """What stays the same in every step. states: numbers of the teacher's hidden states, and of the student's."""
 
     teacher: "PreTrainedModel"
@@ -196,7 +195,7 @@ class _Lesson:
         settings: Distillation,
         tokenizer: "PreTrainedTokenizerBase",
         seed: int,
-    ) -> "_Lesson":
+    ) -> "_Distiller":
         size = min(teacher.config.vocab_size, student.config.vocab_size)
         if len(tokenizer) > size:
             raise ModelError(f"The tokenizer has {len(tokenizer):,} tokens, the models know {size:,}. Give theirs.")
@@ -325,12 +324,12 @@ def _optimiser(parameters: dict[str, nn.Parameter], settings: Distillation) -> t
     return torch.optim.AdamW([group for group in groups if group["params"]], settings.learning_rate, eps=1e-6)
 
 
-def _training(lesson: _Lesson, texts: str) -> str:
+def _training(distiller: _Distiller, texts: str) -> str:
     """What a training is of, as a digest: models, texts, settings and seed."""
     found = hashlib.sha256()
-    settings = {name: value for name, value in asdict(lesson.settings).items() if name != "save_every"}
-    found.update(json.dumps([settings, lesson.seed, texts, len(lesson.tokenizer)], sort_keys=True).encode())
-    for model in (lesson.teacher, lesson.student):
+    settings = {name: value for name, value in asdict(distiller.settings).items() if name != "save_every"}
+    found.update(json.dumps([settings, distiller.seed, texts, len(distiller.tokenizer)], sort_keys=True).encode())
+    for model in (distiller.teacher, distiller.student):
         for name, parameter in sorted(model.named_parameters()):
             found.update(f"{name} {tuple(parameter.shape)} {parameter.requires_grad}\n".encode())
             found.update(parameter.detach().cpu().contiguous().numpy().tobytes())

@@ -103,8 +103,9 @@ def copied(student_layers: int, teacher_layers: int) -> tuple[int, ...]:
 def pair(student_layers: int, teacher_layers: int) -> tuple[int, ...]:
     """Which hidden state of the teacher each layer of the student is matched with: after its layer floor(i N / n).
 
-    i = 1 .. n, and state 0 is the embeddings': 6 to 3 gives 2, 4, 6, so that each layer stands for those up to the next
-    that was copied, and the last for the last. Raises `ModelError` unless 1 <= n <= N.
+    TinyBERT's uniform map of layers (Jiao et al. 2020). i = 1 .. n, and state 0 is the embeddings': 6 to 3 gives 2, 4,
+    6, so that each layer stands for those up to the next that was copied, and the last for the last. Raises
+    `ModelError` unless 1 <= n <= N.
     """
     _check_layers(student_layers, teacher_layers)
     return tuple(place * teacher_layers // student_layers for place in range(1, student_layers + 1))

@@ -4,14 +4,15 @@ Where s and t are what student and teacher say at one token of the same input (h
 head for language), T a temperature and y the true token:
 
     soft     T^2 sum_v p_v (ln p_v - ln q_v),  p = softmax(z_t / T), q = softmax(z_s / T)     Hinton et al. 2015
-    hard     -ln softmax(z_s)_y
+    hard     -ln softmax(z_s)_y                                                              Devlin et al. 2019
     cosine   1 - <h_s, h_t> / (|h_s| |h_t|)                                                  Sanh et al. 2019
-    squared  |h_s - h_t|^2 / d
+    squared  |h_s - h_t|^2 / d                                                               Jiao et al. 2020
 
 soft, hard and cosine with equal weights are DistilBERT's triple loss and PrivDistil's "multiple objectives, each given
-equal weight" (appendix B); squared, too, holds the length of the hidden states. A batch's loss is the weighted sum of
-the means over the tokens each is taken at. Everything here is a *sum* over tokens: divided by the tokens of the whole
-batch, the gradients of its parts add up to the batch's. Padding is no token and never counts.
+equal weight" (appendix B). squared is TinyBERT's loss of hidden states without its projection, which a student as wide
+as its teacher does not need; it holds their length, too. For a causal model hard is the next token's. A batch's loss is
+the weighted sum of the means over the tokens each is taken at. Everything here is a *sum* over tokens: divided by the
+tokens of the whole batch, the gradients of its parts add up to the batch's. Padding is no token and never counts.
 """
 
 import math
@@ -74,24 +75,30 @@ class Said:
 
 
 def soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """T^2 KL(teacher || student) at a temperature, summed over tokens; logits [tokens, vocabulary]. A scalar."""
+    """T^2 KL(teacher || student) at a temperature T (Hinton et al. 2015), summed over tokens: a scalar, in nats.
+
+    student, teacher: logits [tokens, vocabulary].
+    """
     expected = torch.log_softmax(teacher / temperature, dim=-1)
     said = torch.log_softmax(student / temperature, dim=-1)
     return functional.kl_div(said, expected, reduction="sum", log_target=True) * temperature**2
 
 
 def hard_labels(student: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of true tokens, int64 [tokens], under logits [tokens, vocabulary], summed. A scalar."""
+    """Cross-entropy of true tokens, int64 [tokens], under logits [tokens, vocabulary], summed: a scalar, in nats."""
     return functional.cross_entropy(student, labels, reduction="sum")
 
 
 def cosine(student: Tensor, teacher: Tensor) -> Tensor:
-    """One less the cosine of hidden states [tokens, width], summed over tokens. A scalar."""
+    """One less the cosine of hidden states [tokens, width] (Sanh et al. 2019), summed over tokens: a scalar."""
     return (1 - functional.cosine_similarity(student, teacher, dim=-1)).sum()
 
 
 def squared(student: Tensor, teacher: Tensor) -> Tensor:
-    """Squared difference of hidden states [tokens, width], its mean over the width, summed over tokens. A scalar."""
+    """Mean over the width of the squared difference of hidden states [tokens, width], summed over tokens: a scalar.
+
+    Jiao et al. 2020 (TinyBERT), without the projection.
+    """
     return (student - teacher).square().mean(dim=-1).sum()
 
 

@@ -1,102 +1,20 @@
-"""What a plan of each recipe may ask of a party: what is released together, and which tasks give it.
+"""Whether a plan asks what its recipe may ask: what is released together, and which tasks give it.
 
-A coordinator calls its plan what it likes. What the name binds it to is this table, made of what an honest plan of that
-recipe asks and of nothing else; a further recipe is one more entry.
+A coordinator calls its plan what it likes. What the name binds it to is the recipe that is installed under it at this
+party (`party.recipes`), made of what an honest plan of that recipe asks and of nothing else.
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final
 
+from party.recipes.recipe import DOMAIN, LABELS, LANGUAGE, Form, Kind, Recipe
+from party.recipes.registry import find_recipe
 from protos.conclave.v1 import party_pb2, plan_pb2
-
-
-class Kind(StrEnum):
-    """What a release is, in words for a refusal."""
-
-    COUNTS = "counts"
-    MOMENTS = "moments"
-    VOTES = "noised votes"
-    HIDDEN = "noised hidden states"
-    VOTES_AND_HIDDEN = "noised votes with hidden states"
-    CLEAR_VOTES = "votes without noise"
-    TRAINING = "a private training that gives nothing itself"
-    ANSWERS = "free answers of teachers"
-    SCORES = "free scores"
-    STEPS = "gradients in steps"
-    WEIGHTS = "the parameters of a model"
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Releases of one kind: how many of them a plan may have, and by which tasks they are given (`task_of`)."""
-
-    most: int
-    tasks: frozenset[str]
-
-
-Form: TypeAlias = Mapping[Kind, Part]
-"""What a plan may release together; it may leave any of it out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """The forms that a plan of it may have, and whether it reads labels."""
-
-    forms: tuple[Form, ...]
-    labelled: bool = False
-
-
-LABELS: Final = "text_model for labels"
-DOMAIN: Final = "text_model for a domain"
-LANGUAGE: Final = "text_model for language"
-"""The task `text_model`, by what it learns. No recipe learns a language as yet."""
-MOST_ROUNDS: Final = 50
 
 _OBJECTIVES: Final = {
     party_pb2.OBJECTIVE_LABELS: LABELS,
     party_pb2.OBJECTIVE_DOMAIN: DOMAIN,
     party_pb2.OBJECTIVE_LANGUAGE: LANGUAGE,
-}
-
-
-def part(*tasks: str, most: int = 1) -> Part:
-    """So many releases at most, each given by one of these tasks."""
-    return Part(most, frozenset(tasks))
-
-
-def _dped() -> tuple[Form, ...]:
-    """Statistics of words, beside what teachers say under noise; or private teachers, whose answers are free."""
-    statistics: tuple[Form, ...] = ({Kind.COUNTS: part("cooccurrence")}, {Kind.MOMENTS: part("moments")})
-    said: tuple[Form, ...] = (
-        {Kind.VOTES_AND_HIDDEN: part("teachers")},
-        {Kind.VOTES: part("teachers")},
-        {Kind.CLEAR_VOTES: part("teachers"), Kind.HIDDEN: part("teachers")},
-    )
-    privately: Form = {Kind.TRAINING: part(), Kind.ANSWERS: part("teachers")}
-    return (*({**one, **other} for one in statistics for other in said), privately)
-
-
-_STEPS: Final[Form] = {Kind.STEPS: part("step")}
-_SCORED: Final[Form] = {Kind.TRAINING: part(), Kind.SCORES: part(DOMAIN)}
-
-RECIPES: Final[Mapping[str, Recipe]] = {
-    "dped": Recipe(_dped()),
-    "dp_sgd": Recipe((_STEPS, {Kind.WEIGHTS: part(LABELS, most=MOST_ROUNDS)}), labelled=True),
-    "pate": Recipe(({Kind.VOTES: part("ensemble")},), labelled=True),
-    "privdistil": Recipe(
-        (
-            {Kind.WEIGHTS: part(DOMAIN), **_STEPS},
-            {**_SCORED, **_STEPS},
-            {Kind.WEIGHTS: part(DOMAIN, LABELS, most=1 + MOST_ROUNDS)},
-            {**_SCORED, Kind.WEIGHTS: part(LABELS, most=MOST_ROUNDS)},
-        ),
-        labelled=True,
-    ),
-    # Trains in clear, in a simulation's own process, and asks no party for anything.
-    "fine_tune": Recipe(()),
 }
 
 
@@ -144,7 +62,7 @@ def task_of(request: party_pb2.TrainRequest) -> str:
 
 def why_not(terms: plan_pb2.Terms) -> str | None:
     """Why these terms are not those of a plan of the recipe that they name; None where they are."""
-    recipe = RECIPES.get(terms.recipe)
+    recipe = find_recipe(terms.recipe)
     if recipe is None:
         return f"{terms.recipe[:40]!r} is no recipe that this party knows"
     if terms.HasField("labelled") and not recipe.labelled:
@@ -166,7 +84,7 @@ def why_not(terms: plan_pb2.Terms) -> str | None:
 
 def tasks_of(terms: plan_pb2.Terms, release: plan_pb2.Release) -> frozenset[str]:
     """The tasks by which a release of these terms, or one step of it, may be given; none where nothing gives it."""
-    recipe, kind = RECIPES.get(terms.recipe), kind_of(release)
+    recipe, kind = find_recipe(terms.recipe), kind_of(release)
     if recipe is None or kind is None:
         return frozenset()
     return frozenset(task for form in _forms(recipe, terms) if kind in form for task in form[kind].tasks)

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from aggregation.errors import ConclaveError
 from party.config import PartyConfig, ShardTable, located, read_config
-from party.node.memory import keep_private
+from party.store.memory import keep_private
 from protos.console.command_line import FAILURE, USAGE, run_command
 from protos.console.settings import SettingsError
 from protos.refusal import Refusal

@@ -25,8 +25,8 @@ from party.store.artefacts import Artefacts
 from party.store.keys import insecure_key
 from party.store.runs import NAME, Operation, Run
 from party.tasks.job import Job
-from party.tasks.operations import charge_of, check_step, is_claimed, training_digest
-from party.tasks.task import Asks, check_fit, job_of
+from party.tasks.operations import charge_of, check_fit, check_step, is_claimed, job_of, training_digest
+from party.tasks.task import Asks
 from party.tasks.worker import Charge, Workers
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import operation_digest

@@ -13,7 +13,6 @@ from party.provided.settings import clean_config, clean_pooling, tokens_of
 from party.provided.tokenizers import clean_settings, clean_tokenizer
 from party.provided.weights import INDEX, check_weights, clean_index, declared, weights_of
 from party.store.runs import private_folder, write_whole
-from party.tasks.job import TextWork
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -21,22 +20,21 @@ if TYPE_CHECKING:
 _POOLING: Final = "1_Pooling/config.json"
 
 
-def put_together(text: TextWork, memory: int = 0) -> None:
-    """Have the model lie in `text.folder`, every file of it checked and written anew. Idempotent.
+def put_together(files: Mapping[str, str], folder: Path, memory: int = 0) -> None:
+    """Have the model lie in a folder, every file of it checked and written anew. Idempotent.
 
     Of the files that a model may have, tokenizer.json alone says how texts become tokens: the same in other forms,
     `vocab.txt` or a SentencePiece model for example, is left out, for nothing here could say what it does to any text.
-    memory: MiB that the model may have; 0 for any. Raises `TrainingError` for a file that is not taken: what it says
-    depends on the files alone.
+    files: by name, where each was provided. memory: MiB that the model may have; 0 for any. Raises `TrainingError` for
+    a file that is not taken: what it says depends on the files alone.
     """
-    folder = Path(text.folder)
     if folder.exists():
         return
     private_folder(folder.parent)
     beside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     private_folder(beside)
     try:
-        _write({name: Path(path) for name, path in text.files.items()}, beside, memory)
+        _write({name: Path(path) for name, path in files.items()}, beside, memory)
         try:
             beside.rename(folder)
         except OSError:

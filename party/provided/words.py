@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from aggregation.errors import IntegrityError
 from learning.embeddings.moments import Directions
-from learning.text.source import DataError
+from learning.errors import DataError
 from learning.text.words import Vocabulary
 from party.errors import TrainingError
 

@@ -21,7 +21,7 @@ from party.ledger.ledger import Ledger
 from party.releasing.mechanisms import Answering, answering, is_weights
 from party.releasing.steps import is_step
 from party.store.runs import Run
-from party.tasks.process import CELL, Sum, load_counts, shape_of, wrapped
+from party.tasks.result import CELL, Sum, load_counts, shape_of, wrapped
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import batch_digest
 from protos.refusal import Reason, Refusal

@@ -13,7 +13,7 @@ from aggregation.secure_sum.mask import block_count, block_length, block_start
 from party.releasing.answers import noised
 from party.releasing.mechanisms import Answering, answering
 from party.store.runs import Run
-from party.tasks.process import Sum
+from party.tasks.result import Sum
 from protos.conclave.v1 import plan_pb2
 
 

@@ -140,7 +140,7 @@ def labelled_units(
     there are. Memory: `TokenRows`, 16 bytes an example, 8 a unit, 4 a slot, and one chunk of text.
 
     Raises `ShardError` like `party.shard.units.units` and, where `frank`, when no row makes an example or, of a
-    classifier, all are of one class; `learning.text.source.DataError`.
+    classifier, all are of one class; `learning.errors.DataError`.
     """
     left_out = Skipped()
     found = _examples(

@@ -1,4 +1,4 @@
-"""A party's text without labels as a model takes it, and the census of whatever a text model is trained on.
+"""A party's text without labels as a model takes it, and the census of any text that a model is trained on.
 
 Whatever is counted here is private, as in `party.shard.labelled`.
 """
@@ -6,22 +6,18 @@ Whatever is counted here is private, as in `party.shard.labelled`.
 import logging
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from learning.models.batching import Encoded
+from learning.text.labelled import TextColumns
 from learning.text.source import Skipped
-from party.admission.labels import columns_of
-from party.ledger.census import Census, written
 from party.shard.labelled import BEYOND, MOST_EXAMPLES, NOT_TOKENISED, Members, TokenRows, members_of, noting
-from party.shard.units import Unit, units
-from party.tasks.job import Job
-from protos.conclave.v1 import plan_pb2
+from party.shard.reading import Reading
+from party.shard.units import Unit
 
 log = logging.getLogger("conclave.party")
 
@@ -44,65 +40,33 @@ class PlainUnits:
         return len(self.rows) if self.members is None else len(self.members)
 
 
-@contextmanager
-def census_of(job: Job) -> Iterator[Census | None]:
-    """The job's census, which is on disk when this ends; None where none is wanted."""
-    with ExitStack() as opened:
-        census = None
-        if job.census:
-            key = bytes.fromhex(job.census_key)
-            census = opened.enter_context(
-                written(Path(job.census), key, job.shard_table, job.record, by_user=job.by_user)
-            )
-        yield census
+def take_census(reading: Reading, *, columns: TextColumns | None = None, second: str | None = None) -> None:
+    """Read the shard for its census alone. columns, second: what else is read, as of `party.shard.units.units`.
 
-
-def take_census(job: Job) -> None:
-    """Read the shard for its census alone. Raises `ConclaveError` when it cannot be used."""
-    assert job.text is not None
-    shard, columns, second = job.shard_table, None, job.text.second or None
-    if job.text.labelled:
-        columns = columns_of(plan_pb2.LabelledText.FromString(bytes.fromhex(job.text.labelled)), shard)
-    with census_of(job) as census:
-        read = units(
-            shard,
-            job.record,
-            by_user=job.by_user,
-            cache=Path(job.cache),
-            frank=job.frank,
-            noted=noting(census, second if columns is None else columns.second),
-            columns=columns,
-            second=second,
-        )
-        for _ in read:
+    Raises `ConclaveError` when it cannot be used.
+    """
+    with reading.counted() as census:
+        noted = noting(census, second if columns is None else columns.second)
+        for _ in reading.units(noted=noted, columns=columns, second=second):
             pass
 
 
-def plain_units(job: Job, encode: Callable[[Sequence[str]], Encoded], *, longest: int) -> PlainUnits:
+def plain_units(
+    reading: Reading, encode: Callable[[Sequence[str]], Encoded], *, longest: int, second: str | None = None
+) -> PlainUnits:
     """Read this party's part of its shard without labels: a text an example, a record or all of a user's one unit.
 
-    Where the job names a column of second texts, a record has two examples, each text by itself, or one where it has no
-    second. encode: from texts to tokens, `longest` in an example at most, and none of a text that it fails on: that is
-    no example. Of a unit the first `MOST_EXAMPLES` texts count.
+    second: the column of second texts, where it is read: a record then has two examples, each text by itself, or one
+    where it has no second. encode: from texts to tokens, `longest` in an example at most, and none of a text that it
+    fails on: that is no example. Of a unit the first `MOST_EXAMPLES` texts count.
     Memory: `TokenRows`, and one chunk of text. Raises `ShardError` like `party.shard.units.units`,
-    `learning.text.source.DataError`.
+    `learning.errors.DataError`.
     """
-    assert job.text is not None
-    second = job.text.second or None
     skipped = Skipped()
     ids, stops, seconds, begins = array("i"), array("q", [0]), array("i"), array("q", [0])
     truncated = 0
-    with census_of(job) as census:
-        found = units(
-            job.shard_table,
-            job.record,
-            by_user=job.by_user,
-            cache=Path(job.cache),
-            frank=job.frank,
-            skipped=skipped,
-            noted=noting(census, second),
-            second=second,
-        )
+    with reading.counted() as census:
+        found = reading.units(noted=noting(census, second), skipped=skipped, second=second)
         for chunk in _chunks(_texts(unit, second) for unit in found):
             texts = [own[:MOST_EXAMPLES] for own in chunk]
             skipped.reasons[BEYOND] += sum(max(0, len(own) - MOST_EXAMPLES) for own in chunk)
@@ -123,7 +87,7 @@ def plain_units(job: Job, encode: Callable[[Sequence[str]], Encoded], *, longest
         log.warning(
             "%s of %s texts are longer than %s tokens and were cut.", f"{truncated:,}", f"{len(rows):,}", f"{longest:,}"
         )
-    return PlainUnits(rows, members_of(begins, together=job.by_user or second is not None))
+    return PlainUnits(rows, members_of(begins, together=reading.by_user or second is not None))
 
 
 def _texts(unit: Unit, second: str | None) -> Sequence[str]:

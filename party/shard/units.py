@@ -81,7 +81,7 @@ def units(
     rows, whatever that column holds.
 
     Raises `ShardError` when the settings cannot give such units, or `frank` and there is none with text;
-    `learning.text.source.DataError` when the source cannot be read, whatever its records are.
+    `learning.errors.DataError` when the source cannot be read, whatever its records are.
     """
     skipped = Skipped() if skipped is None else skipped
     noted = noted or _nothing

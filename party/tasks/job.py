@@ -1,13 +1,17 @@
-"""What a node asks of its training subprocess: one line of JSON, every path absolute."""
+"""What a node asks of its training subprocess: one line of JSON, every path absolute; and why it may get nothing."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 
 from aggregation.errors import ConclaveError
 from learning.text.source import NOTHING
-from party.config import PolicyTable, ShardTable
+from party.config import ShardTable
+from party.shard.reading import Reading
+from party.tasks.result import Sum
+from party.tasks.task import Work, work_of
 from protos.conclave.v1 import plan_pb2
 
 UNKNOWN: Final = 255
@@ -49,83 +53,13 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Teaching:
-    """What teachers are to learn and to answer; `party_pb2.TeachersTask`, checked, with its secrets.
-
-    slot_key: decides in which teacher a unit is. training_key: the noise key of DP-SGD, and its release; empty without.
-    """
-
-    teachers: int
-    reference: str
-    alignment: Literal["initialisation", "procrustes"]
-    queries: list[int]
-    classes: list[int]
-    layers: list[Literal["centre", "context"]]
-    vote: Literal["probable", "lift"]
-    seed: int
-    slot_key: str
-    training: str
-    training_key: str
-    expected_batch: float
-    learning_rate: float
-
-
-@dataclass(frozen=True, slots=True)
-class Descent:
-    """`party_pb2.Descent`, checked. expected_batch: of private training; epochs, batch: of training without noise."""
-
-    learning_rate: float
-    optimiser: Literal["adamw", "sgd"]
-    schedule: Literal["constant", "linear", "cosine"]
-    warm_up: float
-    momentum: float
-    decay: float
-    expected_batch: float
-    epochs: int
-    batch: int
-
-
-@dataclass(frozen=True, slots=True)
-class TextWork:
-    """What is to be learned of a text model: `party_pb2.StepTask`, `TextModelTask` or `EnsembleTask`, checked.
-
-    kind: which of them. files: the model's, by name, where each was provided; folder: where they lie together under
-    their names when the model is loaded. labelled: the plan's message in hexadecimal, empty where text alone is read.
-    parameters: where the start lies, float32, empty for the model's own. key: 32 secret bytes in hexadecimal, of a
-    step's sample, of a private training's samples and noise, or of who is in which teacher. texts: public ones.
-    second: the column of second texts, which a domain classifier of pairs reads beside the first; empty otherwise.
-    training: of `text_model` the release, in hexadecimal, whose event pays. scored: the texts that the model is to
-    score, empty where its parameters are asked.
-    """
-
-    kind: Literal["step", "text_model", "ensemble"]
-    files: dict[str, str]
-    folder: str
-    adapt: Literal["head", "lora", "full"]
-    rank: int
-    alpha: int
-    longest: int
-    seed: int
-    labelled: str = ""
-    parameters: str = ""
-    key: str = ""
-    objective: Literal["labels", "domain", "language"] = "labels"
-    texts: str = ""
-    second: str = ""
-    training: str = ""
-    scored: str = ""
-    teachers: int = 0
-    descent: Descent | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Job:
     """What to do with the shard. `release` is the plan's message in hexadecimal; `result` is written whole or not.
 
-    census: where hashes of what is read go (see `party.ledger.census`), under `census_key`; without it none are made.
-    memory: MiB that the process may hold; 0 for any. spread: where teachers are trained; None for this machine. part:
-    of a spread job, the first teacher and the one after the last, whose answers are then the result, unbounded
-    (`party.tasks.ray_tasks`).
+    work: what is done, of one kind of task. census: where hashes of what is read go (see `party.ledger.census`), under
+    `census_key`; without it none are made. memory: MiB that the process may hold; 0 for any. spread: where teachers are
+    trained; None for this machine. part: of a spread job, the first teacher and the one after the last, whose answers
+    are then the result, unbounded (`party.tasks.ray_tasks`).
     """
 
     parent: int
@@ -136,11 +70,7 @@ class Job:
     release: str
     cache: str
     result: str
-    vocabulary: str = ""
-    window: int = 0
-    teaching: Teaching | None = None
-    text: TextWork | None = None
-    directions: str = ""
+    work: Work
     census: str = ""
     census_key: str = ""
     memory: int = 0
@@ -148,20 +78,28 @@ class Job:
     part: tuple[int, int] | None = None
 
     @property
-    def shard_table(self) -> ShardTable:
-        """The shard's table, checked again."""
-        return ShardTable.model_validate(self.shard)
+    def reading(self) -> Reading:
+        """How the shard is read, its table checked again."""
+        return Reading(
+            shard=ShardTable.model_validate(self.shard),
+            record=self.record,
+            by_user=self.by_user,
+            cache=Path(self.cache),
+            frank=self.frank,
+            declared_size=self.policy.get("declared_size"),
+            census=Path(self.census) if self.census else None,
+            census_key=bytes.fromhex(self.census_key),
+        )
 
     @property
     def stays(self) -> bool:
         """Whether the process stays for the next job of its like: a step, which would read the shard again."""
-        return self.text is not None and self.text.kind == "step"
+        return self.work.stays
 
     @property
     def reads(self) -> str:
         """What has to be read for the job, in one word for all steps of one training: all of it but what differs."""
-        bare = None if self.text is None else replace(self.text, parameters="", key="")
-        return replace(self, release="", result="", census="", text=bare).to_json()
+        return replace(self, release="", result="", census="", work=self.work.bare()).to_json()
 
     @property
     def frank(self) -> bool:
@@ -180,47 +118,37 @@ class Job:
         return replace(self, shard=nobodys, policy=self.policy | {"simulation": False}, census="")
 
     def paid_with(self, key: str) -> "Job":
-        """The job with the noise key of a private training, in hexadecimal, which the ledger gave for its event.
-
-        Any other job needs none: what noises its sums stays in the node.
-        """
-        if self.text is not None and self.text.kind == "text_model":
-            return replace(self, text=replace(self.text, key=key))
-        if self.teaching is not None and self.teaching.training:
-            return replace(self, teaching=replace(self.teaching, training_key=key))
-        return self
-
-    @property
-    def pairs(self) -> bool:
-        """Whether every pair is a unit of its own."""
-        return self.record == "pair" and not self.by_user
-
-    @property
-    def declared_size(self) -> int | None:
-        """Records that the shard may be said to have, public; None where the party's file says nothing."""
-        return PolicyTable.model_validate(self.policy).declared_size
+        """The job with the noise key of a private training, in hexadecimal, which the ledger gave for its event."""
+        return replace(self, work=self.work.paid_with(key))
 
     def to_json(self) -> str:
         """One line."""
-        return json.dumps(asdict(self))
+        fields = asdict(self)
+        return json.dumps(fields | {"work": {self.work.kind: fields["work"]}})
 
     @classmethod
     def from_json(cls, line: bytes) -> Self:
         """The job that `to_json` wrote."""
         fields = json.loads(line)
-        teaching, text, spread = fields.pop("teaching"), fields.pop("text"), fields.pop("spread")
-        part = fields.pop("part")
-        if text is not None and text["descent"] is not None:
-            text["descent"] = Descent(**text["descent"])
+        ((kind, work),) = fields.pop("work").items()
+        spread, part = fields.pop("spread"), fields.pop("part")
         return cls(
             **fields,
-            teaching=None if teaching is None else Teaching(**teaching),
-            text=None if text is None else TextWork(**text),
+            work=work_of(kind, work),
             spread=None if spread is None else Spread(**spread),
             part=None if part is None else (part[0], part[1]),
         )
 
 
+Private: TypeAlias = Callable[[Job, Callable[[int], None]], Sum]
+"""The part of a job that opens the shard, given the job with its key, and whom to tell of percents."""
+
+
 def release_of(text: str) -> plan_pb2.Release:
     """The message that a job carries in hexadecimal."""
     return plan_pb2.Release.FromString(bytes.fromhex(text))
+
+
+def is_exhausted(error: BaseException) -> bool:
+    """Whether an error says that there is no more memory: Python's own, or what torch makes of its own."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "alloc" in str(error).lower())

@@ -1,13 +1,28 @@
-"""What stands against training something, and what is charged for it before the shard is opened."""
+"""From a request to the job that does it: what stands against it, and what is charged before the shard is opened."""
 
+import os
+from pathlib import Path
+from typing import Final, Literal
+
+from party.admission.recipes import task_of, tasks_of
+from party.config import PartyConfig
 from party.ledger.ledger import Ledger
+from party.releasing.mechanisms import against
 from party.releasing.secure_sums import MOST_ATTEMPTS
 from party.releasing.steps import is_step, number_of, whole_of
+from party.store.artefacts import Artefacts
 from party.store.runs import Run
-from party.tasks.job import Job, Teaching, TextWork, release_of
+from party.tasks.job import Job, Spread, release_of
+from party.tasks.task import Asks, Given, request_of
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import operation_digest
 from protos.refusal import Reason, Refusal
+
+_RECORDS: Final[dict[int, Literal["document", "sentence", "pair"]]] = {
+    plan_pb2.RECORD_DOCUMENT: "document",
+    plan_pb2.RECORD_SENTENCE: "sentence",
+    plan_pb2.RECORD_PAIR: "pair",
+}
 
 
 async def is_claimed(ledger: Ledger, run: Run, release: plan_pb2.Release, attempt: int) -> bool:
@@ -32,18 +47,51 @@ def check_step(run: Run, release: plan_pb2.Release, attempt: int) -> None:
         )
 
 
+def job_of(
+    request: party_pb2.TrainRequest, run: Run, config: PartyConfig, artefacts: Artefacts, home: Path, census_key: bytes
+) -> Job:
+    """The job that does what a request asks.
+
+    Raises `Refusal`: POLICY (`recipes`) for a task that the run's recipe does not have, and as `Request.checked` for
+    one that cannot be done.
+    """
+    asks = Asks.of(request)
+    release = run.release(asks.release)
+    _admit_task(request, release, run.terms)
+    privacy = run.terms.privacy
+    given = Given(release, run, config, artefacts, home)
+    return Job(
+        parent=os.getpid(),
+        shard=config.shard.model_dump(),
+        policy=config.policy.model_dump(),
+        record=_RECORDS[privacy.record],
+        by_user=privacy.unit == plan_pb2.UNIT_USER,
+        release=release.SerializeToString().hex(),
+        cache=str(home / "cache"),
+        result=str(run.counts(release.name, asks.attempt)),
+        work=request_of(asks.kind).checked(getattr(request, asks.kind), given),
+        census=str(run.census(release.name)),
+        census_key=census_key.hex(),
+        memory=config.limits.memory_mib,
+        spread=None if config.cluster is None else Spread(config.cluster.address, config.cluster.tasks),
+    )
+
+
+def check_fit(job: Job) -> None:
+    """What is asked against what was provided, before any training is charged. Blocks: it reads files.
+
+    Raises `Refusal` (ARTEFACT, REQUEST, MEMORY) as `Request.fits`.
+    """
+    request_of(job.work.kind).fits(job.work, release_of(job.release), job.memory)
+
+
 def charge_of(job: Job) -> plan_pb2.Release:
     """The release whose event is charged before a job opens the shard.
 
     That of the training, where the training is what costs; else that of what is made, which is charged here and not
     again when it leaves.
     """
-    match job:
-        case Job(teaching=Teaching(training=training)) if training:
-            return release_of(training)
-        case Job(text=TextWork(kind="text_model", training=training)):
-            return release_of(training)
-    return release_of(job.release)
+    return request_of(job.work.kind).paid_before(job.work) or release_of(job.release)
 
 
 def training_digest(request: party_pb2.TrainRequest) -> bytes:
@@ -51,6 +99,14 @@ def training_digest(request: party_pb2.TrainRequest) -> bytes:
     bare = party_pb2.TrainRequest()
     bare.CopyFrom(request)
     bare.ClearField("operation_id")
-    if bare.HasField("step"):
-        bare.step.ClearField("attempt")
+    task = getattr(bare, Asks.of(bare).kind)
+    if "attempt" in task.DESCRIPTOR.fields_by_name:
+        task.ClearField("attempt")
     return operation_digest(bare)
+
+
+def _admit_task(request: party_pb2.TrainRequest, release: plan_pb2.Release, terms: plan_pb2.Terms) -> None:
+    task, known = task_of(request), tasks_of(terms, release)
+    if task not in known:
+        given = f"is given by {' or '.join(sorted(known))}" if known else "is given by no task"
+        raise against("recipes", f"recipes: release {release.name} of {terms.recipe} {given}, not by {task}")

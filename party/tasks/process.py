@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import json
 import logging
-import math
 import os
 import queue
 import resource
@@ -19,142 +18,88 @@ import signal
 import sys
 import threading
 import traceback
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TextIO, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy import sparse
-
-from party.node.memory import keep_private
+from aggregation.mechanisms.joint import TeacherSignal
+from party.releasing.mechanisms import mechanism_of
 from party.store.disk import is_full
-from party.tasks.job import MEMORY, STORAGE, Failure, Job, PartFailed, release_of
-
-if TYPE_CHECKING:
-    from party.tasks.step.training import Kept
-
-Sum: TypeAlias = sparse.csr_array | NDArray[np.int32]
-"""A bounded, noise-free sum [rows, columns]: integers where few cells are not 0, else all of them modulo 2**32."""
-
-Private: TypeAlias = Callable[[Job, Callable[[int], None]], Sum]
-"""The part of a job that opens the shard, given the job with its key, and whom to tell of percents."""
+from party.store.memory import keep_private
+from party.tasks.job import MEMORY, STORAGE, Failure, Job, PartFailed, Private, is_exhausted, release_of
+from party.tasks.result import save_counts
+from party.tasks.task import half
 
 Done = TypeVar("Done")
 
-CELL: Final = 4
-"""Bytes of a cell of a sum that is held whole."""
-
-_LITTLE: Final = 1 << 20
-_READING: Final = threading.Lock()
-"""Held while a matrix is read: what numpy reads a header with does not bear two threads (CPython 3.11, gh-106905)."""
-_DENSE_AT_ONCE: Final = 1 << 22
 _NICENESS: Final = 10
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def work(job: Job, progress: Callable[[int], None], kept: "Kept | None" = None) -> None:
+class Training(Protocol):
+    """The half of a kind of task that is in the training process: a module `party.tasks.<kind>.training`."""
+
+    def prepare(self, job: Job, work: Any, mechanism: Any, kept: Any) -> Private:
+        """Have everything ready but the party's text. kept: what the process read for an earlier job of its like, where
+        it stays for the next one. Raises `ConclaveError` for what was provided, and that only.
+        """
+        ...
+
+
+class Spreadable(Training, Protocol):
+    """The same of teachers, which other machines of the site may train."""
+
+    def some_answers(self, job: Job, work: Any, numbers: range, progress: Callable[[int], None]) -> TeacherSignal:
+        """What the teachers of these numbers answer, unbounded and in clear."""
+        ...
+
+
+class Staying(Training, Protocol):
+    """The same of work whose process stays for the next job of its like."""
+
+    Kept: type[Any]
+    """What the process keeps in between, empty at first."""
+
+
+def work(job: Job, progress: Callable[[int], None], kept: object = None) -> None:
     """Do the whole job: the bounded sum is at `job.result` when this returns, and its census at `job.census`.
 
     kept: what this process read for an earlier step; a step leaves there what it read. Raises `ConclaveError`.
     """
-    if job.part is not None:
-        _answered(job, range(*job.part), progress)
-    else:
+    if job.part is None:
         save_counts(Path(job.result), prepare(job, kept)(job, progress))
+        return
+    from party.tasks.ray_tasks import save_answers
+
+    training: Spreadable = half(job.work.kind, "training")
+    save_answers(Path(job.result), training.some_answers(job, job.work, range(*job.part), progress))
 
 
-def prepare(job: Job, kept: "Kept | None" = None) -> Private:
+def prepare(job: Job, kept: object = None) -> Private:
     """Have everything ready that a job needs but its text: nothing private is read, whatever was provided.
 
     What it gives does the rest. Raises `ConclaveError` for what was provided, and that only.
     """
-    if job.text is not None:
-        return _learning(job, kept)
-    from aggregation.mechanisms.counts import CountsMechanism
-    from aggregation.mechanisms.vectors import VectorMechanism
-    from party.releasing.mechanisms import answering
-    from party.tasks.counts import training as counting
-
-    mechanism = answering(release_of(job.release))
-    if isinstance(mechanism, CountsMechanism | VectorMechanism):
-        return counting.prepare(job, mechanism)
-    from party.tasks.teachers import training as teaching
-
-    return teaching.prepare(job, mechanism)
-
-
-def _answered(job: Job, numbers: range, progress: Callable[[int], None]) -> None:
-    """Some teachers' answers, for the process that puts all of them together."""
-    from party.tasks.ray_tasks import save_answers
-
-    if job.text is None:
-        from party.tasks.teachers.training import some_answers
-    else:
-        from party.tasks.ensemble.training import some_answers
-
-    save_answers(Path(job.result), some_answers(job, numbers, progress))
-
-
-def _learning(job: Job, kept: "Kept | None") -> Private:
-    from learning.models.checkpoints import ModelError
-    from party.provided.models import put_together
-
-    assert job.text is not None
-    put_together(job.text, job.memory)
-    try:
-        return _learning_by_kind(job, kept)
-    except ModelError as error:
-        raise ModelError(_unplaced(str(error), job.text.folder)) from error
-
-
-def _learning_by_kind(job: Job, kept: "Kept | None") -> Private:
-    from aggregation.mechanisms.free import FreeAnswers
-    from aggregation.mechanisms.gradients import GradientMechanism
-    from party.releasing.mechanisms import mechanism_of
-
-    assert job.text is not None
+    training: Training = half(job.work.kind, "training")
     mechanism = mechanism_of(release_of(job.release))
-    if job.text.kind == "ensemble":
-        from aggregation.mechanisms.joint import JointMechanism
-        from party.tasks.ensemble import training as ensembles
-
-        assert isinstance(mechanism, JointMechanism)
-        return ensembles.prepare(job, mechanism)
-    if isinstance(mechanism, FreeAnswers):
-        from party.tasks.scores import training as text_scoring
-
-        return text_scoring.prepare(job, mechanism)
-    assert isinstance(mechanism, GradientMechanism)
-    if job.text.kind == "step":
-        from party.tasks.step import training as stepping
-
-        return stepping.prepare(job, mechanism, stepping.Kept() if kept is None else kept)
-    from party.tasks.text_model import training as text_training
-
-    return text_training.prepare(job, mechanism)
+    return training.prepare(job, job.work, mechanism, kept_for(job) if kept is None else kept)
 
 
-def _unplaced(sentence: str, folder: str) -> str:
-    """A sentence about the model without the name of this party's folder."""
-    provided = "that was provided"
-    for found, said in (
-        (f"model folder {folder}", f"model {provided}"),
-        (f"checkpoint {folder}", f"checkpoint {provided}"),
-        (folder, f"the model {provided}"),
-    ):
-        sentence = sentence.replace(found, said)
-    return sentence[:1].upper() + sentence[1:]
+def kept_for(job: Job) -> object:
+    """Where a job that stays leaves what it read, for the next of its like; None for any other."""
+    if not job.stays:
+        return None
+    training: Staying = half(job.work.kind, "training")
+    return training.Kept()
 
 
-def attempt(job: Job, progress: Callable[[int], None], kept: "Kept | None" = None) -> Failure | None:
+def attempt(job: Job, progress: Callable[[int], None], kept: object = None) -> Failure | None:
     """Do the whole job; None when its result is on disk, else why there is none. Only bugs raise."""
     failure = tried(job, lambda: work(job, progress, kept))
     return failure if isinstance(failure, Failure) else None
 
 
-def prepared(job: Job, kept: "Kept | None" = None) -> Private | Failure:
+def prepared(job: Job, kept: object = None) -> Private | Failure:
     """`prepare`, or why it cannot be done. Only bugs raise."""
     return tried(job, lambda: prepare(job, kept))
 
@@ -181,72 +126,6 @@ def tried(job: Job, act: Callable[[], Done]) -> Done | Failure:
         if not is_full(error):
             raise
         return Failure(STORAGE, "the disk is full or read-only.")
-
-
-def is_exhausted(error: BaseException) -> bool:
-    """Whether an error says that there is no more memory: Python's own, or what torch makes of its own."""
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "alloc" in str(error).lower())
-
-
-def save_counts(path: Path, counts: Sum) -> None:
-    """Write a matrix whole or not at all, with mode 0600: no larger than all its cells are, unless that is little."""
-    if not isinstance(counts, np.ndarray) and _bytes(counts) > max(_LITTLE, CELL * math.prod(counts.shape)):
-        counts = _dense(counts)
-    part = path.with_name(f".{path.name}.part")
-    with contextlib.suppress(FileNotFoundError):
-        part.unlink()
-    try:
-        with os.fdopen(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "wb") as file:
-            if isinstance(counts, np.ndarray):
-                np.savez(file, dense=counts)
-            else:
-                shape = np.array(counts.shape)
-                np.savez(file, data=counts.data, indices=counts.indices, indptr=counts.indptr, shape=shape)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _bytes(counts: sparse.csr_array) -> int:
-    return int(counts.data.nbytes + counts.indices.nbytes + counts.indptr.nbytes)
-
-
-def _dense(counts: sparse.csr_array) -> NDArray[np.int32]:
-    """All cells modulo 2**32. Memory: they, and a part of them as they were."""
-    made = np.empty(counts.shape, np.int32)
-    rows = max(1, _DENSE_AT_ONCE // max(1, counts.shape[1]))
-    for start in range(0, counts.shape[0], rows):
-        made[start : start + rows] = wrapped(counts[start : start + rows].toarray().astype(np.int64, copy=False))
-    return made
-
-
-def load_counts(path: Path) -> Sum:
-    """The matrix that `save_counts` wrote."""
-    with _READING, np.load(path, allow_pickle=False) as parts:
-        if "dense" in parts:
-            return np.asarray(parts["dense"])
-        return sparse.csr_array((parts["data"], parts["indices"], parts["indptr"]), shape=tuple(parts["shape"]))
-
-
-def shape_of(path: Path) -> tuple[int, int]:
-    """Rows and columns of the matrix that `save_counts` wrote, which are public; its cells stay where they are."""
-    with _READING, zipfile.ZipFile(path) as parts:
-        if "dense.npy" not in parts.namelist():
-            with np.load(path, allow_pickle=False) as found:
-                rows, columns = found["shape"].tolist()
-                return rows, columns
-        with parts.open("dense.npy") as file:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            rows, columns = read(file)[0]
-            return rows, columns
-
-
-def wrapped(cells: NDArray[np.int64]) -> NDArray[np.int32]:
-    """The same integers modulo 2**32."""
-    return (cells & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
 
 
 def _die_with(parent: int) -> "queue.SimpleQueue[bytes]":
@@ -306,11 +185,7 @@ def main() -> int:
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
 
-    kept = None
-    if job.stays:
-        from party.tasks.step.training import Kept
-
-        kept = Kept()
+    kept = kept_for(job)
     while True:
         try:
             failure = _done(job, kept, lines, out)
@@ -326,7 +201,7 @@ def main() -> int:
         job = Job.from_json(lines.get())
 
 
-def _done(job: Job, kept: "Kept | None", lines: "queue.SimpleQueue[bytes]", out: TextIO) -> Failure | None:
+def _done(job: Job, kept: object, lines: "queue.SimpleQueue[bytes]", out: TextIO) -> Failure | None:
     """Do a job as the node has it: what is public, its word that the job is charged, the rest."""
 
     def told(percent: int) -> None:

@@ -50,17 +50,18 @@ def gathered(
     teachers: int,
     progress: Callable[[int], None],
     here: Callable[[range, Callable[[int], None]], TeacherSignal],
-    take_census: Callable[[Job], None],
+    take_census: Callable[[], None],
 ) -> TeacherSignal:
     """All teachers' answers, in their order: from this process, or in parts from the site's machines.
 
-    here: the answers of some teachers, and whom to tell of percents. Memory: all answers, once more while they are put
+    here: the answers of some teachers, and whom to tell of percents. take_census: reads the shard for its census alone,
+    since no part of a spread job has one. Memory: all answers, once more while they are put
     together. Raises whatever a part raised.
     """
     if job.spread is None:
         return here(range(teachers), progress)
     if job.census:
-        take_census(job)
+        take_census()
     result = Path(job.result)
     edges = np.linspace(0, teachers, min(job.spread.tasks, teachers) + 1).astype(int).tolist()
     parts = {}

@@ -1,59 +1,107 @@
-"""What `Train` may ask for: each kind of task checked against the plan's terms and turned into a job."""
+"""A kind of task: a folder in two halves, found by the name of its field in `TrainRequest.task`.
 
+`request.py` checks what is asked, in the node, before anything is charged; it never imports torch. `training.py` does
+it, in the training process (`party.tasks.process`). A half is imported when it is first needed.
+"""
+
+import hashlib
 import hmac
-import math
-import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Any, ClassVar, Final, Protocol, Self, cast
 
-from safetensors import SafetensorError, safe_open
+from pydantic import TypeAdapter
 
-from aggregation.mechanisms.counts import CountsMechanism
-from aggregation.mechanisms.free import FreeAnswers
-from aggregation.mechanisms.gradients import GradientMechanism
-from aggregation.mechanisms.joint import JointMechanism
-from aggregation.mechanisms.thresholded import ThresholdedVotes
-from aggregation.mechanisms.vectors import VectorMechanism
-from party.admission.recipes import task_of, tasks_of
 from party.config import PartyConfig
-from party.errors import TrainingError
-from party.provided.words import vocabulary_in
-from party.releasing.mechanisms import Answering, against, answering, mechanism_of
 from party.store.artefacts import Artefacts
 from party.store.keys import insecure_key, slot_key
 from party.store.runs import Run
-from party.tasks.job import Job, Spread, Teaching, release_of
-from party.tasks.process import CELL
-from party.tasks.text.request import TEXT_TASKS, check_text, provided, text_work
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.refusal import Reason, Refusal
 
-TRAINS: Final = ("cooccurrence", "moments", "teachers", *TEXT_TASKS)
-MOST_TEACHERS: Final = 1000
+_FOLDERS: Final = {
+    "cooccurrence": "counts",
+    "moments": "moments",
+    "teachers": "teachers",
+    "step": "step",
+    "text_model": "text_model",
+    "ensemble": "ensemble",
+}
+TRAINS: Final = tuple(_FOLDERS)
+"""The kinds of task that this party trains."""
 
-_GIVES: Final[dict[str, type | tuple[type, ...]]] = {
-    "cooccurrence": CountsMechanism,
-    "moments": VectorMechanism,
-    "teachers": (JointMechanism, ThresholdedVotes, FreeAnswers),
-}
-_RECORDS: Final[dict[int, Literal["document", "sentence", "pair"]]] = {
-    plan_pb2.RECORD_DOCUMENT: "document",
-    plan_pb2.RECORD_SENTENCE: "sentence",
-    plan_pb2.RECORD_PAIR: "pair",
-}
-_ALIGNMENTS: Final[dict[int, Literal["initialisation", "procrustes"]]] = {
-    party_pb2.ALIGNMENT_INITIALISATION: "initialisation",
-    party_pb2.ALIGNMENT_PROCRUSTES: "procrustes",
-}
-_LAYERS: Final[dict[int, Literal["centre", "context"]]] = {
-    party_pb2.LAYER_CENTRE: "centre",
-    party_pb2.LAYER_CONTEXT: "context",
-}
-_VOTES: Final[dict[int, Literal["probable", "lift"]]] = {
-    party_pb2.VOTE_PROBABLE: "probable",
-    party_pb2.VOTE_LIFT: "lift",
-}
+
+class Work(Protocol):
+    """What is to be done, checked: a frozen dataclass of the kind, which travels to the training process as JSON.
+
+    stays: whether the process stays for the next job of its like, which would read the shard again.
+    """
+
+    __slots__ = ()
+
+    kind: ClassVar[str]
+    stays: ClassVar[bool] = False
+
+    def paid_with(self, key: str) -> Self:
+        """The work with the noise key of a private training, in hexadecimal, which the ledger gave for its event.
+
+        Most work needs none: what noises its sum stays in the node.
+        """
+        return self
+
+    def bare(self) -> Self:
+        """The work without what differs from one step of a training to the next."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a task is checked against: its release, the run, this party's file, what was provided. home: its folder."""
+
+    release: plan_pb2.Release
+    run: Run
+    config: PartyConfig
+    artefacts: Artefacts
+    home: Path
+
+    def provided(self, kind: str, sha256: bytes) -> Path:
+        """Where an artefact is. Raises `Refusal` (ARTEFACT) when it never came."""
+        return there(self.artefacts.path(sha256), kind, sha256)
+
+    @property
+    def slot_key(self) -> str:
+        """What decides in which teacher a unit is, in hexadecimal: this party's secret, unless noise is insecure."""
+        if self.run.terms.privacy.insecure_reproducible_noise:
+            return insecure_key(self.run.terms.seed, self.config.name, "slots").hex()
+        return hmac.digest(slot_key(self.home), b"teachers", "sha256").hex()
+
+
+class Request(Protocol):
+    """The half of a kind that is in the node: a module `party.tasks.<kind>.request`."""
+
+    WORK: type[Any]
+    """The dataclass of the kind."""
+
+    def checked(self, task: Any, given: Given) -> Work:
+        """What the kind's message asks, with the secrets that it needs of this party.
+
+        Raises `Refusal`: ARTEFACT and REQUEST, and PLAN or POLICY where the plan's text cannot be had from this shard.
+        """
+        ...
+
+    def fits(self, work: Any, release: plan_pb2.Release, memory: int) -> None:
+        """Hold what was provided against the terms, before anything is charged. Blocks: it reads files.
+
+        memory: MiB that the job may hold; 0 for any. Raises `Refusal`: ARTEFACT, REQUEST, MEMORY.
+        """
+        ...
+
+    def paid_before(self, work: Any) -> plan_pb2.Release | None:
+        """The release of a private training whose event pays, where that is not the release that is made."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,195 +116,46 @@ class Asks:
     def of(cls, request: party_pb2.TrainRequest) -> Self:
         """Raises `Refusal` (REQUEST) for a task that this party does not know."""
         kind = request.WhichOneof("task")
-        if kind not in TRAINS:
-            raise _wrong(f"this party trains {', '.join(TRAINS)}; the request names no such task.")
-        return cls(kind, getattr(request, kind).release, request.step.attempt if kind == "step" else 0)
+        if kind not in _FOLDERS:
+            raise wrong(f"this party trains {', '.join(TRAINS)}; the request names no such task.")
+        task = getattr(request, kind)
+        return cls(kind, task.release, getattr(task, "attempt", 0))
 
 
-def job_of(
-    request: party_pb2.TrainRequest, run: Run, config: PartyConfig, artefacts: Artefacts, home: Path, census_key: bytes
-) -> Job:
-    """The job that does what a request asks.
-
-    Raises `Refusal`: POLICY (`recipes`) for a task that the run's recipe does not have, ARTEFACT and REQUEST for one
-    that cannot be done.
-    """
-    asks = Asks.of(request)
-    release = run.release(asks.release)
-    _admit_task(request, release, run.terms)
-    privacy = run.terms.privacy
-    job = Job(
-        parent=os.getpid(),
-        shard=config.shard.model_dump(),
-        policy=config.policy.model_dump(),
-        record=_RECORDS[privacy.record],
-        by_user=privacy.unit == plan_pb2.UNIT_USER,
-        release=release.SerializeToString().hex(),
-        cache=str(home / "cache"),
-        result=str(run.counts(release.name, asks.attempt)),
-        census=str(run.census(release.name)),
-        census_key=census_key.hex(),
-        memory=config.limits.memory_mib,
-        spread=None if config.cluster is None else Spread(config.cluster.address, config.cluster.tasks),
-    )
-    if asks.kind in TEXT_TASKS:
-        return replace(job, text=text_work(request, run, config, artefacts, home))
-    mechanism = answering(release)
-    if not isinstance(mechanism, _GIVES[asks.kind]):
-        raise _wrong(f"release {release.name} is not one that {asks.kind} can give.")
-    task = getattr(request, asks.kind)
-    vocabulary = provided(artefacts, "vocabulary", task.vocabulary_sha256)
-    if not 1 <= task.window <= 1000:
-        raise _wrong(f"window = {task.window} makes no sense; use 1 to 1000 words.")
-    return replace(
-        job,
-        vocabulary=str(vocabulary),
-        window=task.window,
-        teaching=_teaching(task, release, run, config.name, artefacts, home) if asks.kind == "teachers" else None,
-        directions=str(provided(artefacts, "directions", task.directions_sha256)) if asks.kind == "moments" else "",
-    )
+def half(kind: str, name: str) -> Any:
+    """The module that is a half of a kind: "request" or "training"."""
+    return import_module(f"{__package__}.{_FOLDERS[kind]}.{name}")
 
 
-def check_fit(job: Job) -> None:
-    """What is asked against what was provided, before any training is charged. Blocks: it reads files.
-
-    Raises `Refusal` as `check_text` does of a text model; else ARTEFACT for a vocabulary or a reference that is none,
-    and for a reference of other words or another width than the terms say; REQUEST for a word not in the vocabulary;
-    MEMORY for counts of more words than this party holds.
-    """
-    if job.text is not None:
-        check_text(job, job.text)
-        return
-    try:
-        size = len(vocabulary_in(Path(job.vocabulary)))
-    except TrainingError as error:
-        raise Refusal(Reason.ARTEFACT, str(error)) from None
-    teaching = job.teaching
-    if teaching is None:
-        if not job.directions and CELL * size**2 > job.memory * 2**20:
-            raise Refusal(
-                Reason.MEMORY,
-                f"counts of {size:,} words take {CELL * size**2 / 2**20:,.0f} MiB, and this party's file allows "
-                f"[limits] memory_mib = {job.memory:,}. Use a smaller vocabulary.",
-            )
-        return
-    for name, words in (("query", teaching.queries), ("class", teaching.classes)):
-        if words and max(words) >= size:
-            raise _wrong(f"a {name} is word {max(words):,}, and the vocabulary has {size:,} words, counted from 0.")
-    known, width = _shape(Path(teaching.reference))
-    if known != size:
-        raise Refusal(
-            Reason.ARTEFACT,
-            f"the reference that was provided knows {known:,} words, the vocabulary has {size:,}.",
-        )
-    bounded = _width(answering(release_of(job.release)))
-    if bounded not in (None, width):
-        raise Refusal(
-            Reason.ARTEFACT,
-            f"the reference that was provided has {width} dimensions, and the plan's terms bound hidden states of "
-            f"{bounded}.",
-        )
-    training = mechanism_of(release_of(teaching.training)) if teaching.training else None
-    parameters = size * (2 * width + 1)
-    if isinstance(training, GradientMechanism) and training.parameters != parameters:
-        raise Refusal(
-            Reason.ARTEFACT,
-            f"the reference that was provided has {parameters:,} parameters, and the plan's terms pay for a training "
-            f"of {training.parameters:,}.",
-        )
+def request_of(kind: str) -> Request:
+    """The half of a kind that is in the node."""
+    return cast(Request, half(kind, "request"))
 
 
-def _admit_task(request: party_pb2.TrainRequest, release: plan_pb2.Release, terms: plan_pb2.Terms) -> None:
-    task, known = task_of(request), tasks_of(terms, release)
-    if task not in known:
-        given = f"is given by {' or '.join(sorted(known))}" if known else "is given by no task"
-        raise against("recipes", f"recipes: release {release.name} of {terms.recipe} {given}, not by {task}")
+def work_of(kind: str, fields: Mapping[str, Any]) -> Work:
+    """The work of a kind from its JSON."""
+    work: Work = _adapter(kind).validate_python(fields)
+    return work
 
 
-def _teaching(
-    task: party_pb2.TeachersTask, release: plan_pb2.Release, run: Run, party: str, artefacts: Artefacts, home: Path
-) -> Teaching:
-    reference = provided(artefacts, "reference", task.reference_sha256)
-    if not 1 <= task.teachers <= MOST_TEACHERS:
-        raise _wrong(f"{task.teachers} teachers make no sense; use 1 to {MOST_TEACHERS}.")
-    _check_words(task, release)
-    try:
-        alignment, vote = _ALIGNMENTS[task.alignment], _VOTES[task.vote]
-        layers = [_LAYERS[layer] for layer in task.layers]
-    except KeyError:
-        raise _wrong("an alignment, a layer or a kind of vote is one that this party does not know.") from None
-    paid = run.release(release.free.after) if release.HasField("free") else None
-    if paid is not None and not (0 < task.expected_batch < math.inf and 0 < task.learning_rate < math.inf):
-        raise _wrong("private training needs an expected batch and a learning rate, finite and above 0.")
-    if run.terms.privacy.insecure_reproducible_noise:
-        key = insecure_key(run.terms.seed, party, "slots")
-    else:
-        key = hmac.digest(slot_key(home), b"teachers", "sha256")
-    return Teaching(
-        teachers=task.teachers,
-        reference=str(reference),
-        alignment=alignment,
-        queries=list(task.queries),
-        classes=list(task.classes),
-        layers=layers,
-        vote=vote,
-        seed=run.terms.seed,
-        slot_key=key.hex(),
-        training="" if paid is None else paid.SerializeToString().hex(),
-        training_key="",
-        expected_batch=task.expected_batch,
-        learning_rate=task.learning_rate,
-    )
+@cache
+def _adapter(kind: str) -> TypeAdapter[Any]:
+    return TypeAdapter(request_of(kind).WORK)
 
 
-def _check_words(task: party_pb2.TeachersTask, release: plan_pb2.Release) -> None:
-    """Queries, classes and layers as many as the mechanism was priced for, and none twice."""
-    mechanism = answering(release)
-    votes = layers = 0
-    match mechanism:
-        case JointMechanism():
-            votes = 0 if mechanism.votes is None else mechanism.votes.classes
-            layers = 0 if mechanism.hidden is None else mechanism.hidden.layers
-            if len(task.queries) > release.charges:
-                raise _wrong(
-                    f"{len(task.queries)} queries are asked, and release {release.name} is paid for {release.charges}."
-                )
-        case FreeAnswers():
-            votes, layers = mechanism.classes, mechanism.layers
-        case ThresholdedVotes():
-            votes = mechanism.classes
-    for name, listed in (("query", task.queries), ("class", task.classes), ("layer", task.layers)):
-        if len(set(listed)) != len(listed):
-            raise _wrong(f"a {name} is listed twice; an answer is given once a word.")
-    if not task.queries:
-        raise _wrong("no query is listed.")
-    if votes and len(task.classes) != votes:
-        raise _wrong(f"{len(task.classes)} classes are listed, and release {release.name} bounds votes over {votes}.")
-    if layers and len(task.layers) != layers:
-        raise _wrong(f"{len(task.layers)} layers are listed, and release {release.name} bounds {layers}.")
+def there(path: Path, kind: str, sha256: bytes) -> Path:
+    """Where something is that was provided. Raises `Refusal` (ARTEFACT) when it never came."""
+    if len(sha256) != hashlib.sha256().digest_size or not path.exists():
+        were, them = ("were", "them") if kind.endswith("s") else ("was", "it")
+        raise Refusal(Reason.ARTEFACT, f"the {kind} {were} never provided; send {them} first.")
+    return path
 
 
-def _shape(reference: Path) -> tuple[int, int]:
-    """Words and dimensions of a skip-gram on disk. Its values are read where torch is; raises `Refusal` (ARTEFACT)."""
-    try:
-        with safe_open(reference, framework="numpy") as file:
-            shape = file.get_slice("inputs").get_shape()
-    except SafetensorError:
-        shape = []
-    if len(shape) != 2:
-        raise Refusal(Reason.ARTEFACT, "the reference that was provided is no skip-gram in the safetensors format.")
-    return shape[0], shape[1]
-
-
-def _width(mechanism: Answering) -> int | None:
-    """The width of hidden states that a mechanism bounds, None where it bounds none."""
-    match mechanism:
-        case JointMechanism():
-            return None if mechanism.hidden is None else mechanism.hidden.width
-        case FreeAnswers():
-            return mechanism.width if mechanism.layers else None
-    return None
-
-
-def _wrong(what: str) -> Refusal:
+def wrong(what: str) -> Refusal:
+    """A refusal of a request that cannot be done."""
     return Refusal(Reason.REQUEST, what)
+
+
+def cannot_give(kind: str, release: plan_pb2.Release) -> Refusal:
+    """A refusal of a task whose kind is none that gives its release."""
+    return wrong(f"release {release.name} is not one that {kind} can give.")

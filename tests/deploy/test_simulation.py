@@ -18,8 +18,11 @@ from learning.embeddings.weights import to_bytes
 from learning.text.words import Vocabulary
 from party.config import check_config, located
 from party.store.keys import insecure_key
-from party.tasks.job import Job, Teaching
-from party.tasks.process import load_counts, work
+from party.tasks.counts.request import CountsWork
+from party.tasks.job import Job
+from party.tasks.process import work
+from party.tasks.result import load_counts
+from party.tasks.teachers.request import TeachersWork
 from protos.conclave.v1 import plan_pb2
 
 WORDS = ("apple", "bread", "cheese", "door", "egg", "fish")
@@ -56,22 +59,21 @@ def request_for(tmp_path):
 def stored(tmp_path):
     """What a party's own training leaves on its disk under a release of the plan's terms: integers [rows, columns]."""
 
-    def works(request, name, release, teaching=None):
+    def works(request, name, release, **teaching):
         config = check_config(dict(request.parties[name]), name)
         vocabulary = tmp_path / "vocabulary"
         vocabulary.write_bytes(request.vocabulary)
+        words = {"vocabulary": str(vocabulary), "window": request.window}
         job = Job(
             parent=os.getpid(),
             shard=located(config.shard, tmp_path).model_dump(),
             policy=config.policy.model_dump(),
             record=request.record,
             by_user=request.by_user,
-            vocabulary=str(vocabulary),
-            window=request.window,
             release=release.SerializeToString().hex(),
             cache=str(tmp_path / "cache"),
             result=str(tmp_path / f"{name}.npz"),
-            teaching=teaching,
+            work=TeachersWork(**words, **teaching) if teaching else CountsWork(**words),
         )
         work(job, lambda percent: None)
         return load_counts(Path(job.result)).toarray()
@@ -119,23 +121,23 @@ def test_clear_answers_bounded_are_what_each_party_stores_under_reproducible_noi
     (tmp_path / "reference").write_bytes(reference)
     sums = []
     for name, signal in zip(request.parties, ClearShards(request).answers(reference, wanted), strict=True):
-        teaching = Teaching(
-            teachers=2,
-            reference=str(tmp_path / "reference"),
-            alignment=alignment,
-            queries=[4, 0, 1],
-            classes=[5, 1, 2, 3],
-            layers=["context", "centre"],
-            vote=vote,
-            seed=SEED,
-            slot_key=insecure_key(SEED, name, "slots").hex(),
-            training="",
-            training_key="",
-            expected_batch=0.0,
-            learning_rate=0.0,
-        )
+        teaching = {
+            "teachers": 2,
+            "reference": str(tmp_path / "reference"),
+            "alignment": alignment,
+            "queries": [4, 0, 1],
+            "classes": [5, 1, 2, 3],
+            "layers": ["context", "centre"],
+            "vote": vote,
+            "seed": SEED,
+            "slot_key": insecure_key(SEED, name, "slots").hex(),
+            "training": "",
+            "training_key": "",
+            "expected_batch": 0.0,
+            "learning_rate": 0.0,
+        }
         sums.append(mechanism.contribute(signal).toarray())
-        np.testing.assert_array_equal(sums[-1], stored(request, name, release, teaching))
+        np.testing.assert_array_equal(sums[-1], stored(request, name, release, **teaching))
     assert (sums[0] != sums[1]).any()
 
 

@@ -12,7 +12,7 @@ from aggregation.errors import ConclaveError
 from learning.embeddings.moments import Directions
 from learning.embeddings.skipgram import SkipGram
 from learning.embeddings.weights import from_bytes, to_bytes
-from learning.text.source import DataError
+from learning.errors import DataError
 from learning.text.words import Vocabulary
 from party.config import ShardTable
 from party.errors import ShardError

@@ -376,9 +376,9 @@ def test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something(fu
 
 def test_a_difference_that_is_there_is_found(scene, monkeypatch):
     """The negative control: a node that fails where a text is in its shard."""
-    import party.tasks.counts.training as counting
+    import party.shard.reading as reading
 
-    units = counting.units
+    units = reading.units
 
     def tells(*given, **more):
         for unit in units(*given, **more):
@@ -387,7 +387,7 @@ def test_a_difference_that_is_there_is_found(scene, monkeypatch):
             yield unit
 
     rng = random.Random(1)
-    monkeypatch.setattr(counting, "units", tells)
+    monkeypatch.setattr(reading, "units", tells)
     monkeypatch.setattr("party.tasks.job.Job.frank", property(lambda job: True))
     line = json.dumps(row(rng)).encode()
     scene.twins = scene.pairs["document"]

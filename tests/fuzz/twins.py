@@ -16,7 +16,7 @@ import grpc
 from cryptography.hazmat.primitives.serialization import Encoding
 
 import party.ledger.ledger
-import party.tasks.text.request
+import party.tasks.step.request
 from aggregation.errors import Cheated
 from aggregation.secure_sum.advertise import Advertisement
 from aggregation.secure_sum.context import Context
@@ -73,7 +73,7 @@ class Process:
         self.kept = {}
         self.asked = Counter()
         patch.setattr(party.ledger.ledger, "secrets", self.coupled)
-        patch.setattr(party.tasks.text.request, "secrets", self.coupled)
+        patch.setattr(party.tasks.step.request, "secrets", self.coupled)
 
         async def trains(training, job, charge):
             kept = self.kept.setdefault(job.cache, Kept()) if job.stays else None

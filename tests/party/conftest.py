@@ -404,6 +404,23 @@ def trains_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Training, "_work", here)
 
 
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
+    """`installed(name, recipe)`: have a package outside the tree bring a recipe of this name; recipe: in Python."""
+
+    def installs(name: str, recipe: str) -> str:
+        site = tmp_path / "site" / name
+        described = site / f"somebodys_{name}-1.0.dist-info"
+        described.mkdir(parents=True)
+        (site / f"somebodys_{name}.py").write_text(f"from party.recipes.recipe import *\n\nRECIPE = {recipe}\n")
+        (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: somebodys-{name}\nVersion: 1.0\n")
+        (described / "entry_points.txt").write_text(f"[conclave.recipes]\n{name} = somebodys_{name}:RECIPE\n")
+        monkeypatch.syspath_prepend(site)
+        return name
+
+    return installs
+
+
 FILMS = (
     ("the film was good", "yes"), ("a great film and a bright plot", "yes"), ("awful slow film", "no"),
     ("we saw a dull story", "no"), ("good actor", "yes"), ("the end was not good", "no"),

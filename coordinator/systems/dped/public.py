@@ -19,7 +19,8 @@ from coordinator.errors import PlanError
 from coordinator.plan.public_text import source_of
 from coordinator.systems.dped.plan import DpedPlan
 from learning.embeddings.cooccurrence import counts_of, pair_counts, unit_counts
-from learning.text.source import DataError, Document, read
+from learning.errors import DataError
+from learning.text.source import Document, read
 from learning.text.words import Vocabulary, sentences, tokenize
 
 if TYPE_CHECKING:

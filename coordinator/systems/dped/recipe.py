@@ -174,7 +174,7 @@ def learned(plan: DpedPlan, public: Public, signals: Signals, progress: Progress
     from learning.embeddings import skipgram
     from learning.embeddings.distilling import distil
     from learning.embeddings.prior import fit_moments
-    from learning.embeddings.released_answers import Lesson
+    from learning.embeddings.released_answers import ReleasedAnswers
     from learning.embeddings.teachers import align
 
     def shown(done: float) -> None:
@@ -192,7 +192,7 @@ def learned(plan: DpedPlan, public: Public, signals: Signals, progress: Progress
         start = align(fitted, start) if plan.dped.teaches and start is not None else fitted
     if signals.labels is None and signals.histogram is None and signals.hidden is None:
         return start
-    lesson = Lesson(
+    answers = ReleasedAnswers(
         queries=public.queries,
         weights=public.weights,
         labels=signals.labels,
@@ -203,7 +203,7 @@ def learned(plan: DpedPlan, public: Public, signals: Signals, progress: Progress
         layers=plan.dped.layers,
         hidden_noise=signals.hidden_noise,
     )
-    return distil(start, lesson, weighting=plan.dped.loss, on_step=shown)
+    return distil(start, answers, weighting=plan.dped.loss, on_step=shown)
 
 
 def _request(release: Release, plan: DpedPlan, public: Public) -> party_pb2.TrainRequest:

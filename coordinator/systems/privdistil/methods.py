@@ -27,7 +27,7 @@ from coordinator.text_models.federated_training import descent_event, mechanism,
 from coordinator.text_models.public import PublicText
 
 if TYPE_CHECKING:
-    from learning.private_training.dp_sgd import Units
+    from learning.private_training.units import Units
 
 
 def _private(

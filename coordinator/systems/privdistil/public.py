@@ -17,10 +17,11 @@ from coordinator.plan.public_text import source_of
 from coordinator.systems.privdistil.plan import HALF, CorpusTable, PrivDistilPlan
 from coordinator.text_models import public
 from coordinator.text_models.public import PublicText, placed_model, public_model
+from learning.errors import DataError
 from learning.text.corpus import Corpus, indexed
 from learning.text.corpus_files import CorpusSource
 from learning.text.labelled import LabelMap
-from learning.text.source import DataError, read
+from learning.text.source import read
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

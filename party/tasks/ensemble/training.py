@@ -19,23 +19,28 @@ from torch import Tensor, nn
 
 from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
 from aggregation.mechanisms.mechanism import IntArray
-from learning.classification.training import Diverged, Fit, fit, fit_head, predict
+from learning.classification.training import Fit, fit, fit_head, predict
+from learning.errors import Diverged
 from learning.models.adapting import Lora, adapt, flatten, unflatten
-from learning.models.batching import Tokens, encode
+from learning.models.batching import Tokens
 from learning.models.encoders import classifier, longest, tokens_of
 from learning.models.features import features, head_alone
-from learning.private_training.schedules import Schedule
+from learning.models.schedules import Schedule
 from learning.text.labelled import LabelMap, ScoreRange, TextColumns
 from party.admission.labels import columns_of, targets_of
+from party.config import ShardTable
 from party.errors import TrainingError
 from party.shard.labelled import LabelledUnits, labelled_units, tell_if_few
-from party.shard.plain import census_of, take_census
+from party.shard.plain import take_census
 from party.shard.public_texts import public_texts
+from party.shard.reading import Reading
 from party.shard.units import slot
-from party.tasks.job import Job, TextWork
+from party.tasks.ensemble.request import EnsembleWork
+from party.tasks.job import Job, Private
 from party.tasks.ray_tasks import gathered
+from party.tasks.text.model import labelled_in, placed, public_rows
+from party.tasks.text.request import Descent, TextModel
 from party.tasks.text.trials import try_model, try_tokenizer
-from protos.conclave.v1 import plan_pb2
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -43,28 +48,32 @@ if TYPE_CHECKING:
 log = logging.getLogger("conclave.party")
 
 
-def prepare(job: Job, mechanism: JointMechanism) -> Callable[[Job, Callable[[int], None]], sparse.csr_array]:
+def prepare(job: Job, work: EnsembleWork, mechanism: JointMechanism, kept: object) -> Private:
     """Look at everything but the party's units: the model that was provided, and the texts that are asked.
 
     Raises `ConclaveError` where these cannot be used, the labels are scores, or the mechanism is for other answers.
     """
-    assert job.text is not None
-    columns, targets = _labelled(job, job.text)
+    with placed(work.model, job.memory):
+        _try(work, job.reading.shard, mechanism)
+    return lambda job, progress: vote(job, work, mechanism, progress)
+
+
+def _try(work: EnsembleWork, shard: ShardTable, mechanism: JointMechanism) -> None:
+    columns, targets = _labelled(work, shard)
     if mechanism.hidden is not None or mechanism.classes != len(targets.names):
         raise TrainingError(
             f"an ensemble votes for one of {len(targets.names):,} classes, and the release takes "
             f"{mechanism.classes:,} classes{' and hidden states' if mechanism.hidden is not None else ''}."
         )
     pairs = columns.second is not None
-    public_texts(Path(job.text.texts), pairs=pairs)
-    start, tokenizer = _started(job.text, targets)
-    most = longest(start, job.text.longest)
+    public_texts(Path(work.texts), pairs=pairs)
+    start, tokenizer = _started(work.model, targets)
+    most = longest(start, work.model.longest)
     rows = try_tokenizer(tokenizer, tokens_of(start), most, documents=False, pairs=pairs)
     try_model(start, rows, len(targets.names), head=head_alone(start), apart=False)
-    return lambda job, progress: vote(job, mechanism, progress)
 
 
-def vote(job: Job, mechanism: JointMechanism, progress: Callable[[int], None]) -> sparse.csr_array:
+def vote(job: Job, work: EnsembleWork, mechanism: JointMechanism, progress: Callable[[int], None]) -> sparse.csr_array:
     """Train this party's classifiers, have them vote, bound the votes: int64 `[queries, classes]`, summed over them.
 
     Adding or removing one unit moves one vote a query: see `aggregation.mechanisms.votes.VotesMechanism`.
@@ -72,20 +81,20 @@ def vote(job: Job, mechanism: JointMechanism, progress: Callable[[int], None]) -
     features and those of the queries where the last layer alone is trained. Raises `ConclaveError`: the shard or its
     labels cannot be used.
     """
-    assert job.text is not None
-    return mechanism.contribute(gathered(job, job.text.teachers, progress, partial(some_answers, job), take_census))
+    columns, _ = _labelled(work, job.reading.shard)
+    census = partial(take_census, job.reading, columns=columns)
+    return mechanism.contribute(gathered(job, work.teachers, progress, partial(some_answers, job, work), census))
 
 
-def some_answers(job: Job, numbers: range, progress: Callable[[int], None]) -> TeacherSignal:
+def some_answers(job: Job, work: EnsembleWork, numbers: range, progress: Callable[[int], None]) -> TeacherSignal:
     """What the classifiers of these numbers vote, unbounded and in clear. Raises as `vote`."""
-    assert job.text is not None
-    columns, targets = _labelled(job, job.text)
-    return TeacherSignal(answers(job, job.text, columns, targets, progress, numbers), None)
+    columns, targets = _labelled(work, job.reading.shard)
+    return TeacherSignal(answers(job.reading, work, columns, targets, progress, numbers), None)
 
 
-def _labelled(job: Job, text: TextWork) -> tuple[TextColumns, LabelMap]:
-    labelled = plan_pb2.LabelledText.FromString(bytes.fromhex(text.labelled))
-    return columns_of(labelled, job.shard_table), classes_of(targets_of(labelled, job.shard_table))
+def _labelled(work: EnsembleWork, shard: ShardTable) -> tuple[TextColumns, LabelMap]:
+    labelled = labelled_in(work.labelled)
+    return columns_of(labelled, shard), classes_of(targets_of(labelled, shard))
 
 
 def classes_of(targets: LabelMap | ScoreRange) -> LabelMap:
@@ -98,8 +107,8 @@ def classes_of(targets: LabelMap | ScoreRange) -> LabelMap:
 
 
 def answers(
-    job: Job,
-    text: TextWork,
+    reading: Reading,
+    work: EnsembleWork,
     columns: TextColumns,
     targets: LabelMap,
     progress: Callable[[int], None],
@@ -112,20 +121,20 @@ def answers(
     A classifier without a unit votes what the public start says; so does one whose training goes to infinity, which the
     party's log says and nobody else: a failure would tell of its units.
     """
-    start, tokenizer = _started(text, targets)
-    most = longest(start, text.longest)
-    queries = public_rows(Path(text.texts), tokenizer, pairs=columns.second is not None, longest=most)
-    read = _read(job, text, columns, targets, tokenizer, most, tokens_of(start))
+    start, tokenizer = _started(work.model, targets)
+    most = longest(start, work.model.longest)
+    queries = public_rows(Path(work.texts), tokenizer, pairs=columns.second is not None, longest=most)
+    read = _read(reading, work, columns, targets, tokenizer, most, tokens_of(start))
     labels = read.labels.astype(np.int64, copy=False)
-    learner = Learner.of(start, queries, _settings(text))
-    numbers = range(text.teachers) if numbers is None else numbers
+    learner = Learner.of(start, queries, _settings(work.descent))
+    numbers = range(work.teachers) if numbers is None else numbers
     votes = np.empty((len(numbers), len(queries)), np.int64)
     diverged = 0
-    for number, places in enumerate(_shards(read, text.teachers)):
+    for number, places in enumerate(_shards(read, work.teachers)):
         if number not in numbers:
             continue
         own = [read.rows[place] for place in places.tolist()]
-        rng = np.random.default_rng([text.seed, number])
+        rng = np.random.default_rng([work.model.seed, number])
         try:
             votes[number - numbers.start] = learner.votes(own, labels[places], rng)
         except Diverged:
@@ -142,7 +151,7 @@ def answers(
     return votes
 
 
-def _started(text: TextWork, targets: LabelMap) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+def _started(text: TextModel, targets: LabelMap) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """The model that every classifier starts from, and its tokenizer."""
     start, tokenizer = classifier(text.folder, targets, seed=text.seed)
     adapt(start, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt == "lora" else None)
@@ -189,7 +198,7 @@ class Learner:
     def votes(self, own: list[Tokens], labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """The classes [queries] that a classifier of these examples names, or without any the start.
 
-        Raises `learning.classification.training.Diverged`.
+        Raises `learning.errors.Diverged`.
         """
         unflatten(self.trained, self.start)
         if own:
@@ -197,39 +206,31 @@ class Learner:
         return np.asarray(self.say().argmax(axis=1))
 
 
-def public_rows(path: Path, tokenizer: "PreTrainedTokenizerBase", *, pairs: bool, longest: int) -> list[Tokens]:
-    """The public texts that were provided, tokenised in their order. Raises like `public_texts`."""
-    given = public_texts(path, pairs=pairs)
-    first = [each[0] if pairs else each for each in given]
-    second = [each[1] for each in given] if pairs else None
-    return encode(tokenizer, first, second, longest=longest).rows
-
-
 def _read(
-    job: Job,
-    text: TextWork,
+    reading: Reading,
+    work: EnsembleWork,
     columns: TextColumns,
     targets: LabelMap,
     tokenizer: "PreTrainedTokenizerBase",
     most: int,
     known: int,
 ) -> LabelledUnits:
-    key = bytes.fromhex(text.key)
-    with census_of(job) as census:
+    key = bytes.fromhex(work.key)
+    with reading.counted() as census:
         read = labelled_units(
-            job.shard_table,
+            reading.shard,
             columns,
             targets,
             tokenizer,
             longest=most,
             known=known,
-            by_user=job.by_user,
-            cache=Path(job.cache),
-            frank=job.frank,
+            by_user=reading.by_user,
+            cache=reading.cache,
+            frank=reading.frank,
             census=census,
-            slot_of=lambda unit: slot(key, unit, text.teachers),
+            slot_of=lambda unit: slot(key, unit, work.teachers),
         )
-    if (declared := job.declared_size) is not None:
+    if (declared := reading.declared_size) is not None:
         tell_if_few(len(read), needed=declared, why="[policy] declared_size")
     return read
 
@@ -246,9 +247,7 @@ def _shards(read: LabelledUnits, teachers: int) -> Iterator[NDArray[np.int64]]:
         yield order[ends[number] : ends[number + 1]]
 
 
-def _settings(text: TextWork) -> Fit:
-    assert text.descent is not None
-    descent = text.descent
+def _settings(descent: Descent) -> Fit:
     return Fit(
         epochs=descent.epochs,
         batch=descent.batch,

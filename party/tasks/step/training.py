@@ -2,17 +2,18 @@
 gradients, on the mechanism's grid. What was read for one step serves all that follow.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.noise.stream import NoiseStream
-from learning.private_training.dp_sgd import AT_ONCE, Units, clipped_sum, tell_left_out
-from party.tasks.job import Job
-from party.tasks.process import wrapped
-from party.tasks.text.model import Loaded, begin, loaded, start_of, units_of
+from learning.private_training.clipped_sum import clipped_sum, tell_left_out
+from learning.private_training.dp_sgd import AT_ONCE
+from learning.private_training.units import Units
+from party.tasks.job import Job, Private
+from party.tasks.result import wrapped
+from party.tasks.step.request import StepWork
+from party.tasks.text.model import Loaded, begin, loaded, placed, start_of, units_of
 
 
 class Kept:
@@ -26,50 +27,45 @@ class Kept:
         self._loaded: Loaded | None = None
         self._units: Units | None = None
 
-    def loaded(self, job: Job) -> Loaded:
+    def loaded(self, job: Job, work: StepWork) -> Loaded:
         """The job's model, loaded unless the last job had the same. Raises as `party.tasks.text.model.loaded`."""
         if self._loaded is None or self._reads != job.reads:
             self._loaded = self._units = None  # not two at a time
-            assert job.text is not None
-            self._loaded = loaded(job, job.text)
+            self._loaded = loaded(job.reading.shard, work.model, work.lesson)
             self._reads = job.reads
         return self._loaded
 
-    def units(self, job: Job) -> Units:
+    def units(self, job: Job, work: StepWork) -> Units:
         """The job's units, read if the last job was about others. Raises as `party.tasks.text.model.units_of`."""
-        found = self.loaded(job)
+        found = self.loaded(job, work)
         if self._units is None:
-            assert job.text is not None
-            self._units = units_of(job, job.text, found)
+            self._units = units_of(job.reading, work.model, work.lesson, found)
         return self._units
 
 
-def prepare(
-    job: Job, mechanism: GradientMechanism, kept: Kept
-) -> Callable[[Job, Callable[[int], None]], NDArray[np.int32]]:
+def prepare(job: Job, work: StepWork, mechanism: GradientMechanism, kept: Kept) -> Private:
     """Everything of a step but its units.
 
-    Raises `ConclaveError` like `party.tasks.text.model.loaded`, `start_of` and `begin`.
+    Raises `ConclaveError` like `party.tasks.text.model.placed`, `loaded`, `start_of` and `begin`.
     """
-    assert job.text is not None
-    start = start_of(job.text, mechanism)
-    found = kept.loaded(job)
-    begin(found.trained, found.gradients.count, start)
-    return lambda job, progress: step(job, mechanism, kept)
+    with placed(work.model, job.memory):
+        start = start_of(work.parameters, mechanism)
+        found = kept.loaded(job, work)
+        begin(found.trained, found.gradients.count, start)
+    return lambda job, progress: step(job, work, mechanism, kept)
 
 
-def step(job: Job, mechanism: GradientMechanism, kept: Kept) -> NDArray[np.int32]:
+def step(job: Job, work: StepWork, mechanism: GradientMechanism, kept: Kept) -> NDArray[np.int32]:
     """The sum of clipped gradients of a Poisson sample: int32 [1, parameters] modulo 2**32, grid units, no noise.
 
     The model is at the parameters of the job, as `prepare` leaves it. The sample is drawn from the job's key, which is
     secret, secure and of this step and attempt alone. Adding or removing one unit moves the sum as `GradientMechanism`
     says. An empty sample gives zeros. A unit whose loss or gradient is no finite number counts as an empty one; this
-    process' log says how many did. Memory: beside what is `kept`, as of `learning.private_training.dp_sgd.clipped_sum`.
-    Raises `ConclaveError` like `party.tasks.text.model.units_of`.
+    process' log says how many did. Memory: beside what is `kept`, as of
+    `learning.private_training.clipped_sum.clipped_sum`. Raises `ConclaveError` like `party.tasks.text.model.units_of`.
     """
-    assert job.text is not None
-    found, units = kept.loaded(job), kept.units(job)
-    stream = NoiseStream.from_key(bytes.fromhex(job.text.key)).child("batch")
+    found, units = kept.loaded(job, work), kept.units(job, work)
+    stream = NoiseStream.from_key(bytes.fromhex(work.key)).child("batch")
     taken = mechanism.batch(len(units), stream)
     total = clipped_sum(found.gradients, units.micro_batches(taken), found.losses, mechanism, tell_left_out)
     made = np.empty(mechanism.parameters, np.int32)

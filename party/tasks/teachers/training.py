@@ -21,13 +21,16 @@ from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.noise.stream import NoiseStream
 from learning.embeddings.skipgram import SkipGram
 from learning.embeddings.teachers import hidden_states, train_teacher, votes_of
+from learning.text.words import Vocabulary
 from party.errors import TrainingError
-from party.provided.words import reference_in
+from party.provided.words import reference_in, vocabulary_in
 from party.releasing.mechanisms import Answering, answering, mechanism_of
+from party.shard.counted import counted_units, take_census
+from party.shard.reading import Reading
 from party.shard.units import slot
-from party.tasks.counts.training import counted_units, take_census, vocabulary_of
-from party.tasks.job import Job, Teaching, release_of
+from party.tasks.job import Job, Private, release_of
 from party.tasks.ray_tasks import gathered
+from party.tasks.teachers.request import TeachersWork
 
 log = logging.getLogger("conclave.party")
 
@@ -42,16 +45,15 @@ class Wanted:
     hidden: bool
 
 
-def prepare(job: Job, mechanism: Answering) -> Callable[[Job, Callable[[int], None]], sparse.csr_array]:
+def prepare(job: Job, work: TeachersWork, mechanism: Answering, kept: object) -> Private:
     """Look at everything but the party's units. Raises `ConclaveError` for a vocabulary, reference or words that do not
     fit each other.
     """
-    assert job.teaching is not None
     wanted_by(mechanism)
-    size = len(vocabulary_of(job))
-    reference_of(job.teaching, size)
-    _positions("a query", job.teaching.queries, size)
-    _positions("a class", job.teaching.classes, size)
+    size = len(vocabulary_of(work))
+    reference_of(work, size)
+    _positions("a query", work.queries, size)
+    _positions("a class", work.classes, size)
     return lambda job, progress: teach(job, mechanism, progress)
 
 
@@ -60,18 +62,19 @@ def teach(job: Job, mechanism: Answering, progress: Callable[[int], None]) -> sp
 
     Under a joint mechanism the sum over teachers; under thresholded votes one column a teacher.
     Memory: the teachers' counts (their non-zeros; one sparse matrix a teacher, or under DP-SGD one row a unit), one
-    model at a time, and all answers in float32. Raises `ConclaveError` like `party.tasks.counts.training.cooccurrence`,
-    and for a reference that does not fit.
+    model at a time, and all answers in float32. Raises `ConclaveError` like `party.shard.counted.counted_units`, and
+    for a reference that does not fit.
     """
-    assert job.teaching is not None
-    signal = gathered(job, job.teaching.teachers, progress, partial(some_answers, job), take_census)
+    work = job.work
+    assert isinstance(work, TeachersWork)
+    census = partial(take_census, job.reading)
+    signal = gathered(job, work.teachers, progress, partial(some_answers, job, work), census)
     return sparse.csr_array(contribution(mechanism, signal))
 
 
-def some_answers(job: Job, numbers: range, progress: Callable[[int], None]) -> TeacherSignal:
+def some_answers(job: Job, work: TeachersWork, numbers: range, progress: Callable[[int], None]) -> TeacherSignal:
     """What the teachers of these numbers answer, unbounded and in clear. Raises as `teach`."""
-    assert job.teaching is not None
-    return answers(job, job.teaching, wanted_by(answering(release_of(job.release))), progress, numbers)
+    return answers(job.reading, work, wanted_by(answering(release_of(job.release))), progress, numbers)
 
 
 def wanted_by(mechanism: Answering) -> Wanted:
@@ -98,7 +101,7 @@ def contribution(mechanism: Answering, signal: TeacherSignal) -> IntArray | spar
 
 
 def answers(
-    job: Job, teaching: Teaching, wanted: Wanted, progress: Callable[[int], None], numbers: range | None = None
+    reading: Reading, work: TeachersWork, wanted: Wanted, progress: Callable[[int], None], numbers: range | None = None
 ) -> TeacherSignal:
     """Teachers' answers, unbounded and in clear: they must not leave the party like this. numbers: whose, or all.
 
@@ -106,21 +109,20 @@ def answers(
     teacher without a unit answers as the public reference does; so does one whose training goes to infinity, which the
     party's log says and nobody else: a failure would tell of its units.
     """
-    vocabulary = vocabulary_of(job)
-    size = len(vocabulary)
-    reference = reference_of(teaching, size)
-    queries = _positions("a query", teaching.queries, size)
-    classes = _positions("a class", teaching.classes, size)
-    against = _log_frequencies(reference) if teaching.vote == "lift" else None
+    size = len(vocabulary_of(work))
+    reference = reference_of(work, size)
+    queries = _positions("a query", work.queries, size)
+    classes = _positions("a class", work.classes, size)
+    against = _log_frequencies(reference) if work.vote == "lift" else None
     votes, states, diverged = [], [], 0
-    numbers = range(teaching.teachers) if numbers is None else numbers
-    for count, trained in enumerate(_teachers(job, teaching, numbers, reference, size), 1):
+    numbers = range(work.teachers) if numbers is None else numbers
+    for count, trained in enumerate(_teachers(reading, work, numbers, reference, size), 1):
         diverged += not trained.finite
         teacher = trained if trained.finite else reference
         if wanted.votes:
             votes.append(votes_of(teacher, queries, classes, relative_to=against))
         if wanted.hidden:
-            states.append(hidden_states(teacher, queries, teaching.layers))
+            states.append(hidden_states(teacher, queries, work.layers))
         progress(min(99, 100 * count // len(numbers)))
     if diverged:
         log.warning(
@@ -131,18 +133,25 @@ def answers(
     return TeacherSignal(np.stack(votes) if votes else None, np.stack(states) if states else None)
 
 
-def reference_of(teaching: Teaching, size: int) -> SkipGram:
+def vocabulary_of(work: TeachersWork) -> Vocabulary:
+    """The public vocabulary that was provided. Raises `TrainingError`."""
+    return vocabulary_in(Path(work.vocabulary))
+
+
+def reference_of(work: TeachersWork, size: int) -> SkipGram:
     """The public model that was provided. Raises `TrainingError` when it is none, or one of another vocabulary."""
-    return reference_in(Path(teaching.reference), size)
+    return reference_in(Path(work.reference), size)
 
 
-def _teachers(job: Job, teaching: Teaching, numbers: range, reference: SkipGram, size: int) -> Iterator[SkipGram]:
-    vocabulary = vocabulary_of(job)
-    key = bytes.fromhex(teaching.slot_key)
-    private = bool(teaching.training)
+def _teachers(
+    reading: Reading, work: TeachersWork, numbers: range, reference: SkipGram, size: int
+) -> Iterator[SkipGram]:
+    vocabulary = vocabulary_of(work)
+    key = bytes.fromhex(work.slot_key)
+    private = bool(work.training)
     shards: dict[int, list[sparse.csr_array]] = {number: [] for number in numbers}
-    for ids, counted in counted_units(job, vocabulary):
-        places = np.array([slot(key, unit, teaching.teachers) for unit in ids])
+    for ids, counted in counted_units(reading, vocabulary, work.window):
+        places = np.array([slot(key, unit, work.teachers) for unit in ids])
         for number in numbers:
             own = counted[np.flatnonzero(places == number)]
             if not own.shape[0]:
@@ -153,12 +162,12 @@ def _teachers(job: Job, teaching: Teaching, numbers: range, reference: SkipGram,
                 shards[number] = [sum(shards[number], _summed(own))]
     for number, shard in shards.items():
         if private:
-            yield _trained_privately(teaching, number, shard, reference, size)
+            yield _trained_privately(work, number, shard, reference, size)
         elif not shard:
             yield reference
         else:
             yield train_teacher(
-                shard[0].reshape((size, size)).tocsr(), reference, alignment=teaching.alignment, seed=teaching.seed
+                shard[0].reshape((size, size)).tocsr(), reference, alignment=work.alignment, seed=work.seed
             )
 
 
@@ -171,20 +180,20 @@ def _summed(units: sparse.csr_array) -> sparse.csr_array:
 
 
 def _trained_privately(
-    teaching: Teaching, number: int, shard: list[sparse.csr_array], reference: SkipGram, size: int
+    work: TeachersWork, number: int, shard: list[sparse.csr_array], reference: SkipGram, size: int
 ) -> SkipGram:
     from learning.embeddings.dp_sgd import train_private
 
-    mechanism = mechanism_of(release_of(teaching.training))
+    mechanism = mechanism_of(release_of(work.training))
     assert isinstance(mechanism, GradientMechanism)
     units = sparse.csr_array(sparse.vstack(shard)) if shard else sparse.csr_array((0, size * size))
     return train_private(
         units,
         mechanism,
         start=reference,
-        expected_batch=teaching.expected_batch,
-        learning_rate=teaching.learning_rate,
-        stream=NoiseStream.from_key(bytes.fromhex(teaching.training_key)).child("teacher", number),
+        expected_batch=work.expected_batch,
+        learning_rate=work.learning_rate,
+        stream=NoiseStream.from_key(bytes.fromhex(work.training_key)).child("teacher", number),
     )
 
 

@@ -1,6 +1,7 @@
 """A text model that was provided, as a party trains it: its files put together, its units read, ready for gradients."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,19 +14,23 @@ from torch import Tensor, nn
 from aggregation.mechanisms.gradients import GradientMechanism
 from learning.models.adapting import Lora, adapt, unflatten
 from learning.models.batching import Tokens, encode, encode_documents, losses
+from learning.models.checkpoints import ModelError
 from learning.models.encoders import classifier, language_model, longest, tokens_of
 from learning.models.features import features_apart, head_alone
-from learning.private_training.dp_sgd import Losses, MicroBatch, Units
 from learning.private_training.feature_units import FeatureUnits, head_losses
 from learning.private_training.per_example import PerExample, check_apart
 from learning.private_training.text_units import TextUnits, probe_of
+from learning.private_training.units import Losses, MicroBatch, Units
 from learning.text.labelled import LabelMap, ScoreRange
 from party.admission.labels import columns_of, targets_of
+from party.config import ShardTable
 from party.errors import TrainingError
+from party.provided.models import put_together
 from party.shard.labelled import Members, labelled_units, tell_if_few
-from party.shard.plain import census_of, plain_units
-from party.tasks.ensemble.training import public_rows
-from party.tasks.job import Job, TextWork
+from party.shard.plain import plain_units
+from party.shard.public_texts import public_texts
+from party.shard.reading import Reading
+from party.tasks.text.request import Lesson, TextModel
 from party.tasks.text.trials import try_model, try_tokenizer
 from protos.conclave.v1 import plan_pb2
 
@@ -71,22 +76,35 @@ class _Read:
     own: int
 
 
-def loaded(job: Job, text: TextWork) -> Loaded:
+@contextmanager
+def placed(text: TextModel, memory: int) -> Iterator[None]:
+    """With the model lying in its folder, checked. memory: MiB that it may have; 0 for any.
+
+    Raises `TrainingError` for a file that is not taken. A `ModelError` of what is done here does not name the folder.
+    """
+    put_together(text.files, Path(text.folder), memory)
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(_unplaced(str(error), text.folder)) from error
+
+
+def loaded(shard: ShardTable, text: TextModel, lesson: Lesson) -> Loaded:
     """The model that was provided, adapted, and tried on made-up text. Nothing of the shard has a part in it.
 
     Memory: the model. Raises `ModelError` for a model that cannot be had or adapted, or whose gradients cannot be told
     apart by examples; `TrainingError` for one that fails at made-up text, and for public texts that are none.
     """
-    model, tokenizer, classes = _model(job, text)
+    model, tokenizer, classes = _model(shard, text, lesson)
     adapt(model, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt == "lora" else None)
-    head = None if text.objective == "language" else head_alone(model)
+    head = None if lesson.objective == "language" else head_alone(model)
     most = longest(model, text.longest)
-    pairs = text.objective == "labels" and columns_of(_labelled(text), job.shard_table).second is not None
-    rows = try_tokenizer(tokenizer, tokens_of(model), most, documents=text.objective == "language", pairs=pairs)
+    pairs = lesson.objective == "labels" and columns_of(labelled_in(lesson.labelled), shard).second is not None
+    rows = try_tokenizer(tokenizer, tokens_of(model), most, documents=lesson.objective == "language", pairs=pairs)
     try_model(model, rows, classes, head=head)
     public: Sequence[Tokens] = ()
-    if text.objective == "domain":
-        public = public_rows(Path(text.texts), tokenizer, pairs=False, longest=most)
+    if lesson.objective == "domain":
+        public = public_rows(Path(lesson.texts), tokenizer, pairs=False, longest=most)
     if head is not None:
         return Loaded(model, tokenizer, head, head_losses, PerExample(head), public)
     gradients = PerExample(model)
@@ -95,15 +113,23 @@ def loaded(job: Job, text: TextWork) -> Loaded:
     return Loaded(model, tokenizer, model, losses, gradients, public)
 
 
-def units_of(job: Job, text: TextWork, found: Loaded) -> Units:
+def public_rows(path: Path, tokenizer: "PreTrainedTokenizerBase", *, pairs: bool, longest: int) -> list[Tokens]:
+    """The public texts that were provided, tokenised in their order. Raises like `public_texts`."""
+    given = public_texts(path, pairs=pairs)
+    first = [each[0] if pairs else each for each in given]
+    second = [each[1] for each in given] if pairs else None
+    return encode(tokenizer, first, second, longest=longest).rows
+
+
+def units_of(reading: Reading, text: TextModel, lesson: Lesson, found: Loaded) -> Units:
     """This party's units as the model takes them, seen through the encoder where the last layer alone is trained.
 
-    There may be no unit, or none with an example. The job's census is on disk when this returns. Memory: the shard's
+    There may be no unit, or none with an example. The census is on disk when this returns. Memory: the shard's
     tokens and, where they take their place, the vectors of all examples, 4 bytes a number. Raises what
     `party.shard.labelled` raises for the shard.
     """
-    model, read = found.model, _read(job, text, found)
-    if (declared := job.declared_size) is not None:
+    model, read = found.model, _read(reading, text, lesson, found)
+    if (declared := reading.declared_size) is not None:
         tell_if_few(read.own, needed=declared, why="[policy] declared_size")
     if not found.head_alone:
         return TextUnits(model.config, read.rows, read.labels, members=read.members)
@@ -121,13 +147,13 @@ def _try(gradients: PerExample, probe: MicroBatch) -> None:
     check_apart(gradients, loss, probe.units)
 
 
-def start_of(text: TextWork, mechanism: GradientMechanism) -> Tensor:
+def start_of(parameters: str, mechanism: GradientMechanism) -> Tensor:
     """The parameters that were provided, float32 [parameters], before a shard is opened.
 
     Raises `TrainingError` where they are not as many as the mechanism bounds, and for one that is not finite.
     """
-    vector = np.fromfile(text.parameters, "<f4")
-    if len(vector) != mechanism.parameters or Path(text.parameters).stat().st_size != 4 * mechanism.parameters:
+    vector = np.fromfile(parameters, "<f4")
+    if len(vector) != mechanism.parameters or Path(parameters).stat().st_size != 4 * mechanism.parameters:
         raise TrainingError(
             f"the parameters that were provided are {len(vector):,} numbers, and the plan's terms bound "
             f"{mechanism.parameters:,}."
@@ -155,22 +181,24 @@ def within(progress: Progress, low: int, high: int) -> Progress:
     return lambda percent: progress(low + percent * (high - low) // 100)
 
 
-def _model(job: Job, text: TextWork) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase, int | None]":
+def _model(
+    shard: ShardTable, text: TextModel, lesson: Lesson
+) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase, int | None]":
     """The model, its tokenizer and its classes, as `probe_of` takes them."""
-    if text.objective == "language":
+    if lesson.objective == "language":
         return *language_model(text.folder), None
     targets: LabelMap | ScoreRange = DOMAINS
-    if text.objective == "labels":
-        targets = targets_of(_labelled(text), job.shard_table)
+    if lesson.objective == "labels":
+        targets = targets_of(labelled_in(lesson.labelled), shard)
     classes = len(targets.names) if isinstance(targets, LabelMap) else 0
     return *classifier(text.folder, targets, seed=text.seed), classes
 
 
-def _read(job: Job, text: TextWork, found: Loaded) -> _Read:
+def _read(reading: Reading, text: TextModel, lesson: Lesson, found: Loaded) -> _Read:
     tokenizer, most, known = found.tokenizer, longest(found.model, text.longest), tokens_of(found.model)
-    if text.objective == "labels":
-        labelled, shard = _labelled(text), job.shard_table
-        with census_of(job) as census:
+    if lesson.objective == "labels":
+        labelled, shard = labelled_in(lesson.labelled), reading.shard
+        with reading.counted() as census:
             read = labelled_units(
                 shard,
                 columns_of(labelled, shard),
@@ -178,15 +206,16 @@ def _read(job: Job, text: TextWork, found: Loaded) -> _Read:
                 tokenizer,
                 longest=most,
                 known=known,
-                by_user=job.by_user,
-                cache=Path(job.cache),
-                frank=job.frank,
+                by_user=reading.by_user,
+                cache=reading.cache,
+                frank=reading.frank,
                 census=census,
             )
         return _Read(read.rows, torch.from_numpy(read.labels), read.members, len(read))
-    spoken = encode_documents if text.objective == "language" else encode
-    plain = plain_units(job, partial(spoken, tokenizer, longest=most, known=known), longest=most)
-    if text.objective == "language":
+    spoken = encode_documents if lesson.objective == "language" else encode
+    encoded = partial(spoken, tokenizer, longest=most, known=known)
+    plain = plain_units(reading, encoded, longest=most, second=lesson.second or None)
+    if lesson.objective == "language":
         return _Read(plain.rows, None, plain.members, len(plain))
     public = found.public
     labels = torch.zeros(len(plain.rows) + len(public), dtype=torch.int64)
@@ -197,5 +226,18 @@ def _read(job: Job, text: TextWork, found: Loaded) -> _Read:
     return _Read([*plain.rows, *public], labels, members, len(plain))
 
 
-def _labelled(text: TextWork) -> plan_pb2.LabelledText:
-    return plan_pb2.LabelledText.FromString(bytes.fromhex(text.labelled))
+def labelled_in(text: str) -> plan_pb2.LabelledText:
+    """The plan's message that a job carries in hexadecimal."""
+    return plan_pb2.LabelledText.FromString(bytes.fromhex(text))
+
+
+def _unplaced(sentence: str, folder: str) -> str:
+    """A sentence about the model without the name of this party's folder."""
+    provided = "that was provided"
+    for found, said in (
+        (f"model folder {folder}", f"model {provided}"),
+        (f"checkpoint {folder}", f"checkpoint {provided}"),
+        (folder, f"the model {provided}"),
+    ):
+        sentence = sentence.replace(found, said)
+    return sentence[:1].upper() + sentence[1:]

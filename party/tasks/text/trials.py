@@ -17,7 +17,7 @@ from learning.models.checkpoints import ModelError
 from learning.models.features import features
 from learning.private_training.per_example import PerExample
 from party.errors import TrainingError
-from party.tasks.process import is_exhausted
+from party.tasks.job import is_exhausted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

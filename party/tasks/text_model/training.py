@@ -1,23 +1,48 @@
-"""A text model that this party trains alone under DP-SGD, once the ledger has paid; its parameters are what leaves."""
+"""A text model that this party trains alone under DP-SGD, once the ledger has paid; its parameters are what leaves, or
+what it says of public texts.
+"""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aggregation.mechanisms.free import FreeAnswers
 from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.noise.stream import NoiseStream
 from learning.models.adapting import flatten
-from learning.private_training.dp_sgd import Optimisation, train_private
-from learning.private_training.schedules import Schedule
-from party.tasks.job import Job, TextWork
-from party.tasks.text.model import Loaded, begin, loaded, start_of, units_of
+from learning.models.schedules import Schedule
+from learning.private_training.dp_sgd import train_private
+from learning.private_training.optimisation import Optimisation
+from party.releasing.mechanisms import mechanism_of
+from party.shard.public_texts import public_texts
+from party.tasks.job import Job, Private, release_of
+from party.tasks.text.model import Loaded, begin, loaded, placed, start_of, units_of, within
+from party.tasks.text.request import Descent
+from party.tasks.text_model.request import TextModelWork
+from party.tasks.text_model.scoring import score
 
 
-def prepare(job: Job, mechanism: GradientMechanism) -> Callable[[Job, Callable[[int], None]], NDArray[np.int32]]:
-    """Everything of a training but its units. Raises `ConclaveError` like `started`."""
-    found = started(job, mechanism)
-    return lambda job, progress: train(job, mechanism, found, progress)
+def prepare(job: Job, work: TextModelWork, mechanism: GradientMechanism | FreeAnswers, kept: object) -> Private:
+    """Everything of a training but its units: the model, and the texts to score where those are what is asked.
+
+    Raises `ConclaveError` like `party.tasks.text.model.placed` and `started`, and `TrainingError` for texts that are
+    none.
+    """
+    training = mechanism_of(release_of(work.training))
+    assert isinstance(training, GradientMechanism)
+    with placed(work.model, job.memory):
+        texts = public_texts(Path(work.scored), pairs=False) if work.scored else []
+        found = started(job, work, training)
+
+    def finish(job: Job, progress: Callable[[int], None]) -> NDArray[np.int32]:
+        if isinstance(mechanism, GradientMechanism):
+            return train(job, mechanism, found, progress)
+        learn(job, training, found, within(progress, 0, 80))
+        return score(mechanism, found, texts, progress, longest=work.model.longest)
+
+    return finish
 
 
 def train(job: Job, mechanism: GradientMechanism, found: Loaded, progress: Callable[[int], None]) -> NDArray[np.int32]:
@@ -26,15 +51,14 @@ def train(job: Job, mechanism: GradientMechanism, found: Loaded, progress: Calla
     return flatten(found.trained).numpy().astype("<f4", copy=False).view("<i4")[None, :]
 
 
-def started(job: Job, mechanism: GradientMechanism) -> Loaded:
+def started(job: Job, work: TextModelWork, mechanism: GradientMechanism) -> Loaded:
     """The model, at the parameters that were provided.
 
     Raises `ConclaveError` like `party.tasks.text.model.loaded`, `start_of` and `begin`, and for an odd optimisation.
     """
-    assert job.text is not None
-    optimisation(job.text)
-    start = start_of(job.text, mechanism)
-    found = loaded(job, job.text)
+    optimisation(work.descent)
+    start = start_of(work.parameters, mechanism)
+    found = loaded(job.reading.shard, work.model, work.lesson)
     begin(found.trained, found.gradients.count, start)
     return found
 
@@ -47,23 +71,22 @@ def learn(job: Job, mechanism: GradientMechanism, found: Loaded, progress: Calla
     it was ended, and draws for a step what was drawn for that step before, as `train_private` says.
     Raises `ConclaveError` like `party.tasks.text.model.units_of` and `train_private`.
     """
-    assert job.text is not None
+    work = job.work
+    assert isinstance(work, TextModelWork)
     train_private(
         found.trained,
-        units_of(job, job.text, found),
+        units_of(job.reading, work.model, work.lesson, found),
         found.losses,
         mechanism,
-        optimisation(job.text),
-        stream=NoiseStream.from_key(bytes.fromhex(job.text.key)),
+        optimisation(work.descent),
+        stream=NoiseStream.from_key(bytes.fromhex(work.key)),
         checkpoint=job.checkpoint,
         on_step=lambda done: progress(min(99, int(100 * done))),
     )
 
 
-def optimisation(text: TextWork) -> Optimisation:
+def optimisation(descent: Descent) -> Optimisation:
     """What the job says is done with noisy sums."""
-    assert text.descent is not None
-    descent = text.descent
     return Optimisation(
         expected_batch=descent.expected_batch,
         learning_rate=descent.learning_rate,

@@ -226,11 +226,12 @@ def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
     from coordinator.run.party_files import party_tables
     from coordinator.text_models.compare import ClassifierFamily
     from coordinator.transport.launchers import find_launcher
-    from learning.private_training.dp_sgd import clipped_sum
+    from learning.private_training.clipped_sum import clipped_sum
     from learning.private_training.per_example import PerExample
     from party.config import check_config, located
-    from party.tasks.job import Job, TextWork
+    from party.shard.reading import Reading
     from party.tasks.text.model import loaded, units_of
+    from party.tasks.text.request import Lesson, TextModel
 
     plan = read_plan(Path("plan.toml"))
     tables = party_tables(plan)
@@ -240,16 +241,14 @@ def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
     work = bench.trainable()
     config = check_config(dict(tables[plan.federation.names[1]]), "party")
     where = next(iter(bench.public.files.values())).parent
-    text = TextWork(
-        kind="step", files={}, folder=str(where), adapt="head", rank=0, alpha=0, longest=32, seed=7,
-        labelled=methods.labelled_text(plan).SerializeToString().hex(),
+    text = TextModel(files={}, folder=str(where), adapt="head", rank=0, alpha=0, longest=32, seed=7)
+    lesson = Lesson(labelled=methods.labelled_text(plan).SerializeToString().hex())
+    reading = Reading(
+        shard=located(config.shard, folder), record="document", by_user=False, cache=tmp_path / "party",
+        frank=config.policy.simulation,
     )  # fmt: skip
-    job = Job(
-        parent=0, shard=located(config.shard, folder).model_dump(), policy=config.policy.model_dump(),
-        record="document", by_user=False, release="", cache=str(tmp_path / "party"), result="", text=text,
-    )  # fmt: skip
-    own = loaded(job, text)
-    read = units_of(job, text, own)
+    own = loaded(reading.shard, text, lesson)
+    read = units_of(reading, text, lesson, own)
     mechanism = GradientMechanism(1.0, 400, 1.0, 0.5, 1, len(bench.public.start))
     sums = [
         clipped_sum(PerExample(module), units.micro_batches(np.arange(len(units))), losses, mechanism)

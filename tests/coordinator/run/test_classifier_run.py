@@ -26,8 +26,8 @@ from coordinator.systems.pate import recipe
 from coordinator.systems.registry import plan_of
 from coordinator.text_models.federated_training import DESCENT
 from coordinator.verifying.attestations import OVERCHARGED, UNATTESTED
-from learning.private_training.dp_sgd import Descent
-from learning.text.source import DataError
+from learning.errors import DataError
+from learning.private_training.optimisation import Training
 from party.ledger.attesting import attestation
 from party.node import node
 
@@ -212,7 +212,7 @@ def test_a_coordinator_that_was_killed_amid_a_secure_sum_finds_the_attempt_where
 def sums(monkeypatch):
     """Every step's sum as it was stored, and what the optimiser was then given, as two lists."""
     found, taken = [], []
-    drop, step = RunStore.drop_blocks, Descent.step
+    drop, step = RunStore.drop_blocks, Training.step
 
     def drops(store, release):
         found.extend(block[0] for _, _, block in store.blocks(release))
@@ -223,7 +223,7 @@ def sums(monkeypatch):
         return step(descent, total)
 
     monkeypatch.setattr(RunStore, "drop_blocks", drops)
-    monkeypatch.setattr(Descent, "step", steps)
+    monkeypatch.setattr(Training, "step", steps)
     return found, taken
 
 
@@ -234,7 +234,7 @@ def test_a_steps_sum_is_that_of_all_parties_clipped_gradients_and_of_their_noise
     from learning.models.adapting import adapt
     from learning.models.batching import encode, losses
     from learning.models.encoders import classifier
-    from learning.private_training.dp_sgd import clipped_sum
+    from learning.private_training.clipped_sum import clipped_sum
     from learning.private_training.per_example import PerExample
     from learning.private_training.text_units import TextUnits
 

@@ -9,9 +9,8 @@ import pytest
 from coordinator.systems.registry import names
 
 ROOT = Path(__file__).parents[3]
-SHARED = ("coordinator/text_models/methods.py", "party/admission/recipes.py")
-"""Rows that comparisons of text models share, and the noise of each, go by the method's name; what a recipe may ask of
-a party is by its name."""
+SHARED = "coordinator/text_models/methods.py"
+"""Rows that comparisons of text models share, and the noise of each, go by the method's name."""
 ROOMS = ("aggregation", "coordinator", "deploy", "learning", "party", "protos")
 
 
@@ -34,7 +33,7 @@ def strings(path):
 def own(path, name):
     """Whether a file is a system's own, at the coordinator or at a party."""
     at = path.relative_to(ROOT).as_posix()
-    return at.startswith(f"coordinator/systems/{name}/") or at in (f"party/recipes/{name}.py", *SHARED)
+    return at.startswith(f"coordinator/systems/{name}/") or at in (f"party/recipes/{name}.py", SHARED)
 
 
 @pytest.mark.parametrize("name", names())

@@ -12,8 +12,8 @@ from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.systems.privdistil.public import prepare
 from coordinator.systems.privdistil.releases import DOMAIN, PARTS, SCORES
 from coordinator.systems.registry import bind, plan_of
+from learning.errors import DataError
 from learning.models.checkpoints import ModelError
-from learning.text.source import DataError
 from protos.console.settings import SettingsError, check_settings
 
 

@@ -14,7 +14,8 @@ from coordinator.systems.dped.public import prepare
 from coordinator.systems.privdistil.recipe import _classifiers, _student
 from coordinator.systems.registry import names, plan_of, read_plan, system
 from coordinator.text_models.federated_training import descend
-from party.admission.recipes import RECIPES, kind_of, task_of, tasks_of, why_not
+from party.admission.recipes import kind_of, task_of, tasks_of, why_not
+from party.recipes.registry import find_recipe, recipe_names
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*/*.toml"))
 TRUST = ("trusted-aggregator", "secure-sum")
@@ -218,8 +219,7 @@ def test_every_example_is_of_its_recipe(path, dped):
 
 
 def test_every_recipe_that_a_plan_may_name_is_known_to_parties_and_no_other_is():
-    known = set(names())
-    assert set(RECIPES) == known
+    assert set(recipe_names()) == set(names())
 
 
 def test_no_part_of_the_table_is_of_no_use(dped, classifier_plan, privdistil_plan):
@@ -230,7 +230,8 @@ def test_no_part_of_the_table_is_of_no_use(dped, classifier_plan, privdistil_pla
         others.append(privdistil_plan(domain={"release": release, "epsilon": 3.0}, **changes))
     plans += [(plan, public_of(plan)) for plan in others]
     met = [(plan.run.recipe, *_counted(bound_of(plan, public).binding.terms)) for plan, public in plans]
-    for name, recipe in RECIPES.items():
+    for name in recipe_names():
+        recipe = find_recipe(name)
         for form in recipe.forms:
             whole = sorted((str(kind), each.most) for kind, each in form.items())
             assert (name, *whole) in met, (name, whole)

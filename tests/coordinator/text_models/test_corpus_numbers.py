@@ -13,10 +13,10 @@ import torch
 from aggregation.errors import IntegrityError
 from coordinator.errors import PlanError, RunError
 from coordinator.text_models.corpus_numbers import LocalStreamer, blocks, find_streamer, written
+from learning.errors import DataError
 from learning.selection.text_rows import TextRows
 from learning.text.corpus import indexed
 from learning.text.corpus_files import CorpusSource
-from learning.text.source import DataError
 
 WORDS = "the a film was is good bad great awful dull bright plot actor and not very slow fast end start".split()  # noqa: SIM905
 

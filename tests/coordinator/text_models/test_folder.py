@@ -8,12 +8,13 @@ import torch
 from matplotlib.image import imread
 
 from coordinator.text_models.folder import PICTURE, ClassifierStudent, card, clear_card, metrics_of, write
-from learning.classification.training import Fit, fit, measure_classifier, measure_regression, predict, probabilities
+from learning.classification.metrics import measure_classifier, measure_regression
+from learning.classification.training import Fit, fit, predict, probabilities
 from learning.models.adapting import adapt, flatten
 from learning.models.batching import encode
 from learning.models.checkpoints import ModelError
 from learning.models.encoders import classifier
-from learning.private_training.schedules import Schedule
+from learning.models.schedules import Schedule
 from learning.text.labelled import LabelMap, ScoreRange
 
 TOPICS = LabelMap(("world", "sci/tech", "a `third`"))

@@ -8,9 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from learning.classification.chart import draw, draw_scores
-from learning.classification.training import measure_classifier, measure_regression, probabilities
+from learning.classification.metrics import measure_classifier, measure_regression
+from learning.classification.training import probabilities
+from learning.errors import DataError
 from learning.text.labelled import ScoreRange
-from learning.text.source import DataError
 
 
 def measured(classes, count=400, seed=0):

@@ -9,9 +9,9 @@ from scipy import sparse
 
 from aggregation.errors import ConclaveError, IntegrityError
 from learning.embeddings import distilling
-from learning.embeddings.distilling import OBSERVATIONS, UNQUERIED, distil, random_start
+from learning.embeddings.distilling import OBSERVATIONS, UNQUERIED, distil
 from learning.embeddings.evaluation import context_perplexity
-from learning.embeddings.released_answers import ABSTAINED, Lesson
+from learning.embeddings.released_answers import ABSTAINED, ReleasedAnswers
 from learning.embeddings.skipgram import SkipGram, fit
 
 SIZE, WIDTH, TOPICS = 60, 5, 3
@@ -31,8 +31,8 @@ QUERIES = np.arange(0, SIZE, 2)
 ONCE = np.ones(len(QUERIES), dtype=np.int64)
 
 
-def _lesson(**signals):
-    return Lesson(queries=QUERIES, weights=ONCE, **signals) if "weights" not in signals else Lesson(QUERIES, **signals)
+def _answers(**signals):
+    return ReleasedAnswers(QUERIES, **{"weights": ONCE, **signals})
 
 
 def _labels(seed=0):
@@ -44,26 +44,26 @@ def _hidden(model, noise, layers, seed=0):
     return values + np.random.default_rng(seed).normal(0, noise, values.shape) if noise else values
 
 
-def _paper_loss(model, lesson, output_loss):
+def _paper_loss(model, answers, output_loss):
     """Equations (3) and (4) as they stand, each query as often as it is asked."""
     loss, asked = 0.0, 0
-    for row, (query, times) in enumerate(zip(lesson.queries, lesson.weights, strict=True)):
-        if lesson.labels is not None and lesson.labels[row] == ABSTAINED:
+    for row, (query, times) in enumerate(zip(answers.queries, answers.weights, strict=True)):
+        if answers.labels is not None and answers.labels[row] == ABSTAINED:
             continue
         asked += times
         probable = np.exp(model.log_probabilities(np.array([query]))[0].astype(np.float64))
         target = np.zeros(SIZE)
-        if lesson.labels is not None:
-            target[lesson.labels[row]] = 1
-        if lesson.histogram is not None:
-            target[lesson.classes] = lesson.histogram[row]
-        if lesson.labels is not None or lesson.histogram is not None:
+        if answers.labels is not None:
+            target[answers.labels[row]] = 1
+        if answers.histogram is not None:
+            target[answers.classes] = answers.histogram[row]
+        if answers.labels is not None or answers.histogram is not None:
             squared = output_loss == "squared"
             loss += times * (np.square(probable - target).sum() if squared else -(target * np.log(probable)).sum())
-        if lesson.hidden is not None:
-            for index, layer in enumerate(lesson.layers):
+        if answers.hidden is not None:
+            for index, layer in enumerate(answers.layers):
                 state = (model.inputs if layer == "centre" else model.outputs)[query]
-                loss += times * np.square(state - lesson.hidden[row, index]).sum()
+                loss += times * np.square(state - answers.hidden[row, index]).sum()
     return loss / asked
 
 
@@ -93,9 +93,11 @@ COMBINATIONS = [
 def test_the_paper_objective_is_the_paper_loss(names, output_loss):
     """Its value differs from the equations by the ridge and by a constant; its gradient is checked numerically."""
     weights = np.random.default_rng(5).integers(1, 6, len(QUERIES))
-    lesson = Lesson(QUERIES, weights, **{key: value for name in names for key, value in SIGNALS[name].items()})
-    problem = distilling._paper(START, lesson, output_loss)
-    kept = QUERIES if lesson.labels is None else QUERIES[lesson.labels != ABSTAINED]
+    answers = ReleasedAnswers(
+        QUERIES, weights, **{key: value for name in names for key, value in SIGNALS[name].items()}
+    )
+    problem = distilling._paper(START, answers, output_loss)
+    kept = QUERIES if answers.labels is None else QUERIES[answers.labels != ABSTAINED]
     unasked = np.setdiff1d(np.arange(SIZE), kept)
     rng, differences = np.random.default_rng(6), []
     for _ in range(3):
@@ -107,7 +109,7 @@ def test_the_paper_objective_is_the_paper_loss(names, output_loss):
             np.square(getattr(model, name) - getattr(START, name))[unasked].sum()
             for name in ("inputs", "outputs", "bias")
         )
-        differences.append(float(loss) - UNQUERIED / 2 * moved - _paper_loss(model, lesson, output_loss))
+        differences.append(float(loss) - UNQUERIED / 2 * moved - _paper_loss(model, answers, output_loss))
         way = (
             torch.from_numpy(rng.normal(0, 1, vectors.shape)).float(),
             torch.from_numpy(rng.normal(0, 1, SIZE)).float(),
@@ -123,13 +125,13 @@ def test_the_paper_objective_is_the_paper_loss(names, output_loss):
 @pytest.mark.parametrize("output_loss", ["squared", "cross-entropy"])
 def test_the_paper_student_believes_its_labels(output_loss):
     labels = _labels()
-    student = distil(START, _lesson(labels=labels), weighting="paper", output_loss=output_loss)
+    student = distil(START, _answers(labels=labels), weighting="paper", output_loss=output_loss)
     assert (student.log_probabilities(QUERIES).argmax(axis=1) == labels).mean() > 0.75
 
 
 def test_the_paper_student_takes_hidden_states_as_they_are():
     hidden = _hidden(TRUTH, 1.0, ["context"])
-    student = distil(START, _lesson(hidden=hidden, layers=["context"]), weighting="paper")
+    student = distil(START, _answers(hidden=hidden, layers=["context"]), weighting="paper")
     np.testing.assert_allclose(student.outputs[QUERIES], hidden[:, 0], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(student.inputs, START.inputs, atol=1e-5)
 
@@ -139,7 +141,7 @@ def test_a_query_asked_more_often_weighs_more_in_the_paper_loss():
     labels = _labels()
     first = np.where(np.arange(len(QUERIES)) == 0, 100, 1)
     few, often = (
-        distil(START, _lesson(labels=labels, weights=weights), weighting="paper", output_loss="cross-entropy", steps=5)
+        distil(START, _answers(labels=labels, weights=weights), weighting="paper", output_loss="cross-entropy", steps=5)
         for weights in (ONCE, first)
     )
     row = QUERIES[:1]
@@ -149,9 +151,9 @@ def test_a_query_asked_more_often_weighs_more_in_the_paper_loss():
 def test_the_paper_skips_a_query_where_the_aggregator_abstained():
     labels = np.full(len(QUERIES), ABSTAINED)
     signals = {"labels": labels, "hidden": _hidden(TRUTH, 0.0, ["centre"]), "layers": ["centre"], "hidden_noise": 0.0}
-    paper = distil(START, _lesson(**signals), weighting="paper")
+    paper = distil(START, _answers(**signals), weighting="paper")
     np.testing.assert_allclose(paper.inputs, START.inputs, atol=1e-5)
-    likely = distil(START, _lesson(**signals), weighting="likelihood")
+    likely = distil(START, _answers(**signals), weighting="likelihood")
     np.testing.assert_allclose(likely.inputs[QUERIES], TRUTH.inputs[QUERIES], atol=0.05)
 
 
@@ -159,20 +161,22 @@ def test_the_paper_skips_a_query_where_the_aggregator_abstained():
 @pytest.mark.parametrize("repeated", [1, 500])
 def test_labels_of_pure_noise_leave_the_likelihood_student_a_language_model(seed, repeated):
     before = context_perplexity(START, _counts())
-    lesson = Lesson(
+    answers = ReleasedAnswers(
         np.arange(SIZE), np.full(SIZE, repeated), labels=np.random.default_rng(seed).integers(0, SIZE, SIZE)
     )
-    likely = distil(START, lesson, weighting="likelihood")
+    likely = distil(START, answers, weighting="likelihood")
     assert context_perplexity(likely, _counts()) < before * (1 + 1 / OBSERVATIONS)
-    paper = distil(START, lesson, weighting="paper", output_loss="cross-entropy")
+    paper = distil(START, answers, weighting="paper", output_loss="cross-entropy")
     assert context_perplexity(paper, _counts()) > before * 1.5
 
 
 def test_it_is_the_models_own_prediction_and_not_only_the_ridge_that_withstands_noise(monkeypatch):
     monkeypatch.setattr(distilling, "RIDGE", 1e-3)
     itself = sparse.csr_array(np.exp(START.log_probabilities(np.arange(SIZE))).astype(np.float64))
-    lesson = Lesson(np.arange(SIZE), np.ones(SIZE, np.int64), labels=np.random.default_rng(0).integers(0, SIZE, SIZE))
-    student = distil(START, lesson, weighting="likelihood", steps=200)
+    answers = ReleasedAnswers(
+        np.arange(SIZE), np.ones(SIZE, np.int64), labels=np.random.default_rng(0).integers(0, SIZE, SIZE)
+    )
+    student = distil(START, answers, weighting="likelihood", steps=200)
     assert context_perplexity(student, itself) < context_perplexity(START, itself) * (1 + 1 / OBSERVATIONS)
 
 
@@ -181,8 +185,10 @@ def test_a_histogram_moves_no_probability_to_or_from_its_classes(monkeypatch):
     classes = np.arange(10)
     shares = np.exp(TRUTH.log_probabilities(np.arange(SIZE)))[:, classes]
     shares /= shares.sum(axis=1, keepdims=True)
-    lesson = Lesson(np.arange(SIZE), np.ones(SIZE, np.int64), histogram=shares, classes=classes, histogram_noise=0.0)
-    student = distil(START, lesson, weighting="likelihood", steps=200)
+    answers = ReleasedAnswers(
+        np.arange(SIZE), np.ones(SIZE, np.int64), histogram=shares, classes=classes, histogram_noise=0.0
+    )
+    student = distil(START, answers, weighting="likelihood", steps=200)
     before, after = (np.exp(m.log_probabilities(np.arange(SIZE)))[:, classes] for m in (START, student))
     assert abs(after - before).max() > 0.002
     assert abs(after.sum() - before.sum()) / SIZE < 0.002
@@ -191,18 +197,18 @@ def test_a_histogram_moves_no_probability_to_or_from_its_classes(monkeypatch):
 def test_true_labels_improve_the_likelihood_student():
     truth = np.exp(TRUTH.log_probabilities(np.arange(SIZE)))
     labels = np.array([np.random.default_rng(row).choice(SIZE, p=p / p.sum()) for row, p in enumerate(truth)])
-    lesson = Lesson(np.arange(SIZE), np.ones(SIZE, np.int64), labels=labels)
-    student = distil(START, lesson, weighting="likelihood")
+    answers = ReleasedAnswers(np.arange(SIZE), np.ones(SIZE, np.int64), labels=labels)
+    student = distil(START, answers, weighting="likelihood")
     assert context_perplexity(student, _counts()) < context_perplexity(START, _counts())
 
 
 def test_exact_hidden_states_are_taken_whole_and_drowned_ones_not_at_all():
     both = ["centre", "context"]
-    exact = _lesson(hidden=_hidden(TRUTH, 1e-4, both), layers=both, hidden_noise=1e-4)
+    exact = _answers(hidden=_hidden(TRUTH, 1e-4, both), layers=both, hidden_noise=1e-4)
     np.testing.assert_allclose(
         distil(START, exact, weighting="likelihood").inputs[QUERIES], TRUTH.inputs[QUERIES], atol=1e-3
     )
-    drowned = _lesson(hidden=_hidden(TRUTH, 1e3, both), layers=both, hidden_noise=1e3)
+    drowned = _answers(hidden=_hidden(TRUTH, 1e3, both), layers=both, hidden_noise=1e3)
     student = distil(START, drowned, weighting="likelihood")
     np.testing.assert_allclose(student.inputs, START.inputs, atol=0.01)
     np.testing.assert_allclose(student.outputs, START.outputs, atol=0.01)
@@ -213,13 +219,13 @@ def test_exact_hidden_states_are_taken_whole_and_drowned_ones_not_at_all():
 def test_noisy_hidden_states_are_shrunk_to_less_error_than_start_or_signal(noise):
     size, width = 400, 5
     rng = np.random.default_rng(4)
-    start = random_start(size, width, 0)
+    start = SkipGram(*rng.normal(0, 0.1, (2, size, width)).astype(np.float32), np.zeros(size, np.float32))
     truth = start.inputs + rng.normal(0, 0.2, start.inputs.shape)
     hidden = truth + rng.normal(0, noise, truth.shape)
-    lesson = Lesson(
+    answers = ReleasedAnswers(
         np.arange(size), np.ones(size, np.int64), hidden=hidden[:, None], layers=["centre"], hidden_noise=noise
     )
-    student = distil(start, lesson, weighting="likelihood")
+    student = distil(start, answers, weighting="likelihood")
 
     def error(values):
         return np.square(values - truth).mean()
@@ -235,19 +241,19 @@ def test_a_histogram_counts_for_no_more_than_its_noise_allows():
     results = []
     for noise in (1e-3, 10.0):
         noisy = shares + np.random.default_rng(0).normal(0, noise, shares.shape)
-        lesson = Lesson(
+        answers = ReleasedAnswers(
             np.arange(SIZE), np.ones(SIZE, np.int64), histogram=noisy, classes=classes, histogram_noise=noise
         )
-        results.append(context_perplexity(distil(START, lesson, weighting="likelihood"), _counts()) / before)
+        results.append(context_perplexity(distil(START, answers, weighting="likelihood"), _counts()) / before)
     assert results[0] < 1
     assert results[1] < 1 + 1 / OBSERVATIONS
 
 
 @pytest.mark.parametrize("weighting", ["paper", "likelihood"])
-def test_the_same_lesson_gives_the_same_bytes(weighting):
-    lesson = _lesson(**SIGNALS["labels"], **SIGNALS["hidden"])
+def test_the_same_answers_give_the_same_bytes(weighting):
+    answers = _answers(**SIGNALS["labels"], **SIGNALS["hidden"])
     told = []
-    one, two = (distil(START, lesson, weighting=weighting, steps=15, on_step=told.append) for _ in "ab")
+    one, two = (distil(START, answers, weighting=weighting, steps=15, on_step=told.append) for _ in "ab")
     for name in ("inputs", "outputs", "bias"):
         assert getattr(one, name).tobytes() == getattr(two, name).tobytes()
     assert told[-1] == 1.0
@@ -255,18 +261,10 @@ def test_the_same_lesson_gives_the_same_bytes(weighting):
 
 @pytest.mark.parametrize("weighting", ["paper", "likelihood"])
 def test_blocks_do_not_change_the_student(monkeypatch, weighting):
-    lesson = _lesson(**SIGNALS["histogram"], **SIGNALS["hidden"])
-    whole = distil(START, lesson, weighting=weighting, steps=10)
+    answers = _answers(**SIGNALS["histogram"], **SIGNALS["hidden"])
+    whole = distil(START, answers, weighting=weighting, steps=10)
     monkeypatch.setattr(distilling, "BLOCK_CELLS", 7 * SIZE)
-    np.testing.assert_allclose(distil(START, lesson, weighting=weighting, steps=10).outputs, whole.outputs, atol=2e-3)
-
-
-def test_a_random_start_follows_its_seed():
-    first, again, other = (random_start(SIZE, WIDTH, seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first.inputs, again.inputs)
-    assert not np.array_equal(first.inputs, other.inputs)
-    assert first.inputs.dtype == np.float32
-    assert not np.array_equal(first.inputs, first.outputs)
+    np.testing.assert_allclose(distil(START, answers, weighting=weighting, steps=10).outputs, whole.outputs, atol=2e-3)
 
 
 HIDDEN = np.zeros((len(QUERIES), 1, WIDTH))
@@ -290,29 +288,29 @@ VOTES = np.zeros((len(QUERIES), 4))
         ({"labels": _labels(), "weights": ONCE[1:]}, "Weights"),
     ],
 )
-def test_a_lesson_that_does_not_fit_is_refused(signals, sentence):
+def test_answers_that_do_not_fit_are_refused(signals, sentence):
     with pytest.raises(ConclaveError, match=sentence):
-        _lesson(**signals)
+        _answers(**signals)
 
 
 def test_queries_are_distinct_words():
     with pytest.raises(IntegrityError, match="distinct"):
-        Lesson(np.array([1, 1]), np.ones(2, np.int64), labels=np.array([0, 1]))
+        ReleasedAnswers(np.array([1, 1]), np.ones(2, np.int64), labels=np.array([0, 1]))
 
 
 @pytest.mark.parametrize(
-    ("lesson", "options", "sentence"),
+    ("answers", "options", "sentence"),
     [
-        (Lesson(QUERIES + 2, ONCE, labels=_labels()), {}, "query at index 29 is 60"),
-        (_lesson(labels=np.full(len(QUERIES), -2)), {}, "label at index 0 is -2"),
-        (_lesson(histogram=VOTES, classes=np.arange(57, 61)), {}, "class at index 3 is 60"),
-        (_lesson(hidden=HIDDEN[:, :, 1:], layers=["centre"]), {}, "width 4"),
-        (_lesson(hidden=HIDDEN, layers=["centre"]), {"weighting": "likelihood"}, "needs hidden_noise"),
-        (_lesson(histogram=VOTES, classes=np.arange(4)), {"weighting": "likelihood"}, "needs histogram_noise"),
-        (_lesson(labels=_labels()), {"weighting": "both"}, "weighting is 'both'"),
-        (_lesson(labels=_labels()), {"output_loss": "hinge"}, "output_loss is 'hinge'"),
+        (ReleasedAnswers(QUERIES + 2, ONCE, labels=_labels()), {}, "query at index 29 is 60"),
+        (_answers(labels=np.full(len(QUERIES), -2)), {}, "label at index 0 is -2"),
+        (_answers(histogram=VOTES, classes=np.arange(57, 61)), {}, "class at index 3 is 60"),
+        (_answers(hidden=HIDDEN[:, :, 1:], layers=["centre"]), {}, "width 4"),
+        (_answers(hidden=HIDDEN, layers=["centre"]), {"weighting": "likelihood"}, "needs hidden_noise"),
+        (_answers(histogram=VOTES, classes=np.arange(4)), {"weighting": "likelihood"}, "needs histogram_noise"),
+        (_answers(labels=_labels()), {"weighting": "both"}, "weighting is 'both'"),
+        (_answers(labels=_labels()), {"output_loss": "hinge"}, "output_loss is 'hinge'"),
     ],
 )
-def test_what_cannot_be_distilled_is_refused(lesson, options, sentence):
+def test_what_cannot_be_distilled_is_refused(answers, options, sentence):
     with pytest.raises(ConclaveError, match=sentence):
-        distil(START, lesson, **({"weighting": "paper"} | options))
+        distil(START, answers, **({"weighting": "paper"} | options))

@@ -18,7 +18,7 @@ from learning.embeddings.evaluation import (
     wordsim,
 )
 from learning.embeddings.skipgram import SkipGram, fit
-from learning.text.source import DataError
+from learning.errors import DataError
 from learning.text.words import Vocabulary, tokenize
 
 

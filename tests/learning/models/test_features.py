@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 import torch
 
-from learning.classification.training import Diverged, Fit, fit, fit_head
+from learning.classification.training import Fit, fit, fit_head
+from learning.errors import DataError, Diverged
 from learning.models.adapting import adapt, flatten
 from learning.models.batching import Tokens, encode, inputs_of, logits_of
 from learning.models.encoders import classifier
 from learning.models.features import features, features_apart, head_alone
-from learning.private_training.schedules import Schedule
+from learning.models.schedules import Schedule
 from learning.text.labelled import LabelMap
-from learning.text.source import DataError
 
 SENTIMENT = LabelMap(("negative", "positive"))
 TEXTS = ["a good film", "the plot was dull and slow", "", "bright"]

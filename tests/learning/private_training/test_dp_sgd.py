@@ -13,24 +13,19 @@ from transformers import BertConfig, BertForSequenceClassification
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.gradients import SINGLE_MARGIN, GradientMechanism, fine_levels
 from aggregation.noise.stream import NoiseStream
-from learning.classification.training import Diverged
+from learning.errors import Diverged
 from learning.models.adapting import adapt, flatten
 from learning.models.agreement import divided
 from learning.models.batching import Tokens, losses
 from learning.models.checkpoints import ModelError
-from learning.private_training.dp_sgd import (
-    Descent,
-    MicroBatch,
-    Optimisation,
-    adding,
-    clipped_sum,
-    noised,
-    train_private,
-)
+from learning.models.schedules import Schedule
+from learning.private_training.clipped_sum import adding, clipped_sum
+from learning.private_training.dp_sgd import noised, train_private
 from learning.private_training.feature_units import FeatureUnits, head_losses
+from learning.private_training.optimisation import Optimisation, Training
 from learning.private_training.per_example import PerExample
-from learning.private_training.schedules import Schedule
 from learning.private_training.text_units import TextUnits, probe_of
+from learning.private_training.units import MicroBatch
 
 UNITS, LENGTH, WORDS = 40, 8, 30
 SETTINGS = Optimisation(expected_batch=20.0, learning_rate=0.05, schedule=Schedule("constant"))
@@ -342,8 +337,8 @@ def test_a_step_to_infinity_is_not_taken_and_the_training_ends(caplog):
     assert "6 of 6 steps would have gone to infinity" in caplog.text
 
 
-def test_a_descent_that_all_share_says_that_it_goes_to_infinity_and_stays():
-    descent = Descent(torch.zeros(4), dataclasses.replace(SETTINGS, learning_rate=1e9), 6)
+def test_a_training_that_all_share_says_that_it_goes_to_infinity_and_stays():
+    descent = Training(torch.zeros(4), dataclasses.replace(SETTINGS, learning_rate=1e9), 6)
     with pytest.raises(Diverged, match="went to infinity"):
         descent.step(np.ones(4, np.float32))
     assert torch.equal(descent.point, torch.zeros(4))
@@ -438,7 +433,7 @@ def test_rounding_of_sums_is_within_the_margin_for_a_million_units_and_refused_b
     assert adding(1 << 24, 4096, 2 << 24) > SINGLE_MARGIN
     model = small()
     batches = list(units_of(model).micro_batches(np.arange(UNITS)))
-    monkeypatch.setattr("learning.private_training.dp_sgd._SPARE", 1e-12)
+    monkeypatch.setattr("learning.private_training.clipped_sum._SPARE", 1e-12)
     with pytest.raises(IntegrityError, match="40 units are in one sum"):
         clipped_sum(PerExample(model), batches, losses, mechanism_for(model))
 
@@ -450,8 +445,8 @@ def test_settings_out_of_range_are_refused(wrong):
 
 
 def test_a_state_of_another_shape_is_refused():
-    descent = Descent(torch.zeros(4), SETTINGS, 6)
-    other = Descent(torch.zeros(5), SETTINGS, 6)
+    descent = Training(torch.zeros(4), SETTINGS, 6)
+    other = Training(torch.zeros(5), SETTINGS, 6)
     with pytest.raises(IntegrityError, match="not of this training"):
         descent.resume(other.state())
 

@@ -9,7 +9,7 @@ from learning.models.adapting import adapt
 from learning.models.batching import encode, losses
 from learning.models.encoders import classifier
 from learning.models.features import features, head_alone
-from learning.private_training.dp_sgd import clipped_sum
+from learning.private_training.clipped_sum import clipped_sum
 from learning.private_training.feature_units import FeatureUnits, head_losses
 from learning.private_training.per_example import PerExample
 from learning.private_training.text_units import TextUnits

@@ -12,9 +12,9 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from aggregation.errors import ConclaveError, IntegrityError
+from learning.errors import DataError
 from learning.selection import clustering
 from learning.selection.clustering import Clustering, Grouping, RandomClustering, k_means
-from learning.text.source import DataError
 
 Stream = Callable[[], Iterator[np.ndarray]]
 

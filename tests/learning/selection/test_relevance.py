@@ -5,8 +5,8 @@ import pytest
 from scipy.stats import chi2, norm, spearmanr
 
 from aggregation.errors import ConclaveError, IntegrityError
-from learning.private_training.dp_sgd import Descent, Optimisation
-from learning.private_training.schedules import Schedule
+from learning.models.schedules import Schedule
+from learning.private_training.optimisation import Optimisation, Training
 from learning.selection import relevance
 from learning.selection.relevance import (
     Measure,
@@ -285,7 +285,7 @@ def train(features: np.ndarray, private: np.ndarray, settings: Optimisation, z: 
     target = np.repeat([1.0, 0.0], [len(private), len(features)])
     import torch
 
-    descent = Descent(torch.zeros(2 * WIDTH), settings, steps)
+    descent = Training(torch.zeros(2 * WIDTH), settings, steps)
     for _ in range(steps):
         head = descent.point.numpy().reshape(2, WIDTH)
         batch = rng.random(len(rows)) < settings.expected_batch / len(rows)

@@ -1,6 +1,6 @@
 """Choosing public texts: algorithm 1's round over clusters, its baselines, and the same choice however rows arrive."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest
 
 from aggregation.errors import ConclaveError, IntegrityError
+from learning.errors import DataError
 from learning.selection import selecting
-from learning.selection.selecting import METHODS, Rows, Selector, hashed, select
-from learning.text.source import DataError
+from learning.selection.selecting import METHODS, Method, Rows, Selector, hashed
 
 
 def literal(scores: np.ndarray, clusters: np.ndarray, k: int, m: int) -> list[int]:
@@ -25,6 +25,16 @@ def literal(scores: np.ndarray, clusters: np.ndarray, k: int, m: int) -> list[in
                 rows.remove(best)
                 chosen.append(best)
     return chosen
+
+
+def select(
+    blocks: Iterable[Rows], method: Method, m: int | None = None, *, clusters: int = 1, seed: int = 0
+) -> np.ndarray:
+    """Row numbers chosen of a stream, in the order in which they were picked."""
+    selector = Selector(method, m, clusters=clusters, seed=seed)
+    for rows in blocks:
+        selector.offer(rows)
+    return selector.choose()
 
 
 def corpus(n: int, k: int, seed: int = 0, kinds: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from learning.classification.training import predict, probabilities
+from learning.errors import DataError
 from learning.models.adapting import adapt
 from learning.models.batching import encode
 from learning.models.checkpoints import ModelError, save
@@ -15,7 +16,6 @@ from learning.models.encoders import classifier
 from learning.models.features import features
 from learning.selection.text_rows import TextRows
 from learning.text.labelled import LabelMap, ScoreRange
-from learning.text.source import DataError
 
 LABELS = LabelMap(("public", "private"))
 TEXTS = [

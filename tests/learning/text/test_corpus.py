@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from learning.errors import DataError
 from learning.text import corpus as corpus_module
 from learning.text import corpus_files
 from learning.text.corpus import REPEATED, Corpus, indexed
 from learning.text.corpus_files import NO_TEXT, CorpusSource
-from learning.text.source import DataError
 
 
 def lines(path, rows):

@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from learning.errors import DataError
 from learning.text import documentation
-from learning.text.source import DataError, Document, Source, columns, read
+from learning.text.source import Document, Source, columns, read
 from learning.text.words import tokenize
 
 

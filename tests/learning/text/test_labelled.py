@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from learning.errors import DataError
 from learning.text.labelled import (
     Example,
     LabelError,
@@ -16,7 +17,7 @@ from learning.text.labelled import (
     examples,
     source_of,
 )
-from learning.text.source import DataError, Skipped, Source, read
+from learning.text.source import Skipped, Source, read
 
 SENTIMENT = LabelMap(("negative", "positive"))
 
@@ -130,5 +131,5 @@ def test_columns_that_do_not_fit_their_kind_are_refused(kind, second, label, sai
 
 
 def test_reading_labels_needs_no_torch() -> None:
-    code = "import sys, learning.text.labelled, learning.private_training.schedules; sys.exit('torch' in sys.modules)"
+    code = "import sys, learning.text.labelled, learning.models.schedules; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

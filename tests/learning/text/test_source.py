@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learning.text import source as text
-from learning.text.source import DataError, Document, Skipped, Source, columns, read
+from learning.errors import DataError
+from learning.text import files, hub
+from learning.text.source import Document, Skipped, Source, columns, read
 
 ROWS = [
     {"note": "The first note.", "who": "ann", "kind": "a"},
@@ -209,10 +210,10 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_documents_come_before_the_source_has_been_read_to_its_end(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(b'{"text": "first"}\n' * (text.LOOK_AHEAD + 1) + b"\xff\n")
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "first"}\n' * (files.LOOK_AHEAD + 1) + b"\xff\n")
     documents = read(Source(str(tmp_path / "a.jsonl")), tmp_path)
     assert next(documents).text == "first"
-    with pytest.raises(DataError, match=f"line {text.LOOK_AHEAD + 2}"):
+    with pytest.raises(DataError, match=f"line {files.LOOK_AHEAD + 2}"):
         list(documents)
 
 
@@ -262,7 +263,7 @@ class TestHub:
             return original("json", data_files={"validation": str(tmp_path / "notes.jsonl")}, **options)
 
         monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-        monkeypatch.setattr(text, "silence_of", lambda endpoint: None)
+        monkeypatch.setattr(hub, "silence_of", lambda endpoint: None)
         cache = tmp_path / "cache"
         source = Source("org/notes", text="note", user="who", split="validation", stream=stream, config="small")
         assert [d.fields["who"] for d in _read(source, cache)] == ["ann", "bob", "ann"]
@@ -281,18 +282,18 @@ class TestHub:
     def test_an_existing_cache_folder_keeps_its_mode_and_what_is_ours_in_it_is_private(self, tmp_path: Path) -> None:
         tmp_path.chmod(0o755)
         (tmp_path / "text").mkdir(mode=0o755)
-        assert stat.S_IMODE(text.private_folder(tmp_path).stat().st_mode) == 0o700
+        assert stat.S_IMODE(hub.private_folder(tmp_path).stat().st_mode) == 0o700
         assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
 
 
 def test_reading_text_needs_no_torch() -> None:
     program = (
         "import sys, tempfile, pathlib; from learning.embeddings import cooccurrence\n"
-        "from learning.text import source as text, words\n"
+        "from learning.errors import DataError; from learning.text import source as text, words\n"
         "folder = pathlib.Path(tempfile.mkdtemp()); path = folder / 'a.jsonl'; path.write_text('{\"text\": \"a b\"}')\n"
         "for d in text.read(text.Source(str(path)), folder): words.tokenize(d.text)\n"
         "try: list(text.read(text.Source('documentation-nothing'), folder))\n"
-        "except text.DataError: pass\n"
+        "except DataError: pass\n"
         "sys.exit(' '.join(m for m in ('torch', 'grpc', 'ray', 'gensim', 'sklearn') if m in sys.modules) or None)"
     )
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learning.text.source import DataError
+from learning.errors import DataError
 from learning.text.words import Vocabulary, sentences, tokenize
 
 

@@ -18,12 +18,12 @@ from transformers import (
 )
 
 from aggregation.errors import ConclaveError, IntegrityError
-from learning.classification.training import Diverged
+from learning.errors import DataError, Diverged
 from learning.models.batching import encode, inputs_of
 from learning.models.checkpoints import PACKAGED, ModelError
 from learning.models.encoders import digest
-from learning.text.source import DataError, Source, read
-from learning.transformers.distilling import Distillation, _Lesson, distil
+from learning.text.source import Source, read
+from learning.transformers.distilling import Distillation, _Distiller, distil
 from learning.transformers.distilling_state import CHECKPOINT
 from learning.transformers.layered_student import load_teacher, make_student
 from learning.transformers.losses import NAMES, Weights
@@ -139,11 +139,11 @@ class TestEveryKind:
         gradients, losses = [], []
         for micro in (1, 3, 8):
             settings = replace(QUICK, micro_batch=micro, match=match, max_tokens=96)
-            lesson = _Lesson.of(teacher, student, settings, tokenizer, 1)
-            batch = next(lesson.batches(_texts(), 0, 0, 30))
+            distiller = _Distiller.of(teacher, student, settings, tokenizer, 1)
+            batch = next(distiller.batches(_texts(), 0, 0, 30))
             assert len({len(row) for row in batch}) > 2
             student.zero_grad()
-            losses.append(lesson.gradient(batch, 0))
+            losses.append(distiller.gradient(batch, 0))
             gradients.append({name: p.grad.clone() for name, p in student.named_parameters() if p.grad is not None})
         for found, said in zip(gradients[:2], losses[:2], strict=True):
             assert said == pytest.approx(losses[2], rel=1e-5)
@@ -185,8 +185,8 @@ def test_one_that_was_stopped_goes_on_as_if_it_never_had(kind, step, pair_of, tm
 
 class TestOrder:
     def _pass(self, pair_of, settings, texts, number, done=0):
-        lesson = _Lesson.of(*pair_of("encoder")[:2], settings, pair_of("encoder")[2], 1)
-        return list(lesson.batches(iter(texts), number, done, len(texts)))
+        distiller = _Distiller.of(*pair_of("encoder")[:2], settings, pair_of("encoder")[2], 1)
+        return list(distiller.batches(iter(texts), number, done, len(texts)))
 
     def _said(self, batches):
         return [tuple(row.ids.tolist()) for batch in batches for row in batch]

@@ -10,7 +10,7 @@ from party.errors import PartyError
 from party.ledger.accounts import open_account, read_account
 from party.ledger.protection import FINENESS, Protection
 from party.node.lifecycle import start
-from party.tasks.process import load_counts
+from party.tasks.result import load_counts
 from protos.conclave.v1 import plan_pb2
 from protos.refusal import Reason, Refusal
 

@@ -1,7 +1,9 @@
 """A recipe's name binds: what a plan of it may release, and by which tasks; who borrows a name is refused."""
 
 import itertools
+import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from party.admission.admit import admit
-from party.admission.recipes import RECIPES, Kind, Recipe, kind_of, part, task_of, tasks_of, why_not
+from party.admission.recipes import kind_of, task_of, tasks_of, why_not
+from party.errors import PartyError
+from party.recipes.recipe import Kind
+from party.recipes.registry import find_recipe, recipe_names
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.console.settings import SettingsError
 from protos.digest import artefact_digest
@@ -74,7 +79,7 @@ def honest(recipe, kinds):
     return False
 
 
-@pytest.mark.parametrize("recipe", sorted(RECIPES))
+@pytest.mark.parametrize("recipe", recipe_names())
 def test_every_mixture_of_three_releases_is_refused_unless_an_honest_plan_has_it(recipe):
     for length in range(4):
         for kinds in itertools.combinations_with_replacement(Kind, length):
@@ -82,14 +87,14 @@ def test_every_mixture_of_three_releases_is_refused_unless_an_honest_plan_has_it
             assert (found is None) == honest(recipe, kinds), (kinds, found)
 
 
-@given(recipe=st.sampled_from(sorted(RECIPES)), kinds=st.lists(st.sampled_from(list(Kind)), max_size=64))
+@given(recipe=st.sampled_from(recipe_names()), kinds=st.lists(st.sampled_from(list(Kind)), max_size=64))
 def test_no_longer_mixture_is_taken_either(recipe, kinds):
     found = why_not(named(recipe, kinds))
     assert (found is None) == honest(recipe, kinds)
     assert found is None or len(found) < 2000
 
 
-@pytest.mark.parametrize("recipe", sorted(RECIPES))
+@pytest.mark.parametrize("recipe", recipe_names())
 @pytest.mark.parametrize("rounds", [50, 51, 52])
 def test_rounds_are_as_many_as_a_plan_may_have(recipe, rounds):
     for others in ((), (Kind.STEPS,), (Kind.TRAINING, Kind.SCORES)):
@@ -97,7 +102,7 @@ def test_rounds_are_as_many_as_a_plan_may_have(recipe, rounds):
         assert (why_not(named(recipe, kinds)) is None) == honest(recipe, kinds)
 
 
-@pytest.mark.parametrize("recipe", sorted(RECIPES))
+@pytest.mark.parametrize("recipe", recipe_names())
 @pytest.mark.parametrize("odd", ODD)
 def test_what_is_of_no_kind_is_of_no_recipe(recipe, odd):
     assert kind_of(odd) is None
@@ -160,13 +165,39 @@ def test_a_party_file_with_a_recipe_that_does_not_exist_is_told_which_do(config)
         config(policy={"recipes": ["dped", "swing"]})
 
 
-def test_a_further_recipe_is_one_entry(terms, config, monkeypatch):
-    monkeypatch.setitem(RECIPES, "swing", Recipe(({Kind.VOTES: part("ensemble")},)))
+def test_a_further_recipe_is_one_package_that_the_administrator_installed(terms, config, installed):
+    assert "swing" not in recipe_names()
+    installed("swing", 'Recipe(({Kind.VOTES: part("ensemble")},))')
+    assert "swing" in recipe_names()
     votes = plan_pb2.VotesMechanism(classes=2, levels=2, noise=12.0, shares=2, distribution="gaussian")
     asked = [plan_pb2.Release(name="votes", charges=2, joint=plan_pb2.JointMechanism(votes=votes))]
     assert admit(terms(recipe="swing", releases=asked), config(policy={"recipes": ["swing"]})) is None
     with pytest.raises(Refusal, match="release counts is of counts, and swing has noised votes"):
         admit(terms(recipe="swing"), config(policy={"recipes": ["swing"]}))
+
+
+def test_a_plan_of_a_recipe_that_nobody_installed_is_refused(terms):
+    found = why_not(terms(recipe="nobodys"))
+    assert found == "'nobodys' is no recipe that this party knows"
+    release = plan_pb2.Release(counts=plan_pb2.CountsMechanism(clip=1.0))
+    assert tasks_of(plan_pb2.Terms(recipe="nobodys", releases=[release]), release) == frozenset()
+
+
+def test_a_package_that_brings_no_recipe_is_said_to_be_broken(installed):
+    installed("hollow", "42")
+    with pytest.raises(PartyError, match="recipe hollow is installed as somebodys_hollow:RECIPE, which is no party"):
+        find_recipe("hollow")
+    installed("absent", "Recipe(())")
+    (broken,) = (Path(folder) for folder in sys.path if folder.endswith("absent"))
+    (broken / "somebodys_absent.py").unlink()
+    with pytest.raises(PartyError, match=r"which cannot be loaded: .* Install its package again\."):
+        find_recipe("absent")
+
+
+def test_a_name_that_two_packages_claim_stands_for_neither(installed):
+    installed("pate", "Recipe(())")
+    with pytest.raises(PartyError, match="two installed packages bring a recipe pate"):
+        find_recipe("pate")
 
 
 async def refused(awaited):
@@ -198,7 +229,7 @@ async def test_a_task_of_another_recipe_is_refused_after_a_join_that_was_honest(
     """The terms are those of teachers trained privately; what is asked is a classifier's scores after that training."""
     caller = await opened(plan=terms(releases=releases("training", "free"), epsilon=30.0), policy={"epsilon": 90.0})
     await caller.join()
-    monkeypatch.setattr("party.tasks.task.text_work", lambda *given: pytest.fail("the request was looked at"))
+    monkeypatch.setattr("party.tasks.operations.request_of", lambda *given: pytest.fail("the request was looked at"))
     task = party_pb2.TextModelTask(release="answers", objective=party_pb2.OBJECTIVE_DOMAIN)
     said = await refused(caller.trained(party_pb2.TrainRequest(run=caller.run, operation_id="x", text_model=task)))
     assert said == ("policy recipes: release answers of dped is given by teachers, not by text_model for a domain.")

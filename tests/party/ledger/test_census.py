@@ -14,6 +14,7 @@ from learning.text.words import Vocabulary
 from party.config import PolicyTable, ShardTable
 from party.errors import PartyError
 from party.ledger import census
+from party.tasks.counts.request import CountsWork
 from party.tasks.job import Job
 from party.tasks.process import attempt
 from protos.conclave.v1 import plan_pb2
@@ -50,11 +51,10 @@ def taken(tmp_path):
             policy=PolicyTable(epsilon=1.0, delta=1e-6, recipes=["dped"]).model_dump(),
             record=record,
             by_user=by_user,
-            vocabulary=str(vocabulary),
-            window=2,
             release=COUNTS.SerializeToString().hex(),
             cache=str(tmp_path / "cache"),
             result=str(tmp_path / "result.npz"),
+            work=CountsWork(str(vocabulary), 2),
             census=str(path),
             census_key=key.hex(),
         )

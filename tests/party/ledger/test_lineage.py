@@ -14,16 +14,16 @@ from dp_accounting import GaussianDpEvent, get_epsilon_gaussian
 
 from aggregation.accounting.price import LifetimeFilter
 from learning.text.source import NOTHING
-from party.config import PolicyTable, ShardTable
+from party.config import ShardTable
 from party.errors import PartyError
 from party.ledger.accounts import open_account
 from party.ledger.budget import statements
 from party.ledger.ledger import Ledger
 from party.ledger.protection import Protection
+from party.shard.counted import take_census
+from party.shard.reading import Reading
 from party.tasks import process
-from party.tasks.counts.training import take_census
-from party.tasks.job import Job
-from party.tasks.process import load_counts
+from party.tasks.result import load_counts
 from protos.refusal import Reason, Refusal
 
 EVENT = GaussianDpEvent(1.65)
@@ -58,7 +58,7 @@ class Archive:
             run = f"run-{self._runs}"
             await ledger.join(run, b"p" * 32, [])
             wanted = [(f"release-{number}", EVENT) for number in range(charges)]
-            take_census(self._job(rows, name, by_user, record, ledger.census_key, more))
+            take_census(self._reading(rows, name, by_user, record, ledger.census_key, more))
             if not charges:
                 return Trained(await ledger.record(self.folder / "census"), await ledger.afford(run, list))
             shared, text = (), True
@@ -80,7 +80,7 @@ class Archive:
     def spent(self, lineage):
         return self.statement(lineage).budget.spent
 
-    def _job(self, rows, name, by_user, record, key, shard):
+    def _reading(self, rows, name, by_user, record, key, shard):
         path = self.folder / name
         if path.suffix == ".csv":
             with path.open("w", newline="") as file:
@@ -89,19 +89,14 @@ class Archive:
                 table.writerows(rows)
         else:
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return Job(
-            parent=os.getpid(),
-            shard=ShardTable(source=str(path), **shard).model_dump(),
-            policy=PolicyTable(epsilon=1.0, delta=1e-6, recipes=["dped"]).model_dump(),
+        return Reading(
+            shard=ShardTable(source=str(path), **shard),
             record=record,
             by_user=by_user,
-            vocabulary="",
-            window=2,
-            release="",
-            cache=str(self.folder / "cache"),
-            result="",
-            census=str(self.folder / "census"),
-            census_key=key.hex(),
+            cache=self.folder / "cache",
+            frank=False,
+            census=self.folder / "census",
+            census_key=key,
         )
 
 

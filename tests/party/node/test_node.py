@@ -30,7 +30,7 @@ from party.releasing.answers import noised
 from party.releasing.mechanisms import mechanism_of
 from party.tasks import process
 from party.tasks.job import Failure
-from party.tasks.process import load_counts
+from party.tasks.result import load_counts
 from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2
 from protos.identity.credentials import bearer

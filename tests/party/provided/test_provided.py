@@ -22,7 +22,6 @@ from party.provided.charsmaps import check_charsmap
 from party.provided.models import put_together
 from party.provided.settings import ARCHITECTURES, clean_config, clean_pooling, tokens_of
 from party.provided.tokenizers import clean_settings, clean_tokenizer
-from party.tasks.job import TextWork
 from party.tasks.text.trials import awkward, try_model, try_tokenizer
 
 WORDS = {"[UNK]": 0, "[PAD]": 1, "a": 2, "film": 3}
@@ -348,8 +347,7 @@ def test_a_table_of_characters_is_followed_everywhere_before_any_text_is():
 
 def work(folder, where, **changes):
     files = {str(path.relative_to(folder)): str(path) for path in folder.rglob("*.*") if path.is_file()}
-    made = {"kind": "step", "files": files, "folder": str(where / "made"), "adapt": "head", "rank": 0, "alpha": 0}
-    return TextWork(**made | {"longest": 16, "seed": 1} | changes)
+    return {"files": files, "folder": where / "made"} | changes
 
 
 def changed(folder, to, edit):
@@ -397,7 +395,7 @@ def with_tensor(name, tensor):
 )
 def test_weights_that_are_not_finite_or_not_as_declared_are_refused(tiny_bert, tmp_path, edit, says):
     with pytest.raises(TrainingError) as refusal:
-        put_together(work(changed(tiny_bert, tmp_path / "odd", edit), tmp_path))
+        put_together(**work(changed(tiny_bert, tmp_path / "odd", edit), tmp_path))
     assert says in str(refusal.value)
     assert not (tmp_path / "made").exists()
     assert not list(tmp_path.glob(".made*"))
@@ -405,12 +403,12 @@ def test_weights_that_are_not_finite_or_not_as_declared_are_refused(tiny_bert, t
 
 def test_a_head_and_the_numbers_of_positions_may_be_there(tiny_bert, tmp_path):
     edit = with_tensor("embeddings.position_ids", torch.arange(32)[None])
-    put_together(work(changed(tiny_bert, tmp_path / "odd", edit), tmp_path))
+    put_together(**work(changed(tiny_bert, tmp_path / "odd", edit), tmp_path))
     assert (tmp_path / "made/model.safetensors").stat().st_nlink == 2
 
 
 def test_files_that_are_no_weights_lack_or_name_others_are_refused(tiny_bert, tmp_path):
-    files = work(tiny_bert, tmp_path).files
+    files = work(tiny_bert, tmp_path)["files"]
     part = "model-00001-of-00001.safetensors"
     broken = tmp_path / "broken"
     broken.write_bytes(Path(files["model.safetensors"]).read_bytes()[:-1])
@@ -430,7 +428,7 @@ def test_files_that_are_no_weights_lack_or_name_others_are_refused(tiny_bert, tm
         ),
     ):  # fmt: skip
         with pytest.raises(TrainingError, match=says):
-            put_together(work(tiny_bert, tmp_path, files=some))
+            put_together(**work(tiny_bert, tmp_path, files=some))
 
 
 def test_a_model_larger_than_the_memory_is_refused_before_it_is_made(tiny_bert, tmp_path):
@@ -439,20 +437,20 @@ def test_a_model_larger_than_the_memory_is_refused_before_it_is_made(tiny_bert, 
     config = json.loads((folder / "config.json").read_text()) | {"hidden_size": 2**19, "num_hidden_layers": 500}
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(TrainingError, match=r"more than the 256 MiB that \[limits\] memory_mib allows"):
-        put_together(work(folder, tmp_path), 256)
+        put_together(**work(folder, tmp_path), memory=256)
 
 
 def test_what_is_put_together_was_written_anew_and_does_as_the_model_did(tiny_bert, tiny_gpt2, tmp_path):
     from transformers import AutoTokenizer
 
     for folder, objective in ((tiny_bert, "labels"), (tiny_gpt2, "language")):
-        text = work(folder, tmp_path / objective, objective=objective)
-        put_together(text)
-        put_together(text)
+        text = work(folder, tmp_path / objective)
+        put_together(**text)
+        put_together(**text)
         load = (
             language_model if objective == "language" else lambda name: classifier(name, LabelMap(("a", "b")), seed=1)
         )
-        model, ours = load(text.folder)
+        model, ours = load(str(text["folder"]))
         same, _ = load(str(folder))
         for one, other in zip(model.parameters(), same.parameters(), strict=True):
             assert torch.equal(one, other)
@@ -465,7 +463,7 @@ def test_what_is_put_together_was_written_anew_and_does_as_the_model_did(tiny_be
         rows = try_tokenizer(ours, tokens_of(model.config), most, documents=spoken, pairs=not spoken)
         try_model(model, rows, None if spoken else 2)
         try_model(model, rows, None if spoken else 2, apart=False)
-        made = Path(text.folder)
+        made = text["folder"]
         assert sorted(path.name for path in made.iterdir()) == [
             "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
         ]  # fmt: skip
@@ -571,8 +569,8 @@ def test_the_packaged_encoder_is_taken(tmp_path):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, folder / name)
     text = work(folder, tmp_path)
-    put_together(text)
-    model, tokenizer = classifier(text.folder, LabelMap(("a", "b")), seed=1)
+    put_together(**text)
+    model, tokenizer = classifier(str(text["folder"]), LabelMap(("a", "b")), seed=1)
     adapt(model, "head", seed=1)
     rows = try_tokenizer(tokenizer, tokens_of(model.config), 16, documents=False, pairs=True)
     try_model(model, rows, 2, head=head_alone(model))

@@ -38,7 +38,7 @@ from party.releasing.answers import noised
 from party.releasing.mechanisms import answering
 from party.releasing.steps import step_of
 from party.store.runs import Runs
-from party.tasks.process import load_counts
+from party.tasks.result import load_counts
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import artefact_digest, plan_hash
 from protos.identity.certificates import Role

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import os
 
 import numpy as np
 import pyarrow as pa
@@ -17,15 +16,18 @@ from learning.embeddings.moments import Directions
 from learning.embeddings.skipgram import SkipGram
 from learning.models.batching import encode
 from learning.text.labelled import LabelMap, TextColumns
-from learning.text.source import MAXIMUM_CELL
+from learning.text.table import MAXIMUM_CELL
 from learning.text.words import Vocabulary
-from party.config import PolicyTable, ShardTable
+from party.config import ShardTable
 from party.releasing.mechanisms import answering
+from party.shard.counted import counted_units
 from party.shard.labelled import labelled_units
+from party.shard.reading import Reading
 from party.shard.units import MOST_CHARACTERS, units
-from party.tasks.counts import training as counting
-from party.tasks.counts.training import cooccurrence, counted_units, moments
-from party.tasks.job import Job
+from party.tasks.counts.request import CountsWork
+from party.tasks.counts.training import cooccurrence
+from party.tasks.moments.request import MomentsWork
+from party.tasks.moments.training import moments
 from party.tasks.teachers import training as teaching
 from protos.conclave.v1 import plan_pb2
 
@@ -189,7 +191,7 @@ def test_a_record_too_long_is_a_unit_of_nothing_and_a_long_one_is_cut(became, tm
 
 @pytest.fixture
 def job(tmp_path):
-    """`job(rows)`: a job of counting over a shard of these lines."""
+    """`job(rows)`: how a shard of these lines is read, and what is counted of it."""
     (tmp_path / "vocabulary").write_bytes(Vocabulary(WORDS).to_bytes())
     (tmp_path / "directions").write_bytes(
         Directions(np.eye(4, 2, dtype=np.float32), np.ones(2, np.float32), np.full(4, 0.5, np.float32)).to_bytes()
@@ -198,21 +200,20 @@ def job(tmp_path):
     def makes(rows, record="document", *, by_user=False, window=2):
         path = tmp_path / "rows.jsonl"
         path.write_bytes(lines(*rows))
-        return Job(
-            parent=os.getpid(), shard=shard_of(path, label=None).model_dump(), by_user=by_user, release="", result="",
-            policy=PolicyTable(epsilon=1.0, delta=1e-6, recipes=["dped"]).model_dump(), record=record, window=window,
-            cache=str(tmp_path / "cache"), vocabulary=str(tmp_path / "vocabulary"),
-            directions=str(tmp_path / "directions"),
-        )  # fmt: skip
+        reading = Reading(
+            shard=shard_of(path, label=None), record=record, by_user=by_user, cache=tmp_path / "cache", frank=False
+        )
+        return reading, MomentsWork(str(tmp_path / "vocabulary"), window, str(tmp_path / "directions"))
 
     return makes
 
 
-def counted(job):
+def counted(asked):
     """Every unit's pairs under its document's or user's id; a unit without a pair is left out."""
+    reading, work = asked
     found = [
         (name, row.indices.tolist(), row.data.tolist())
-        for names, chunk in counted_units(job, Vocabulary(WORDS))
+        for names, chunk in counted_units(reading, Vocabulary(WORDS), work.window)
         for name, row in zip(names, (chunk[[place]] for place in range(chunk.shape[0])), strict=True)
     ]
     return [each for each in found if each[1]]
@@ -234,16 +235,16 @@ def test_counts_of_other_units_and_moments_stay_what_they_are(job, record, by_us
         for each in expected:
             assert each in found
         if len(found) == len(expected):
-            sums.append(moments(asked, mechanism).toarray())
+            sums.append(moments(*asked, mechanism).toarray())
 
     holds()
-    whole = moments(job(good, record, by_user=by_user), mechanism).toarray()
+    whole = moments(*job(good, record, by_user=by_user), mechanism).toarray()
     assert sums
     assert all((each == whole).all() for each in sums)
 
 
 def test_a_unit_of_very_many_pairs_is_counted_as_far_as_memory_is_bounded(job, monkeypatch):
-    monkeypatch.setattr(counting, "MOST_PAIRS", 40)
+    monkeypatch.setattr("party.shard.counted.MOST_PAIRS", 40)
     row = line_of({"text": "apple " * 500, "id": "long", "who": "u"})
     ((_, _, (pairs,)),) = counted(job([row], window=5))
     assert 0 < pairs <= 40
@@ -256,9 +257,10 @@ def test_of_no_unit_counts_and_moments_are_zeros(job, rows, record, caplog):
         name="counts", charges=1,
         counts=plan_pb2.CountsMechanism(clip=2.0, levels=64, noise_multiplier=1.0, shares=1, distribution="gaussian"),
     )  # fmt: skip
-    asked = job(rows, record)
-    assert (cooccurrence(asked, answering(counts)).toarray() == np.zeros((4, 4))).all()
-    found = moments(asked, VectorMechanism(1.0, 64, 1.0, 1))
+    reading, work = job(rows, record)
+    words = CountsWork(work.vocabulary, work.window)
+    assert (cooccurrence(reading, words, answering(counts)).toarray() == np.zeros((4, 4))).all()
+    found = moments(reading, work, VectorMechanism(1.0, 64, 1.0, 1))
     assert not found.toarray().any()
     assert found.shape[1] > 0
     assert "learns nothing" in caplog.text
@@ -314,7 +316,7 @@ def test_a_teacher_that_goes_to_infinity_answers_as_the_reference(monkeypatch, c
     rng = np.random.default_rng(0)
     reference = SkipGram(*(rng.normal(size=(4, 2)).astype(np.float32) for _ in range(2)), np.zeros(4, np.float32))
     lost = SkipGram(np.full((4, 2), np.inf, np.float32), reference.outputs, reference.bias)
-    monkeypatch.setattr(teaching, "vocabulary_of", lambda job: Vocabulary(WORDS))
+    monkeypatch.setattr(teaching, "vocabulary_of", lambda work: Vocabulary(WORDS))
     monkeypatch.setattr(teaching, "reference_of", lambda teaching, size: reference)
     monkeypatch.setattr(teaching, "_teachers", lambda *given: iter([lost, reference]))
     asked = type("Asked", (), {"queries": [0, 1], "classes": [2, 3], "layers": ["centre"], "vote": "probable",

@@ -20,6 +20,7 @@ from party.ledger.census import written
 from party.node.training import Training
 from party.shard.labelled import BEYOND, TokenRows, labelled_units, tell_if_few
 from party.tasks import process
+from party.tasks.counts.request import CountsWork
 from party.tasks.job import Failure, Job
 from protos.refusal import Reason, Refusal
 
@@ -240,7 +241,15 @@ def trained(tmp_path, monkeypatch):
         policy = PolicyTable(epsilon=1.0, delta=1e-6, recipes=["dped"], simulation=frank)
         shard = ShardTable(source=str(tmp_path))
         job = Job(
-            os.getpid(), shard.model_dump(), policy.model_dump(), "document", False, "", "", str(tmp_path / "result")
+            os.getpid(),
+            shard.model_dump(),
+            policy.model_dump(),
+            "document",
+            False,
+            "",
+            "",
+            str(tmp_path / "result"),
+            CountsWork("", 1),
         )
         with_text = await Training(b"", "counts").run(job, asyncio.Semaphore(), charge, party="north")
         return with_text, shards

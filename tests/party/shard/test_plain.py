@@ -9,15 +9,17 @@ import pytest
 
 from aggregation.mechanisms.gradients import GradientMechanism
 from learning.models.batching import encode
-from learning.private_training.dp_sgd import clipped_sum
+from learning.private_training.clipped_sum import clipped_sum
 from party.config import PolicyTable, ShardTable
 from party.errors import ShardError
 from party.ledger.census import TEXT, chunks
 from party.shard import plain
 from party.shard.labelled import MOST_EXAMPLES
 from party.shard.plain import plain_units, take_census
-from party.tasks.job import Descent, Job, TextWork
+from party.tasks.job import Job
 from party.tasks.text.model import loaded, units_of
+from party.tasks.text.request import Descent, Lesson, TextModel
+from party.tasks.text_model.request import TextModelWork
 
 PAIRS = (
     ("the film was good", "a great film"), ("awful slow film", "bad plot and bad actor"), ("we saw a dull story", ""),
@@ -46,10 +48,9 @@ def make(tmp_path, pooled):
         (tmp_path / "texts").write_text(json.dumps(PUBLIC))
         table = {"source": str(tmp_path / "rows.jsonl"), "user": "who", "id": "id", "second": second or None}
         descent = Descent(0.1, "sgd", "constant", 0.0, 0.9, 0.0, expected_batch=4.0, epochs=0, batch=0)
-        text = TextWork(
-            kind="text_model", files={}, folder=str(pooled), adapt=adapt, rank=2, alpha=4, longest=16, seed=7,
-            objective="domain", texts=str(tmp_path / "texts"), second=second, descent=descent,
-        )  # fmt: skip
+        model = TextModel(files={}, folder=str(pooled), adapt=adapt, rank=2, alpha=4, longest=16, seed=7)
+        lesson = Lesson("domain", texts=str(tmp_path / "texts"), second=second)
+        work = TextModelWork(model, lesson, parameters="", descent=descent, training="")
         return Job(
             parent=os.getpid(),
             shard=ShardTable(**table | dict(shard)).model_dump(),
@@ -59,7 +60,7 @@ def make(tmp_path, pooled):
             release="",
             cache=str(tmp_path / "cache"),
             result=str(tmp_path / "result.npz"),
-            text=text,
+            work=work,
             **changes,
         )
 
@@ -71,7 +72,10 @@ def read(tokenizer):
     """`read(job)`: the units of it, each as the texts in it."""
 
     def reads(job):
-        found = plain_units(job, partial(encode, tokenizer, longest=16, known=len(tokenizer)), longest=16)
+        found = plain_units(
+            job.reading, partial(encode, tokenizer, longest=16, known=len(tokenizer)), longest=16,
+            second=job.work.lesson.second or None,
+        )  # fmt: skip
         said = [tokenizer.decode(row.ids, skip_special_tokens=True) for row in found.rows]
         return said if found.members is None else [[said[place] for place in unit] for unit in found.members]
 
@@ -116,8 +120,8 @@ def test_one_unit_more_moves_the_clipped_sum_by_no_more_than_the_clip(make, adap
 
     def total(pairs):
         job = make(pairs, adapt=adapt, by_user=by_user, users=len(PAIRS))  # every record has a user of its own
-        found = loaded(job, job.text)
-        units = units_of(job, job.text, found)
+        found = loaded(job.reading.shard, job.work.model, job.work.lesson)
+        units = units_of(job.reading, job.work.model, job.work.lesson, found)
         mechanism = GradientMechanism(clip, 400, 1.0, 1.0, 1, found.gradients.count)
         return clipped_sum(found.gradients, units.micro_batches(np.arange(len(units))), found.losses, mechanism)
 
@@ -136,9 +140,12 @@ def test_a_census_has_both_texts_whether_it_is_taken_alone_or_while_training(mak
         work(make(pairs, by_user=by_user, census=str(path), census_key=(b"k" * 32).hex(), **more))
         return {row for chunk in chunks(path) for row in chunk if row[-1] == TEXT}
 
+    def alone(job):
+        take_census(job.reading, second=job.work.lesson.second or None)
+
     both = texts(read)
     assert len(both) == len({text for pair in PAIRS for text in pair if text})
-    assert texts(take_census) == both
+    assert texts(alone) == both
     first = texts(read, second="")
     assert len(first) == len(PAIRS)
     assert first < both
@@ -148,8 +155,8 @@ def test_a_census_has_both_texts_whether_it_is_taken_alone_or_while_training(mak
 @pytest.mark.parametrize(("adapt", "by_user"), [("head", False), ("head", True), ("lora", False)])
 def test_without_a_text_of_its_own_a_party_learns_of_public_text_alone(make, adapt, by_user):
     job = make([("", "alone"), (5, "x")], adapt=adapt, by_user=by_user)
-    found = loaded(job, job.text)
-    units = units_of(job, job.text, found)
+    found = loaded(job.reading.shard, job.work.model, job.work.lesson)
+    units = units_of(job.reading, job.work.model, job.work.lesson, found)
     mechanism = GradientMechanism(1.0, 400, 1.0, 1.0, 1, found.gradients.count)
     batches = list(units.micro_batches(np.arange(len(units))))
     assert sum(batch.units for batch in batches) == len(PUBLIC)

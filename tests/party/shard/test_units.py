@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from learning.errors import DataError
 from learning.text.labelled import TextColumns
-from learning.text.source import DataError, Skipped
+from learning.text.source import Skipped
 from party.config import PartTable, ShardTable
 from party.errors import ShardError
 from party.shard.units import part_of, slot, units

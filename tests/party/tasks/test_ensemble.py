@@ -23,7 +23,9 @@ from party.config import PolicyTable, ShardTable
 from party.errors import TrainingError
 from party.shard.units import slot
 from party.tasks.ensemble import training
-from party.tasks.job import Descent, Job, TextWork
+from party.tasks.ensemble.request import EnsembleWork
+from party.tasks.job import Job
+from party.tasks.text.request import Descent, TextModel
 from protos.conclave.v1 import plan_pb2
 
 KEY = b"k" * 32
@@ -70,6 +72,10 @@ def folder(tiny_bert, tmp_path_factory):
     return folder
 
 
+def prepare(job, mechanism):
+    return training.prepare(job, job.work, mechanism, None)
+
+
 @pytest.fixture
 def make(tmp_path, folder):
     """`make(rows, ...)`: a job over these rows; the fields of its text work can be changed."""
@@ -82,9 +88,12 @@ def make(tmp_path, folder):
             "learning_rate": 0.02, "optimiser": "adamw", "schedule": "linear", "warm_up": 0.1, "momentum": 0.9,
             "decay": 0.01, "expected_batch": 0.0, "epochs": 4, "batch": 4,
         }  # fmt: skip
-        text = {
-            "kind": "ensemble", "files": {}, "folder": str(folder), "adapt": "head", "rank": 2, "alpha": 4,
-            "longest": 32, "seed": 7, "labelled": labelled.SerializeToString().hex(), "key": KEY.hex(),
+        model = {
+            "files": {}, "folder": str(folder), "adapt": "head", "rank": 2, "alpha": 4, "longest": 32, "seed": 7,
+        }  # fmt: skip
+        model |= {name: changes.pop(name) for name in list(changes) if name in model}
+        ensemble = {
+            "model": TextModel(**model), "labelled": labelled.SerializeToString().hex(), "key": KEY.hex(),
             "texts": str(tmp_path / "texts"), "teachers": TEACHERS, "descent": Descent(**descending | dict(descent)),
         }  # fmt: skip
         return Job(
@@ -96,16 +105,16 @@ def make(tmp_path, folder):
             release="",
             cache=str(tmp_path / "cache"),
             result=str(tmp_path / "result.npz"),
-            text=TextWork(**text | changes),
+            work=EnsembleWork(**ensemble | changes),
         )
 
     return makes
 
 
 def said(job, progress=lambda percent: None):
-    labelled = plan_pb2.LabelledText.FromString(bytes.fromhex(job.text.labelled))
-    columns, targets = columns_of(labelled, job.shard_table), targets_of(labelled, job.shard_table)
-    return training.answers(job, job.text, columns, targets, progress)
+    labelled = plan_pb2.LabelledText.FromString(bytes.fromhex(job.work.labelled))
+    columns, targets = columns_of(labelled, job.reading.shard), targets_of(labelled, job.reading.shard)
+    return training.answers(job.reading, job.work, columns, targets, progress)
 
 
 @pytest.fixture
@@ -136,7 +145,7 @@ def start_votes(folder, texts=QUERIES):
 def test_votes_are_summed_as_the_mechanism_bounds_them(make):
     told = []
     job = make()
-    total = training.vote(job, VOTES, told.append).toarray()
+    total = training.vote(job, job.work, VOTES, told.append).toarray()
     votes = said(job)
     assert votes.shape == (TEACHERS, len(QUERIES))
     assert np.array_equal(total, 4 * np.stack([(votes == place).sum(axis=0) for place in (0, 1)], axis=1))
@@ -241,13 +250,13 @@ def test_texts_that_are_none_are_one_sentence(make, texts):
 def test_scores_and_other_releases_are_refused(make):
     rows = [row | {"label": "0.5"} for row in ROWS]
     with pytest.raises(TrainingError, match="votes are of classes"):
-        training.prepare(make(rows, SCORES), VOTES)
+        prepare(make(rows, SCORES), VOTES)
     hidden = HiddenMechanism(layers=1, width=4, clip=1.0, levels=8, noise=5.0, shares=2)
     with pytest.raises(TrainingError, match="takes 2 classes and hidden states"):
-        training.prepare(make(), replace(VOTES, hidden=hidden))
+        prepare(make(), replace(VOTES, hidden=hidden))
     three = JointMechanism(VotesMechanism(classes=3, levels=4, noise=5.0, shares=2), None)
     with pytest.raises(TrainingError, match="one of 2 classes, and the release takes 3"):
-        training.prepare(make(), three)
+        prepare(make(), three)
 
 
 def test_too_few_units_are_told_to_the_partys_log_and_nobody_else(make, caplog):

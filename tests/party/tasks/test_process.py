@@ -21,8 +21,11 @@ from learning.text.words import Vocabulary, tokenize
 from party.config import PolicyTable, ShardTable
 from party.errors import ShardError, TrainingError
 from party.node.training import Training
+from party.tasks.counts.request import CountsWork
 from party.tasks.job import Job
-from party.tasks.process import attempt, load_counts, work
+from party.tasks.moments.request import MomentsWork
+from party.tasks.process import attempt, work
+from party.tasks.result import load_counts
 from protos.conclave.v1 import plan_pb2
 
 WORDS = ("apple", "bread", "cheese")
@@ -51,12 +54,13 @@ def job(tmp_path):
             "policy": policy.model_dump(),
             "record": "document",
             "by_user": False,
-            "vocabulary": str(vocabulary),
-            "window": 2,
             "release": COUNTS.SerializeToString().hex(),
             "cache": str(tmp_path / "cache"),
             "result": str(tmp_path / "result.npz"),
         }
+        where = str(changes.pop("vocabulary", vocabulary))
+        directions = changes.pop("directions", "")
+        settings["work"] = MomentsWork(where, 2, directions) if directions else CountsWork(where, 2)
         return Job(**settings | changes)
 
     return makes
@@ -82,7 +86,7 @@ def test_each_document_is_bounded_by_itself(job):
 
 def test_chunks_do_not_change_the_sum(job, monkeypatch):
     whole = counted(job())
-    monkeypatch.setattr("party.tasks.counts.training._CHUNK_UNITS", 1)
+    monkeypatch.setattr("party.shard.counted._CHUNK_UNITS", 1)
     np.testing.assert_array_equal(counted(job()), whole)
 
 

@@ -13,9 +13,11 @@ from learning.text.words import Vocabulary
 from party.config import PartyConfig, PolicyTable, ShardTable
 from party.errors import TrainingError
 from party.tasks import ray_tasks
-from party.tasks.job import Job, Spread, Teaching
-from party.tasks.process import attempt, load_counts
+from party.tasks.job import Job, Spread
+from party.tasks.process import attempt
 from party.tasks.ray_tasks import do
+from party.tasks.result import load_counts
+from party.tasks.teachers.request import TeachersWork
 
 WORDS = ("apple", "bread", "cheese", "door", "egg", "fish")
 TEACHERS = 5
@@ -55,14 +57,14 @@ def job(tmp_path, releases, reference):
         policy=PolicyTable(epsilon=1.0, delta=1e-6, recipes=["dped"]).model_dump(),
         record="document",
         by_user=False,
-        vocabulary=str(tmp_path / "vocabulary"),
-        window=2,
         release=releases("joint")[0].SerializeToString().hex(),
         cache=str(tmp_path / "cache"),
         result=str(tmp_path / "run" / "result.npz"),
         census=str(tmp_path / "run" / "census"),
         census_key="0" * 64,
-        teaching=Teaching(
+        work=TeachersWork(
+            vocabulary=str(tmp_path / "vocabulary"),
+            window=2,
             teachers=TEACHERS,
             reference=str(tmp_path / "reference"),
             alignment="initialisation",

@@ -12,8 +12,9 @@ from learning.classification.training import predict, probabilities
 from learning.models.adapting import Lora, adapt, flatten, unflatten
 from learning.models.batching import encode, losses
 from learning.models.encoders import classifier
-from learning.private_training.dp_sgd import Optimisation, train_private
-from learning.private_training.schedules import Schedule
+from learning.models.schedules import Schedule
+from learning.private_training.dp_sgd import train_private
+from learning.private_training.optimisation import Optimisation
 from learning.private_training.text_units import TextUnits
 from learning.text.labelled import LabelMap
 from party.admission.admit import event_of
@@ -21,8 +22,8 @@ from party.ledger.accounts import read_account
 from party.releasing.answers import noised
 from party.releasing.mechanisms import answering, mechanism_of
 from party.store.keys import insecure_key
-from party.tasks.process import load_counts
-from party.tasks.scores import training as text_scoring
+from party.tasks.result import load_counts
+from party.tasks.text_model import scoring as text_scoring
 from party.tasks.text_model import training as text_training
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import artefact_digest

@@ -13,7 +13,7 @@ from aggregation.noise.stream import NoiseStream
 from learning.models.adapting import Lora, adapt, flatten, unflatten
 from learning.models.batching import encode, losses
 from learning.models.encoders import classifier
-from learning.private_training.dp_sgd import clipped_sum
+from learning.private_training.clipped_sum import clipped_sum
 from learning.private_training.per_example import PerExample
 from learning.private_training.text_units import TextUnits
 from learning.text.labelled import LabelMap
@@ -24,7 +24,7 @@ from party.provided import weights as provided_weights
 from party.releasing.mechanisms import mechanism_of
 from party.releasing.steps import step_of
 from party.store.keys import insecure_key
-from party.tasks.process import load_counts
+from party.tasks.result import load_counts
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.refusal import Reason, Refusal
 

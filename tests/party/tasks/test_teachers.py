@@ -15,8 +15,10 @@ from party.config import PolicyTable, ShardTable
 from party.errors import TrainingError
 from party.releasing.mechanisms import mechanism_of
 from party.shard.units import slot
-from party.tasks.job import Job, Teaching
-from party.tasks.process import attempt, load_counts, work
+from party.tasks.job import Job
+from party.tasks.process import attempt, work
+from party.tasks.result import load_counts
+from party.tasks.teachers.request import TeachersWork
 from party.tasks.teachers.training import Wanted, _summed, answers, teach
 
 WORDS = ("apple", "bread", "cheese", "door", "egg", "fish")
@@ -44,6 +46,8 @@ def make(tmp_path, releases, reference):
         rows = tmp_path / "rows.jsonl"
         rows.write_text("".join(json.dumps({"text": t, "id": n, "who": f"u{n}"}) + "\n" for n, t in texts.items()))
         teaching = {
+            "vocabulary": str(tmp_path / "vocabulary"),
+            "window": 2,
             "teachers": TEACHERS,
             "reference": str(tmp_path / "reference"),
             "alignment": "initialisation",
@@ -64,12 +68,10 @@ def make(tmp_path, releases, reference):
             policy=PolicyTable(epsilon=1.0, delta=1e-6, recipes=["dped"]).model_dump(),
             record=record,
             by_user=by_user,
-            vocabulary=str(tmp_path / "vocabulary"),
-            window=2,
             release=release.SerializeToString().hex(),
             cache=str(tmp_path / "cache"),
             result=str(tmp_path / "result.npz"),
-            teaching=Teaching(**teaching | changes),
+            work=TeachersWork(**teaching | changes),
         )
 
     return makes
@@ -82,7 +84,7 @@ def private(releases):
 
 
 def said(job):
-    return answers(job, job.teaching, BOTH, lambda percent: None)
+    return answers(job.reading, job.work, BOTH, lambda percent: None)
 
 
 def changed(one, other):
@@ -121,7 +123,7 @@ def test_another_key_puts_units_into_other_teachers(make):
 
 def test_chunks_do_not_change_the_teachers(make, private, monkeypatch):
     whole, privately = said(make()), said(make(**private))
-    monkeypatch.setattr("party.tasks.counts.training._CHUNK_UNITS", 1)
+    monkeypatch.setattr("party.shard.counted._CHUNK_UNITS", 1)
     assert changed(whole, said(make())) == []
     assert changed(privately, said(make(**private))) == []
 
@@ -186,7 +188,7 @@ def test_the_noise_of_private_training_follows_from_its_key_and_differs_between_
 )
 def test_only_what_the_mechanism_takes_is_asked(make, wanted, votes, states):
     job = make()
-    signal = answers(job, job.teaching, wanted, lambda percent: None)
+    signal = answers(job.reading, job.work, wanted, lambda percent: None)
     assert (signal.votes is not None, signal.states is not None) == (votes, states)
 
 
@@ -234,7 +236,7 @@ def test_one_unit_more_moves_a_joint_sum_within_its_sensitivity(make, releases):
 def test_progress_is_told_in_teachers_and_never_in_units(make):
     told = []
     job = make()
-    answers(job, job.teaching, BOTH, told.append)
+    answers(job.reading, job.work, BOTH, told.append)
     assert told == [33, 66, 99]
 
 

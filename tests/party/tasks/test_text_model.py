@@ -14,12 +14,12 @@ from aggregation.noise.stream import NoiseStream
 from learning.models.adapting import Lora, adapt, flatten, unflatten
 from learning.models.batching import encode, encode_documents, losses
 from learning.models.encoders import classifier, language_model
-from learning.private_training.dp_sgd import Optimisation, train_private
-from learning.private_training.schedules import Schedule
+from learning.models.schedules import Schedule
+from learning.private_training.dp_sgd import train_private
+from learning.private_training.optimisation import Optimisation
 from learning.private_training.text_units import TextUnits
 from learning.text.labelled import LabelMap
 from party.admission.admit import admit, event_of
-from party.admission.recipes import LANGUAGE, RECIPES, Kind, Recipe, part
 from party.ledger.accounts import read_account
 from party.provided import weights as provided_weights
 from party.releasing.mechanisms import mechanism_of
@@ -194,11 +194,9 @@ async def test_of_pairs_it_learns_both_texts_of_a_record_as_one_unit(learner, we
 
 
 @pytest.fixture
-def language(monkeypatch):
+def language(installed):
     """The name of a recipe whose models learn a language; parties can, and no recipe of a coordinator's asks it yet."""
-    further = Recipe(({Kind.WEIGHTS: part(LANGUAGE)},))
-    monkeypatch.setitem(RECIPES, "language", further)
-    return "language"
+    return installed("language", "Recipe(({Kind.WEIGHTS: part(LANGUAGE)},))")
 
 
 @pytest.mark.parametrize("how", ["lora", "full"])

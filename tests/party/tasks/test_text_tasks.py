@@ -8,7 +8,7 @@ import pytest
 from aggregation.noise.stream import NoiseStream
 from party.releasing.answers import noised
 from party.releasing.mechanisms import mechanism_of
-from party.tasks.process import load_counts, save_counts
+from party.tasks.result import load_counts, save_counts
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import artefact_digest
 from protos.refusal import Reason, Refusal

@@ -9,7 +9,10 @@ import psutil
 import pytest
 
 from party.tasks import worker
-from party.tasks.job import Failure, Job, TextWork
+from party.tasks.counts.request import CountsWork
+from party.tasks.job import Failure, Job
+from party.tasks.step.request import StepWork
+from party.tasks.text.request import Lesson, TextModel
 from party.tasks.worker import Worker, Workers
 
 HEAD = 2 * 32 + 2
@@ -27,7 +30,7 @@ for line in iter(sys.stdin.readline, ''):
         print(json.dumps({"kind": "TrainingError", "sentence": "no.", "private": False}), flush=True)
         sys.exit(1)
     print(json.dumps({"finished": True}), flush=True)
-    if job["text"] is None:
+    if "step" not in job["work"]:
         sys.exit(0)
 """
 
@@ -41,8 +44,8 @@ async def gone(pid):
 
 
 def job(release="", kind="step"):
-    text = None if not kind else TextWork(kind, {}, "", "head", 0, 0, 16, 0)
-    return Job(1, {}, {}, "document", False, release, "", "", text=text)
+    step = StepWork(TextModel({}, "", "head", 0, 0, 16, 0), Lesson(), "", "")
+    return Job(1, {}, {}, "document", False, release, "", "", step if kind else CountsWork("", 1))
 
 
 def done(percent):

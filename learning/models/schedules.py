@@ -12,7 +12,8 @@ class Schedule:
     """A rise over the first steps, then a fall, or none.
 
     warm_up: the share of all steps over which the rate rises, in [0, 1). kind: after that it is constant, falls in a
-    straight line, or falls as half a cosine; to zero after the last step, so no step is taken at zero.
+    straight line, or falls as half a cosine (Loshchilov & Hutter 2017, without restarts); to zero after the last step,
+    so no step is taken at zero. Raises `ConclaveError` for another kind or a share outside [0, 1).
     """
 
     kind: Literal["linear", "cosine", "constant"] = "linear"

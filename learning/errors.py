@@ -1,0 +1,11 @@
+"""What can go wrong with public and private text and with training, as the person reads it who asked for it."""
+
+from aggregation.errors import ConclaveError
+
+
+class DataError(ConclaveError):
+    """Text that cannot be read as the plan or the party's file describes it. The message names the file."""
+
+
+class Diverged(ConclaveError):
+    """A training that went to infinity. Whoever must not tell what a shard holds may not fail on it."""

@@ -1,0 +1,63 @@
+"""A recipe as a party knows it: what its plans may release together, and by which tasks that is given."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+
+class Kind(StrEnum):
+    """What a release is, in words for a refusal."""
+
+    COUNTS = "counts"
+    MOMENTS = "moments"
+    VOTES = "noised votes"
+    HIDDEN = "noised hidden states"
+    VOTES_AND_HIDDEN = "noised votes with hidden states"
+    CLEAR_VOTES = "votes without noise"
+    TRAINING = "a private training that gives nothing itself"
+    ANSWERS = "free answers of teachers"
+    SCORES = "free scores"
+    STEPS = "gradients in steps"
+    WEIGHTS = "the parameters of a model"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Releases of one kind: how many of them a plan may have, and by which tasks they are given.
+
+    A task is called as its field in `TrainRequest.task`; one of a text model, by what it learns (`LABELS`, `DOMAIN`,
+    `LANGUAGE`).
+    """
+
+    most: int
+    tasks: frozenset[str]
+
+
+Form: TypeAlias = Mapping[Kind, Part]
+"""What a plan may release together; it may leave any of it out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The forms that a plan of it may have, and whether it reads labels."""
+
+    forms: tuple[Form, ...]
+    labelled: bool = False
+
+
+LABELS: Final = "text_model for labels"
+DOMAIN: Final = "text_model for a domain"
+LANGUAGE: Final = "text_model for language"
+"""The task `text_model`, by what it learns. No recipe learns a language as yet."""
+MOST_ROUNDS: Final = 50
+"""Trainings of one party alone, between which parameters are averaged."""
+
+
+def part(*tasks: str, most: int = 1) -> Part:
+    """So many releases at most, each given by one of these tasks."""
+    return Part(most, frozenset(tasks))
+
+
+STEPS: Final[Form] = {Kind.STEPS: part("step")}
+"""One training of all parties together, step by step."""

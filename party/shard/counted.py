@@ -1,0 +1,79 @@
+"""A party's text as pair counts, unit by unit, in chunks that are bounded in units and in pairs."""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Final
+
+from scipy import sparse
+
+from learning.embeddings.cooccurrence import Passage, pair_counts, unit_counts
+from learning.text.words import Vocabulary, tokenize
+from party.shard.reading import Reading
+from party.shard.units import Unit
+
+MOST_PAIRS: Final = 1 << 23
+"""Pairs of one unit that are counted: of one that has more, the first words. A pair costs some 32 bytes while it is
+counted, and the window is the plan's."""
+
+_CHUNK_UNITS: Final = 512
+_CHUNK_PAIRS: Final = 5 << 19
+
+
+def counted_units(
+    reading: Reading, vocabulary: Vocabulary, window: int
+) -> Iterator[tuple[list[str], sparse.csr_array]]:
+    """Chunks of units: their ids, and their pair counts [units, words * words].
+
+    Where every pair is a unit, rows are pairs, and the ids are those of the documents they come from, one a row. A unit
+    that cannot be read has no pair: a row without a cell, or where pairs are units no row. Of a unit, so many words are
+    counted as make `MOST_PAIRS` pairs. No unit at all gives no chunk.
+    window: context words on each side. The census is on disk when the last chunk was taken. Raises `ConclaveError` when
+    the shard cannot be used.
+    """
+    size = len(vocabulary)
+    for chunk in _chunks(_units(reading), window):
+        passages = [_encoded(unit, vocabulary, most=MOST_PAIRS // (2 * window)) for unit in chunk]
+        if reading.pairs:
+            counts = [pair_counts(each, size, window) for each in passages]
+            ids = list(chain.from_iterable([unit.id] * rows.shape[0] for unit, rows in zip(chunk, counts, strict=True)))
+            counted = sparse.vstack(counts, format="csr")
+        else:
+            ids = [unit.id for unit in chunk]
+            counted = unit_counts(passages, size, window)
+        yield ids, sparse.csr_array(counted)
+
+
+def take_census(reading: Reading) -> None:
+    """Read the shard for its census alone. Raises `ConclaveError` when it cannot be used."""
+    for _ in _units(reading):
+        pass
+
+
+def _units(reading: Reading) -> Iterator[Unit]:
+    """The units that are read; every document of theirs is in the census when they have all come."""
+    with reading.counted() as census:
+        yield from reading.units(noted=None if census is None else census.note)
+
+
+def _encoded(unit: Unit, vocabulary: Vocabulary, *, most: int) -> list[Passage]:
+    """A unit's passages, `most` words of it."""
+    passages = []
+    for passage in unit.passages:
+        words = tokenize(passage)[:most]
+        most -= len(words)
+        passages.append(vocabulary.encode(words))
+    return passages
+
+
+def _chunks(found: Iterator[Unit], window: int) -> Iterator[list[Unit]]:
+    """Units in groups bounded in number and, as far as their characters tell, in pairs."""
+    chunk: list[Unit] = []
+    pairs = 0
+    for unit in found:
+        chunk.append(unit)
+        pairs += window * sum(map(len, unit.passages))  # a word and what divides it from the next are two or more
+        if len(chunk) >= _CHUNK_UNITS or pairs >= _CHUNK_PAIRS:
+            yield chunk
+            chunk, pairs = [], 0
+    if chunk:
+        yield chunk

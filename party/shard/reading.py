@@ -1,0 +1,67 @@
+"""How a job reads its shard: which units, who may be told what, and where the census of what was read goes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from learning.text.labelled import TextColumns
+from learning.text.source import Document, Skipped
+from party.config import ShardTable
+from party.ledger.census import Census, written
+from party.shard.units import Kind, Unit, units
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """shard: the party's table. record, by_user, cache, frank: as `party.shard.units.units` takes them.
+
+    declared_size: records that the shard may be said to have, public; None where the party's file says nothing. census:
+    where hashes of what is read go, under `census_key`; None where none are made.
+    """
+
+    shard: ShardTable
+    record: Kind
+    by_user: bool
+    cache: Path
+    frank: bool
+    declared_size: int | None = None
+    census: Path | None = None
+    census_key: bytes = b""
+
+    @property
+    def pairs(self) -> bool:
+        """Whether every pair is a unit of its own."""
+        return self.record == "pair" and not self.by_user
+
+    @contextmanager
+    def counted(self) -> Iterator[Census | None]:
+        """The census, which is on disk when this ends; None where none is wanted."""
+        with ExitStack() as opened:
+            census = None
+            if self.census is not None:
+                census = opened.enter_context(
+                    written(self.census, self.census_key, self.shard, self.record, by_user=self.by_user)
+                )
+            yield census
+
+    def units(
+        self,
+        *,
+        noted: Callable[[Document], None] | None = None,
+        skipped: Skipped | None = None,
+        columns: TextColumns | None = None,
+        second: str | None = None,
+    ) -> Iterator[Unit]:
+        """The units of this party's part of its source, as `party.shard.units.units` gives them. Raises like it."""
+        return units(
+            self.shard,
+            self.record,
+            by_user=self.by_user,
+            cache=self.cache,
+            frank=self.frank,
+            skipped=skipped,
+            noted=noted,
+            columns=columns,
+            second=second,
+        )

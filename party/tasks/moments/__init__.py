@@ -1,0 +1,1 @@
+"""Clipped moments of word vectors along public directions."""

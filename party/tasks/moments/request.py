@@ -1,0 +1,38 @@
+"""Clipped moments as they are asked for."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from party.tasks.task import Given, Work
+from party.tasks.words.request import check_words, size_of
+from protos.conclave.v1 import party_pb2, plan_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class MomentsWork(Work):
+    """What is to be summed; `party_pb2.MomentsTask`, checked. window: context words on each side."""
+
+    kind: ClassVar[str] = "moments"
+
+    vocabulary: str
+    window: int
+    directions: str
+
+
+WORK: Final = MomentsWork
+
+
+def checked(task: party_pb2.MomentsTask, given: Given) -> MomentsWork:
+    """Raises `Refusal` as `check_words`, and ARTEFACT for directions that never came."""
+    vocabulary = check_words(MomentsWork.kind, ("vectors",), task, given)
+    return MomentsWork(vocabulary, task.window, str(given.provided("directions", task.directions_sha256)))
+
+
+def fits(work: MomentsWork, release: plan_pb2.Release, memory: int) -> None:
+    """Raises `Refusal` (ARTEFACT) for a vocabulary that is none."""
+    size_of(work.vocabulary)
+
+
+def paid_before(work: MomentsWork) -> plan_pb2.Release | None:
+    """None: what is made pays for itself."""
+    return None

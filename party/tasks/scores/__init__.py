@@ -1,1 +1,0 @@
-"""Public texts scored by a classifier that stays at the party."""

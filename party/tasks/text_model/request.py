@@ -1,0 +1,137 @@
+"""A text model that one party trains alone, as it is asked for: its parameters leave, or what it says of texts."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final, Literal, Self
+
+from party.admission.labels import columns_of
+from party.releasing.mechanisms import is_weights
+from party.shard.public_texts import is_text
+from party.tasks.task import Given, Work, cannot_give, wrong
+from party.tasks.text.request import (
+    Descent,
+    Lesson,
+    TextModel,
+    check_parameters,
+    descent_of,
+    labelled_of,
+    model_of,
+    named,
+    parameters_of,
+    texts_in,
+)
+from protos.conclave.v1 import party_pb2, plan_pb2
+from protos.refusal import Reason, Refusal
+
+_OBJECTIVES: Final[Mapping[int, Literal["labels", "domain", "language"]]] = {
+    party_pb2.OBJECTIVE_LABELS: "labels",
+    party_pb2.OBJECTIVE_DOMAIN: "domain",
+    party_pb2.OBJECTIVE_LANGUAGE: "language",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TextModelWork(Work):
+    """`party_pb2.TextModelTask`, checked.
+
+    parameters: where those lie that the training starts from, float32. training: the release, in hexadecimal, whose
+    event pays. scored: where the texts lie that the model is to score, empty where its parameters are asked. key: of
+    samples and noise, 32 bytes in hexadecimal, which come when the training is paid.
+    """
+
+    kind: ClassVar[str] = "text_model"
+
+    model: TextModel
+    lesson: Lesson
+    parameters: str
+    descent: Descent
+    training: str
+    scored: str = ""
+    key: str = ""
+
+    def paid_with(self, key: str) -> Self:
+        """The work with its key."""
+        return replace(self, key=key)
+
+
+WORK: Final = TextModelWork
+
+
+def checked(task: party_pb2.TextModelTask, given: Given) -> TextModelWork:
+    """Raises `Refusal`: REQUEST for what makes no sense, and as `model_of`, `labelled_of` and `parameters_of`."""
+    release, run = given.release, given.run
+    if not is_weights(release) and not release.HasField("free"):
+        raise cannot_give(TextModelWork.kind, release)
+    model = model_of(task.model, given)
+    objective = named(_OBJECTIVES, task.objective, "an objective")
+    scored = _scored(task, objective, given)
+    descent = descent_of(task.descent)
+    if not 0 < descent.expected_batch < math.inf:
+        raise wrong("private training needs an expected batch, finite and above 0.")
+    texts = second = ""
+    if objective == "domain":
+        texts = str(given.provided("texts", task.texts_sha256))
+        second = _second(given)
+    if objective != "labels" and run.terms.privacy.record == plan_pb2.RECORD_PAIR:
+        raise wrong('a text model learns from texts, and a record is a pair of words; plan with record = "document".')
+    labelled = labelled_of(given, TextModelWork.kind) if objective == "labels" else ""
+    return TextModelWork(
+        model=model,
+        lesson=Lesson(objective, labelled, texts, second),
+        parameters=parameters_of(given, task.parameters_sha256),
+        descent=descent,
+        training=(run.release(release.free.after) if scored else release).SerializeToString().hex(),
+        scored=scored,
+    )
+
+
+def fits(work: TextModelWork, release: plan_pb2.Release, memory: int) -> None:
+    """Raises `Refusal`: ARTEFACT for parameters of another number than the terms bound, and for texts that are none;
+    REQUEST for more texts than the release has charges.
+    """
+    check_parameters(work.parameters, paid_before(work))
+    if not work.scored:
+        return
+    texts = texts_in(work.scored)
+    if not all(map(is_text, texts)):
+        raise Refusal(Reason.ARTEFACT, "the texts to score are no JSON list of texts; pairs are not scored.")
+    if len(texts) > release.charges:
+        raise wrong(f"{len(texts):,} texts are asked, and release {release.name} has rows for {release.charges:,}.")
+
+
+def paid_before(work: TextModelWork) -> plan_pb2.Release:
+    """The release of the training: what costs, whatever is made of the model."""
+    return plan_pb2.Release.FromString(bytes.fromhex(work.training))
+
+
+def _second(given: Given) -> str:
+    """The column of second texts, where the plan's labelled text is of pairs; else empty.
+
+    PrivDistil trains one classifier for each field of a pair, and each would have to be paid for. Here one classifier
+    learns from the texts of both fields: both are examples of their record, clipped together, at the cost of one.
+    """
+    terms = given.run.terms
+    if not terms.HasField("labelled"):
+        return ""
+    return columns_of(terms.labelled, given.config.shard).second or ""
+
+
+def _scored(task: party_pb2.TextModelTask, objective: str, given: Given) -> str:
+    """Where the texts lie that are to be scored; empty where a model's parameters are what leaves."""
+    release = given.release
+    free = release.HasField("free")
+    if objective != "domain" and (task.scored_sha256 or free):
+        raise wrong("texts are scored by a domain classifier, and the request trains another model.")
+    if not free:
+        if task.scored_sha256:
+            raise wrong(
+                f"release {release.name} gives a model's parameters; texts are scored for a release of free answers."
+            )
+        return ""
+    answers = release.free
+    if (answers.classes, answers.layers, answers.width, answers.clip) != (0, 1, 1, 1.0):
+        raise wrong(
+            f"release {release.name} is of other answers; scores have no classes, 1 layer of width 1, and clip 1."
+        )
+    return str(given.provided("texts", task.scored_sha256))

@@ -1,0 +1,105 @@
+"""A kind of task is a folder in two halves, and what is to be done travels under its name."""
+
+import subprocess
+import sys
+from dataclasses import is_dataclass
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from party.tasks.counts.request import CountsWork
+from party.tasks.ensemble.request import EnsembleWork
+from party.tasks.job import Job, Spread
+from party.tasks.moments.request import MomentsWork
+from party.tasks.step.request import StepWork
+from party.tasks.task import TRAINS, Asks, half, request_of, work_of
+from party.tasks.teachers.request import TeachersWork
+from party.tasks.text.request import Descent, Lesson, TextModel
+from party.tasks.text_model.request import TextModelWork
+from protos.conclave.v1 import party_pb2
+from protos.refusal import Refusal
+
+MODEL = TextModel({"config.json": "/a"}, "/made", "lora", 2, 4, 16, 7)
+DESCENT = Descent(0.1, "sgd", "constant", 0.0, 0.9, 0.0, expected_batch=4.0, epochs=0, batch=0)
+WORKS = [
+    CountsWork("/vocabulary", 2),
+    MomentsWork("/vocabulary", 2, "/directions"),
+    TeachersWork(
+        "/vocabulary",
+        2,
+        3,
+        "/reference",
+        "procrustes",
+        [1, 2],
+        [],
+        ["centre"],
+        "lift",
+        7,
+        "00",
+        "release",
+        "",
+        2.0,
+        0.5,
+    ),
+    StepWork(MODEL, Lesson(labelled="aa"), "/parameters", "bb"),
+    TextModelWork(MODEL, Lesson("domain", texts="/texts", second="reply"), "/parameters", DESCENT, "cc", "/scored"),
+    EnsembleWork(MODEL, "aa", "bb", "/texts", 3, DESCENT),
+]
+
+
+def job(work):
+    return Job(
+        1, {"source": "a"}, {"delta": 1e-6}, "pair", True, "ff", "/cache", "/result", work, spread=Spread("a", 2)
+    )
+
+
+def test_every_task_that_can_be_asked_is_a_kind_with_two_halves_and_there_is_no_other():
+    fields = party_pb2.TrainRequest.DESCRIPTOR.oneofs_by_name["task"].fields
+    assert set(TRAINS) == {field.name for field in fields} == {work.kind for work in WORKS}
+    for kind in TRAINS:
+        request = request_of(kind)
+        assert is_dataclass(request.WORK)
+        assert request.WORK.kind == kind
+        assert all(callable(each) for each in (request.checked, request.fits, request.paid_before))
+        assert callable(half(kind, "training").prepare)
+
+
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.kind)
+def test_a_job_travels_whole_and_carries_its_work_under_the_name_of_its_kind(work):
+    asked = job(work)
+    assert f'"work": {{"{work.kind}": {{' in asked.to_json()
+    assert Job.from_json(asked.to_json().encode()) == asked
+
+
+def test_work_that_is_none_of_its_kind_is_not_taken():
+    fields = TypeAdapter(CountsWork).dump_python(WORKS[0])
+    assert work_of("cooccurrence", fields) == WORKS[0]
+    with pytest.raises(ValidationError):
+        work_of("cooccurrence", fields | {"window": "wide"})
+
+
+def test_the_key_of_a_private_training_reaches_the_work_that_needs_one():
+    paid = {work.kind: job(work).paid_with("6b").work for work in WORKS}
+    assert paid.pop("teachers").training_key == paid.pop("text_model").key == "6b"
+    assert paid == {work.kind: work for work in WORKS if work.kind in paid}
+
+
+def test_steps_of_one_training_read_the_same_and_their_process_stays():
+    one = job(StepWork(MODEL, Lesson(labelled="aa"), "/one", "bb"))
+    other = job(StepWork(MODEL, Lesson(labelled="aa"), "/other", "cc"))
+    wide = job(StepWork(MODEL, Lesson(labelled="ab"), "/one", "bb"))
+    assert one.reads == other.reads != wide.reads
+    assert [work.kind for work in WORKS if job(work).stays] == ["step"]
+
+
+def test_a_request_for_nothing_is_refused_with_what_there_is():
+    with pytest.raises(Refusal, match=f"this party trains {', '.join(TRAINS)}; the request names no such task"):
+        Asks.of(party_pb2.TrainRequest(operation_id="x"))
+
+
+@pytest.mark.parametrize("kind", TRAINS)
+def test_the_half_that_is_in_the_node_needs_no_torch(kind):
+    never = ("torch", "transformers", "party.node")
+    code = f"import sys, {half(kind, 'request').__name__}; print([each for each in {never} if each in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"
