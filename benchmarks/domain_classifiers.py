@@ -22,7 +22,7 @@ import numpy as np
 from privdistil import PLANS, RESULTS, WORK
 
 if TYPE_CHECKING:
-    from coordinator.systems.privdistil.methods import CorpusBench, Floats
+    from coordinator.systems.privdistil.bench import CorpusBench, Floats
 
 
 def main() -> None:

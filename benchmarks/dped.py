@@ -137,11 +137,10 @@ def cost(samples: int, teachers: int) -> None:
 
     from aggregation.mechanisms.joint import TeacherSignal
     from aggregation.noise.stream import NoiseStream
-    from coordinator.pricing.priced_plan import bind
     from coordinator.systems.dped.methods import changed
     from coordinator.systems.dped.public import prepare
     from coordinator.systems.dped.releases import ANSWERS
-    from coordinator.systems.registry import read_plan
+    from coordinator.systems.registry import bind, read_plan
     from learning.embeddings.cooccurrence import counts_of
     from learning.embeddings.distilling import distil
     from learning.embeddings.released_answers import ReleasedAnswers

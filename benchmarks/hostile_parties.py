@@ -39,9 +39,8 @@ from aggregation.secure_sum.participant import Attempts, Participant
 from aggregation.secure_sum.share import Inbox, Parcels
 from coordinator import api
 from coordinator.federation.sum_attempt import verifier
-from coordinator.pricing.priced_plan import bind
 from coordinator.progress.progress import Silent
-from coordinator.systems.registry import read_plan
+from coordinator.systems.registry import bind, read_plan
 from party.admission.admit import event_of
 from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2

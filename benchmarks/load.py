@@ -100,11 +100,11 @@ async def coordinate(asked: dict[str, Any]) -> dict[str, Any]:
     """The parties' half of a run, from joining to the last block stored."""
     from coordinator.federation.federation import Federation
     from coordinator.identity.identity import own_identity
-    from coordinator.pricing.priced_plan import bind
     from coordinator.progress.events import Unobserved
     from coordinator.progress.progress import Silent
     from coordinator.store.store import RunStore
     from coordinator.systems.dped import recipe
+    from coordinator.systems.registry import bind
     from coordinator.transport.launchers import PartyAddress
     from protos.digest import plan_hash
 

@@ -38,11 +38,11 @@ PERIOD = 0.02
 CLASSES = 50
 
 COORDINATOR = {
-    "coordinator.systems.dped.recipe.prepare": "public text",
+    "coordinator.api.prepared": "public text",
     "coordinator.systems.dped.public._counted": "public counts",
     "coordinator.systems.dped.public._reference": "public reference",
     "coordinator.systems.dped.public._directions": "public directions",
-    "coordinator.api.bind": "terms",
+    "coordinator.api.price_plan": "terms",
 }
 """Functions that are stages, beside those that a run has itself."""
 TRAINING = {

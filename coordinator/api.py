@@ -6,6 +6,7 @@ result.student, result.epsilon, result.metrics
 """
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 
 from aggregation.errors import ConclaveError
 from coordinator.comparing import comparison, table
-from coordinator.comparing.comparable import Family
+from coordinator.comparing.comparable import Comparable, Family
 from coordinator.comparing.comparison import Comparison
 from coordinator.errors import PlanError, RunError
 from coordinator.forecasting import kinship
@@ -22,7 +23,7 @@ from coordinator.forecasting.forecast import Forecast
 from coordinator.identity.identity import own_identity
 from coordinator.identity.provisioning import CA
 from coordinator.plan.plan import Plan
-from coordinator.pricing.priced_plan import bind
+from coordinator.pricing.priced_plan import price_plan
 from coordinator.progress.events import Observer, Unobserved
 from coordinator.progress.progress import Progress, Silent
 from coordinator.publishing.publish import try_place
@@ -36,16 +37,8 @@ from coordinator.store.index import RunEntry, RunIndex
 from coordinator.store.output import STUDENT, left_aside
 from coordinator.store.private_files import close_to_others, home, write_whole
 from coordinator.store.store import FAILED, check_unused
-from coordinator.systems.dped.compare import DpedFamily
-from coordinator.systems.dped.plan import DpedPlan
-from coordinator.systems.fine_tune import recipe
-from coordinator.systems.fine_tune.recipe import TrainedInClear
-from coordinator.systems.privdistil.compare import PrivDistilFamily
-from coordinator.systems.privdistil.plan import PrivDistilPlan
-from coordinator.systems.registry import read_plan
-from coordinator.systems.system import recipe_of
-from coordinator.text_models.compare import ClassifierFamily
-from coordinator.text_models.plan import ClassifierPlan
+from coordinator.systems.registry import prepared, read_plan, system
+from coordinator.systems.system import Alone, TrainedAlone
 from coordinator.transport.launchers import (
     Cluster,
     Launcher,
@@ -93,7 +86,7 @@ def run(
     ray_address: str | None = None,
     progress: Progress | None = None,
     observer: Observer | None = None,
-) -> Result | TrainedInClear:
+) -> Result | TrainedAlone:
     """Run a plan from the first word to the published student, and wait for it.
 
     output: a folder for everything of the run, the student in `student` inside it, whatever the plan says of
@@ -101,7 +94,7 @@ def run(
     empty, or holds a run and nothing else. replace: the run that `output` holds makes way: it is renamed aside, and its
     own files are removed once the new run has begun, every party having joined. ray_address: of the Ray cluster that
     the parties are put on, "auto" or "HOST:PORT", whatever the plan says.
-    A plan of recipe "fine_tune" is no run: it trains in clear and leaves its student alone.
+    A plan of a system that asks nothing of parties is no run: it trains in clear and leaves its student alone.
     Raises `PlanError` before anything is contacted, `PartyRefused`, `PartyLost`, `RunError`, `DataError`, and
     `RunStopped` where it was interrupted; what can go on, `resume` goes on with.
     """
@@ -112,16 +105,16 @@ def run(
     launcher = _launcher(plan)
     folder = _output(output)
     student_folder = base / plan.student.publish if folder is None else folder / STUDENT
-    in_the_clear = isinstance(plan, ClassifierPlan) and plan.run.recipe == recipe.RECIPE
-    if folder is None or in_the_clear:
+    alone = system(plan.run.recipe).alone
+    if folder is None or alone is not None:
         try_place(student_folder)
     else:
         check_unused(folder, replace=replace)
-    if isinstance(plan, ClassifierPlan) and in_the_clear:
-        return recipe.run(plan, launcher, party_tables(plan), base, home() / "cache", student_folder, progress)
+    if alone is not None:
+        return alone(Alone(plan, launcher, party_tables(plan), base, home() / "cache", student_folder, progress))
     own = own_identity(plan, base)
-    public = recipe_of(plan).prepare(plan, base, home() / "cache")
-    bound = bind(plan, public)
+    recipe = prepared(plan, base, home() / "cache")
+    bound = price_plan(recipe)
     index = RunIndex()
     for aside in [] if folder is None else left_aside(folder):
         progress.say(f"  {aside} holds a run that made way for another in {folder}, and is there still")
@@ -139,7 +132,7 @@ def run(
         progress.say(f"run {store.id}")
         if folder is not None and "publish" in plan.student.model_fields_set:
             progress.say(f"  --output: the student goes to {student_folder}, not to {plan.student.publish}")
-        for doubt in kinship.doubts(plan, public):
+        for doubt in (*kinship.doubts(plan), *recipe.doubts()):
             progress.say(f"  warning: {doubt}")
         if before:
             progress.say(
@@ -149,7 +142,7 @@ def run(
         if replaced:
             progress.say(f"  the run that {folder} held is kept in {replaced[0]} until this one has begun")
         try:
-            return _driven(Drive(bound, public, own, launcher, base, store, progress, observer or Unobserved()))
+            return _driven(Drive(bound, recipe, own, launcher, base, store, progress, observer or Unobserved()))
         except ConclaveError:
             back = store.fact("replaced") if store.status() == FAILED else None
             if not back or folder is None:
@@ -185,13 +178,13 @@ def resume(
         with sound(store.folder):
             wanted = wanted.on_cluster(ray_address or store.fact("ray_address"))
         own = own_identity(wanted, base)
-        public = recipe_of(wanted).prepare(wanted, base, home() / "cache")
-        bound = bind(wanted, public)
+        recipe = prepared(wanted, base, home() / "cache")
+        bound = price_plan(recipe)
         check_same(store, bound)
         place_again(store, wanted, base)
         progress.say(f"run {store.id}, resumed")
         store.note(resumed=(store.fact("resumed") or 0) + 1)
-        return _driven(Drive(bound, public, own, _launcher(wanted), base, store, progress, observer or Unobserved()))
+        return _driven(Drive(bound, recipe, own, _launcher(wanted), base, store, progress, observer or Unobserved()))
 
 
 def cancel(run: str | Path) -> str:
@@ -212,7 +205,10 @@ def forecast(plan: Plan | Path | str) -> Forecast:
     """
     base = Path.cwd() if isinstance(plan, Plan) else Path(plan).absolute().parent
     plan = plan if isinstance(plan, Plan) else read_plan(Path(plan))
-    found = recipe_of(plan).forecast(plan, base, home() / "cache")
+    begun, cache = time.monotonic(), home() / "cache"
+    recipe = prepared(plan, base, cache)
+    seconds = time.monotonic() - begun
+    found = system(plan.run.recipe).forecast(recipe, price_plan(recipe), base, cache, seconds)
     return dataclasses.replace(found, warnings=(*kinship.doubts(plan), *found.warnings))
 
 
@@ -227,8 +223,8 @@ def compare(
 ) -> Comparison:
     """Compare methods on a plan's simulated data; the table and the picture are in `output` when this returns.
 
-    recipes: names of `coordinator.systems.dped.methods.METHODS`, or of `coordinator.text_models.methods.METHODS` for a
-    plan of a text classifier; all that go with the plan by default. Cells that `output` holds are not made again.
+    recipes: names of rows, as the plan's system has them (`Family.methods`); all that go with the plan by default.
+    Cells that `output` holds are not made again.
     Raises `PlanError` for a plan whose parties have text of their own, an unknown method or an odd epsilon.
     """
     base = Path.cwd() if isinstance(plan, Plan) else Path(plan).absolute().parent
@@ -291,13 +287,8 @@ def family_of(plan: Plan, base: Path, progress: Progress) -> Family:
 
     Raises `PlanError` for parties that no launcher can start.
     """
-    launcher, parties, cache = _launcher(plan), party_tables(plan), home() / "cache"
-    if isinstance(plan, PrivDistilPlan):
-        return PrivDistilFamily(plan, launcher, parties, base, cache, progress)
-    if isinstance(plan, ClassifierPlan):
-        return ClassifierFamily(plan, launcher, parties, base, cache, progress)
-    assert isinstance(plan, DpedPlan)
-    return DpedFamily(plan, launcher, parties, base, cache)
+    given = Comparable(plan, _launcher(plan), party_tables(plan), base, home() / "cache", progress)
+    return system(plan.run.recipe).comparison(given)
 
 
 def _launcher(plan: Plan) -> Launcher:

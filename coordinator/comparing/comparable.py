@@ -1,4 +1,4 @@
-"""What a comparison has to know of the students that it sets side by side: one family for each kind of plan."""
+"""What a comparison has to know of the students that it sets side by side: a family of each plan."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +9,8 @@ from dp_accounting import ComposedDpEvent, DpEvent
 
 from coordinator.errors import PlanError
 from coordinator.plan.plan import Plan
+from coordinator.progress.progress import Progress
+from coordinator.transport.launchers import Launcher
 from protos.console.settings import SettingsError, check_settings
 
 PlanT = TypeVar("PlanT", bound=Plan)
@@ -103,6 +105,18 @@ class Family(Protocol):
     def metrics(self, bench: Any, model: Any) -> dict[str, Any]:
         """How good a student is, by name, on public text; `view.metric` among them."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Comparable:
+    """A plan whose parties are simulated, as a comparison of its methods is made. base: where its paths start."""
+
+    plan: Any
+    launcher: Launcher
+    parties: dict[str, dict[str, Any]]
+    base: Path
+    cache: Path
+    progress: Progress
 
 
 def composed(events: list[DpEvent]) -> DpEvent:

@@ -1,6 +1,5 @@
 """The `coordinator` command: for the person who starts a run."""
 
-import json
 import logging
 import signal
 import sys
@@ -11,13 +10,13 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from aggregation.errors import ConclaveError
+from coordinator.console import shown
 from coordinator.console.provision import provision
 from coordinator.errors import PlanError, RunStopped
 from protos.console.command_line import FAILURE, INTERRUPTED, USAGE, run_command
@@ -25,7 +24,6 @@ from protos.console.command_line import FAILURE, INTERRUPTED, USAGE, run_command
 if TYPE_CHECKING:
     from coordinator.progress.events import Observer
     from coordinator.progress.progress import Progress
-    from coordinator.systems.fine_tune.recipe import TrainedInClear
 
 app = typer.Typer(
     name="coordinator",
@@ -35,10 +33,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(provision)
-out = Console(highlight=False, soft_wrap=True)
-
-WIDE = 200
-"""Columns of a table that goes to a file or to another program."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of standard output.")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, the beginning of one, or its folder.")]
@@ -61,7 +55,7 @@ Output = Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Pu
 
 def _version(wanted: bool) -> None:
     if wanted:
-        out.print(f"coordinator, Conclave {version_of('conclave-distill')}")
+        shown.out.print(f"coordinator, Conclave {version_of('conclave-distill')}")
         raise typer.Exit
 
 
@@ -80,15 +74,12 @@ def init(
         str, typer.Option(help='"ray": try it on this machine; "connect": parties run elsewhere.')
     ] = "ray",
     recipe: Annotated[
-        str,
-        typer.Option(
-            help='"dped": word embeddings; "dp_sgd": a text classifier; "privdistil": a small, distilled one.'
-        ),
-    ] = "dped",
+        str | None, typer.Option(help="Which system's plan, by its name; that for word embeddings by default.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a commented plan to start from."""
-    from coordinator.systems.template import template
+    from coordinator.systems.registry import template
 
     text = template(launch, recipe)
     try:
@@ -98,9 +89,9 @@ def init(
         raise PlanError(f"{plan} exists already and was left alone. Name another file.") from None
     except OSError as error:
         raise PlanError(f"{plan} cannot be written: {error.strerror}.") from None
-    out.print(f"wrote {plan}\nnext: coordinator run {plan}", markup=False)
+    shown.out.print(f"wrote {plan}\nnext: coordinator run {plan}", markup=False)
     if as_json:
-        _json({"plan": str(plan.absolute())})
+        shown.as_one_line({"plan": str(plan.absolute())})
 
 
 @app.command()
@@ -123,7 +114,7 @@ def run(
         result = api.run(
             plan, output=output, replace=replace, ray_address=ray_address, progress=progress, observer=observer
         )
-    _finished(result, as_json)
+    shown.finished(result, as_json)
 
 
 @app.command()
@@ -143,7 +134,7 @@ def resume(
 
     with _seen(metrics, traces, log_json) as (progress, observer):
         result = api.resume(run, plan=plan, ray_address=ray_address, progress=progress, observer=observer)
-    _finished(result, as_json)
+    shown.finished(result, as_json)
 
 
 @app.command()
@@ -160,16 +151,16 @@ def watch(run: Run, as_json: AsJson = False) -> None:
 
     with closing(RunIndex().find(run)) as store:
         view = look(store)
-        with Live(console=out, auto_refresh=False, transient=True) as live:
+        with Live(console=shown.out, auto_refresh=False, transient=True) as live:
             while not view.at_rest:
-                if out.is_terminal:
+                if shown.out.is_terminal:
                     live.update(Text("\n".join(render(view))), refresh=True)
                 time.sleep(1.0)
                 view = look(store)
     for line in render(view):
-        out.print(line, markup=False)
+        shown.out.print(line, markup=False)
     if as_json:
-        _json(asdict(view))
+        shown.as_one_line(asdict(view))
 
 
 @app.command()
@@ -178,9 +169,9 @@ def cancel(run: Run, as_json: AsJson = False) -> None:
     from coordinator import api
 
     said = api.cancel(run)
-    _prose(said)
+    shown.prose(said)
     if as_json:
-        _json({"run": run, "said": said})
+        shown.as_one_line({"run": run, "said": said})
 
 
 @app.command()
@@ -194,14 +185,14 @@ def check(
     Ends with 0 when nothing is left to do (a warning is for you to judge), else with 1.
     """
     from coordinator.run.checking import check as look_over
-    from protos.console.checklist import passed, record, shown
+    from protos.console import checklist
 
     lines = look_over(plan, ray_address)
-    for line in shown(lines):
-        out.print(line, markup=False)
+    for line in checklist.shown(lines):
+        shown.out.print(line, markup=False)
     if as_json:
-        _json(record(lines))
-    if not passed(lines):
+        shown.as_one_line(checklist.record(lines))
+    if not checklist.passed(lines):
         raise typer.Exit(FAILURE)
 
 
@@ -215,14 +206,14 @@ def forecast(
     from coordinator.forecasting.forecast import headline, record, summary, table
 
     found = api.forecast(plan)
-    out.print(headline(found), markup=False)
-    out.print()
-    _table(*table(found))
-    out.print()
+    shown.out.print(headline(found), markup=False)
+    shown.out.print()
+    shown.table(*table(found))
+    shown.out.print()
     for line in summary(found):
-        _prose(line)
+        shown.prose(line)
     if as_json:
-        _json(record(found))
+        shown.as_one_line(record(found))
 
 
 @app.command()
@@ -251,13 +242,13 @@ def compare(
         )
     finally:
         progress.close()
-    _table(*chart.rows(found))
+    shown.table(*chart.rows(found))
     for line in chart.summary(found):
-        _prose(line)
-    out.print(f"table and picture: {found.folder}", markup=False)
+        shown.prose(line)
+    shown.out.print(f"table and picture: {found.folder}", markup=False)
     metric = found.view.metric
     if as_json:
-        _json(
+        shown.as_one_line(
             {
                 "folder": str(found.folder),
                 "methods": [method.name for method in found.methods],
@@ -283,7 +274,7 @@ def runs(as_json: AsJson = False) -> None:
 
     entries = api.runs()
     if not entries:
-        out.print("no runs yet. Start one: coordinator run plan.toml")
+        shown.out.print("no runs yet. Start one: coordinator run plan.toml")
     else:
         table = Table(box=None, pad_edge=False)
         for heading in ("run", "status", "epsilon", "started (UTC)", "folder"):
@@ -292,10 +283,12 @@ def runs(as_json: AsJson = False) -> None:
             started = datetime.fromtimestamp(entry.started, UTC).strftime("%Y-%m-%d %H:%M")
             epsilon = "-" if entry.epsilon is None else rounded_up(entry.epsilon, 2)
             table.add_row(entry.id, entry.status, epsilon, started, str(entry.folder))
-        out.print(table)
+        shown.out.print(table)
     if as_json:
         keys = ("id", "name", "status", "epsilon", "started", "plan_hash")
-        _json({"runs": [{key: getattr(e, key) for key in keys} | {"folder": str(e.folder)} for e in entries]})
+        shown.as_one_line(
+            {"runs": [{key: getattr(e, key) for key in keys} | {"folder": str(e.folder)} for e in entries]}
+        )
 
 
 @app.command()
@@ -308,9 +301,9 @@ def report(
     from coordinator.publishing.report import render
 
     found = api.report(run)
-    _prose(render(found))
+    shown.prose(render(found))
     if as_json:
-        _json(found)
+        shown.as_one_line(found)
 
 
 @app.command()
@@ -332,9 +325,9 @@ def verify(
         raise typer.BadParameter("--revoked needs --trust: nobody else can take a certificate back.")
     verdict = api.verify(folder, trust=trust, revoked=revoked)
     for line in lines(verdict):
-        _prose(line)
+        shown.prose(line)
     if as_json:
-        _json(record(verdict))
+        shown.as_one_line(record(verdict))
     if not verdict.ok:
         raise typer.Exit(FAILURE)
 
@@ -370,94 +363,11 @@ def _seen(metrics: str | None, traces: str | None, log_json: bool) -> Iterator[t
             yield progress, events.Everyone(observers)
 
 
-def _finished(result: Any, as_json: bool) -> None:
-    from coordinator.publishing.report import learned_nothing
-    from coordinator.systems.fine_tune.recipe import TrainedInClear
-
-    if isinstance(result, TrainedInClear):
-        _in_clear(result, as_json)
-        return
-    _summary(result)
-    if as_json:
-        _json(
-            {
-                "run": result.run,
-                "student": str(result.student),
-                "epsilon": result.epsilon,
-                "delta": result.delta,
-                "unit": result.statement.plan.privacy.unit,
-                "record": result.statement.plan.privacy.record,
-                "metrics": result.metrics,
-                "learned_nothing": learned_nothing(result.metrics),
-                "verified": result.verdict.ok,
-            }
-        )
-
-
-def _in_clear(result: "TrainedInClear", as_json: bool) -> None:
-    from coordinator.publishing.report import learned_nothing, measurements
-    from coordinator.systems.fine_tune.recipe import NO_GUARANTEE
-
-    _prose(NO_GUARANTEE)
-    if (nothing := learned_nothing(result.metrics)) is not None:
-        _prose(nothing)
-    out.print(f"written  {result.student}", markup=False)
-    for label, value in measurements(result.metrics):
-        out.print(f"  {label}: {value}", markup=False)
-    if as_json:
-        _json({"student": str(result.student), "epsilon": None, "delta": None, "metrics": result.metrics})
-
-
-def _summary(result: Any) -> None:
-    from coordinator.publishing.report import learned_nothing, measurements, promise
-
-    if (nothing := learned_nothing(result.metrics)) is not None:
-        _prose(nothing)
-    out.print(f"published  {result.student}", markup=False)
-    for sentence in (promise(result.statement), *result.statement.privacy["trust_means"]):
-        _prose(sentence)
-    for label, value in measurements(result.metrics):
-        out.print(f"  {label}: {value}", markup=False)
-    if result.neighbours:
-        out.print("nearest words")
-        for word, near in result.neighbours.items():
-            out.print(f"  {word}: {', '.join(near)}", markup=False)
-    if not result.verdict.ok:
-        from coordinator.verifying.verify import lines
-
-        for line in lines(result.verdict):
-            _prose(line)
-    trusting = "" if result.authority is None else f" --trust {result.authority}"
-    out.print(f"verify: {'ok' if result.verdict.ok else 'WRONG'}", markup=False)
-    out.print(f"next: coordinator report {result.run} · coordinator verify {result.student}{trusting}", markup=False)
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows below headings: the first column is names, the others figures, a column without a heading remarks."""
-    table = Table(box=None, pad_edge=False)
-    for number, heading in enumerate(heads):
-        justify: Literal["left", "right"] = "right" if number and heading else "left"
-        table.add_column(heading, justify=justify, overflow="fold", no_wrap=not number)
-    for row in rows:
-        table.add_row(*row)
-    out.print(table, width=None if out.is_terminal else WIDE)
-
-
-def _prose(text: str) -> None:
-    """Words broken at spaces on a terminal; one line a sentence elsewhere, for whoever searches in it."""
-    out.print(text, markup=False, soft_wrap=not out.is_terminal)
-
-
 def _numbers(text: str) -> list[float]:
     try:
         return [float(each) for each in text.split(",") if each.strip()]
     except ValueError:
         raise PlanError(f'--epsilons = "{text}" is not a list of numbers. Write them with commas: 1,2,4.') from None
-
-
-def _json(value: dict[str, Any]) -> None:
-    sys.stdout.flush()
-    print(json.dumps(value, ensure_ascii=False, allow_nan=False), flush=True)
 
 
 def _terminated(number: int, frame: Any) -> NoReturn:

@@ -1,8 +1,7 @@
 """What a run will cost and what its releases will show, said before a budget is spent.
 
-From the plan and public data alone: `coordinator.systems.dped.stand_in` supposes, `coordinator.forecasting.cost`
-counts, `coordinator.systems.dped.advice` says what to change where a signal drowns. Epsilon is exact; the rest supposes
-that parties' text is like the public.
+From the plan and public data alone, by each system's own `forecast`. Epsilon is exact; the rest supposes that parties'
+text is like the public.
 """
 
 from dataclasses import asdict, dataclass
@@ -22,7 +21,7 @@ class Row:
     votes: signal is the mean number of votes for a query's favourite; noise is on a class.
     hidden: signal is the root mean square of a number of the sum of clipped vectors, the public reference's part in it.
     counts: signal is the root mean square of the 1 percent largest cells; directions are those of the residual against
-    independence that stand above the noise's edge (`coordinator.systems.dped.spectra`).
+    independence that stand above the noise's edge.
     moments: signal is the root mean square of second moments along public directions; directions likewise.
     training: signal is the norm that a batch's clipped gradients would have if they all agreed, at most; noise is that
     of the whole gradient.

@@ -12,7 +12,7 @@ STORED_BYTES, KEPT_BYTES = 8, 20
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Needs:
     """What a run needs, in bytes: at the coordinator, and at each party."""
 
     memory: int

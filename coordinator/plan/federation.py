@@ -1,10 +1,11 @@
 """`[federation]` of a plan: who takes part, who starts their nodes, and how long they are waited for."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from coordinator.plan.cluster import ClusterTable, head_address
+from coordinator.plan.table import Table
 from protos.console.settings import Settings, is_loopback
 
 NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
@@ -42,8 +43,10 @@ class SplitTable(Settings):
         return self
 
 
-class ShardsTable(Settings):
+class ShardsTable(Table):
     """`[federation.shards]`: the one source that `launch = "ray"` divides among parties it starts itself."""
+
+    PLACES: ClassVar[tuple[str, ...]] = ("source",)
 
     source: Annotated[str, Field(min_length=1)]
     text: str = "text"

@@ -1,22 +1,26 @@
 """What every plan says, whatever its recipe: the run, the promise, the federation, what is published, public text."""
 
 import json
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from coordinator.errors import PlanError
 from coordinator.plan.federation import FederationTable, Name
 from coordinator.plan.privacy import PrivacyTable
-from coordinator.plan.public_text import SourceTable, named
+from coordinator.plan.public_text import SourceTable
+from coordinator.plan.table import told
 from protos.console.settings import Settings
 
 
 class RunTable(Settings):
-    """`[run]`: what this run is called and does. The seed governs model starts and public shuffles, never noise."""
+    """`[run]`: what this run is called and does. The seed governs model starts and public shuffles, never noise.
+
+    recipe: the name of a system (`coordinator.systems.registry`), whose tables the plan has.
+    """
 
     name: Name
-    recipe: Literal["dped", "dp_sgd", "pate", "fine_tune", "privdistil"]
+    recipe: str
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
 
@@ -33,6 +37,8 @@ class ProbeTable(SourceTable):
 
     source trains a linear classifier on at most `rows` rows, `test` measures it. label: the column of labels.
     """
+
+    PLACES: ClassVar[tuple[str, ...]] = ("source", "test")
 
     name: Name
     test: Annotated[str, Field(min_length=1)]
@@ -91,8 +97,15 @@ class Plan(Settings):
         return self
 
     def public_tables(self) -> dict[str, SourceTable]:
-        """The tables of public text, by name."""
-        return {} if self.evaluation is None else {"evaluation": self.evaluation}
+        """The tables of public text, by name; those of a list by their place in it too."""
+        found = {}
+        for name in type(self).model_fields:
+            match getattr(self, name):
+                case SourceTable() as table:
+                    found[name] = table
+                case [SourceTable(), *_] as several:
+                    found |= {f"{name} {place}": table for place, table in enumerate(several, 1)}
+        return found
 
     @property
     def shares_noise(self) -> bool:
@@ -133,8 +146,8 @@ class Plan(Settings):
     def document(self, *, places: bool = False) -> str:
         """The plan as canonical JSON, less what does not affect data, privacy or result: the part that is hashed.
 
-        It goes to every party and is published, so of a source it has the name and not the place (`source_table.named`)
-        unless `places` is asked for, which is for this machine's own use: two files of one name are two.
+        It goes to every party and is published, so of a source it has the name and not the place (`plan.named`) unless
+        `places` is asked for, which is for this machine's own use: two files of one name are two.
         """
         tables: dict[str, Any] = self.model_dump(mode="json")
         federation = tables["federation"]
@@ -145,9 +158,7 @@ class Plan(Settings):
         }
         del tables["student"]["publish"]
         self._document(tables)
-        _without_words(tables)
-        if not places:
-            _without_places(tables)
+        told(self, tables, places=places)
         return json.dumps(tables, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     def divide_again(self, tables: dict[str, Any], factor: float) -> None:
@@ -155,34 +166,3 @@ class Plan(Settings):
 
     def _document(self, tables: dict[str, Any]) -> None:
         """What of a recipe's own tables is hashed in another form than the file has it."""
-
-
-_PLACES: Final = {
-    "source": ("vocabulary", "evaluation", "pate"),
-    "name": ("model",),
-    "model": ("domain",),
-    "student": ("distil",),
-    "reference": ("dped",),
-}
-"""Keys that may hold a path, and the tables that they are in."""
-
-
-def _without_places(tables: dict[str, Any]) -> None:
-    """Names in place of paths, wherever a plan may have one."""
-    evaluation = tables.get("evaluation") or {}
-    lists = [*tables.get("corpus", ()), *evaluation.get("probes", ())]
-    found = [(tables.get(table), key) for key, within in _PLACES.items() for table in within]
-    found += [(tables["federation"]["shards"], "source")]
-    found += [(each, key) for each in lists for key in ("source", "test")]
-    for table, key in found:
-        if table is not None and isinstance(table.get(key), str):
-            table[key] = named(table[key])
-
-
-def _without_words(tables: dict[str, Any]) -> None:
-    """Leave out what a plan says of its public text for people."""
-    evaluation = tables.get("evaluation") or {}
-    single = [tables.get("vocabulary"), tables.get("evaluation"), tables.get("pate")]
-    for table in (*single, *tables.get("corpus", ()), *evaluation.get("probes", ())):
-        if table is not None:
-            table.pop("like_parties", None)

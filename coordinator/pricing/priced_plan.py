@@ -1,9 +1,9 @@
 """From a plan to what binds both ends: mechanisms calibrated to the budget, priced before anything runs."""
 
 import math
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
-from dp_accounting import GaussianDpEvent
+from dp_accounting import DpEvent, GaussianDpEvent
 
 from aggregation.accounting.price import Guarantee, calibrate, price
 from aggregation.errors import ConclaveError
@@ -12,25 +12,50 @@ from aggregation.noise.shares import GAUSSIAN
 from coordinator.errors import PlanError
 from coordinator.plan.plan import Plan
 from coordinator.pricing.release import SAMPLER_SHARE, Bound, Release, gaussian_multiplier, graphs_delta, rounded_up
-from coordinator.systems.system import Recipe, recipe_of
 from protos.conclave.v1 import plan_pb2
 from protos.fields import fill, number
 
 _STEPS, _MOST_TIMES = 1024, 16
 """Skellam and discrete Gaussian noise: sought in such parts of the Gaussian's, up to so many times it."""
 
-PlanT = TypeVar("PlanT", bound=Plan)
+PlanT_co = TypeVar("PlanT_co", bound=Plan, covariant=True)
 
 
-def bind(plan: PlanT, public: Any = None) -> Bound[PlanT]:
-    """Choose the noise and price it. Raises `PlanError` when the plan cannot be paid from its own budget.
+class Priceable(Protocol[PlanT_co]):
+    """What is asked of a recipe to find its noise and its price.
 
-    public: what the plan's recipe prepared; needed where releases depend on it.
+    fewer_cells, finer_grid: what to change in a plan that releases too much for its delta, or on too coarse a grid.
     """
+
+    @property
+    def plan(self) -> PlanT_co: ...
+
+    @property
+    def fewer_cells(self) -> str: ...
+
+    @property
+    def finer_grid(self) -> str: ...
+
+    @property
+    def labelled(self) -> plan_pb2.LabelledText | None:
+        """What is read from parties' rows where they have labels."""
+        ...
+
+    def total_event(self, multiplier: float) -> DpEvent:
+        """An event that costs no less than all releases at this noise multiplier, if their noise is Gaussian."""
+        ...
+
+    def releases(self, multiplier: float) -> tuple[Release, ...]:
+        """What is released where all of it together has this noise multiplier. Raises `PlanError`."""
+        ...
+
+
+def price_plan(recipe: Priceable[PlanT_co]) -> Bound[PlanT_co]:
+    """Choose the noise and price it. Raises `PlanError` when the plan cannot be paid from its own budget."""
+    plan = recipe.plan
     privacy = plan.privacy
     spare = privacy.delta * (1 - SAMPLER_SHARE)
-    recipe = recipe_of(plan)
-    releases = recipe.releases(plan, privacy.noise_multiplier or _calibrated(recipe, plan, spare, public), public)
+    releases = recipe.releases(privacy.noise_multiplier or _calibrated(recipe, spare))
     graphs = _graphs(plan, releases)
     sampled = sum(release.slack(privacy.epsilon) for release in releases)
     if graphs > privacy.delta * SAMPLER_SHARE:
@@ -48,14 +73,14 @@ def bind(plan: PlanT, public: Any = None) -> Bound[PlanT]:
     guarantee = price([release.at_most for release in releases], spare)
     if guarantee.epsilon > privacy.epsilon:
         assert privacy.noise_multiplier is not None
-        needed = _calibrated(recipe, plan, spare, public)
+        needed = _calibrated(recipe, spare)
         raise PlanError(
             f"[privacy] noise_multiplier = {privacy.noise_multiplier:g} costs epsilon {rounded_up(guarantee.epsilon)} "
             f"at delta {privacy.delta:g}, over the plan's {privacy.epsilon:g}. Use at least {needed:g}, or leave it "
             "out and it is calibrated. Nothing ran."
         )
     guarantee = Guarantee(guarantee.epsilon, privacy.delta, guarantee.accountant, guarantee.rdp_epsilon)
-    return Bound(plan, releases, guarantee, _message(recipe, plan, releases), graphs)
+    return Bound(plan, releases, guarantee, _message(recipe, releases), graphs)
 
 
 def _graphs(plan: Plan, releases: tuple[Release, ...]) -> float:
@@ -68,12 +93,12 @@ def _graphs(plan: Plan, releases: tuple[Release, ...]) -> float:
         raise PlanError(f"[privacy] {error}") from None
 
 
-def _calibrated(recipe: Recipe[Any, Any], plan: Plan, delta: float, public: Any) -> float:
-    epsilon = plan.privacy.epsilon
-    if isinstance(recipe.whole(plan, 1.0, public), GaussianDpEvent):
+def _calibrated(recipe: Priceable[Plan], delta: float) -> float:
+    plan, epsilon = recipe.plan, recipe.plan.privacy.epsilon
+    if isinstance(recipe.total_event(1.0), GaussianDpEvent):
         gaussian = gaussian_multiplier(epsilon, delta)
     else:
-        gaussian = calibrate(lambda z: recipe.whole(plan, z, public), epsilon, delta)
+        gaussian = calibrate(recipe.total_event, epsilon, delta)
     if plan.privacy.noise == GAUSSIAN:
         return gaussian
     # No other noise costs less than a Gaussian of its variance, and on a fine grid little more: a little more of it is
@@ -82,7 +107,7 @@ def _calibrated(recipe: Recipe[Any, Any], plan: Plan, delta: float, public: Any)
 
     def affordable(steps: int) -> bool:
         try:
-            made = recipe.releases(plan, gaussian * steps / _STEPS, public)
+            made = recipe.releases(gaussian * steps / _STEPS)
         except PlanError as error:
             refused.append(error)
             return False
@@ -106,8 +131,8 @@ def _calibrated(recipe: Recipe[Any, Any], plan: Plan, delta: float, public: Any)
     return math.ceil(gaussian * high / _STEPS * 1000) / 1000
 
 
-def _message(recipe: Recipe[Any, Any], plan: Plan, releases: tuple[Release, ...]) -> plan_pb2.Plan:
-    privacy = plan.privacy
+def _message(recipe: Priceable[Plan], releases: tuple[Release, ...]) -> plan_pb2.Plan:
+    plan, privacy = recipe.plan, recipe.plan.privacy
     return plan_pb2.Plan(
         document=plan.document(),
         terms=plan_pb2.Terms(
@@ -127,7 +152,7 @@ def _message(recipe: Recipe[Any, Any], plan: Plan, releases: tuple[Release, ...]
                 attempts=privacy.attempts,
             ),
             releases=[_release(each) for each in releases],
-            labelled=recipe.labelled(plan),
+            labelled=recipe.labelled,
         ),
     )
 

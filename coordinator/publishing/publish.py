@@ -17,7 +17,7 @@ from coordinator.errors import RunError
 from coordinator.published import manifest
 from coordinator.published.manifest import Seal
 from coordinator.publishing.report import Statement
-from coordinator.systems.system import Student
+from coordinator.publishing.student import Student
 
 
 def check_free(folder: Path) -> None:

@@ -6,16 +6,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from aggregation.accounting.claims import paper_epsilon
 from aggregation.accounting.events import to_json
-from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.mechanism import Form
 from aggregation.mechanisms.registry import numbers_of
-from aggregation.mechanisms.thresholded import ThresholdedVotes
 from coordinator.plan.plan import Plan
 from coordinator.pricing.release import Bound, rounded_up, shares
 from coordinator.store.store import RunStore
-from coordinator.systems.dped.plan import DpedPlan
 from protos.identity.signing import RELATION
 
 TRUSTED_AGGREGATOR = (
@@ -107,11 +103,13 @@ def state(
     sums: Mapping[str, Sequence[str]],
     steps: Mapping[str, Sequence[Sequence[str]]] = MappingProxyType({}),
     left_out: Mapping[str, str] = MappingProxyType({}),
+    claimed: float | None = None,
 ) -> Statement:
     """Put together what can be said of a run whose sum over `parties` is complete.
 
     sums: the parties in the sum of each release, by its name; one that is not there (a training) has all of `parties`.
     steps: of a stepped release, the parties in the sum of each step. left_out: why nothing is promised for a party.
+    claimed: the epsilon that a paper's own formula gives for the same noise (`coordinator.publishing.student`).
     """
     plan = bound.plan
     epsilon = bound.guarantee.epsilon if bound.private else None
@@ -138,7 +136,7 @@ def state(
         "delta": plan.privacy.delta if bound.private else None,
         "accountant": bound.guarantee.accountant,
         "epsilon_by_rdp": _finite(bound.guarantee.rdp_epsilon) if bound.private else None,
-        "epsilon_by_the_papers_formula": paper_claim(bound) if bound.private else None,
+        "epsilon_by_the_papers_formula": claimed,
         "sampler_delta": bound.slack,
         "attempts": plan.privacy.attempts,
         "trust": plan.privacy.trust,
@@ -186,28 +184,6 @@ def secure_sum(plan: Plan, weights: bool = False) -> str:
         f"protected; the guarantee holds against it too, {pooling}, as long as it follows the protocol, and counts on "
         f"the noise of {shares(plan)} honest parties."
     )
-
-
-def paper_claim(bound: Bound[Plan]) -> float | None:
-    """What DPED's own formula would have said of the same noise, or None where it speaks of none of the releases.
-
-    It takes counts, which it does not know, for votes; so it is given only for plans of votes and hidden states.
-    """
-    plan = bound.plan
-    if not isinstance(plan, DpedPlan):
-        return None
-    votes = hidden = None
-    for release in bound.releases:
-        match release.form, release.mechanism.kind:
-            case Form.SUMMED, JointMechanism.kind:
-                joint = release.under(JointMechanism)
-                votes = joint.votes.noise if joint.votes is not None else votes
-                hidden = joint.hidden.noise if joint.hidden is not None else hidden
-            case Form.CLEAR_VOTES, _:
-                votes = release.under(ThresholdedVotes).noise
-            case _:
-                return None
-    return _finite(paper_epsilon(plan.queries, votes, hidden, plan.dped.hidden_clip, plan.privacy.delta))
 
 
 def promise(statement: Statement) -> str:

@@ -16,16 +16,15 @@ from aggregation.errors import ConclaveError
 from coordinator.errors import PlanError, RunError
 from coordinator.federation.roll_call import ask_all
 from coordinator.forecasting import kinship
-from coordinator.forecasting.needs import Room
+from coordinator.forecasting.needs import Needs
 from coordinator.identity.identity import Own, own_identity
 from coordinator.plan.plan import Plan
-from coordinator.pricing.priced_plan import bind
+from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import Bound, rounded_up
 from coordinator.publishing.publish import try_place
 from coordinator.store.index import RunIndex
 from coordinator.store.private_files import home
-from coordinator.systems.registry import read_plan
-from coordinator.systems.system import recipe_of
+from coordinator.systems.registry import prepared, read_plan, system
 from coordinator.transport.launchers import Cluster, find_launcher
 from protos import PROTOCOL_VERSION
 from protos.console.checklist import Line, State, free_disk, free_memory, ok, size, to_do, warning
@@ -47,11 +46,11 @@ def check(path: Path, ray_address: str | None = None) -> list[Line]:
     base = path.absolute().parent
     bound = room = own = None
     try:
-        recipe, cache = recipe_of(plan), home() / "cache"
-        public = recipe.prepare(plan, base, cache)
-        bound = bind(plan, public)
-        room = recipe.room(bound, public, base, cache)
-        lines = [_plan(bound), *(warning("public", doubt) for doubt in kinship.doubts(plan, public))]
+        cache = home() / "cache"
+        recipe = prepared(plan, base, cache)
+        bound = price_plan(recipe)
+        room = system(plan.run.recipe).needs(recipe, bound, base, cache)
+        lines = [_plan(bound), *(warning("public", doubt) for doubt in (*kinship.doubts(plan), *recipe.doubts()))]
     except ConclaveError as error:
         lines = [to_do("plan", str(error))]
     try:
@@ -122,7 +121,7 @@ def _publish(folder: Path) -> Line:
     return ok("publish", f"{folder} is free")
 
 
-def _room(room: Room, parties: int) -> list[Line]:
+def _room(room: Needs, parties: int) -> list[Line]:
     """Memory and disk of this machine, for the coordinator and for as many parties as it starts here."""
     memory, disk = room.memory + parties * room.party_memory, room.disk + parties * room.party_disk
     who = f"coordinator and {parties} parties" if parties else "coordinator"

@@ -23,6 +23,7 @@ from coordinator.progress.progress import Progress
 from coordinator.published.manifest import SIGNATURE
 from coordinator.publishing.publish import check_free, publish
 from coordinator.publishing.report import Statement, state
+from coordinator.publishing.student import Student
 from coordinator.run.attesting import attest, seal
 from coordinator.run.cancelling import LEAVE_SECONDS, leave
 from coordinator.run.interrupts import waited
@@ -31,7 +32,7 @@ from coordinator.store import lease, output
 from coordinator.store.faults import sound
 from coordinator.store.store import FAILED, FINISHED, RESUMABLE, RUNNING, RunStore
 from coordinator.store.watching import Recorded
-from coordinator.systems.system import Recipe, Student, recipe_of
+from coordinator.systems.system import Recipe
 from coordinator.transport.launchers import Launcher, LaunchRequest, PartyAddress
 from protos.telemetry import tracing
 
@@ -43,17 +44,13 @@ class Drive:
     """What driving a run needs."""
 
     bound: Bound[Any]
-    public: Any
+    recipe: Recipe[Any]
     own: Own
     launcher: Launcher
     base: Path
     store: RunStore
     progress: Progress
     observer: Observer
-
-    @property
-    def _recipe(self) -> Recipe[Any, Any]:
-        return recipe_of(self.bound.plan)
 
     @property
     def student_folder(self) -> Path:
@@ -102,16 +99,20 @@ class Drive:
         present, sizes = self._collected()
         content = self._learned(sizes)
         with self._stage("evaluate") as result:
-            student = self._recipe.student(content, self.bound, self.public, sizes, store)
+            student = self.recipe.student(content, self.bound, sizes, store)
             result |= {"metrics": student.metrics, "neighbours": student.neighbours}
-        statement = self._statement(present, student.metrics, self._left_out())
+        statement = self._statement(present, student.metrics, self._left_out(), student.claimed)
         if not store.finished("publish"):
             self._publish(student, statement)
         store.note(status=FINISHED, epsilon=statement.epsilon, privacy=statement.privacy, metrics=statement.metrics)
         return statement, student.neighbours
 
     def _statement(
-        self, present: Sequence[str], metrics: dict[str, Any], left_out: Mapping[str, str] = MappingProxyType({})
+        self,
+        present: Sequence[str],
+        metrics: dict[str, Any],
+        left_out: Mapping[str, str] = MappingProxyType({}),
+        claimed: float | None = None,
     ) -> Statement:
         """What can be said of the run once its sums are complete. present: who stayed to the end."""
         store, sums = self.store, self._sums()
@@ -124,7 +125,9 @@ class Drive:
         every = [*sums.values(), *(parties for each in steps.values() for parties in each)]
         whole = tuple(name for name in present if all(name in parties for parties in every))
         digest = store.plan_hash.hex()
-        return state(self.bound, whole, digest, metrics, run=store.id, sums=sums, steps=steps, left_out=left_out)
+        return state(
+            self.bound, whole, digest, metrics, run=store.id, sums=sums, steps=steps, left_out=left_out, claimed=claimed
+        )
 
     def _left_out(self) -> dict[str, str]:
         """Why nothing is promised for a party, as it was found when parties signed."""
@@ -170,7 +173,7 @@ class Drive:
                 await federation.open(self.store.id, self.bound, spent=self._spent)
             self._begun()
             if not self.store.finished("aggregate"):
-                await self._recipe.collect(self.bound, self.public, federation, self.store, self._stage)
+                await self.recipe.collect(self.bound, federation, self.store, self._stage)
             await self._attest(federation)
             await self._leave(federation)
         except PartyRefused:
@@ -197,7 +200,7 @@ class Drive:
         """Have every party in a sum sign what the run has cost it, as `coordinator.run.attesting` says."""
 
         async def again() -> None:
-            await self._recipe.collect(self.bound, self.public, federation, self.store, self._stage)
+            await self.recipe.collect(self.bound, federation, self.store, self._stage)
 
         with self._stage("attest") as result:
             result |= await attest(
@@ -213,11 +216,11 @@ class Drive:
     @property
     def _made_once(self) -> bool:
         """Whether a sum cannot be made again without one of its parties."""
-        return self._recipe.made_once(self.bound.plan) or self.bound.plan.privacy.trust == "secure-sum"
+        return self.recipe.made_once or self.bound.plan.privacy.trust == "secure-sum"
 
     def _sums(self) -> dict[str, tuple[str, ...]]:
         """Whose contributions are in each release; a training that is charged is its answers' parties'."""
-        return self._recipe.parties_of(self.bound, self.store)
+        return self.recipe.parties_of(self.bound, self.store)
 
     @property
     def _spent(self) -> bool:
@@ -235,7 +238,7 @@ class Drive:
         if self.store.finished("distil") and path.exists():
             return path.read_bytes()
         with self._stage("distil"):
-            content = self._recipe.learn(self.bound, self.public, sizes, self.store, self.progress)
+            content = self.recipe.learn(self.bound, sizes, self.store, self.progress)
             self.store.write(STUDENT, content)
         return content
 

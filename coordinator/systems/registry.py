@@ -1,40 +1,152 @@
-"""The plan of a run: everything that decides data, privacy and result, checked before any party is contacted."""
+"""The systems that are installed, by name, and the plan of a run: each system has tables of its own.
 
+A plan decides data, privacy and result; it is checked whole before any party is contacted.
+"""
+
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from pydantic import ConfigDict, field_validator
+from pydantic_core import PydanticKnownError
 
 from coordinator.errors import PlanError
-from coordinator.plan.plan import Plan
-from coordinator.systems.dped.plan import DpedPlan
-from coordinator.systems.privdistil.plan import PrivDistilPlan
-from coordinator.text_models.plan import ClassifierPlan
+from coordinator.plan.plan import Plan, RunTable
+from coordinator.pricing.priced_plan import price_plan
+from coordinator.pricing.release import Bound
+from coordinator.systems.system import Recipe, System
 from protos.console.settings import SettingsError, check_settings, read_tables
 
-_CLASSES: dict[str, type[Plan]] = {
-    "dped": DpedPlan,
-    "dp_sgd": ClassifierPlan,
-    "pate": ClassifierPlan,
-    "fine_tune": ClassifierPlan,
-    "privdistil": PrivDistilPlan,
-}
+GROUP: Final = "conclave.systems"
+PlanT = TypeVar("PlanT", bound=Plan)
 
 
-def class_of(tables: dict[str, Any]) -> type[Plan]:
-    """Which tables a plan of its recipe has; of an unknown recipe, whatever will say so."""
-    run = tables.get("run")
-    recipe = run.get("recipe") if isinstance(run, dict) else None
-    return _CLASSES.get(recipe, DpedPlan) if isinstance(recipe, str) else DpedPlan
+def names() -> tuple[str, ...]:
+    """The names of all systems that are installed, in the order of their letters; those of other packages last."""
+    return tuple(_installed())
+
+
+def system(name: str) -> System:
+    """The system of that name, loaded when it is first asked for. Raises `PlanError` naming those that there are."""
+    point = _installed().get(name)
+    if point is None:
+        raise PlanError(f'[run] recipe = "{name}" is not one of {_listed()}.')
+    return _loaded(point)
+
+
+def template(launch: str, recipe: str | None = None) -> str:
+    """The commented plan of a system for a way of launching, `ray` or `connect`; the first system's by default.
+
+    Raises `PlanError` for any other, and for a system that has none.
+    """
+    name = names()[0] if recipe is None else recipe
+    found = system(name).example if name in names() else None
+    if found is None:
+        *others, last = (f'"{each}"' for each in names() if system(each).example is not None)
+        there = f"{', '.join(others)} and {last}" if others else last
+        raise PlanError(f"--recipe {recipe}: there is a plan to start from for {there}.")
+    return found.launched(launch)
+
+
+def prepared(plan: Plan, base: Path, cache: Path) -> Recipe[Any]:
+    """The recipe of a plan, everything public read. Raises as the system's `prepare` does."""
+    return system(plan.run.recipe).prepared(plan, base, cache)
+
+
+def bind(plan: PlanT, public: Any = None) -> Bound[PlanT]:
+    """A plan, priced. public: what its system prepared; needed where releases depend on it. Raises `PlanError`."""
+    return price_plan(system(plan.run.recipe).recipe(plan, public))
 
 
 def plan_of(tables: dict[str, Any]) -> Plan:
     """A plan from its tables, as `Plan.model_dump` gives them. Raises ValueError."""
-    return class_of(tables).model_validate(tables)
+    return _class_of(tables).model_validate(tables)
+
+
+def check_plan(tables: dict[str, Any], name: str, text: str = "") -> Plan:
+    """The same of tables that were read from a file. `name` and `text` are for the sentence alone of `SettingsError`,
+    which it raises.
+    """
+    return check_settings(tables, _class_of(tables), name, text)
 
 
 def read_plan(path: Path) -> Plan:
     """Read and check a plan file. Raises `PlanError` naming the file, the key and what would be right."""
     try:
         tables, text = read_tables(path)
-        return check_settings(tables, class_of(tables), path.name, text)
+        return check_plan(tables, path.name, text)
     except SettingsError as error:
         raise PlanError(str(error)) from None
+
+
+class _KnownRun(RunTable):
+    """`[run]` of a system that is installed."""
+
+    @field_validator("recipe", mode="before")
+    @classmethod
+    def _known(cls, recipe: Any) -> Any:
+        if recipe not in names():
+            raise PydanticKnownError("literal_error", {"expected": _listed()})
+        return recipe
+
+
+class _Unknown(Plan):
+    """A plan whose tables nobody knows, for its recipe is not installed or not named: reading it says so."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    run: _KnownRun
+
+
+def _class_of(tables: dict[str, Any]) -> type[Plan]:
+    """Which tables a plan of its recipe has; of an unknown recipe, whatever will say so."""
+    run = tables.get("run")
+    recipe = run.get("recipe") if isinstance(run, dict) else None
+    return system(recipe).plan if isinstance(recipe, str) and recipe in _installed() else _Unknown
+
+
+def _installed() -> Mapping[str, EntryPoint]:
+    return _found(tuple(sys.path))
+
+
+@cache
+def _found(path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
+    """Entry points by name, looked up once for each search path: that reads a file of every package there is."""
+    found: dict[str, EntryPoint] = {}
+    for point in sorted(entry_points(group=GROUP), key=lambda each: (_foreign(each), each.name.replace("_", ""))):
+        other = found.setdefault(point.name, point)
+        if other.value != point.value:
+            raise PlanError(
+                f"two installed packages bring a system {point.name}: {other.value} and {point.value}. Uninstall one."
+            )
+    return MappingProxyType(found)
+
+
+@cache
+def _loaded(point: EntryPoint) -> System:
+    try:
+        found = point.load()
+    except (ImportError, AttributeError) as error:
+        raise PlanError(
+            f"the system {point.name} is installed as {point.value}, which cannot be loaded: {error}. Install its "
+            "package again."
+        ) from error
+    if not isinstance(found, System):
+        raise PlanError(
+            f"the system {point.name} is installed as {point.value}, which is no coordinator.systems.system.System. "
+            "Tell whoever made its package."
+        )
+    return found
+
+
+def _foreign(point: EntryPoint) -> bool:
+    return point.dist is None or point.dist.name != "conclave-distill"
+
+
+def _listed() -> str:
+    *others, last = (f"'{name}'" for name in names())
+    return f"{', '.join(others)} or {last}" if others else last

@@ -1,90 +1,48 @@
-"""What a recipe has to say at each station of a run; one recipe a system."""
+"""What a system is to everything around it: one value, and the recipe that it makes of a plan."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from dp_accounting import DpEvent
-
-from coordinator.errors import PlanError
-from coordinator.forecasting.needs import Room
+from coordinator.comparing.comparable import Comparable, Family
+from coordinator.federation.federation import Federation
+from coordinator.forecasting.forecast import Forecast
+from coordinator.forecasting.needs import Needs
 from coordinator.plan.plan import Plan
-from coordinator.pricing.release import Bound, Release
+from coordinator.pricing.priced_plan import Priceable
+from coordinator.pricing.release import Bound
 from coordinator.progress.progress import Progress
+from coordinator.publishing.student import Student
 from coordinator.store.store import RunStore
-from protos.conclave.v1 import plan_pb2
+from coordinator.systems.example import Example
+from coordinator.transport.launchers import Launcher
 
-if TYPE_CHECKING:
-    from coordinator.federation.federation import Federation
-    from coordinator.forecasting.forecast import Forecast
-    from coordinator.publishing.report import Statement
-
-PlanT_contra = TypeVar("PlanT_contra", bound=Plan, contravariant=True)
-PublicT = TypeVar("PublicT")
+PlanT_co = TypeVar("PlanT_co", bound=Plan, covariant=True)
 
 Stage = Callable[[str], AbstractContextManager[dict[str, Any]]]
 """Opens a stage of a run by its name; what is put into the dictionary is kept as its result."""
 
 
-class Student(Protocol):
-    """What was learned, measured and ready to be published.
+class Recipe(Priceable[PlanT_co], Protocol[PlanT_co]):
+    """A plan and what is public of it, and what a system has to say of them at each station of a run.
 
-    metrics: what was measured on public data, JSON values. neighbours: of embeddings, the nearest words of a few.
+    What is released under which noise is in `Priceable`: `coordinator.pricing.priced_plan.price_plan` prices a recipe,
+    and hands it the outcome at every later station.
     """
 
     @property
-    def metrics(self) -> dict[str, Any]: ...
-
-    @property
-    def neighbours(self) -> dict[str, list[str]]: ...
-
-    def write(self, folder: Path) -> None:
-        """Write the model into a folder that is made for it, as other libraries read it. Raises OSError."""
-
-    def card(self, statement: "Statement") -> str:
-        """The model card, Markdown with its front matter: what it is, how to use it, and the promise in full."""
+    def made_once(self) -> bool:
+        """Whether the sums cannot be made again without a party that was lost after them."""
         ...
 
-
-class Recipe(Protocol[PlanT_contra, PublicT]):
-    """A system among parties: what is public, what is released under which noise, what is learned of it.
-
-    fewer_cells, finer_grid: what to change in a plan that releases too much for its delta, or on too coarse a grid.
-    """
-
-    fewer_cells: str
-    finer_grid: str
-
-    def prepare(self, plan: PlanT_contra, base: Path, cache: Path) -> PublicT:
-        """Read everything public that the run uses, so that a mistake in it costs nothing.
-
-        Raises `PlanError`, and `ConclaveError` of whatever could not be read.
-        """
-        ...
-
-    def room(self, bound: Bound[PlanT_contra], public: PublicT, base: Path, cache: Path) -> Room:
-        """What the run is expected to need of memory and disk."""
-        ...
-
-    def forecast(self, plan: PlanT_contra, base: Path, cache: Path) -> "Forecast":
-        """What a run would cost and show, from the plan and public data alone. Raises as `prepare`."""
-        ...
-
-    def whole(self, plan: PlanT_contra, multiplier: float, public: PublicT | None) -> DpEvent:
-        """An event that costs no less than all releases at this noise multiplier, if their noise is Gaussian."""
-        ...
-
-    def releases(self, plan: PlanT_contra, multiplier: float, public: PublicT | None) -> tuple[Release, ...]:
-        """What is released where all of it together has this noise multiplier. Raises `PlanError`."""
-        ...
-
-    def labelled(self, plan: PlanT_contra) -> plan_pb2.LabelledText | None:
-        """What is read from parties' rows where they have labels."""
+    def doubts(self) -> list[str]:
+        """A sentence for each reason to doubt that the public text itself is like the parties'."""
         ...
 
     async def collect(
-        self, bound: Bound[PlanT_contra], public: PublicT, federation: "Federation", store: RunStore, stage: Stage
+        self, priced: Bound[Any], federation: Federation, store: RunStore, stage: Stage
     ) -> dict[str, int]:
         """The private half: how many parties are in the sum of each release that has rows, once all are stored.
 
@@ -92,46 +50,71 @@ class Recipe(Protocol[PlanT_contra, PublicT]):
         """
         ...
 
-    def parties_of(self, bound: Bound[PlanT_contra], store: RunStore) -> dict[str, tuple[str, ...]]:
+    def parties_of(self, priced: Bound[Any], store: RunStore) -> dict[str, tuple[str, ...]]:
         """Whose contributions are in each release."""
         ...
 
-    def made_once(self, plan: PlanT_contra) -> bool:
-        """Whether the sums cannot be made again without a party that was lost after them."""
+    def learn(self, priced: Bound[Any], present: dict[str, int], store: RunStore, progress: Progress) -> bytes:
+        """The student's parameters, safetensors, from what is stored. Post-processing throughout.
+
+        present: what `collect` gave.
+        """
         ...
 
-    def learn(
-        self, bound: Bound[PlanT_contra], public: PublicT, present: dict[str, int], store: RunStore, progress: Progress
-    ) -> bytes:
-        """The student's parameters, safetensors, from what is stored. Post-processing throughout."""
-        ...
-
-    def student(
-        self, content: bytes, bound: Bound[PlanT_contra], public: PublicT, present: dict[str, int], store: RunStore
-    ) -> Student:
+    def student(self, content: bytes, priced: Bound[Any], present: dict[str, int], store: RunStore) -> Student:
         """The student of these parameters, measured on public data."""
         ...
 
 
-def recipe_of(plan: Plan) -> Recipe[Any, Any]:
-    """The recipe that a plan names. Raises `PlanError` for one that asks nothing of parties."""
-    if plan.run.recipe == "fine_tune":
-        raise PlanError(
-            '[run] recipe = "fine_tune" has no privacy, and so nothing to forecast, check or resume: it trains in '
-            "clear. Run it, or compare with it."
-        )
-    if plan.run.recipe == "dped":
-        from coordinator.systems.dped.recipe import Dped
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """What training without parties needs: a plan, and who reads its simulated text. folder: the student's place."""
 
-        return Dped()
-    if plan.run.recipe == "pate":
-        from coordinator.systems.pate.recipe import Pate
+    plan: Any
+    launcher: Launcher
+    parties: dict[str, dict[str, Any]]
+    base: Path
+    cache: Path
+    folder: Path
+    progress: Progress
 
-        return Pate()
-    if plan.run.recipe == "privdistil":
-        from coordinator.systems.privdistil.recipe import PrivDistil
 
-        return PrivDistil()
-    from coordinator.systems.dp_sgd.recipe import DpSgd
+@dataclass(frozen=True, slots=True)
+class TrainedAlone:
+    """A finished training without parties. student: its folder, absolute. metrics: of public test text. warning: that
+    nothing is promised. epsilon, delta: none.
+    """
 
-    return DpSgd()
+    student: Path
+    metrics: dict[str, Any]
+    warning: str
+    epsilon: None = None
+    delta: None = None
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A system, found by its name: the entry points of the group `conclave.systems` name values of this class.
+
+    plan: the tables of its plans. prepare: reads everything public that a run uses, so that a mistake in it costs
+    nothing; raises `PlanError`, and `ConclaveError` of whatever could not be read. recipe: of a plan and of what
+    `prepare` gave, None where nothing was read. needs: what a recipe, priced, is expected to need of memory and
+    disk; `base` and `cache` as `prepare` takes them. forecast: what it would cost and show; and how many seconds
+    `prepare` took. comparison: its rows and its measures. example: the commented plan that
+    `coordinator init` writes, None for a system that has none of its own. alone: trains without parties, on simulated
+    text, what promises nothing; such a system has no recipe, and its `prepare` says so.
+    """
+
+    name: str
+    plan: type[Plan]
+    prepare: Callable[[Any, Path, Path], Any]
+    recipe: Callable[[Any, Any], Recipe[Any]]
+    needs: Callable[[Any, Bound[Any], Path, Path], Needs]
+    forecast: Callable[[Any, Bound[Any], Path, Path, float], Forecast]
+    comparison: Callable[[Comparable], Family]
+    example: Example | None = None
+    alone: Callable[[Alone], TrainedAlone] | None = None
+
+    def prepared(self, plan: Plan, base: Path, cache: Path) -> Recipe[Any]:
+        """The recipe of a plan, everything public read. base: the folder that the plan's paths start at."""
+        return self.recipe(plan, self.prepare(plan, base, cache))

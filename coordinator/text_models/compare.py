@@ -7,17 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.comparing.comparable import Method, View, changed
-from coordinator.progress.progress import Progress, Silent
-from coordinator.systems.fine_tune import recipe
-from coordinator.systems.fine_tune.recipe import pooled
+from coordinator.comparing.comparable import Comparable, Method, View, changed
+from coordinator.progress.progress import Silent
 from coordinator.text_models import public as classifier_public
 from coordinator.text_models.folder import metrics_of
-from coordinator.text_models.methods import ReadText, TextBench, methods_of
+from coordinator.text_models.methods import VOTING, ReadText, TextBench, checked, methods_of
+from coordinator.text_models.non_private import pooled, simulation
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText
 from coordinator.text_models.student import heldout_rows, measured
-from coordinator.transport.launchers import Launcher, Simulation, TextWanted
+from coordinator.transport.launchers import Simulation, TextWanted
 
 
 class ClassifierFamily:
@@ -27,20 +26,9 @@ class ClassifierFamily:
     Memory of a bench: all parties' tokens, and where the last layer alone is trained 4 bytes a number of their vectors.
     """
 
-    def __init__(
-        self,
-        plan: ClassifierPlan,
-        launcher: Launcher,
-        parties: dict[str, dict[str, Any]],
-        base: Path,
-        cache: Path,
-        progress: Progress,
-    ) -> None:
-        self.plan = plan
-        self._launcher = launcher
-        self._parties = parties
-        self._base, self._cache = base, cache
-        self._progress = progress
+    def __init__(self, given: Comparable) -> None:
+        self.plan: ClassifierPlan = given.plan
+        self._given = given
         self._read: ReadText | None = None
 
     @property
@@ -53,10 +41,12 @@ class ClassifierFamily:
 
     def bench(self, seed: int, folder: Path) -> TextBench:
         plan = changed(self.plan, seed=seed)
-        # The public texts to vote on are of a plan of that recipe alone; all else is the same for every recipe.
-        asking = changed(plan, {"run": {"recipe": "pate"}}) if "pate" in self.methods else plan
-        public = classifier_public.prepare(asking, self._base, self._cache)
-        shards = self._launcher.simulate(recipe.simulation(plan, self._parties, self._base, folder))
+        # The public texts to vote on are of one method alone; all else is the same for every one.
+        asks = VOTING in self.methods
+        if asks:
+            checked(plan.check_votes)
+        public = classifier_public.prepare(plan, self._given.base, self._given.cache, asks=asks)
+        shards = self._given.launcher.simulate(simulation(plan, self._given.parties, self._given.base, folder))
         self._read = self._read or self._all(plan, public, shards)
         return TextBench(plan, public, self._read, shards, Silent())
 
@@ -89,9 +79,9 @@ class ClassifierFamily:
             return ReadText(parts, pooled(parts), None, None)
         vectors = []
         for number, part in enumerate(parts):
-            self._progress.bar("encoding parties' text", number, len(parts))
+            self._given.progress.bar("encoding parties' text", number, len(parts))
             vectors.append(features(public.model, part.rows))
-        self._progress.bar("encoding parties' text", len(parts), len(parts))
+        self._given.progress.bar("encoding parties' text", len(parts), len(parts))
         return ReadText(parts, pooled(parts), tuple(vectors), features(public.model, heldout_rows(plan, public)))
 
 

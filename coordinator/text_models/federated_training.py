@@ -15,11 +15,10 @@ from coordinator.errors import PlanError, RunError
 from coordinator.federation.federation import Federation
 from coordinator.pricing.release import Bound, Release, budget, shares
 from coordinator.store.store import RunStore
-from coordinator.systems.privdistil.tables import DomainTable
 from coordinator.text_models.messages import descent_message, model_message
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText
-from coordinator.text_models.tables import DpSgdTable
+from coordinator.text_models.tables import DescentTable
 from protos.conclave.v1 import party_pb2
 from protos.digest import artefact_digest
 
@@ -105,7 +104,7 @@ def mechanism(plan: ClassifierPlan, multiplier: float, parameters: int, steps: i
         raise PlanError(f"[dp_sgd] The steps cannot be released under this plan: {error}") from None
 
 
-def optimisation_of(settings: DpSgdTable | DomainTable, expected_batch: float) -> "Optimisation":
+def optimisation_of(settings: DescentTable, expected_batch: float) -> "Optimisation":
     """What is done with noisy sums. expected_batch: what a sum is divided by, a public number."""
     from learning.models.schedules import Schedule
     from learning.private_training.optimisation import Optimisation

@@ -182,7 +182,7 @@ with the coordinator's signature, and this promise with what the parties signed 
 
 
 def clear_card(
-    student: ClassifierStudent, warning: str, *, name: str, parties: int, language: str, licence: str
+    student: ClassifierStudent, warning: str, *, name: str, parties: int, recipe: str, language: str, licence: str
 ) -> str:
     """The model card of a student that was trained in clear: the warning, then what it is, its use, how good it is."""
     texts = "pairs of texts" if student.pairs else "texts"
@@ -193,7 +193,7 @@ def clear_card(
 
 {_nothing(student)}A {_what(student)} of {texts}, trained on the labelled text of {parties} simulated parties,
 put together. It was made from the public model `{student.base}`: {_TRAINED[student.adapt]}. Made by Conclave, recipe
-`fine_tune`.
+`{recipe}`.
 
 {_used(student)}
 

@@ -1,25 +1,23 @@
-"""What a run of a text classifier will cost, and how its noise compares with what it adds to.
+"""What a run of a text classifier will cost, whatever its signals are.
 
 From the plan and the public model alone: one made-up batch is timed. Epsilon is exact.
 """
 
-import math
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from aggregation.mechanisms.gradients import GradientMechanism
-from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.mechanism import Form
 from coordinator.forecasting import cost
 from coordinator.forecasting.forecast import Forecast, Row
-from coordinator.forecasting.needs import Room
-from coordinator.pricing.priced_plan import bind
+from coordinator.forecasting.needs import Needs
 from coordinator.pricing.release import Bound, rounded_up
 from coordinator.text_models.plan import ClassifierPlan
-from coordinator.text_models.public import PublicText, prepare
+from coordinator.text_models.public import PublicText
+from coordinator.text_models.recipe import TextRecipe
 
 TORCH_MEMORY = 400 * 2**20
 """Of a process that has imported what trains a text model."""
@@ -33,45 +31,52 @@ USUAL_UNITS = 10_000
 """Of a party, where the plan does not say how many there are."""
 
 _TIMED = 32
-_TRAINED = 3
+TRAINED = 3
 """How many times as long as looking at a text, learning from it takes."""
 
 
-def forecast(plan: ClassifierPlan, base: Path, cache: Path) -> Forecast:
-    """Forecast a run; nothing of the parties is read or asked, and nothing is spent.
+def forecast(
+    priced: Bound[ClassifierPlan],
+    public: PublicText,
+    rows: tuple[Row, ...],
+    warnings: tuple[str, ...],
+    *,
+    prepared: float,
+    looked: float,
+    sums: int,
+    teachers: int = 0,
+) -> Forecast:
+    """The forecast of a run whose signals are known; nothing of the parties is read or asked, and nothing is spent.
 
-    Raises `PlanError`, `DataError` and `ModelError` as the run itself would.
+    rows, warnings: of the signals. prepared: seconds that reading what is public took. looked: as often as a party
+    looks at a text, or as long as it takes. sums: how many are made. teachers: of a party.
     """
-    begun = time.monotonic()
-    public = prepare(plan, base, cache)
-    prepared = time.monotonic() - begun
-    bound = bind(plan, public)
-    rows = tuple(_rows(bound))
-    seen = seconds_a_text(public)
+    plan = priced.plan
     return Forecast(
         plan=plan,
         rows=rows,
-        epsilon=bound.guarantee.epsilon if bound.private else None,
+        epsilon=priced.guarantee.epsilon if priced.private else None,
         trained=0,
-        bytes=traffic(bound, public),
-        seconds=seconds(plan, public, prepared, seen),
-        memory=memory(bound, public),
+        bytes=traffic(priced, public),
+        seconds=seconds(plan, prepared, looked, sums, seconds_a_text(public)),
+        memory=memory(priced, public),
         assumptions=(
-            f"Supposed: texts of {public.longest} tokens, parties as fast as this machine, and {_declared(plan):,} "
+            f"Supposed: texts of {public.longest} tokens, parties as fast as this machine, and {declared(plan):,} "
             f"units among them{', as [privacy] declared_size says' if plan.privacy.declared_size else ''}.",
         ),
-        warnings=_warnings(rows, bound),
-        teachers=plan.teachers // len(plan.federation.names) if plan.run.recipe == "pate" else 0,
+        warnings=warnings,
+        teachers=teachers,
     )
 
 
-def room_of(bound: Bound[ClassifierPlan], public: PublicText) -> Room:
+def needs(recipe: TextRecipe, priced: Bound[ClassifierPlan], base: Path, cache: Path) -> Needs:
     """What the run is expected to need."""
-    cells = sum(release.rows * release.columns for release in bound.releases)
-    return Room.of(memory(bound, public), model_bytes(public), cells)
+    public = recipe.read
+    cells = sum(release.rows * release.columns for release in priced.releases)
+    return Needs.of(memory(priced, public), model_bytes(public), cells)
 
 
-def traffic(bound: Bound[ClassifierPlan], public: PublicText) -> int:
+def traffic(priced: Bound[ClassifierPlan], public: PublicText) -> int:
     """Bytes of the model and of public texts to all parties, and of what every step, round or query exchanges."""
     exchanged = sum(
         VALUE_BYTES
@@ -79,20 +84,20 @@ def traffic(bound: Bound[ClassifierPlan], public: PublicText) -> int:
         * release.columns
         * release.steps
         * (2 if release.form in (Form.STEPPED, Form.WEIGHTS) else 1)
-        for release in bound.releases
+        for release in priced.releases
     )
     asked = sum(len(text.encode()) + 8 for texts in public.queries for text in texts)
-    return len(bound.plan.federation.names) * (model_bytes(public) + asked + exchanged)
+    return len(priced.plan.federation.names) * (model_bytes(public) + asked + exchanged)
 
 
-def memory(bound: Bound[ClassifierPlan], public: PublicText) -> dict[str, int]:
+def memory(priced: Bound[ClassifierPlan], public: PublicText) -> dict[str, int]:
     """Upper estimates of each kind of process' memory at its fullest, in bytes."""
-    plan, parameters = bound.plan, len(public.start)
+    plan, parameters = priced.plan, len(public.start)
     parties = len(plan.federation.names)
     model = model_bytes(public)
-    texts = _declared(plan) // parties * (TOKEN_BYTES * public.longest + 16)
+    texts = declared(plan) // parties * (TOKEN_BYTES * public.longest + 16)
     if plan.model.adapt == "head":
-        texts += _declared(plan) // parties * 4 * int(getattr(public.model.config, "hidden_size", 1024))
+        texts += declared(plan) // parties * 4 * int(getattr(public.model.config, "hidden_size", 1024))
     return {
         "coordinator": cost.COORDINATOR_MEMORY + TORCH_MEMORY + 3 * model + 60 * parameters,
         "party node": cost.NODE_MEMORY + NODE_BYTES * parameters,
@@ -100,46 +105,12 @@ def memory(bound: Bound[ClassifierPlan], public: PublicText) -> dict[str, int]:
     }
 
 
-def _rows(bound: Bound[ClassifierPlan]) -> list[Row]:
-    """The signal is the norm of a batch's clipped gradients if they all agreed; the noise is that of all of a sum."""
-    plan, settings, rows = bound.plan, bound.plan.dp_sgd, []
-    for release in bound.releases:
-        if release.form == Form.SUMMED:
-            votes = release.under(JointMechanism).votes
-            assert votes is not None
-            noise, teachers = votes.noise, float(plan.teachers)
-            rows.append(Row(release.name, release.rows, math.sqrt(2), noise, teachers, at_most=True))
-            continue
-        mechanism = release.under(GradientMechanism)
-        noise = mechanism.noise_multiplier * mechanism.sensitivity * mechanism.granularity
-        batch = settings.batch if release.form == Form.STEPPED else settings.batch / len(bound.plan.federation.names)
-        rows.append(
-            Row(
-                release.name,
-                mechanism.steps,
-                mechanism.clip,
-                noise * math.sqrt(mechanism.parameters),
-                batch * mechanism.clip,
-                at_most=True,
-            )
-        )
-    return rows
-
-
-def _warnings(rows: tuple[Row, ...], bound: Bound[ClassifierPlan]) -> tuple[str, ...]:
-    if not any(row.drowned for row in rows):
-        return ()
-    (row, *_), plan = rows, bound.plan
+def drowning(row: Row, what: str, advice: list[str], priced: Bound[Any]) -> str:
+    """A sentence on a signal that drowns, and on what would help. what: the signal, in words."""
     assert row.ratio is not None
-    if plan.run.recipe == "pate":
-        what, advice = "all teachers' votes together", ["fewer [pate] queries", "more teachers", "a larger epsilon"]
-    else:
-        what = "the sum of its gradients at the most"
-        advice = [] if plan.model.adapt == "head" else ['train less of the model ([model] adapt = "head")']
-        advice += ["more units a step ([dp_sgd] batch)", "fewer steps", "a larger epsilon"]
     return (
         f"The noise is {1 / row.ratio:,.0f} times {what}: the student will hardly learn. Use "
-        f"{', or '.join(advice)}. This run would cost epsilon {rounded_up(bound.guarantee.epsilon, 2)} all the same.",
+        f"{', or '.join(advice)}. This run would cost epsilon {rounded_up(priced.guarantee.epsilon, 2)} all the same."
     )
 
 
@@ -155,19 +126,19 @@ def seconds_a_text(public: PublicText) -> float:
     return (time.monotonic() - begun) / _TIMED
 
 
-def seconds(plan: ClassifierPlan, public: PublicText, prepared: float, seen: float) -> float:
-    """From the command to the end. Parties that are launched here share this machine's cores."""
+def trained_sums(plan: ClassifierPlan) -> tuple[float, int]:
+    """How often a party looks at a text where `[dp_sgd]` trains the model, and how many sums are made."""
     settings, parties = plan.dp_sgd, len(plan.federation.names)
-    shared = plan.federation.shards is not None
-    crowd = 1.0 if not shared else max(1.0, parties / (os.cpu_count() or 1))
+    looked = settings.steps * settings.batch / parties * TRAINED
     if plan.model.adapt == "head":
-        looked = _declared(plan) / parties
-    elif plan.run.recipe == "pate":
-        assert plan.pate is not None
-        looked = _declared(plan) / parties * plan.pate.epochs * _TRAINED
-    else:
-        looked = settings.steps * settings.batch / parties * _TRAINED
-    sums = 1 if plan.run.recipe == "pate" else settings.steps if settings.form == "federated" else settings.rounds
+        looked = declared(plan) / parties
+    return looked, settings.steps if settings.form == "federated" else settings.rounds
+
+
+def seconds(plan: ClassifierPlan, prepared: float, looked: float, sums: int, seen: float) -> float:
+    """From the command to the end. Parties that are launched here share this machine's cores. seen: of one look."""
+    shared = plan.federation.shards is not None
+    crowd = 1.0 if not shared else max(1.0, len(plan.federation.names) / (os.cpu_count() or 1))
     secure = SECURE_SECONDS if plan.privacy.trust == "secure-sum" else 0.0
     constant = cost.COMMAND_SECONDS + cost.FINISHING_SECONDS + (cost.RAY_SECONDS if shared else 0.0)
     return prepared + constant + crowd * (looked * seen + cost.START_SECONDS) + (STEP_SECONDS + secure) * sums
@@ -178,5 +149,6 @@ def model_bytes(public: PublicText) -> int:
     return sum(path.stat().st_size for path in public.files.values())
 
 
-def _declared(plan: ClassifierPlan) -> int:
+def declared(plan: ClassifierPlan) -> int:
+    """Units of all parties together: as the plan says, or as many as is usual."""
     return plan.privacy.declared_size or USUAL_UNITS * len(plan.federation.names)

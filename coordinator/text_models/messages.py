@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Final
 from coordinator.errors import RunError
 from coordinator.federation.federation import Federation
 from coordinator.store.store import RunStore
-from coordinator.systems.privdistil.tables import DomainTable
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText
-from coordinator.text_models.tables import DpSgdTable, PateTable
+from coordinator.text_models.tables import DescentTable
 from protos.conclave.v1 import party_pb2
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def model_message(plan: ClassifierPlan, public: PublicText, adapt: "Adapt | None
 
 
 def descent_message(
-    settings: DpSgdTable | DomainTable | PateTable, *, expected_batch: float = 0.0, epochs: int = 0, batch: int = 0
+    settings: DescentTable, *, expected_batch: float = 0.0, epochs: int = 0, batch: int = 0
 ) -> party_pb2.Descent:
     """How a party descends by itself: privately by its expected batch, or in so many epochs of batches."""
     return party_pb2.Descent(

@@ -1,12 +1,13 @@
 """The methods that a comparison of text classifiers sets side by side, each on the same simulated text.
 
-Every private method is calibrated to the epsilon by `bind`, on the plan at that epsilon, as a run of its recipe is; its
-noise comes in the parties' shares where a run would have it so. Nothing is sent, stored or summed securely: the sums
-are the same.
+Every private method is calibrated to the epsilon by `price_plan`, on the plan at that epsilon, as a run of its recipe
+is; its noise comes in the parties' shares where a run would have it so. Nothing is sent, stored or summed securely: the
+sums are the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -17,15 +18,16 @@ from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
 from aggregation.noise.stream import NoiseStream
 from coordinator.comparing.comparable import Method, Outcome, changed, composed
-from coordinator.pricing.priced_plan import bind
+from coordinator.errors import PlanError
+from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import SAMPLER_SHARE, Bound
 from coordinator.progress.progress import Progress
-from coordinator.systems.fine_tune import recipe as in_clear
-from coordinator.systems.fine_tune.recipe import Pooled
-from coordinator.systems.pate import recipe as pate
+from coordinator.text_models import non_private, votes
 from coordinator.text_models.federated_training import optimisation_of
+from coordinator.text_models.non_private import Pooled
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText, labelled_text
+from coordinator.text_models.recipe import Trained, Voted
 from coordinator.transport.launchers import EnsemblesWanted, LabelledPart, Simulation, TextWanted
 
 if TYPE_CHECKING:
@@ -74,11 +76,12 @@ class TextBench:
         return self.plan.privacy.delta * (1 - SAMPLER_SHARE)
 
     def bound(
-        self, recipe: str, epsilon: float, tables: Mapping[str, Mapping[str, Any]] | None = None
+        self, how: type[Trained | Voted], epsilon: float, tables: Mapping[str, Mapping[str, Any]] | None = None
     ) -> Bound[ClassifierPlan]:
-        """The plan of a recipe at another epsilon, calibrated. Raises `PlanError`."""
-        wanted = changed(self.plan, {"run": {"recipe": recipe}, **(tables or {})}, epsilon=epsilon)
-        return bind(wanted, self.public)
+        """The plan at another epsilon, calibrated for what this way of learning releases. Raises `PlanError`."""
+        wanted = changed(self.plan, tables, epsilon=epsilon)
+        checked(partial(how.check, wanted))
+        return price_plan(how(wanted, self.public))
 
     def stream(self, *labels: str | int) -> NoiseStream:
         """Noise of its own for these labels; from the seed only where the plan says so."""
@@ -127,7 +130,7 @@ class TextBench:
                     rank=plan.model.rank,
                     alpha=plan.model.alpha,
                     teachers=plan.pate.teachers_per_party,
-                    queries=pate.texts_of(public),
+                    queries=votes.texts_of(public),
                     training=plan.pate.fit(),
                     seed=plan.run.seed,
                 )
@@ -147,7 +150,7 @@ class Trainable:
 
 def _dp_sgd(bench: TextBench, epsilon: float) -> Outcome:
     """The recipe, federated: every step's sum is of all parties, each with its share of the noise."""
-    bound = bench.bound("dp_sgd", epsilon, {"dp_sgd": {"form": "federated", "rounds": 1}})
+    bound = bench.bound(Trained, epsilon, {"dp_sgd": {"form": "federated", "rounds": 1}})
     plan, (release,) = bound.plan, bound.releases
     mechanism = release.under(GradientMechanism)
     point = federated(bench, mechanism, optimisation_of(plan.dp_sgd, plan.dp_sgd.batch), ("dp_sgd", repr(epsilon)))
@@ -197,7 +200,7 @@ def _local(bench: TextBench, epsilon: float) -> Outcome:
     from learning.private_training.dp_sgd import train_private
 
     alone: dict[str, Any] = {"trust": "trusted-aggregator", "dropouts": 0, "colluders": 0}
-    bound = bench.bound("dp_sgd", epsilon, {"dp_sgd": {"form": "local"}, "privacy": alone})
+    bound = bench.bound(Trained, epsilon, {"dp_sgd": {"form": "local"}, "privacy": alone})
     plan, point, notes = bound.plan, bench.public.start, {}
     work = bench.trainable()
     optimisation = optimisation_of(plan.dp_sgd, plan.dp_sgd.batch / len(work.units))
@@ -221,31 +224,31 @@ def _local(bench: TextBench, epsilon: float) -> Outcome:
     return Outcome(point, composed(events), notes=notes)
 
 
-def _pate(bench: TextBench, epsilon: float) -> Outcome:
+def by_votes(bench: TextBench, epsilon: float) -> Outcome:
     """The recipe `pate`: noisy votes of the parties' classifiers on public texts, from which the student learns."""
-    bound = bench.bound("pate", epsilon)
+    bound = bench.bound(Voted, epsilon)
     (release,) = bound.releases
     mechanism = release.under(JointMechanism)
     clear = [mechanism.contribute(TeacherSignal(votes, None)).toarray() for votes in bench.votes()]
     total = np.zeros_like(clear[0])
     for number, own in enumerate(clear):
         total += own + mechanism.noise_share(own.shape, bench.stream("pate", repr(epsilon), number))
-    votes = mechanism.release(total, len(clear)).votes
-    assert votes is not None
-    labels = pate.labels_of(votes, bound.plan)
+    released = mechanism.release(total, len(clear)).votes
+    assert released is not None
+    labels = votes.labels_of(released, bound.plan)
     tally = np.sum(clear, axis=0)
     kept = np.flatnonzero(labels >= 0)
     notes = {"answered": len(kept) / len(labels)}
     if len(kept):
         notes["label_accuracy"] = float((tally[kept, labels[kept]] == tally[kept].max(axis=1)).mean())
-    return Outcome(pate.learned(bound.plan, bench.public, labels, bench.progress), release.event, notes=notes)
+    return Outcome(votes.learned(bound.plan, bench.public, labels, bench.progress), release.event, notes=notes)
 
 
 def _fine_tune(bench: TextBench, epsilon: float) -> Outcome:
     """No privacy: ordinary training on all parties' text together."""
     read = bench.read
     vectors = None if read.vectors is None else np.concatenate(read.vectors)
-    return Outcome(in_clear.trained(bench.plan, bench.public, read.examples, vectors, bench.progress), None)
+    return Outcome(non_private.trained(bench.plan, bench.public, read.examples, vectors, bench.progress), None)
 
 
 def _noise(mechanism: GradientMechanism) -> dict[str, float]:
@@ -257,13 +260,25 @@ METHODS: Final[dict[str, Method]] = {
     for method in (
         Method("dp_sgd", "federated DP-SGD", _dp_sgd),
         Method("local", "each party alone, averaged", _local),
-        Method("pate", "teachers' votes (PATE)", _pate),
+        Method("pate", "teachers' votes (PATE)", by_votes),
         Method("fine_tune", "no privacy", _fine_tune, private=False),
     )
 }
 
 
+VOTING: Final = next(name for name, method in METHODS.items() if method.make is by_votes)
+"""The row that wants classes, and public texts to vote on."""
+
+
 def methods_of(plan: ClassifierPlan) -> dict[str, Method]:
     """Those that go with a plan: votes want classes, and public texts to vote on."""
     votes = plan.pate is not None and plan.text.kind != "regression"
-    return {name: method for name, method in METHODS.items() if votes or name != "pate"}
+    return {name: method for name, method in METHODS.items() if votes or name != VOTING}
+
+
+def checked(check: Callable[[], None]) -> None:
+    """Raises `PlanError` where a check of a plan that was changed says what is wrong."""
+    try:
+        check()
+    except ValueError as error:
+        raise PlanError(f"the plan: {error}") from None

@@ -1,13 +1,13 @@
 """Plans whose student is a text classifier, or a regression."""
 
 from coordinator.plan.plan import Plan
-from coordinator.plan.public_text import SourceTable
 from coordinator.text_models.tables import DpSgdTable, FineTuneTable, ModelTable, PateTable, TextTable
 
 
 class ClassifierPlan(Plan):
-    """A plan of labelled text, a public model, and how it is trained privately.
+    """A plan of labelled text, a public model, and how that is trained: what the plans of several systems say alike.
 
+    A comparison sets the ways of training side by side on one plan, so that each may be said in any of them.
     `[privacy] declared_size` fixes sampling rates and divisors; the shards' own sizes are private.
     """
 
@@ -23,16 +23,7 @@ class ClassifierPlan(Plan):
             raise ValueError(
                 f'[privacy] record = "{privacy.record}": a label belongs to a document. Use record = "document".'
             )
-        if self.run.recipe == "dp_sgd":
-            self._check_dp_sgd()
-        if self.run.recipe == "pate":
-            self._check_pate()
-        if self.run.recipe == "fine_tune" and shards is None:
-            raise ValueError(
-                '[run] recipe = "fine_tune" trains on all text in clear, without privacy, and with [federation] launch '
-                '= "connect" the text is the parties\' own. Use it with launch = "ray" and [federation.shards], on '
-                'text that is nobody\'s secret, or use recipe = "dp_sgd".'
-            )
+        self._check_learning()
         if shards is not None and shards.label is None:
             raise ValueError("[federation.shards] label is missing: the column that holds the labels.")
         if shards is not None and self.text.pairs and shards.second is None:
@@ -42,7 +33,11 @@ class ClassifierPlan(Plan):
         if self.evaluation is not None and self.text.pairs and self.evaluation.second is None:
             raise ValueError("[evaluation] second is missing: the column that holds the second texts.")
 
-    def _check_dp_sgd(self) -> None:
+    def _check_learning(self) -> None:
+        """What else the way in which a system learns must agree with. Raises ValueError."""
+
+    def check_descent(self) -> None:
+        """Raises ValueError unless the model can be trained under DP-SGD as the plan says."""
         privacy = self.privacy
         if privacy.noise != "gaussian":
             raise ValueError(
@@ -70,14 +65,13 @@ class ClassifierPlan(Plan):
                 "of its own. Set dropouts = 0, and [federation] minimum_parties to as many as have to stay."
             )
 
-    def _check_pate(self) -> None:
+    def check_votes(self) -> None:
+        """Raises ValueError unless teachers can vote as the plan says."""
         table = self.pate
         if table is None:
             raise ValueError(
                 '[pate] is missing: public texts for teachers to vote on, for example source = "public.jsonl".'
             )
-        if self.text.kind == "regression":
-            raise ValueError('[text] kind = "regression": votes are of classes. Use recipe = "dp_sgd" for scores.')
         if self.text.pairs and table.second is None:
             raise ValueError("[pate] second is missing: the column that holds the second texts.")
         if self.teachers < 2:
@@ -91,17 +85,10 @@ class ClassifierPlan(Plan):
                 f"{self.teachers}, better half of that."
             )
 
-    def public_tables(self) -> dict[str, SourceTable]:
-        return super().public_tables() | ({} if self.pate is None else {"pate": self.pate})
-
     @property
     def teachers(self) -> int:
         """All parties' teachers together."""
         return 0 if self.pate is None else len(self.federation.names) * self.pate.teachers_per_party
-
-    @property
-    def shares_noise(self) -> bool:
-        return self.run.recipe != "dp_sgd" or self.dp_sgd.form != "local"
 
     @property
     def sampling(self) -> float:

@@ -62,15 +62,17 @@ def labelled_text(plan: ClassifierPlan) -> plan_pb2.LabelledText:
     )
 
 
-def prepare(plan: ClassifierPlan, base: Path, cache: Path) -> PublicText:
+def prepare(plan: ClassifierPlan, base: Path, cache: Path, *, asks: bool = False) -> PublicText:
     """Load the public model, mark what is trained of it, and read the public text.
+
+    asks: whether there are texts for teachers to vote on.
 
     Raises `learning.models.checkpoints.ModelError` for a model that cannot be had, or whose gradients cannot be told
     apart by examples; `DataError` naming the source.
     """
     table = plan.model
     public = public_model(plan, placed_model(table.name, base), cache, pool=table.pooling)
-    asked = queries(plan, base, cache) if plan.run.recipe == "pate" else ()
+    asked = queries(plan, base, cache) if asks else ()
     return replace(public, heldout=heldout(plan, base, cache), queries=asked)
 
 

@@ -1,45 +1,91 @@
-"""What every recipe of a text classifier shares: its public model and text, its forecast, its student."""
+"""What recipes of text models share: what they read, what training or voting releases, their student."""
 
-from pathlib import Path
+from dataclasses import dataclass
 
-from coordinator.forecasting.forecast import Forecast
-from coordinator.forecasting.needs import Room
-from coordinator.pricing.release import Bound
+from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
+
+from coordinator.errors import PlanError
+from coordinator.pricing.release import Bound, Release
 from coordinator.store.store import RunStore
 from coordinator.text_models import public as classifier_public
+from coordinator.text_models.federated_training import descent_event, descent_releases
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText
 from coordinator.text_models.student import PublishedClassifier, student_of
+from coordinator.text_models.votes import VOTES, mechanism
 from protos.conclave.v1 import plan_pb2
 
 
-class ClassifierRecipe:
-    """A part of a `coordinator.systems.system.Recipe`. The student is one vector: the parameters that are trained."""
+@dataclass(frozen=True, slots=True)
+class TextRecipe:
+    """A part of a `coordinator.systems.system.Recipe`. The student is one vector: the parameters that are trained.
 
-    def prepare(self, plan: ClassifierPlan, base: Path, cache: Path) -> PublicText:
-        return classifier_public.prepare(plan, base, cache)
+    public: None where nothing was read.
+    """
 
-    def room(self, bound: Bound[ClassifierPlan], public: PublicText, base: Path, cache: Path) -> Room:
-        from coordinator.text_models.forecast import room_of
+    plan: ClassifierPlan
+    public: PublicText | None
 
-        return room_of(bound, public)
+    @property
+    def labelled(self) -> plan_pb2.LabelledText:
+        return classifier_public.labelled_text(self.plan)
 
-    def forecast(self, plan: ClassifierPlan, base: Path, cache: Path) -> Forecast:
-        from coordinator.text_models.forecast import forecast
-
-        return forecast(plan, base, cache)
-
-    def labelled(self, plan: ClassifierPlan) -> plan_pb2.LabelledText:
-        return classifier_public.labelled_text(plan)
+    def doubts(self) -> list[str]:
+        return []
 
     def student(
-        self,
-        content: bytes,
-        bound: Bound[ClassifierPlan],
-        public: PublicText,
-        present: dict[str, int],
-        store: RunStore,
+        self, content: bytes, priced: Bound[ClassifierPlan], present: dict[str, int], store: RunStore
     ) -> PublishedClassifier:
         from safetensors.numpy import load
 
-        return student_of(bound.plan, public, load(content)["point"])
+        return student_of(self.plan, self.read, load(content)["point"])
+
+    @property
+    def read(self) -> PublicText:
+        """What is public, where it was read. Raises `PlanError` where it was not."""
+        if self.public is None:
+            raise PlanError("The public model says how much is trained, and none was read.")
+        return self.public
+
+
+@dataclass(frozen=True, slots=True)
+class Trained(TextRecipe):
+    """The private half of a model that all parties train under DP-SGD, as `[dp_sgd]` says: what it releases."""
+
+    fewer_cells = "Use a larger delta, fewer steps, or train less of the model ([model] adapt)."
+    finer_grid = "Leave noise out."
+
+    @staticmethod
+    def check(plan: ClassifierPlan) -> None:
+        """Raises ValueError for a plan that cannot be trained so."""
+        plan.check_descent()
+
+    def total_event(self, multiplier: float) -> DpEvent:
+        return descent_event(self.plan, multiplier, len(self.read.start))
+
+    def releases(self, multiplier: float) -> tuple[Release, ...]:
+        return descent_releases(self.plan, multiplier, len(self.read.start))
+
+
+@dataclass(frozen=True, slots=True)
+class Voted(TextRecipe):
+    """The private half of a model that learns from votes of the parties' classifiers, as `[pate]` says."""
+
+    fewer_cells = "Use a larger delta, or fewer [pate] queries."
+    finer_grid = "Leave noise out."
+
+    @staticmethod
+    def check(plan: ClassifierPlan) -> None:
+        """Raises ValueError for a plan of which no votes can be asked."""
+        plan.check_votes()
+
+    def total_event(self, multiplier: float) -> DpEvent:
+        once = GaussianDpEvent(multiplier)
+        attempts = self.plan.privacy.attempts
+        return once if attempts == 1 else SelfComposedDpEvent(once, attempts)
+
+    def releases(self, multiplier: float) -> tuple[Release, ...]:
+        assert self.plan.pate is not None
+        queries = self.plan.pate.queries if self.public is None else len(self.public.queries)
+        votes = mechanism(self.plan, multiplier, queries)
+        return (Release(VOTES, votes, queries, votes.columns, queries, attempts=self.plan.privacy.attempts),)

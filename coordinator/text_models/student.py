@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.plan.public_text import named
+from coordinator.plan.named import named
 from coordinator.publishing.report import Statement, markdown
 from coordinator.text_models import folder as classifier_folder
 from coordinator.text_models.folder import ClassifierStudent, Made, about, metrics_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PublishedClassifier:
-    """A `coordinator.systems.system.Student`."""
+    """A `coordinator.publishing.student.Student`."""
 
     student: ClassifierStudent
 
@@ -35,6 +35,10 @@ class PublishedClassifier:
     @property
     def neighbours(self) -> dict[str, list[str]]:
         return {}
+
+    @property
+    def claimed(self) -> None:
+        return None
 
     def write(self, folder: Path) -> None:
         classifier_folder.write(self.student, folder)

@@ -1,10 +1,11 @@
 """`[text]`, `[model]`, `[dp_sgd]`, `[pate]`, `[fine_tune]` of a plan: labelled text, a public model, how it learns."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from coordinator.plan.public_text import SourceTable
+from coordinator.plan.table import Table
 from learning.text.labelled import LabelMap, LabelMapError, ScoreRange
 from protos.console.settings import Settings
 
@@ -66,13 +67,15 @@ class TextTable(Settings):
         return self.kind == "pair" or self.second
 
 
-class ModelTable(Settings):
+class ModelTable(Table):
     """`[model]`: the public model that everybody starts from, and what of it is trained.
 
     name: the packaged encoder, a local folder, or a name on the model hub. adapt: "head", the last layers alone;
     "lora", low-rank adapters of the attention, and the head; "full". rank, alpha: of the adapters. pooling: which
     vector of a text the head sees, as the model was made for by default.
     """
+
+    PLACES: ClassVar[tuple[str, ...]] = ("name",)
 
     name: Annotated[str, Field(min_length=1)] = "all-MiniLM-L6-v2"
     adapt: Literal["head", "lora", "full"] = "head"
@@ -81,12 +84,13 @@ class ModelTable(Settings):
     pooling: Literal["auto", "first", "mean"] = "auto"
 
 
-class DescentTable(Settings):
-    """What every training by gradients may say of its optimiser; the learning rate and the batch are each table's own.
+class DescentTable(Table):
+    """What every training by gradients may say of its optimiser; what is usual, and the batch, are each table's own.
 
     warm_up: the share of the steps over which the learning rate rises. momentum: of "sgd". decay: weight decay.
     """
 
+    learning_rate: Annotated[float, Field(gt=0)] = 0.01
     optimiser: Literal["adamw", "sgd"] = "adamw"
     schedule: Literal["constant", "linear", "cosine"] = "linear"
     warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -107,7 +111,6 @@ class DpSgdTable(DescentTable):
     steps: Annotated[int, Field(ge=1, le=10_000)] = 100
     batch: Annotated[int, Field(ge=1)] = 500
     clip: Annotated[float, Field(gt=0)] = 1.0
-    learning_rate: Annotated[float, Field(gt=0)] = 0.01
     rounds: Annotated[int, Field(ge=1, le=50)] = 1
 
     @model_validator(mode="after")

@@ -29,7 +29,7 @@ from coordinator.errors import PartyLost, RunStopped
 from coordinator.progress.progress import Silent
 from coordinator.run.checking import check
 from coordinator.store.index import RunIndex
-from coordinator.systems.template import template
+from coordinator.systems.registry import template
 from coordinator.transport.launchers import Cluster, Place
 from deploy import cluster as clusters
 from deploy.cluster import joined

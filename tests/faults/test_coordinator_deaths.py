@@ -74,7 +74,7 @@ def test_killed_between_blocks(scenes, calm, checked, output, when):
 
 
 def test_killed_while_the_student_is_written(scenes, calm, checked, output):
-    killed(scenes, calm.run(calm.plan(), "coordinator.systems.dped.folder:_parameters", "before", "1", output=output))
+    killed(scenes, calm.run(calm.plan(), "coordinator.systems.dped.student:_parameters", "before", "1", output=output))
     checked(calm.resume(calm.started(output)))
 
 

@@ -155,9 +155,8 @@ def main():
     for module in modules:
         importlib.import_module(module)
     if plan:
-        names = ("coordinator.pricing.priced_plan", "coordinator.systems.registry")
-        pricing, plans = (importlib.import_module(name) for name in names)
-        pricing.bind(plans.read_plan(Path(plan)))
+        plans = importlib.import_module("coordinator.systems.registry")
+        plans.bind(plans.read_plan(Path(plan)))
     path = Path(__file__).with_name("dying.py")
     spec = importlib.util.spec_from_file_location("dying", path)
     dying = importlib.util.module_from_spec(spec)

@@ -7,8 +7,7 @@ import pytest
 
 from coordinator.errors import PlanError
 from coordinator.systems.dped.plan import DpedPlan
-from coordinator.systems.registry import read_plan
-from coordinator.systems.template import template
+from coordinator.systems.registry import read_plan, template
 from party.config import ShardTable, located, read_config
 from protos.console.settings import SettingsError, check_settings
 

@@ -96,7 +96,7 @@ def alone(monkeypatch, tmp_path):
     def nothing(*given, **named):
         raise RunError("this is as far as the tests go.")
 
-    for name in ("own_identity", "recipe_of", "cancelled"):
+    for name in ("own_identity", "prepared", "cancelled"):
         monkeypatch.setattr(api, name, nothing)
 
 

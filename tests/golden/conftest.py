@@ -19,6 +19,7 @@ from google.protobuf.json_format import MessageToDict
 
 from coordinator import api
 from coordinator.console.command import main
+from coordinator.systems import registry
 from coordinator.systems.registry import plan_of
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +109,7 @@ def tables(dped_tables, classifier_tables, privdistil_tables):
 def run(request, tables, tmp_path, monkeypatch):
     """`run(recipe, ...)` a plan of `tables`: its result, and what was bound; None without a promise."""
     bound = []
-    bind = api.bind
+    bind = api.price_plan
 
     def keeps(*given):
         bound.append(bind(*given))
@@ -119,7 +120,7 @@ def run(request, tables, tmp_path, monkeypatch):
             monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
         else:
             request.getfixturevalue("here")
-        monkeypatch.setattr(api, "bind", keeps)
+        monkeypatch.setattr(api, "price_plan", keeps)
         result = api.run(plan_of(tables(recipe, *signals, **changes)), output=tmp_path / "run")
         return result, bind_of(bound[0]) if bound else None
 
@@ -160,7 +161,7 @@ def bound(tmp_path):
         plan = api.read_plan(path)
         if plan.run.recipe == "dped" and "moments" in plan.dped.signals:
             return {"document": json.loads(plan.document())}
-        return bind_of(api.bind(plan, None if plan.run.recipe == "dped" else public))
+        return bind_of(registry.bind(plan, None if plan.run.recipe == "dped" else public))
 
     return binds
 

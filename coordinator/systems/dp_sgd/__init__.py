@@ -1,1 +1,23 @@
 """DP-SGD among parties (Abadi et al. 2016): federated steps, or rounds of each."""
+
+from typing import Final
+
+from coordinator.systems.dp_sgd.forecast import forecast
+from coordinator.systems.dp_sgd.plan import DpSgdPlan
+from coordinator.systems.dp_sgd.recipe import DpSgd
+from coordinator.systems.example import example
+from coordinator.systems.system import System
+from coordinator.text_models.compare import ClassifierFamily
+from coordinator.text_models.forecast import needs
+from coordinator.text_models.public import prepare
+
+SYSTEM: Final = System(
+    name="dp_sgd",
+    plan=DpSgdPlan,
+    prepare=prepare,
+    recipe=DpSgd,
+    needs=needs,
+    forecast=forecast,
+    comparison=ClassifierFamily,
+    example=example(__name__),
+)

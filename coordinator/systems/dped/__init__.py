@@ -1,1 +1,22 @@
 """DPED: embeddings distilled from noisy moments, votes and hidden states of teachers (Feng & Hong)."""
+
+from typing import Final
+
+from coordinator.systems.dped.compare import DpedFamily
+from coordinator.systems.dped.forecast import forecast, needs
+from coordinator.systems.dped.plan import DpedPlan
+from coordinator.systems.dped.public import prepare
+from coordinator.systems.dped.recipe import Dped
+from coordinator.systems.example import example
+from coordinator.systems.system import System
+
+SYSTEM: Final = System(
+    name="dped",
+    plan=DpedPlan,
+    prepare=prepare,
+    recipe=Dped,
+    needs=needs,
+    forecast=forecast,
+    comparison=DpedFamily,
+    example=example(__name__),
+)

@@ -14,10 +14,11 @@ from aggregation.mechanisms.counts import CountsMechanism
 from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.vectors import VectorMechanism
 from coordinator.errors import PlanError
-from coordinator.pricing.priced_plan import bind
+from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import SAMPLER_SHARE, Bound
 from coordinator.systems.dped.methods import changed
 from coordinator.systems.dped.plan import DpedPlan
+from coordinator.systems.dped.recipe import Dped
 from coordinator.systems.dped.releases import COUNTS, TRAINING, parts
 from coordinator.systems.dped.spectra import ExpectedSum, edge
 from coordinator.systems.dped.stand_in import Voting, ranked_votes
@@ -146,7 +147,8 @@ def _instead(outlook: Outlook) -> str:
     """Whether counts alone would show more than the teachers, at the same budget."""
     plan = outlook.bound.plan
     try:
-        alone = bind(changed(plan, signals=["counts"], threshold=None, noise_at="parties", private_training=None))
+        wanted = changed(plan, signals=["counts"], threshold=None, noise_at="parties", private_training=None)
+        alone = price_plan(Dped(wanted, None))
     except (PlanError, ValueError):
         return ""
     mechanism = clipping(alone)

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coordinator.comparing.comparable import Method, View
+from coordinator.comparing.comparable import Comparable, Method, View
 from coordinator.progress.progress import Silent
 from coordinator.publishing.report import shown_perplexity
 from coordinator.systems.dped.methods import METHODS, Bench, changed
 from coordinator.systems.dped.plan import DpedPlan
 from coordinator.systems.dped.public import prepare
 from coordinator.systems.dped.student import Probes, metrics_of
-from coordinator.transport.launchers import Launcher, SimulationRequest
+from coordinator.transport.launchers import SimulationRequest
 
 OFF_THE_SCALE = 1e4
 """Perplexity from which a student is worse than useless: five times worse than guessing among 2,000 words."""
@@ -22,13 +22,9 @@ class DpedFamily:
     a distinct pair of a unit.
     """
 
-    def __init__(
-        self, plan: DpedPlan, launcher: Launcher, parties: dict[str, dict[str, Any]], base: Path, cache: Path
-    ) -> None:
-        self.plan = plan
-        self._launcher = launcher
-        self._parties = parties
-        self._base, self._cache = base, cache
+    def __init__(self, given: Comparable) -> None:
+        self.plan: DpedPlan = given.plan
+        self._given = given
         self._probes: Probes | None = None
 
     @property
@@ -42,18 +38,18 @@ class DpedFamily:
     def bench(self, seed: int, folder: Path) -> Bench:
         # Every method may need the reference, whatever the plan's own signals are.
         seeded = changed(self.plan, seed=seed, signals=["votes", "hidden", "moments"], private_training=None)
-        public = prepare(seeded, self._base, self._cache)
+        public = prepare(seeded, self._given.base, self._given.cache)
         request = SimulationRequest(
-            parties=self._parties,
+            parties=self._given.parties,
             folder=folder,
-            base=self._base,
+            base=self._given.base,
             vocabulary=public.vocabulary.to_bytes(),
             window=self.plan.dped.window,
             record=self.plan.privacy.record,
             by_user=self.plan.privacy.unit == "user",
         )
-        self._probes = self._probes or Probes.read(self.plan, public.vocabulary, self._base, self._cache)
-        return Bench(changed(self.plan, seed=seed), public, self._launcher.simulate(request), Silent())
+        self._probes = self._probes or Probes.read(self.plan, public.vocabulary, self._given.base, self._given.cache)
+        return Bench(changed(self.plan, seed=seed), public, self._given.launcher.simulate(request), Silent())
 
     def metrics(self, bench: Bench, model: Any) -> dict[str, Any]:
         assert self._probes is not None

@@ -1,6 +1,6 @@
 """What a run of `dped` will cost and what its releases will show.
 
-From the plan and public data alone: `coordinator.systems.dped.stand_in` supposes, `coordinator.forecasting.cost`
+From the plan and public data alone: `coordinator.systems.dped.stand_in` supposes, `coordinator.systems.dped.cost`
 counts, `coordinator.systems.dped.advice` says what to change where a signal drowns. Epsilon is exact; the rest supposes
 that parties' text is like the public.
 """
@@ -18,30 +18,25 @@ from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
 from aggregation.mechanisms.mechanism import Form
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import VectorMechanism
-from coordinator.forecasting import cost, kinship
+from coordinator.forecasting.cost import VALUE_BYTES
 from coordinator.forecasting.forecast import Forecast, Row
-from coordinator.forecasting.needs import Room
-from coordinator.pricing.priced_plan import bind
+from coordinator.forecasting.needs import Needs
 from coordinator.pricing.release import Bound, Release
-from coordinator.systems.dped import advice, releases
+from coordinator.systems.dped import advice, cost, releases
 from coordinator.systems.dped import stand_in as expected
 from coordinator.systems.dped.advice import Outlook
 from coordinator.systems.dped.plan import DpedPlan
-from coordinator.systems.dped.public import Public, prepare
+from coordinator.systems.dped.recipe import Dped
 from coordinator.systems.dped.releases import MOMENTS
 from coordinator.systems.dped.spectra import ExpectedSum, expected_counts, expected_moments
 
 
-def forecast(plan: DpedPlan, base: Path, cache: Path) -> Forecast:
+def forecast(recipe: Dped, bound: Bound[DpedPlan], base: Path, cache: Path, prepared: float) -> Forecast:
     """Forecast a run; nothing of the parties is read or asked, and nothing is spent.
 
-    base: the folder that the plan's paths start at. Takes about as long as preparing the run, and up to
-    `expected.FEW_TEACHERS` teachers more. Raises `PlanError` and `DataError` as the run itself would.
+    base: the folder that the plan's paths start at. Trains up to `expected.FEW_TEACHERS` teachers.
     """
-    begun = time.monotonic()
-    public = prepare(plan, base, cache)
-    prepared = time.monotonic() - begun
-    bound = bind(plan, public)
+    plan, public = recipe.plan, recipe.read
     stand_in = expected.StandIn.of(plan, public, base, cache)
     begun = time.monotonic()
     counts = expected_counts(stand_in, public, advice.clipping(bound), plan.dped.window)
@@ -73,7 +68,7 @@ def forecast(plan: DpedPlan, base: Path, cache: Path) -> Forecast:
         memory=cost.memory(bound, counts.units, counts.pairs),
         assumptions=_assumptions(stand_in, counts, plan, trained),
         warnings=(
-            *kinship.doubts_of_text(plan, public),
+            *recipe.doubts(),
             *advice.warnings({row.name for row in rows if row.drowned}, outlook, stand_in.size is None),
         ),
         clear=_clear(rows, plan),
@@ -180,12 +175,12 @@ def _clear(rows: Sequence[Row], plan: DpedPlan) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def room_of(bound: Bound[DpedPlan], public: Public, base: Path, cache: Path) -> Room:
-    """What the run is expected to need (`coordinator.forecasting.cost`), if parties' text is like the public text."""
-    plan = bound.plan
+def needs(recipe: Dped, bound: Bound[DpedPlan], base: Path, cache: Path) -> Needs:
+    """What the run is expected to need (`coordinator.systems.dped.cost`), if parties' text is like the public text."""
+    plan, public = recipe.plan, recipe.read
     stand_in = expected.StandIn.of(plan, public, base, cache)
     counts = expected_counts(stand_in, public, advice.clipping(bound), plan.dped.window)
     memory = cost.memory(bound, counts.units, counts.pairs)
     cells = sum(release.rows * release.columns for release in bound.releases)
-    artefacts = cost.traffic(bound, public) // len(plan.federation.names) - cells * cost.VALUE_BYTES
-    return Room.of(memory, artefacts, cells)
+    artefacts = cost.traffic(bound, public) // len(plan.federation.names) - cells * VALUE_BYTES
+    return Needs.of(memory, artefacts, cells)

@@ -28,15 +28,15 @@ from aggregation.mechanisms.vectors import VectorMechanism
 from aggregation.noise.stream import NoiseStream
 from coordinator.comparing import comparable
 from coordinator.comparing.comparable import Method, Outcome, composed
-from coordinator.pricing.priced_plan import bind
+from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import SAMPLER_SHARE, Bound, gaussian_multiplier, shares
 from coordinator.progress.progress import Progress
-from coordinator.publishing.report import paper_claim
 from coordinator.systems.dped import recipe, releases
-from coordinator.systems.dped.plan import DpedPlan
+from coordinator.systems.dped.paper_claim import paper_claim
+from coordinator.systems.dped.plan import DpedPlan, PrivateTrainingTable
 from coordinator.systems.dped.public import Public
 from coordinator.systems.dped.releases import vectors_mechanism
-from coordinator.systems.dped.tables import PrivateTrainingTable
+from coordinator.systems.dped.signals import Signals, named, with_answers
 from coordinator.transport.launchers import Simulation, TeachersWanted
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Bench:
 
     def bound(self, epsilon: float, **settings: Any) -> Bound[DpedPlan]:
         """The plan at another epsilon and with other `[dped]` settings, calibrated."""
-        return bind(changed(self.plan, epsilon=epsilon, **settings), self.public)
+        return price_plan(recipe.Dped(changed(self.plan, epsilon=epsilon, **settings), self.public))
 
 
 def changed(plan: DpedPlan, *, epsilon: float | None = None, seed: int | None = None, **settings: Any) -> DpedPlan:
@@ -156,7 +156,7 @@ def _dped(*signals: str, **settings: Any) -> Make:
 
         bound = bench.bound(epsilon, signals=list(signals), private_training=None, **settings)
         plan, public = bound.plan, bench.public
-        found = recipe.Signals()
+        found = Signals()
         notes: dict[str, float] = {}
         present = len(plan.federation.names)
         for release in bound.releases:
@@ -179,7 +179,7 @@ def _dped(*signals: str, **settings: Any) -> Make:
                     answered = votes.answer(clear, bench.stream("compare", "votes"))
                     notes |= {"answered": answered.answered / max(1, release.rows)}
                     notes |= {"label_accuracy": _accuracy(answered.labels, clear)}
-                    found = replace(found, labels=recipe.named(answered.labels, public))
+                    found = replace(found, labels=named(answered.labels, public))
                 case releases.ANSWERS:
                     joint = release.under(JointMechanism)
                     parts = [_asked(joint, each) for each in bench.answers()]
@@ -188,7 +188,7 @@ def _dped(*signals: str, **settings: Any) -> Make:
                     if released.votes is not None:
                         clear = np.hstack([cast(IntArray, each.votes).T for each in parts])
                         notes |= {"label_accuracy": _accuracy(released.votes.values.argmax(axis=1), clear)}
-                    found = recipe.with_answers(found, released, plan, public, present)
+                    found = with_answers(found, released, plan, public, present)
         events = [release.event for release in bound.releases]
         return Outcome(recipe.learned(plan, public, found, bench.progress), composed(events), paper_claim(bound), notes)
 
@@ -319,7 +319,7 @@ def _neighbours(bench: Bench, epsilon: float) -> Outcome:
     teachers = plan.teachers
     mean = released.values.reshape(queries, len(layers), width) / teachers
     # One noise for all: that of the typical radius, for a likelihood that knows one.
-    found = recipe.Signals(
+    found = Signals(
         hidden=from_local(mean, home, near), hidden_noise=released.sigma / teachers * float(np.sqrt(np.mean(near**2)))
     )
     quiet = changed(plan, epsilon=epsilon, signals=["hidden"], private_training=None, threshold=None)

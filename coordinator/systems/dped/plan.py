@@ -1,10 +1,167 @@
-"""A plan of the recipe `dped`."""
+"""A plan of the recipe `dped`, and its tables `[vocabulary]` and `[dped]`: the words, and the recipe's own settings."""
 
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
 
 from coordinator.plan.plan import Plan
 from coordinator.plan.public_text import SourceTable
-from coordinator.systems.dped.tables import DpedTable, VocabularyTable
+from coordinator.plan.table import Table
+from protos.console.settings import Settings
+
+Signal = Literal["votes", "hidden", "counts", "moments"]
+Layer = Literal["centre", "context"]
+
+
+class VocabularyTable(SourceTable):
+    """`[vocabulary]`: the words, counted from public text; a public, hashed artefact."""
+
+    size: Annotated[int, Field(ge=2, le=100_000)] = 1000
+
+
+class BudgetTable(Settings):
+    """`[dped.budget]`: how the signals that are in use divide the budget: parts of 1 / noise^2, in any unit."""
+
+    votes: Annotated[float, Field(gt=0)] = 1.0
+    hidden: Annotated[float, Field(gt=0)] = 1.0
+    counts: Annotated[float, Field(gt=0)] = 1.0
+    moments: Annotated[float, Field(gt=0)] = 1.0
+
+
+class PrivateTrainingTable(Settings):
+    """`[dped.private_training]`: teachers learn under DP-SGD, which takes the whole budget; their answers are free.
+
+    units_per_teacher: a declared, public figure; it fixes the sampling rate, never the shard's own count.
+    clip: L2 norm of one unit's gradient. batch: expected units a step.
+    """
+
+    units_per_teacher: Annotated[int, Field(ge=2)]
+    steps: Annotated[int, Field(ge=1, le=100_000)] = 60
+    batch: Annotated[int, Field(ge=1)] = 512
+    clip: Annotated[float, Field(gt=0)] = 0.3
+    learning_rate: Annotated[float, Field(gt=0)] = 5.0
+
+    @model_validator(mode="after")
+    def _a_batch_is_a_sample(self) -> "PrivateTrainingTable":
+        if self.batch > self.units_per_teacher:
+            raise ValueError(
+                f"[dped.private_training] batch = {self.batch} is more than units_per_teacher = "
+                f"{self.units_per_teacher}. Use a smaller batch."
+            )
+        return self
+
+
+class DpedTable(Table):
+    """`[dped]`: the recipe's own settings.
+
+    clip: L2 norm to which one unit's (word, context) counts are clipped; 1 at most where a pair is the unit.
+    window: context words on each side.
+    levels: grid units in the clip norm. block_rows: rows of a released matrix that travel at once.
+
+    "moments" are word frequencies and second moments along `dimension` public directions: what "counts" say cell by
+    cell, in far fewer numbers. moments_clip: L2 norm of one unit's; by default what public text suggests.
+
+    Of the signals "votes" and "hidden":
+    queries, classes: words that are asked about and words a vote may name: so many from the vocabulary's first, or a
+    list. layers: whose vectors of a word are its hidden states. hidden_clip: L2 norm of one layer's vector.
+    reference: a public skip-gram (safetensors) that teachers start from; by default one of the vocabulary's text.
+    threshold: noised votes that a label needs. noise_at: "parties", each of which adds its share to the whole
+    histogram, or "coordinator", which is trusted with the votes and tests the threshold under noise of its own.
+    below_threshold: what becomes of the others there. answered: the share of queries expected to pass it.
+    loss: "paper" (eq. 3) or "likelihood", which weighs the same signals by their noise.
+    """
+
+    PLACES: ClassVar[tuple[str, ...]] = ("reference",)
+
+    signals: list[Signal] = Field(default_factory=lambda: list[Signal](["counts"]))
+    dimension: Annotated[int, Field(ge=2, le=4096)] = 100
+    window: Annotated[int, Field(ge=1, le=50)] = 5
+    clip: Annotated[float, Field(gt=0)] = 10.0
+    levels: Annotated[int, Field(ge=2, le=2**20)] = 320
+    block_rows: Annotated[int, Field(ge=1)] | None = None
+    budget: BudgetTable = BudgetTable()
+
+    moments_clip: Annotated[float, Field(gt=0)] | None = None
+
+    teachers_per_party: Annotated[int, Field(ge=1, le=1000)] = 3
+    queries: Annotated[int, Field(ge=1)] | list[str] | None = None
+    classes: Annotated[int, Field(ge=2)] | list[str] | None = None
+    layers: list[Layer] = Field(default_factory=lambda: list[Layer](["centre"]))
+    hidden_clip: Annotated[float, Field(gt=0)] = 2.0
+    alignment: Literal["initialisation", "procrustes"] = "initialisation"
+    reference: str | None = None
+    vote: Literal["probable", "lift"] = "probable"
+    threshold: Annotated[float, Field(gt=0)] | None = None
+    noise_at: Literal["parties", "coordinator"] = "parties"
+    below_threshold: Literal["abstain", "larger-noise"] = "abstain"
+    answered: Annotated[float, Field(gt=0, le=1)] = 1.0
+    loss: Literal["paper", "likelihood"] = "likelihood"
+    private_training: PrivateTrainingTable | None = None
+
+    @field_validator("signals")
+    @classmethod
+    def _some_signal(cls, signals: list[str]) -> list[str]:
+        if not signals:
+            raise ValueError('a recipe needs a signal. Use ["counts"].')
+        return _distinct(signals)
+
+    @field_validator("layers")
+    @classmethod
+    def _some_layer(cls, layers: list[str]) -> list[str]:
+        if not layers:
+            raise ValueError('hidden states are of a layer. Use ["centre"].')
+        return _distinct(layers)
+
+    @field_validator("classes")
+    @classmethod
+    def _classes_differ(cls, classes: int | list[str] | None) -> int | list[str] | None:
+        if isinstance(classes, list) and len(_distinct(classes)) < 2:
+            raise ValueError("a vote needs two classes or more.")
+        return classes
+
+    @field_validator("queries")
+    @classmethod
+    def _some_query(cls, queries: int | list[str] | None) -> int | list[str] | None:
+        if queries == []:
+            raise ValueError("a query is missing. List the words that teachers are asked about, or leave it out.")
+        return queries
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> "DpedTable":
+        if self.threshold is not None and "votes" not in self.signals:
+            raise ValueError('[dped] threshold is one of votes. Add "votes" to signals, or leave it out.')
+        if self.noise_at == "coordinator" and self.threshold is None:
+            raise ValueError(
+                '[dped] noise_at = "coordinator" tests a threshold. Set threshold, or noise_at = "parties".'
+            )
+        if self.private_training is not None and not self.teaches:
+            raise ValueError('[dped.private_training] trains teachers. Add "votes" or "hidden" to signals.')
+        if "counts" in self.signals and "moments" in self.signals:
+            raise ValueError('[dped] "moments" say along public directions what "counts" say cell by cell. Use one.')
+        if self.private_training is not None and {"counts", "moments"} & set(self.signals):
+            raise ValueError(
+                '[dped.private_training] takes the whole budget. Use the signals "votes" and "hidden" alone with it.'
+            )
+        if self.private_training is not None and self.noise_at == "coordinator":
+            raise ValueError('[dped.private_training] makes answers free: noise_at = "coordinator" has no use then.')
+        return self
+
+    @property
+    def teaches(self) -> bool:
+        """Whether any signal comes from teachers."""
+        return "votes" in self.signals or "hidden" in self.signals
+
+    @property
+    def refers(self) -> bool:
+        """Whether a public skip-gram is needed: teachers start from it, and public directions are its."""
+        return self.teaches or "moments" in self.signals
+
+
+def _distinct(names: list[str]) -> list[str]:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f'"{twice}" is there twice. Name it once.')
+    return names
 
 
 class DpedPlan(Plan):

@@ -6,39 +6,32 @@ under noise once, to which a student is fitted.
 """
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from dp_accounting import DpEvent
-from numpy.typing import NDArray
 
-from aggregation.mechanisms.counts import CountsMechanism
 from aggregation.mechanisms.free import FreeAnswers
-from aggregation.mechanisms.joint import JointMechanism, JointReleased
-from aggregation.mechanisms.mechanism import Form, Released
-from aggregation.mechanisms.thresholded import ThresholdedVotes, thresholded_labels
-from aggregation.mechanisms.vectors import VectorMechanism
+from aggregation.mechanisms.mechanism import Form
+from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.noise.stream import NoiseStream
 from coordinator.federation.federation import Federation
-from coordinator.forecasting.forecast import Forecast
-from coordinator.forecasting.needs import Room
 from coordinator.pricing.release import Bound, Release, budget
 from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
 from coordinator.systems.dped import releases as terms
-from coordinator.systems.dped.folder import EmbeddingStudent
+from coordinator.systems.dped.paper_claim import paper_claim
 from coordinator.systems.dped.plan import DpedPlan
-from coordinator.systems.dped.public import Public, prepare
+from coordinator.systems.dped.public import Public, doubts_of_text
 from coordinator.systems.dped.releases import COUNTS, MOMENTS
+from coordinator.systems.dped.signals import LABELS, Signals, signals_of
+from coordinator.systems.dped.student import EmbeddingStudent, measured
 from coordinator.systems.system import Stage
 from protos.conclave.v1 import party_pb2
 from protos.digest import artefact_digest
 
 if TYPE_CHECKING:
     from learning.embeddings.skipgram import SkipGram
-
-LABELS = "labels"
 
 _ALIGNMENT = {
     "initialisation": party_pb2.ALIGNMENT_INITIALISATION,
@@ -49,77 +42,59 @@ _VOTE = {"probable": party_pb2.VOTE_PROBABLE, "lift": party_pb2.VOTE_LIFT}
 
 
 @dataclass(frozen=True, slots=True)
-class Signals:
-    """What was released, ready to learn from; all of it public now.
+class Dped:
+    """A `coordinator.systems.system.Recipe`. The student's parameters are a skip-gram's.
 
-    counts: the noisy sum [words, words]. moments: noisy frequencies and moments along public directions.
-    labels: int64 [queries], the word that teachers named, -1 where they abstain. histogram: float64 [queries, classes],
-    the noisy votes as shares of the teachers; histogram_noise: their standard deviation. hidden: float64 [queries,
-    layers, width], the noisy mean over teachers; hidden_noise: likewise.
+    public: None where nothing was read; then nothing can be asked but what is released.
     """
 
-    counts: Released | None = None
-    moments: Released | None = None
-    labels: NDArray[np.int64] | None = None
-    histogram: NDArray[np.float64] | None = None
-    histogram_noise: float = 0.0
-    hidden: NDArray[np.float64] | None = None
-    hidden_noise: float = 0.0
-
-
-class Dped:
-    """The recipe. Public is `coordinator.systems.dped.public.Public`; the student's parameters are a skip-gram's."""
+    plan: DpedPlan
+    public: Public | None
 
     fewer_cells = "Use a larger delta, more [dped] levels, or fewer words."
     finer_grid = "Use more [dped] levels, or leave noise out."
+    labelled = None
 
-    def prepare(self, plan: DpedPlan, base: Path, cache: Path) -> Public:
-        return prepare(plan, base, cache)
+    @property
+    def made_once(self) -> bool:
+        return "votes" in self.plan.dped.signals and self.plan.dped.noise_at == "coordinator"
 
-    def room(self, bound: Bound[DpedPlan], public: Public, base: Path, cache: Path) -> Room:
-        from coordinator.systems.dped.forecast import room_of
+    def total_event(self, multiplier: float) -> DpEvent:
+        return terms.whole(self.plan, multiplier)
 
-        return room_of(bound, public, base, cache)
+    def releases(self, multiplier: float) -> tuple[Release, ...]:
+        return terms.releases(self.plan, multiplier, self.public)
 
-    def forecast(self, plan: DpedPlan, base: Path, cache: Path) -> Forecast:
-        from coordinator.systems.dped.forecast import forecast
-
-        return forecast(plan, base, cache)
-
-    def whole(self, plan: DpedPlan, multiplier: float, public: Public | None) -> DpEvent:
-        return terms.whole(plan, multiplier)
-
-    def releases(self, plan: DpedPlan, multiplier: float, public: Public | None) -> tuple[Release, ...]:
-        return terms.releases(plan, multiplier, public)
-
-    def labelled(self, plan: DpedPlan) -> None:
-        return None
+    def doubts(self) -> list[str]:
+        return doubts_of_text(self.plan, self.read)
 
     async def collect(
-        self, bound: Bound[DpedPlan], public: Public, federation: Federation, store: RunStore, stage: Stage
+        self, priced: Bound[DpedPlan], federation: Federation, store: RunStore, stage: Stage
     ) -> dict[str, int]:
-        return await collect(bound, public, federation, store, stage)
+        return await collect(priced, self.read, federation, store, stage)
 
-    def parties_of(self, bound: Bound[DpedPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
-        return parties_of(bound, store)
+    def parties_of(self, priced: Bound[DpedPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
+        return parties_of(priced, store)
 
-    def made_once(self, plan: DpedPlan) -> bool:
-        return "votes" in plan.dped.signals and plan.dped.noise_at == "coordinator"
-
-    def learn(
-        self, bound: Bound[DpedPlan], public: Public, present: dict[str, int], store: RunStore, progress: Progress
-    ) -> bytes:
+    def learn(self, priced: Bound[DpedPlan], present: dict[str, int], store: RunStore, progress: Progress) -> bytes:
         from learning.embeddings.weights import to_bytes
 
-        return to_bytes(learned(bound.plan, public, signals_of(bound, public, present, store), progress))
+        return to_bytes(learned(self.plan, self.read, signals_of(priced, self.read, present, store), progress))
 
     def student(
-        self, content: bytes, bound: Bound[DpedPlan], public: Public, present: dict[str, int], store: RunStore
+        self, content: bytes, priced: Bound[DpedPlan], present: dict[str, int], store: RunStore
     ) -> EmbeddingStudent:
-        from coordinator.systems.dped.student import measured
         from learning.embeddings.weights import from_bytes
 
-        return measured(from_bytes(content), bound.plan, public, signals_of(bound, public, present, store))
+        signals = signals_of(priced, self.read, present, store)
+        student = measured(from_bytes(content), self.plan, self.read, signals)
+        return replace(student, claimed=paper_claim(priced) if priced.private else None)
+
+    @property
+    def read(self) -> Public:
+        """What is public, which was read."""
+        assert self.public is not None
+        return self.public
 
 
 async def collect(
@@ -190,58 +165,6 @@ def stream_of(plan: DpedPlan, release: str) -> NoiseStream:
     if plan.privacy.insecure_reproducible_noise:
         return NoiseStream.insecure(plan.run.seed, "coordinator", release)
     return NoiseStream.from_system()
-
-
-def signals_of(bound: Bound[DpedPlan], public: Public, present: dict[str, int], store: RunStore) -> Signals:
-    """What the store keeps of a run's releases, in the signals' own units."""
-    found = Signals()
-    for release in bound.releases:
-        match release.name:
-            case terms.COUNTS:
-                found = replace(found, counts=_counts(release.under(CountsMechanism), present[COUNTS], store, release))
-            case terms.MOMENTS:
-                (block,) = (values for _, _, values in store.blocks(MOMENTS))
-                found = replace(found, moments=release.under(VectorMechanism).release(block[0], present[MOMENTS]))
-            case terms.VOTES:
-                (block,) = (values for _, _, values in store.blocks(LABELS))
-                found = replace(found, labels=named(block[:, 0], public))
-            case terms.ANSWERS:
-                total = np.concatenate([block for _, _, block in store.blocks(release.name)])
-                free = release.form == Form.FREE
-                mechanism = release.under(FreeAnswers) if free else release.under(JointMechanism)
-                answered = mechanism.release(total, present[release.name])
-                found = with_answers(found, answered, bound.plan, public, present[release.name])
-    return found
-
-
-def with_answers(signals: Signals, answered: JointReleased, plan: DpedPlan, public: Public, present: int) -> Signals:
-    """The signals with what teachers of `present` parties released: means over them, and labels of the histogram.
-
-    Labels are free post-processing: every query was charged, whether it passes the threshold or not.
-    """
-    teachers = present * plan.dped.teachers_per_party
-    if answered.votes is not None and plan.dped.loss == "likelihood" and plan.dped.threshold is None:
-        votes = answered.votes
-        signals = replace(signals, histogram=votes.values / teachers, histogram_noise=votes.sigma / teachers)
-    elif answered.votes is not None:
-        signals = replace(signals, labels=labels_of(answered.votes, plan, public))
-    if answered.hidden is not None:
-        shape = (plan.queries, len(plan.dped.layers), plan.dped.dimension)
-        hidden = answered.hidden
-        signals = replace(signals, hidden=hidden.values.reshape(shape) / teachers, hidden_noise=hidden.sigma / teachers)
-    return signals
-
-
-def labels_of(votes: Released, plan: DpedPlan, public: Public) -> NDArray[np.int64]:
-    """The word that the noisy histogram of each query names, or -1 under the plan's threshold."""
-    threshold = plan.dped.threshold
-    classes = votes.values.argmax(axis=1) if threshold is None else thresholded_labels(votes, threshold)
-    return named(np.asarray(classes, dtype=np.int64), public)
-
-
-def named(classes: NDArray[np.int64], public: Public) -> NDArray[np.int64]:
-    """Positions in the vocabulary of positions in the classes; -1 for anything below 0."""
-    return np.where(classes >= 0, public.classes[np.maximum(classes, 0)], -1)
 
 
 def learned(plan: DpedPlan, public: Public, signals: Signals, progress: Progress) -> "SkipGram":
@@ -321,12 +244,3 @@ def _request(release: Release, plan: DpedPlan, public: Public) -> party_pb2.Trai
         request.teachers.expected_batch = privately.batch
         request.teachers.learning_rate = privately.learning_rate
     return request
-
-
-def _counts(mechanism: CountsMechanism, present: int, store: RunStore, release: Release) -> Released:
-    """The whole matrix, block by block."""
-    values, sigma = np.empty((release.rows, release.columns)), 0.0
-    for start, stop, block in store.blocks(COUNTS):
-        part = mechanism.release(block, present)
-        values[start:stop], sigma = part.values, part.sigma
-    return Released(values, sigma)

@@ -1,1 +1,19 @@
 """A text model trained without privacy on simulated text, to be compared with."""
+
+from typing import Final
+
+from coordinator.systems.fine_tune.plan import FineTunePlan
+from coordinator.systems.fine_tune.recipe import no_recipe, run
+from coordinator.systems.system import System
+from coordinator.text_models.compare import ClassifierFamily
+
+SYSTEM: Final = System(
+    name="fine_tune",
+    plan=FineTunePlan,
+    prepare=no_recipe,
+    recipe=no_recipe,
+    needs=no_recipe,
+    forecast=no_recipe,
+    comparison=ClassifierFamily,
+    alone=run,
+)

@@ -1,1 +1,22 @@
 """PrivDistil: public text chosen privately, a student distilled on it and fine-tuned privately."""
+
+from typing import Final
+
+from coordinator.systems.example import example
+from coordinator.systems.privdistil.compare import PrivDistilFamily
+from coordinator.systems.privdistil.forecast import forecast, needs
+from coordinator.systems.privdistil.plan import PrivDistilPlan
+from coordinator.systems.privdistil.public import prepare
+from coordinator.systems.privdistil.recipe import PrivDistil
+from coordinator.systems.system import System
+
+SYSTEM: Final = System(
+    name="privdistil",
+    plan=PrivDistilPlan,
+    prepare=prepare,
+    recipe=PrivDistil,
+    needs=needs,
+    forecast=forecast,
+    comparison=PrivDistilFamily,
+    example=example(__name__),
+)

@@ -4,18 +4,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coordinator.comparing.comparable import Method, View, changed
-from coordinator.progress.progress import Progress, Silent
-from coordinator.systems.fine_tune import recipe
-from coordinator.systems.privdistil.methods import CorpusBench, Trained, methods_of
+from coordinator.comparing.comparable import Comparable, Method, View, changed
+from coordinator.progress.progress import Silent
+from coordinator.systems.privdistil.bench import CorpusBench, Trained
+from coordinator.systems.privdistil.methods import methods_of
 from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.public import prepare
 from coordinator.text_models import public as classifier_public
 from coordinator.text_models.compare import CLASSES, SCORES
 from coordinator.text_models.folder import metrics_of
+from coordinator.text_models.methods import VOTING
+from coordinator.text_models.non_private import simulation
 from coordinator.text_models.public import public_model
 from coordinator.text_models.student import heldout_rows, measured
-from coordinator.transport.launchers import LabelledPart, Launcher, TextWanted
+from coordinator.transport.launchers import LabelledPart, TextWanted
 
 
 class PrivDistilFamily:
@@ -26,20 +28,9 @@ class PrivDistilFamily:
     the vectors of all examples, once for every model that is trained on them, and of each seed's public texts.
     """
 
-    def __init__(
-        self,
-        plan: PrivDistilPlan,
-        launcher: Launcher,
-        parties: dict[str, dict[str, Any]],
-        base: Path,
-        cache: Path,
-        progress: Progress,
-    ) -> None:
-        self.plan = plan
-        self._launcher = launcher
-        self._parties = parties
-        self._base, self._cache = base, cache
-        self._progress = progress
+    def __init__(self, given: Comparable) -> None:
+        self.plan: PrivDistilPlan = given.plan
+        self._given = given
         self._parts: tuple[LabelledPart, ...] | None = None
         self._seen: dict[bytes, Any] = {}
 
@@ -53,10 +44,10 @@ class PrivDistilFamily:
 
     def bench(self, seed: int, folder: Path) -> CorpusBench:
         plan = changed(self.plan, seed=seed)
-        public = prepare(plan, self._base, self._cache)
-        whole = public_model(plan, public.teacher, self._cache, pool=plan.model.pooling)
-        asked = "pate" in self.methods
-        shards = self._launcher.simulate(recipe.simulation(plan, self._parties, self._base, folder))
+        public = prepare(plan, self._given.base, self._given.cache)
+        whole = public_model(plan, public.teacher, self._given.cache, pool=plan.model.pooling)
+        asked = VOTING in self.methods
+        shards = self._given.launcher.simulate(simulation(plan, self._given.parties, self._given.base, folder))
         if self._parts is None:
             text = classifier_public.labelled_text(plan)
             self._parts = shards.labelled(TextWanted(text, whole.tokenizer, whole.longest))
@@ -67,10 +58,10 @@ class PrivDistilFamily:
             shards=shards,
             progress=Silent(),
             folder=folder,
-            base=self._base,
+            base=self._given.base,
             whole=whole,
             seen=self._seen,
-            queries=classifier_public.queries(plan, self._base, self._cache) if asked else (),
+            queries=classifier_public.queries(plan, self._given.base, self._given.cache) if asked else (),
         )
 
     def metrics(self, bench: CorpusBench, model: Trained) -> dict[str, Any]:

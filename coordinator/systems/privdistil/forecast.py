@@ -5,7 +5,6 @@ From the plan and the public side alone: made-up batches are timed. Epsilon is e
 
 import math
 import os
-import time
 from pathlib import Path
 from typing import Final
 
@@ -14,11 +13,11 @@ from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.mechanism import Form
 from coordinator.forecasting import cost
 from coordinator.forecasting.forecast import Forecast, Row
-from coordinator.forecasting.needs import Room
-from coordinator.pricing.priced_plan import bind
+from coordinator.forecasting.needs import Needs
 from coordinator.pricing.release import SAMPLER_SHARE, Bound, Release, rounded_up
 from coordinator.systems.privdistil.plan import PrivDistilPlan
-from coordinator.systems.privdistil.public import PublicCorpus, prepare
+from coordinator.systems.privdistil.public import PublicCorpus
+from coordinator.systems.privdistil.recipe import PrivDistil
 from coordinator.systems.privdistil.releases import CLEAR, DOMAIN, SCORES
 from coordinator.text_models import forecast as classifier_forecast
 from coordinator.text_models.forecast import TORCH_MEMORY, model_bytes, seconds_a_text
@@ -29,15 +28,9 @@ _TOLD: Final = 200
 """Bytes of a text that is sent, on average."""
 
 
-def forecast(plan: PrivDistilPlan, base: Path, cache: Path) -> Forecast:
-    """Forecast a run; nothing of the parties is read or asked, and nothing is spent.
-
-    Raises `PlanError`, `DataError` and `ModelError` as the run itself would.
-    """
-    begun = time.monotonic()
-    public = prepare(plan, base, cache)
-    prepared = time.monotonic() - begun
-    bound = bind(plan, public)
+def forecast(recipe: PrivDistil, bound: Bound[PrivDistilPlan], base: Path, cache: Path, prepared: float) -> Forecast:
+    """Forecast a run; nothing of the parties is read or asked, and nothing is spent."""
+    plan, public = recipe.plan, recipe.read
     rows = tuple(_row(bound, release) for release in bound.releases if release.name != SCORES)
     declared = plan.privacy.declared_size
     return Forecast(
@@ -57,12 +50,13 @@ def forecast(plan: PrivDistilPlan, base: Path, cache: Path) -> Forecast:
     )
 
 
-def room_of(bound: Bound[PrivDistilPlan], public: PublicCorpus) -> Room:
+def needs(recipe: PrivDistil, bound: Bound[PrivDistilPlan], base: Path, cache: Path) -> Needs:
     """What the run is expected to need."""
+    public = recipe.read
     cells = sum(release.rows * release.columns for release in bound.releases)
     artefacts = model_bytes(public.text) + sum(map(len, public.samples.values()))
     artefacts += 0 if public.domain is None else model_bytes(public.domain)
-    return Room.of(memory(bound, public), artefacts + _stored(public), cells)
+    return Needs.of(memory(bound, public), artefacts + _stored(public), cells)
 
 
 def memory(bound: Bound[PrivDistilPlan], public: PublicCorpus) -> dict[str, int]:
@@ -151,4 +145,5 @@ def _seconds(plan: PrivDistilPlan, public: PublicCorpus) -> float:
     found = _TAUGHT * seen * chosen * plan.distil.passes * plan.distil.longest / public.text.longest
     if public.domain is not None:
         found += seen * public.corpus.count() + crowd * (seen * (plan.party_size + public.opposed) + cost.START_SECONDS)
-    return found + classifier_forecast.seconds(plan, public.text, 0.0, seen / deeper)
+    looked, sums = classifier_forecast.trained_sums(plan)
+    return found + classifier_forecast.seconds(plan, 0.0, looked, sums, seen / deeper)

@@ -5,13 +5,11 @@ parties' shares where a run's would, and nothing is sent. Students that are dist
 distilled once.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from dp_accounting import ComposedDpEvent, DpEvent
@@ -19,177 +17,17 @@ from numpy.typing import NDArray
 
 from aggregation.accounting.price import calibrate
 from aggregation.mechanisms.gradients import GradientMechanism
-from aggregation.noise.stream import NoiseStream
 from coordinator.comparing.comparable import Method, Outcome, changed, composed
-from coordinator.pricing.release import SAMPLER_SHARE
-from coordinator.progress.progress import Progress
-from coordinator.store.private_files import write_whole
-from coordinator.systems.fine_tune import recipe
-from coordinator.systems.privdistil.distillation import compress
+from coordinator.systems.privdistil.bench import CorpusBench, Floats, Trained
 from coordinator.systems.privdistil.plan import PrivDistilPlan
-from coordinator.systems.privdistil.public import PublicCorpus
 from coordinator.systems.privdistil.releases import domain_mechanism
-from coordinator.systems.privdistil.selection import Choice, Said, choose
-from coordinator.text_models import methods
+from coordinator.systems.privdistil.selection import Said, choose
+from coordinator.text_models import methods, non_private
 from coordinator.text_models.federated_training import descent_event, mechanism, optimisation_of
-from coordinator.text_models.methods import ReadText, TextBench
 from coordinator.text_models.public import PublicText
-from coordinator.transport.launchers import LabelledPart, Simulation
-from learning.text.corpus import indexed
-from learning.text.corpus_files import CorpusSource
 
 if TYPE_CHECKING:
-    from learning.models.batching import Tokens
     from learning.private_training.units import Units
-
-Floats: TypeAlias = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """A student, measured later: the model it is in, and what was trained of it [parameters]."""
-
-    public: PublicText
-    point: Floats
-
-
-@dataclass(slots=True)
-class CorpusBench:
-    """The data of one seed.
-
-    parts: the parties' examples, read once for all seeds. folder: for what is distilled, shared by all cells. base:
-    where the plan's models are. whole: a classifier over the teacher. queries: public texts of `[pate]`. seen: what
-    encoders see of the parties' texts and of public ones, kept from seed to seed.
-    """
-
-    plan: PrivDistilPlan
-    public: PublicCorpus
-    parts: tuple[LabelledPart, ...]
-    shards: Simulation
-    progress: Progress
-    folder: Path
-    base: Path
-    whole: PublicText
-    queries: tuple[tuple[str, ...], ...]
-    seen: dict[bytes, tuple[Floats, ...]]
-    _asking: TextBench | None = field(default=None, init=False)
-
-    @property
-    def seed(self) -> int:
-        return self.plan.run.seed
-
-    @property
-    def delta(self) -> float:
-        return self.plan.privacy.delta * (1 - SAMPLER_SHARE)
-
-    def told(self, what: str, done: int, total: int) -> None:
-        self.progress.bar(what, done, total)
-
-    def stream(self, *labels: str | int) -> NoiseStream:
-        """Noise of its own for these labels; from the seed only where the plan says so."""
-        if self.plan.privacy.insecure_reproducible_noise:
-            return NoiseStream.insecure(self.seed, *labels)
-        return NoiseStream.from_system()
-
-    def over(self, public: PublicText, plan: PrivDistilPlan | None = None) -> TextBench:
-        """The parties' text over a model: its vectors are worked out once where the last layer alone is trained."""
-        read = ReadText(self.parts, recipe.pooled(self.parts), self.vectors(public), None)
-        return TextBench(plan or self.plan, public, read, self.shards, self.progress)
-
-    def vectors(self, public: PublicText) -> tuple[Floats, ...] | None:
-        """What a model's last layer sees of each party's examples; None where more than that layer is trained."""
-        return self._of_parts(public, b"examples", [part.rows for part in self.parts])
-
-    def texts(self, domain: PublicText) -> "tuple[tuple[list[Tokens], list[list[int]], Floats | None], ...]":
-        """`singles` of each party, and what a domain classifier's last layer sees of them, as in `vectors`."""
-        found = [singles(part) for part in self.parts]
-        kind = b"texts" if any(row.second < len(row) for part in self.parts for row in part.rows) else b"examples"
-        seen = self._of_parts(domain, kind, [rows for rows, _ in found]) or (None,) * len(found)
-        return tuple((rows, units, vectors) for (rows, units), vectors in zip(found, seen, strict=True))
-
-    def sample(self, domain: PublicText, name: str) -> "tuple[list[Tokens], Floats | None]":
-        """The public texts that a party's domain classifier is trained against, and the same of them."""
-        from learning.models.batching import encode
-        from learning.models.encoders import digest
-        from learning.models.features import features, head_alone
-
-        rows = encode(domain.tokenizer, json.loads(self.public.samples[name]), longest=domain.longest).rows
-        if head_alone(domain.model) is None:
-            return rows, None
-        key = digest(domain.model.base_model) + hashlib.sha256(self.public.samples[name]).digest()
-        if key not in self.seen:
-            self.seen[key] = (features(domain.model, rows),)
-        return rows, self.seen[key][0]
-
-    def _of_parts(
-        self, public: PublicText, kind: bytes, rows: "Sequence[Sequence[Tokens]]"
-    ) -> tuple[Floats, ...] | None:
-        """What the last layer sees of each party's rows, worked out once; None where more than that is trained."""
-        from learning.models.encoders import digest
-        from learning.models.features import features, head_alone
-
-        if head_alone(public.model) is None:
-            return None
-        key = digest(public.model.base_model) + kind
-        if key not in self.seen:
-            found = []
-            for number, each in enumerate(rows):
-                self.told("encoding parties' text", number, len(rows))
-                found.append(features(public.model, each))
-            self.seen[key] = tuple(found)
-        return self.seen[key]
-
-    def student(self, choice: Choice, plan: PrivDistilPlan) -> PublicText:
-        """The student that is distilled on the chosen texts."""
-        return self._distilled(plan, self.public, choice.numbers)
-
-    def leaked(self, plan: PrivDistilPlan) -> PublicText:
-        """A student that is distilled on as much of the parties' own text as is chosen of public text."""
-        texts = [
-            self.whole.tokenizer.decode(row.ids.tolist(), skip_special_tokens=True)
-            for part in self.parts
-            for row in singles(part)[0]
-        ]
-        most = plan.selection.texts
-        picked = np.random.default_rng([self.seed, len(texts)]).permutation(len(texts))[:most]
-        place = self.folder / "parties.jsonl"
-        write_whole(place, "".join(json.dumps({"text": texts[each] or "."}) + "\n" for each in picked).encode())
-        corpus = indexed([CorpusSource(str(place))], self.folder / "indexes", distinct=False)
-        numbers = np.arange(corpus.count(), dtype=np.int64)
-        return self._distilled(plan, replace(self.public, corpus=corpus), numbers)
-
-    def _distilled(self, plan: PrivDistilPlan, public: PublicCorpus, numbers: NDArray[np.int64]) -> PublicText:
-        """The student that learned from these texts, from the folder where it did so before."""
-        told = [plan.distil.model_dump(), plan.model.name, self.seed, public.corpus.digest]
-        key = hashlib.sha256(json.dumps(told, sort_keys=True).encode() + numbers.astype("<i8").tobytes())
-        place = self.folder / "students" / key.hexdigest()[:32] / "student"
-        if not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            compress(plan, public, numbers, place, self.base, self.told)
-        return public.distilled(plan, place)
-
-    def said(self, trained: Trained) -> list[Floats]:
-        """What a trained classifier says of each party's examples: logits, or scores [examples, 1]."""
-        import torch
-
-        from learning.classification.training import predict
-        from learning.models.adapting import unflatten
-        from learning.models.features import head_alone
-
-        model, read = trained.public.model, self.over(trained.public).read
-        unflatten(model, torch.from_numpy(trained.point))
-        if read.vectors is None:
-            return [predict(model, part.rows) for part in self.parts]
-        head = head_alone(model)
-        assert head is not None
-        with torch.inference_mode():
-            return [head(torch.from_numpy(each)).numpy() for each in read.vectors]
-
-    def asking(self) -> TextBench:
-        """The teacher as classifiers' public start, and the texts that they vote on."""
-        if self._asking is None:
-            self._asking = self.over(replace(self.whole, queries=self.queries))
-        return self._asking
 
 
 def _private(
@@ -279,7 +117,7 @@ def _leaking(bench: CorpusBench, epsilon: float) -> Outcome:
 
 
 def _votes(bench: CorpusBench, epsilon: float) -> Outcome:
-    found = methods.METHODS["pate"].make(bench.asking(), epsilon)
+    found = methods.by_votes(bench.asking(), epsilon)
     return replace(found, model=Trained(bench.whole, found.model))
 
 
@@ -287,7 +125,7 @@ def _in_clear(bench: CorpusBench, epsilon: float) -> Outcome:
     """No privacy: the teacher under ordinary training on all parties' text together."""
     read = bench.over(bench.whole).read
     vectors = None if read.vectors is None else np.concatenate(read.vectors)
-    point = recipe.trained(bench.plan, bench.whole, read.examples, vectors, bench.progress)
+    point = non_private.trained(bench.plan, bench.whole, read.examples, vectors, bench.progress)
     return Outcome(Trained(bench.whole, point), None)
 
 
@@ -358,27 +196,6 @@ def domain_classifiers(
     return found
 
 
-def singles(part: LabelledPart) -> "tuple[list[Tokens], list[list[int]]]":
-    """A party's texts one by one, those of a pair apart, and for every unit where its own are."""
-    from learning.models.batching import Tokens
-
-    rows: list[Tokens] = []
-    places: list[list[int]] = []
-    for row in part.rows:
-        own = [len(rows)]
-        ids = row.ids
-        if row.second < len(ids):
-            first, second = ids[: row.second], np.concatenate([ids[:1], ids[row.second :]])
-            rows += [Tokens(first, len(first)), Tokens(second, len(second))]
-            own.append(len(rows) - 1)
-        else:
-            rows.append(row)
-        places.append(own)
-    if part.members is None:
-        return rows, places
-    return rows, [[place for example in unit for place in places[example]] for unit in part.members]
-
-
 def _mixed(labels: NDArray[Any], said: Floats) -> Floats:
     """Half what the labels say and half what a teacher does: probabilities [examples, classes], or scores [examples].
 
@@ -422,7 +239,7 @@ def methods_of(plan: PrivDistilPlan) -> dict[str, Method]:
     """Those that go with a plan."""
     without = set()
     if plan.pate is None or plan.text.kind == "regression":
-        without.add("pate")
+        without.add(methods.VOTING)
     if plan.distil.student is not None:
         without.add("dpkd-ft")  # whose layers stand for no layer of the teacher's
     return {name: method for name, method in METHODS.items() if name not in without}

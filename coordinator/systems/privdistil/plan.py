@@ -1,12 +1,138 @@
 """Plans of recipe `privdistil`: public text chosen privately, a student distilled on it, fine-tuned privately."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from coordinator.plan.public_text import SourceTable
-from coordinator.systems.privdistil.tables import CorpusTable, DistilTable, DomainTable, SelectionTable
+from coordinator.plan.table import Table
 from coordinator.text_models.plan import ClassifierPlan
+from coordinator.text_models.tables import DescentTable
+from protos.console.settings import Settings
+
+if TYPE_CHECKING:
+    from learning.transformers.distilling import Distillation
+
+
+HALF = 2
+"""A student has one layer in so many of its teacher's, where the plan does not say how many it has."""
+
+
+class CorpusTable(SourceTable):
+    """`[[corpus]]`: public text that the student may be distilled on; several are one corpus.
+
+    source: JSON Lines or plain text files are read in place, everything else is copied once. take: [n, r], the rows
+    whose place leaves r when divided by n, so that halves of one file can have different uses. limit: rows at most.
+    """
+
+    OF_THEIR_KIND: ClassVar[bool] = False
+
+    take: list[int] | None = None
+    limit: Annotated[int, Field(ge=1)] | None = None
+
+    @field_validator("take")
+    @classmethod
+    def _a_remainder(cls, take: list[int] | None) -> list[int] | None:
+        if take is not None and (len(take) != 2 or not 0 <= take[1] < take[0]):
+            raise ValueError("take is [n, r] with r from 0 to n - 1: [2, 0] is every other row, [2, 1] are the others.")
+        return take
+
+
+class DomainTable(DescentTable):
+    """`[domain]`: the classifier that every party trains under DP-SGD to tell its own text (private) from public text.
+
+    epsilon: its part of the plan's; by default the smallest at which the noise leaves something to see. model: what it
+    is made of, the teacher by default; adapt: what of that is trained. texts: public texts that a party's is trained
+    against, other ones at every party. release: "weights", which let the coordinator score the corpus; or "scores",
+    where every party keeps its classifier, is sent the corpus, and says how private-like each text is. batch: texts of
+    one party, its own and public, that a step is expected to take. clip: L2 norm of a unit's gradient.
+    """
+
+    PLACES: ClassVar[tuple[str, ...]] = ("model",)
+
+    epsilon: Annotated[float, Field(gt=0)] | None = None
+    model: str | None = None
+    adapt: Literal["head", "lora", "full"] = "head"
+    texts: Annotated[int, Field(ge=10, le=1_000_000)] = 2000
+    release: Literal["weights", "scores"] = "weights"
+    steps: Annotated[int, Field(ge=1, le=10_000)] = 20
+    batch: Annotated[int, Field(ge=1)] = 1000
+    clip: Annotated[float, Field(gt=0)] = 1.0
+    learning_rate: Annotated[float, Field(gt=0)] = 0.05
+
+
+class SelectionTable(Settings):
+    """`[selection]`: which public texts the student is distilled on.
+
+    method: "ais", the best score of every cluster in turn; "classifier", the best scores; "random"; or "all". The last
+    two ask nothing of the parties. texts: how many are chosen. clusters: how many there are; by: of the teacher's
+    embeddings, or by chance. passes: of k-means over the corpus, at most. streamer: where the corpus is embedded and
+    scored: "local", in this process, or "ray", by Ray Data on this machine or a cluster.
+    """
+
+    method: Literal["ais", "classifier", "random", "all"] = "ais"
+    texts: Annotated[int, Field(ge=1)] = 4000
+    clusters: Annotated[int, Field(ge=1, le=100_000)] = 10
+    by: Literal["embedding", "random"] = "embedding"
+    passes: Annotated[int, Field(ge=1, le=1000)] = 10
+    streamer: Annotated[str, Field(min_length=1)] = "local"
+
+    @property
+    def scored(self) -> bool:
+        """Whether the parties' classifiers have a say."""
+        return self.method in ("ais", "classifier")
+
+
+class DistilTable(Table):
+    """`[distil]`: how the student is made of the public teacher `[model]`, and learns what that says of public text.
+
+    layers: of the student, half of the teacher's by default. student: a model to begin with instead, as wide as the
+    teacher. start: "spread", every other layer of the teacher; "first", its first ones; "random". passes: over the
+    chosen texts. batch: texts in an update; micro_batch: computed at a time. longest: tokens of a text. match: hidden
+    states of the last layer, or of all layers in pairs. mask: share of tokens hidden, anew in each pass; by default
+    0.15 where the teacher has a masked head, and none elsewhere: an encoder's student would learn what masks look like.
+    soft, hard,
+    cosine, squared: weights of the losses; the first two need a teacher with a head for language.
+    """
+
+    PLACES: ClassVar[tuple[str, ...]] = ("student",)
+
+    layers: Annotated[int, Field(ge=1)] | None = None
+    student: str | None = None
+    start: Literal["spread", "first", "random"] = "spread"
+    passes: Annotated[int, Field(ge=1, le=1000)] = 3
+    batch: Annotated[int, Field(ge=1)] = 64
+    micro_batch: Annotated[int, Field(ge=1)] = 32
+    learning_rate: Annotated[float, Field(gt=0)] = 5e-4
+    warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    decay: Annotated[float, Field(ge=0)] = 0.01
+    longest: Annotated[int, Field(ge=8, le=4096)] = 64
+    temperature: Annotated[float, Field(gt=0)] = 2.0
+    match: Literal["last", "paired"] = "last"
+    mask: Annotated[float, Field(ge=0, lt=1)] | None = None
+    soft: Annotated[float, Field(ge=0)] = 1.0
+    hard: Annotated[float, Field(ge=0)] = 1.0
+    cosine: Annotated[float, Field(ge=0)] = 1.0
+    squared: Annotated[float, Field(ge=0)] = 1.0
+
+    def settings(self) -> "Distillation":
+        """As distilling takes them. Raises `ConclaveError` for weights that teach nothing."""
+        from learning.transformers.distilling import Distillation
+        from learning.transformers.losses import Weights
+
+        return Distillation(
+            passes=self.passes,
+            batch=self.batch,
+            micro_batch=self.micro_batch,
+            learning_rate=self.learning_rate,
+            warm_up=self.warm_up,
+            decay=self.decay,
+            max_tokens=self.longest,
+            temperature=self.temperature,
+            weights=Weights(self.soft, self.hard, self.cosine, self.squared),
+            match=self.match,
+            mask_share=self.mask,
+        )
 
 
 class PrivDistilPlan(ClassifierPlan):
@@ -19,7 +145,7 @@ class PrivDistilPlan(ClassifierPlan):
 
     def _check_recipe(self) -> None:
         super()._check_recipe()
-        self._check_dp_sgd()
+        self.check_descent()
         privacy, domain = self.privacy, self.domain
         if self.selection.scored and domain.epsilon is not None and domain.epsilon >= privacy.epsilon:
             raise ValueError(
@@ -33,10 +159,6 @@ class PrivDistilPlan(ClassifierPlan):
             )
         if self.distil.student is not None and self.distil.layers is not None:
             raise ValueError("[distil] layers and student exclude each other: a student that is there has its layers.")
-
-    def public_tables(self) -> dict[str, SourceTable]:
-        named: dict[str, SourceTable] = {f"corpus {place}": table for place, table in enumerate(self.corpus, 1)}
-        return super().public_tables() | named
 
     @property
     def party_size(self) -> float:

@@ -14,8 +14,7 @@ import numpy as np
 from aggregation.errors import ConclaveError
 from coordinator.errors import PlanError
 from coordinator.plan.public_text import source_of
-from coordinator.systems.privdistil.plan import PrivDistilPlan
-from coordinator.systems.privdistil.tables import HALF, CorpusTable
+from coordinator.systems.privdistil.plan import HALF, CorpusTable, PrivDistilPlan
 from coordinator.text_models import public
 from coordinator.text_models.public import PublicText, placed_model, public_model
 from learning.errors import DataError

@@ -10,6 +10,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -20,8 +21,6 @@ from numpy.typing import NDArray
 from aggregation.mechanisms.gradients import GradientMechanism
 from coordinator.errors import RunError, RunStopped
 from coordinator.federation.federation import Federation
-from coordinator.forecasting.forecast import Forecast
-from coordinator.forecasting.needs import Room
 from coordinator.pricing.release import Bound, Release, budget
 from coordinator.progress.progress import Progress
 from coordinator.store.faults import sound
@@ -30,7 +29,7 @@ from coordinator.systems.privdistil import releases as privdistil_terms
 from coordinator.systems.privdistil.distillation import COMPRESSED, compress
 from coordinator.systems.privdistil.messages import domain_request
 from coordinator.systems.privdistil.plan import PrivDistilPlan
-from coordinator.systems.privdistil.public import PublicCorpus, cut, prepare
+from coordinator.systems.privdistil.public import PublicCorpus, cut
 from coordinator.systems.privdistil.releases import DOMAIN, SCORE_LEVELS, SCORES
 from coordinator.systems.privdistil.selection import Choice, Said, Told, choose
 from coordinator.systems.system import Stage
@@ -50,43 +49,39 @@ _ROWS: Final = 4096
 Value = TypeVar("Value")
 
 
+@dataclass(frozen=True, slots=True)
 class PrivDistil:
-    """The recipe."""
+    """A `coordinator.systems.system.Recipe`. public: None where nothing was read."""
+
+    plan: PrivDistilPlan
+    public: PublicCorpus | None
 
     fewer_cells = "Use a larger delta, fewer steps, or train less of the model ([model] adapt)."
     finer_grid = "Leave noise out."
+    made_once = True
 
-    def prepare(self, plan: PrivDistilPlan, base: Path, cache: Path) -> PublicCorpus:
-        return prepare(plan, base, cache)
+    @property
+    def labelled(self) -> plan_pb2.LabelledText:
+        return labelled_text(self.plan)
 
-    def room(self, bound: Bound[PrivDistilPlan], public: PublicCorpus, base: Path, cache: Path) -> Room:
-        from coordinator.systems.privdistil.forecast import room_of
+    def total_event(self, multiplier: float) -> DpEvent:
+        return privdistil_terms.whole(self.plan, multiplier, self.public)
 
-        return room_of(bound, public)
+    def releases(self, multiplier: float) -> tuple[Release, ...]:
+        return privdistil_terms.releases(self.plan, multiplier, self.public)
 
-    def forecast(self, plan: PrivDistilPlan, base: Path, cache: Path) -> Forecast:
-        from coordinator.systems.privdistil.forecast import forecast
-
-        return forecast(plan, base, cache)
-
-    def whole(self, plan: PrivDistilPlan, multiplier: float, public: PublicCorpus | None) -> DpEvent:
-        return privdistil_terms.whole(plan, multiplier, public)
-
-    def releases(self, plan: PrivDistilPlan, multiplier: float, public: PublicCorpus | None) -> tuple[Release, ...]:
-        return privdistil_terms.releases(plan, multiplier, public)
-
-    def labelled(self, plan: PrivDistilPlan) -> plan_pb2.LabelledText:
-        return labelled_text(plan)
+    def doubts(self) -> list[str]:
+        return []
 
     async def collect(
-        self, bound: Bound[PrivDistilPlan], public: PublicCorpus, federation: Federation, store: RunStore, stage: Stage
+        self, priced: Bound[PrivDistilPlan], federation: Federation, store: RunStore, stage: Stage
     ) -> dict[str, int]:
-        plan, present = bound.plan, {}
+        plan, public = self.plan, self.read
         with stage("train"):
-            said = await _classifiers(bound, public, federation, store)
+            said = await _classifiers(priced, public, federation, store)
         if not store.finished("choose"):
             with stage("choose") as result:
-                choice = await _aside(federation, lambda told: _chosen(bound, public, said, told))
+                choice = await _aside(federation, lambda told: _chosen(priced, public, said, told))
                 store.write(CHOSEN, choice.numbers.astype("<i8").tobytes())
                 result |= choice.facts | {"texts": len(choice.numbers)}
             for warning in choice.facts.get("warnings", ()):
@@ -100,48 +95,41 @@ class PrivDistil:
         with stage("provide"):
             await provide_model(text, plan, federation, store)
         with stage("aggregate") as result:
-            present = await descend(bound, _student(bound), text, federation, store)
-            asked = [release.name for release in bound.releases if release.form.gives and release.name not in present]
+            present = await descend(priced, _student(priced), text, federation, store)
+            asked = [release.name for release in priced.releases if release.form.gives and release.name not in present]
             present |= {name: len(store.summed(name)) for name in asked}
             result |= {"parties": list(federation.present), "present": present, "bytes": federation.traffic}
         return present
 
-    def parties_of(self, bound: Bound[PrivDistilPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
-        found = descended_parties(_student(bound), store)
-        for release in bound.releases:
+    def parties_of(self, priced: Bound[PrivDistilPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
+        found = descended_parties(_student(priced), store)
+        for release in priced.releases:
             if release.name in (DOMAIN, SCORES):
                 found[release.name] = store.summed(DOMAIN)
         return found
 
-    def made_once(self, plan: PrivDistilPlan) -> bool:
-        return True
-
     def learn(
-        self,
-        bound: Bound[PrivDistilPlan],
-        public: PublicCorpus,
-        present: dict[str, int],
-        store: RunStore,
-        progress: Progress,
+        self, priced: Bound[PrivDistilPlan], present: dict[str, int], store: RunStore, progress: Progress
     ) -> bytes:
         from safetensors.numpy import save
 
-        text = public.distilled(bound.plan, store.folder / COMPRESSED)
-        content: bytes = save({"point": descended(bound.plan, text, store)})
+        text = self.read.distilled(self.plan, store.folder / COMPRESSED)
+        content: bytes = save({"point": descended(self.plan, text, store)})
         return content
 
     def student(
-        self,
-        content: bytes,
-        bound: Bound[PrivDistilPlan],
-        public: PublicCorpus,
-        present: dict[str, int],
-        store: RunStore,
+        self, content: bytes, priced: Bound[PrivDistilPlan], present: dict[str, int], store: RunStore
     ) -> PublishedClassifier:
         from safetensors.numpy import load
 
-        text = public.distilled(bound.plan, store.folder / COMPRESSED)
-        return student_of(bound.plan, text, load(content)["point"], made=_made(public, store))
+        text = self.read.distilled(self.plan, store.folder / COMPRESSED)
+        return student_of(self.plan, text, load(content)["point"], made=_made(self.read, store))
+
+    @property
+    def read(self) -> PublicCorpus:
+        """What is public, which was read."""
+        assert self.public is not None
+        return self.public
 
 
 def _student(bound: Bound[PrivDistilPlan]) -> tuple[Release, ...]:

@@ -221,6 +221,7 @@ def test_scores_and_users_are_compared_by_correlation(folder, tmp_path):
 def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
     """The units of the bench are those that a party's own work reads: the same clipped sum."""
     from aggregation.mechanisms.gradients import GradientMechanism
+    from coordinator.comparing.comparable import Comparable
     from coordinator.progress.progress import Silent
     from coordinator.run.party_files import party_tables
     from coordinator.text_models.compare import ClassifierFamily
@@ -234,7 +235,8 @@ def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
 
     plan = read_plan(Path("plan.toml"))
     tables = party_tables(plan)
-    family = ClassifierFamily(plan, find_launcher("ray"), tables, folder, tmp_path / "cache", Silent())
+    given = Comparable(plan, find_launcher("ray"), tables, folder, tmp_path / "cache", Silent())
+    family = ClassifierFamily(given)
     bench = family.bench(7, tmp_path / "work")
     work = bench.trainable()
     config = check_config(dict(tables[plan.federation.names[1]]), "party")

@@ -16,7 +16,7 @@ from coordinator.console.command import main
 from coordinator.errors import PlanError, RunError
 from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.systems.dped.methods import METHODS
-from coordinator.systems.template import template
+from coordinator.systems.registry import template
 
 PLAN = (
     template("ray")

@@ -14,7 +14,8 @@ from coordinator.comparing import table
 from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.systems.privdistil import distillation
 from coordinator.systems.privdistil import methods as privdistil_methods
-from coordinator.systems.privdistil.methods import METHODS, _mixed, methods_of, singles
+from coordinator.systems.privdistil.bench import singles
+from coordinator.systems.privdistil.methods import METHODS, _mixed, methods_of
 from coordinator.text_models import methods as classifier_methods
 from learning.models import features
 from learning.models.batching import Tokens

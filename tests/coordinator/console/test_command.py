@@ -11,8 +11,7 @@ import pytest
 from coordinator import api
 from coordinator.console.command import main
 from coordinator.publishing.publish import try_place
-from coordinator.systems.registry import read_plan
-from coordinator.systems.template import template
+from coordinator.systems.registry import read_plan, template
 
 RAY = template("ray").replace('signals   = ["moments"]', 'signals   = ["counts"]\nclip      = 10.0')
 
@@ -147,7 +146,7 @@ def test_a_place_to_publish_that_is_taken_is_noticed_before_anything_is_spent(ca
 )
 def test_a_place_that_takes_no_student_is_found_before_anything_is_spent(capsys, monkeypatch, place, says):
     Path("gone").symlink_to("nowhere")
-    monkeypatch.setattr(api, "recipe_of", lambda plan: 1 / 0)  # nothing public is read, let alone a party asked
+    monkeypatch.setattr(api, "prepared", lambda *_: 1 / 0)  # nothing public is read, let alone a party asked
     code, said = failing(capsys, "run", plan(RAY.replace("published/my-embeddings", place)))
     assert code == 1
     assert says in said

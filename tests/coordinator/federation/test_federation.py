@@ -23,12 +23,10 @@ from coordinator.federation.attendance import Attendance
 from coordinator.federation.federation import Federation, modular_sum
 from coordinator.identity.identity import Own
 from coordinator.plan.federation import DropTable
-from coordinator.pricing.priced_plan import bind
 from coordinator.progress.events import Unobserved
 from coordinator.progress.progress import Silent
 from coordinator.store.index import RunIndex
-from coordinator.systems.registry import read_plan
-from coordinator.systems.template import template
+from coordinator.systems.registry import bind, read_plan, template
 from coordinator.text_models.federated_training import floats_of, odd_weights
 from coordinator.transport.launchers import PartyAddress
 from protos import PROTOCOL_VERSION

@@ -9,8 +9,7 @@ from coordinator import api
 from coordinator.console.command import main
 from coordinator.forecasting import cost
 from coordinator.forecasting.forecast import headline, record, summary, table
-from coordinator.pricing.priced_plan import bind
-from coordinator.systems.system import recipe_of
+from coordinator.systems.registry import bind, prepared
 from coordinator.text_models.forecast import memory, traffic
 
 PARAMETERS = 33 * 32 + 33 * 2
@@ -28,7 +27,7 @@ def bound(classifier_plan, tmp_path):
 
     def makes(recipe="dp_sgd", **changes):
         plan = classifier_plan(recipe, **changes)
-        public = recipe_of(plan).prepare(plan, tmp_path, tmp_path / "cache")
+        public = prepared(plan, tmp_path, tmp_path / "cache").public
         return bind(plan, public), public
 
     return makes

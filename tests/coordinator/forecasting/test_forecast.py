@@ -18,16 +18,14 @@ from aggregation.mechanisms.votes import tally
 from aggregation.noise.stream import NoiseStream
 from coordinator import api
 from coordinator.console.command import main
-from coordinator.forecasting import cost
 from coordinator.pricing import priced_plan
 from coordinator.pricing import release as terms
-from coordinator.pricing.priced_plan import bind
 from coordinator.progress.progress import Silent
 from coordinator.store.index import RunIndex
-from coordinator.systems.dped import advice, spectra, stand_in
+from coordinator.systems.dped import advice, cost, spectra, stand_in
 from coordinator.systems.dped.methods import Bench, changed, summed
 from coordinator.systems.dped.public import prepare
-from coordinator.systems.registry import plan_of
+from coordinator.systems.registry import bind, plan_of
 from coordinator.transport.launchers import SimulationRequest, find_launcher
 from learning.embeddings.moments import contribute
 from learning.embeddings.weights import to_bytes

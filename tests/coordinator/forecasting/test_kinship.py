@@ -6,9 +6,9 @@ import pytest
 
 from coordinator import api
 from coordinator.forecasting.forecast import Forecast
-from coordinator.forecasting.kinship import doubts, doubts_of_text
+from coordinator.forecasting.kinship import doubts
 from coordinator.systems.dped.plan import DpedPlan
-from coordinator.systems.dped.public import Public
+from coordinator.systems.dped.public import Public, doubts_of_text
 from coordinator.systems.registry import plan_of
 from learning.text.source import Document
 from learning.text.words import Vocabulary, tokenize
@@ -81,11 +81,11 @@ def test_documentation_at_the_parties_and_a_file_in_public_are_two_kinds():
 
 def test_a_vocabulary_that_does_not_know_the_heldout_text_is_doubted_and_one_of_its_kind_is_not():
     known = plan(CONNECT, "public.jsonl", "heldout.jsonl", like=True)
-    (doubt,) = doubts(known, public(CODE, NOTES))
+    (doubt,) = doubts_of_text(known, public(CODE, NOTES))
     assert "the vocabulary knows" in doubt
     assert "text of two kinds" in doubt
-    assert doubts(known, public(NOTES, NOTES)) == []
-    assert doubts(known, public(NOTES, "")) == []
+    assert doubts_of_text(known, public(NOTES, NOTES)) == []
+    assert doubts_of_text(known, public(NOTES, "")) == []
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,9 @@ def test_a_forecast_warns_of_it_first(monkeypatch):
     wanted = plan(CONNECT)
     rest = {"rows": (), "epsilon": 8.0, "trained": 0, "bytes": 0, "seconds": 0.0, "memory": {}, "assumptions": ()}
     found = Forecast(plan=wanted, warnings=("counts drown",), **rest)
-    monkeypatch.setattr(api, "recipe_of", lambda plan: SimpleNamespace(forecast=lambda *_: found))
+    monkeypatch.setattr(api, "prepared", lambda *_: None)
+    monkeypatch.setattr(api, "price_plan", lambda recipe: None)
+    monkeypatch.setattr(api, "system", lambda name: SimpleNamespace(forecast=lambda *_: found))
     first, last = api.forecast(wanted).warnings
     assert first.startswith("[vocabulary] documentation-topics is Python's documentation")
     assert last == "counts drown"

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from coordinator.console import command
+from coordinator.console import shown
 from coordinator.publishing.report import learned_nothing, measurements, render
-from coordinator.systems.dped.folder import EmbeddingStudent, card
+from coordinator.systems.dped.student import EmbeddingStudent, card
 from learning.text.words import Vocabulary
 
 NOTHING = {"perplexity": 639.8, "unigram_floor": 637.2, "public_unigram": 701.0}
@@ -64,7 +64,7 @@ def test_it_is_the_first_line_of_the_report():
 
 
 def test_it_is_the_first_line_of_the_card(monkeypatch):
-    monkeypatch.setattr("coordinator.systems.dped.folder.markdown", lambda statement: "")
+    monkeypatch.setattr("coordinator.systems.dped.student.markdown", lambda statement: "")
     student = SimpleNamespace(language="en", licence="apache-2.0")
     plan = SimpleNamespace(student=student, run=SimpleNamespace(name="demo", recipe="dped"))
     statement = SimpleNamespace(plan=plan, parties=("north", "south"))
@@ -80,7 +80,7 @@ def test_it_is_the_first_line_of_what_a_run_prints(monkeypatch, capsys):
         metrics=NOTHING, student="student", statement=SimpleNamespace(privacy=privacy), neighbours={},
         verdict=SimpleNamespace(ok=True), authority=None, run="1-demo",
     )  # fmt: skip
-    command._summary(result)
+    shown._summary(result)
     assert capsys.readouterr().out.startswith("Learned nothing: its perplexity is 639.8")
 
 

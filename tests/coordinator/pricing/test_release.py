@@ -15,12 +15,11 @@ from aggregation.mechanisms.mechanism import Form
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.secure_sum.graph import failing
 from coordinator.errors import PlanError
-from coordinator.pricing.priced_plan import bind
 from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.published.statement import Privacy
 from coordinator.publishing.report import state
 from coordinator.systems.dped.releases import parts
-from coordinator.systems.registry import plan_of
+from coordinator.systems.registry import bind, plan_of
 from coordinator.verifying.evidence import recomputed
 from party.admission.admit import event_of
 from party.releasing.mechanisms import form_of, mechanism_of

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from cryptography import x509
 
-from coordinator.pricing.priced_plan import bind
 from coordinator.published import manifest
 from coordinator.published.manifest import Manifest, Seal
 from coordinator.publishing.publish import publish
 from coordinator.publishing.report import state
-from coordinator.systems.dped.folder import EmbeddingStudent
-from coordinator.systems.registry import plan_of
+from coordinator.systems.dped.student import EmbeddingStudent
+from coordinator.systems.registry import bind, plan_of
 from coordinator.verifying.verify import verify
 from learning.text.words import Vocabulary
 from protos.digest import plan_hash

@@ -5,9 +5,8 @@ import math
 import pytest
 from dp_accounting import get_epsilon_gaussian
 
-from coordinator.pricing.priced_plan import bind
 from coordinator.publishing.report import NOT_PROTECTED, markdown, render, state
-from coordinator.systems.registry import plan_of
+from coordinator.systems.registry import bind, plan_of
 from coordinator.verifying.attestations import OVERCHARGED
 
 PARTIES = ("east", "north", "south")

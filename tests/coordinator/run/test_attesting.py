@@ -12,11 +12,11 @@ from coordinator.errors import PartyLost, RunError
 from coordinator.federation.attendance import Attendance
 from coordinator.federation.federation import Federation
 from coordinator.identity.identity import Own
-from coordinator.pricing.priced_plan import bind
 from coordinator.publishing.report import promise
 from coordinator.run.driver import Drive
 from coordinator.store.index import RunIndex
-from coordinator.systems.registry import plan_of
+from coordinator.systems.dped.recipe import Dped
+from coordinator.systems.registry import bind, plan_of
 from coordinator.transport.link import Answered, Refused
 from coordinator.verifying.attestations import OVERCHARGED, UNATTESTED
 from protos.digest import plan_hash
@@ -94,7 +94,8 @@ class Attesting:
         ]
         federation = Federation(links, self.own, 3, Attendance(self.progress, None, 1.0))
         federation._parties.run_id = self.store.id
-        drive = Drive(self.bound, Mock(), self.own, Mock(), Path(), self.store, self.progress, Mock())
+        recipe = Dped(self.bound.plan, None)
+        drive = Drive(self.bound, recipe, self.own, Mock(), Path(), self.store, self.progress, Mock())
         await drive._attest(federation)
         return self.store.stages()["attest"][2], drive
 
@@ -183,7 +184,7 @@ async def test_sums_that_can_be_made_again_are_made_without_a_party_whose_word_d
     run = attesting()
     run.lies = {"north": {"run": "another"}}
 
-    async def collect(self, bound, public, federation, store, stage):
+    async def collect(self, priced, federation, store, stage):
         store.begin_sum("counts", federation.present)
 
     monkeypatch.setattr("coordinator.systems.dped.recipe.Dped.collect", collect)

@@ -26,12 +26,10 @@ from aggregation.accounting.events import to_json
 from coordinator import api
 from coordinator.console.command import main
 from coordinator.identity import provisioning
-from coordinator.pricing.priced_plan import bind
 from coordinator.store import lease, output
 from coordinator.store.index import RunIndex
 from coordinator.store.store import RunStore
-from coordinator.systems.registry import read_plan
-from coordinator.systems.template import template
+from coordinator.systems.registry import bind, read_plan, template
 from coordinator.transport.grpc_link import GrpcLink
 from party.console.command import main as party_command
 from protos.identity.certificates import fingerprint, read_bundle

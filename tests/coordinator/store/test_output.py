@@ -17,8 +17,7 @@ from coordinator.store import output
 from coordinator.store.index import RunIndex
 from coordinator.store.private_files import close_to_others, write_whole
 from coordinator.store.store import FAILED, RunStore
-from coordinator.systems.registry import read_plan
-from coordinator.systems.template import template
+from coordinator.systems.registry import read_plan, template
 
 RAY = template("ray").replace('signals   = ["moments"]', 'signals   = ["counts"]\nclip      = 10.0')
 
@@ -245,10 +244,10 @@ def test_an_index_and_a_folder_of_runs_that_everybody_could_read_are_closed(inde
 def driven(monkeypatch, home):
     """`driven(what)`: runs do `what` with their drive in place of asking parties; no public text is read."""
     Path("plan.toml").write_text(RAY)
-    nothing = SimpleNamespace(prepare=lambda *_: None)
+    recipe = SimpleNamespace(doubts=list)
     bound = SimpleNamespace(binding=SimpleNamespace(document="{}"))
-    monkeypatch.setattr(api, "recipe_of", lambda plan: nothing)
-    monkeypatch.setattr(api, "bind", lambda plan, public: bound)
+    monkeypatch.setattr(api, "prepared", lambda *_: recipe)
+    monkeypatch.setattr(api, "price_plan", lambda recipe: bound)
     monkeypatch.setattr(api, "plan_hash", lambda binding: b"h" * 32)
     monkeypatch.setattr(api, "own_identity", lambda plan, base: None)
     monkeypatch.setattr(api, "_launcher", lambda plan: None)

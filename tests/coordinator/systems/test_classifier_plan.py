@@ -9,18 +9,17 @@ import pytest
 
 from aggregation.accounting.price import LifetimeFilter
 from coordinator.errors import PlanError
-from coordinator.pricing.priced_plan import bind
 from coordinator.run.party_files import party_tables
-from coordinator.systems.registry import class_of, plan_of
+from coordinator.systems.registry import bind, check_plan, plan_of
 from learning.text.labelled import LabelMap, ScoreRange
-from protos.console.settings import SettingsError, check_settings
+from protos.console.settings import SettingsError
 
 SCORES = {"kind": "regression", "labels": [], "values": [], "range": [0.0, 5.0]}
 
 
 def complaint(tables):
     with pytest.raises(SettingsError) as caught:
-        check_settings(tables, class_of(tables), "plan.toml")
+        check_plan(tables, "plan.toml")
     return str(caught.value)
 
 

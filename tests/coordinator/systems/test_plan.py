@@ -10,12 +10,10 @@ import pytest
 
 from coordinator import api
 from coordinator.errors import PlanError
-from coordinator.plan.public_text import named
-from coordinator.pricing.priced_plan import bind
+from coordinator.plan.named import named
 from coordinator.pricing.release import rounded_up
 from coordinator.systems.privdistil.plan import PrivDistilPlan
-from coordinator.systems.registry import read_plan
-from coordinator.systems.template import template
+from coordinator.systems.registry import bind, read_plan, template
 from coordinator.text_models.plan import ClassifierPlan
 from protos.digest import plan_hash
 

@@ -7,13 +7,12 @@ import pytest
 
 from aggregation.accounting.price import price
 from aggregation.mechanisms.mechanism import Form
+from coordinator import api
 from coordinator.errors import PlanError
-from coordinator.pricing.priced_plan import bind
 from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.systems.privdistil.public import prepare
 from coordinator.systems.privdistil.releases import DOMAIN, PARTS, SCORES
-from coordinator.systems.registry import plan_of
-from coordinator.systems.system import recipe_of
+from coordinator.systems.registry import bind, plan_of
 from learning.errors import DataError
 from learning.models.checkpoints import ModelError
 from protos.console.settings import SettingsError, check_settings
@@ -194,9 +193,10 @@ def test_a_streamer_that_is_not_there_is_named(ready):
 
 
 @pytest.mark.slow
-def test_the_forecast_divides_the_budget_and_warns_of_a_classifier_that_drowns(privdistil_plan, tmp_path):
+def test_the_forecast_divides_the_budget_and_warns_of_a_classifier_that_drowns(privdistil_plan, tmp_path, monkeypatch):
     plan = privdistil_plan(privacy=CHOSEN, domain={"epsilon": 0.02, "steps": 1})
-    found = recipe_of(plan).forecast(plan, tmp_path, tmp_path / "cache")
+    monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
+    found = api.forecast(plan)
     assert found.epsilon <= 4.0
     assert {row.name for row in found.rows} == {DOMAIN, "steps"}
     assert any("choosing public text would cost 0.02 alone, as [domain] epsilon says" in each for each in found.clear)

@@ -12,8 +12,7 @@ from coordinator.pricing import priced_plan
 from coordinator.pricing.release import Bound
 from coordinator.systems.dped.public import prepare
 from coordinator.systems.privdistil.recipe import _classifiers, _student
-from coordinator.systems.registry import plan_of, read_plan
-from coordinator.systems.system import recipe_of
+from coordinator.systems.registry import names, plan_of, read_plan, system
 from coordinator.text_models.federated_training import descend
 from party.admission.recipes import kind_of, task_of, tasks_of, why_not
 from party.recipes.registry import find_recipe, recipe_names
@@ -93,9 +92,9 @@ def public_of(plan):
 
 def bound_of(plan, public, multiplier=2.0):
     """A plan whose noise was chosen without looking for its price, which takes long and is no matter here."""
-    recipe = recipe_of(plan)
-    releases = recipe.releases(plan, multiplier, public)
-    return Bound(plan, releases, SimpleNamespace(epsilon=1.0), priced_plan._message(recipe, plan, releases))
+    recipe = system(plan.run.recipe).recipe(plan, public)
+    releases = recipe.releases(multiplier)
+    return Bound(plan, releases, SimpleNamespace(epsilon=1.0), priced_plan._message(recipe, releases))
 
 
 def asks_what_its_recipe_has(bound, requests):
@@ -110,7 +109,8 @@ def asks_what_its_recipe_has(bound, requests):
 
 async def asked_of(bound, public, tmp_path):
     """All that parties are asked to train before there is a first sum."""
-    federation, store, recipe = Federation(), Store(folder=tmp_path), recipe_of(bound.plan)
+    federation, store = Federation(), Store(folder=tmp_path)
+    recipe = system(bound.plan.run.recipe).recipe(bound.plan, public)
     if bound.plan.run.recipe == "privdistil":
         with pytest.raises(Asked) if public.domain is not None else stage(""):
             await _classifiers(bound, public, federation, store)
@@ -118,7 +118,7 @@ async def asked_of(bound, public, tmp_path):
             await descend(bound, _student(bound), public.text, federation, store)
     else:
         with pytest.raises(Asked):
-            await recipe.collect(bound, public, federation, store, stage)
+            await recipe.collect(bound, federation, store, stage)
     return federation.requests
 
 
@@ -219,8 +219,7 @@ def test_every_example_is_of_its_recipe(path, dped):
 
 
 def test_every_recipe_that_a_plan_may_name_is_known_to_parties_and_no_other_is():
-    known = set(priced_plan.Plan.model_fields["run"].annotation.model_fields["recipe"].annotation.__args__)
-    assert set(recipe_names()) == known
+    assert set(recipe_names()) == set(names())
 
 
 def test_no_part_of_the_table_is_of_no_use(dped, classifier_plan, privdistil_plan):

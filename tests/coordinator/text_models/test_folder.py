@@ -166,7 +166,7 @@ def test_the_card_of_a_regression_and_of_what_was_not_measured(student):
 
 
 def test_the_card_of_what_was_trained_in_clear_warns_first_and_says_how_good_it_is(student):
-    given = {"name": "reviews", "parties": 4, "language": "en", "licence": "mit"}
+    given = {"name": "reviews", "parties": 4, "recipe": "fine_tune", "language": "en", "licence": "mit"}
     made, _ = student()
     body = clear_card(made, "NO PRIVACY", **given).partition("\n---\n")[2]
     assert body.strip().startswith("# reviews\n\n**NO PRIVACY**")

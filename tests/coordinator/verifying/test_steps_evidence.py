@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from aggregation.accounting.events import to_json
-from coordinator.pricing.priced_plan import bind
 from coordinator.published import manifest
 from coordinator.published.manifest import Seal
 from coordinator.publishing.report import promised, state
-from coordinator.systems.registry import plan_of
+from coordinator.systems.registry import bind, plan_of
 from coordinator.verifying.verify import verify
 from protos.digest import plan_hash
 from protos.identity.certificates import Role

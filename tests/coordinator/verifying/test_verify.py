@@ -13,12 +13,11 @@ from dp_accounting import GaussianDpEvent
 from aggregation.accounting.events import to_json
 from aggregation.accounting.price import price
 from coordinator.console.command import main
-from coordinator.pricing.priced_plan import bind
 from coordinator.published import manifest
 from coordinator.published.folder import LARGEST_TEXT
 from coordinator.published.manifest import Seal
 from coordinator.publishing.report import promised, state
-from coordinator.systems.registry import plan_of
+from coordinator.systems.registry import bind, plan_of
 from coordinator.verifying.check import Trust
 from coordinator.verifying.verify import verify
 from protos.conclave.v1 import plan_pb2

@@ -1,0 +1,101 @@
+"""What the `coordinator` command says: sentences, tables, and one line of JSON."""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from coordinator.systems.system import TrainedAlone
+
+out: Final = Console(highlight=False, soft_wrap=True)
+
+WIDE: Final = 200
+"""Columns of a table that goes to a file or to another program."""
+
+
+def finished(result: Any, as_json: bool) -> None:
+    """What a run, or a training without parties, ended with. result: of `coordinator.api.run`."""
+    from coordinator.publishing.report import learned_nothing
+    from coordinator.systems.system import TrainedAlone
+
+    if isinstance(result, TrainedAlone):
+        _alone(result, as_json)
+        return
+    _summary(result)
+    if as_json:
+        as_one_line(
+            {
+                "run": result.run,
+                "student": str(result.student),
+                "epsilon": result.epsilon,
+                "delta": result.delta,
+                "unit": result.statement.plan.privacy.unit,
+                "record": result.statement.plan.privacy.record,
+                "metrics": result.metrics,
+                "learned_nothing": learned_nothing(result.metrics),
+                "verified": result.verdict.ok,
+            }
+        )
+
+
+def _alone(result: "TrainedAlone", as_json: bool) -> None:
+    from coordinator.publishing.report import learned_nothing, measurements
+
+    prose(result.warning)
+    if (nothing := learned_nothing(result.metrics)) is not None:
+        prose(nothing)
+    out.print(f"written  {result.student}", markup=False)
+    for label, value in measurements(result.metrics):
+        out.print(f"  {label}: {value}", markup=False)
+    if as_json:
+        as_one_line({"student": str(result.student), "epsilon": None, "delta": None, "metrics": result.metrics})
+
+
+def _summary(result: Any) -> None:
+    from coordinator.publishing.report import learned_nothing, measurements, promise
+
+    if (nothing := learned_nothing(result.metrics)) is not None:
+        prose(nothing)
+    out.print(f"published  {result.student}", markup=False)
+    for sentence in (promise(result.statement), *result.statement.privacy["trust_means"]):
+        prose(sentence)
+    for label, value in measurements(result.metrics):
+        out.print(f"  {label}: {value}", markup=False)
+    if result.neighbours:
+        out.print("nearest words")
+        for word, near in result.neighbours.items():
+            out.print(f"  {word}: {', '.join(near)}", markup=False)
+    if not result.verdict.ok:
+        from coordinator.verifying.verify import lines
+
+        for line in lines(result.verdict):
+            prose(line)
+    trusting = "" if result.authority is None else f" --trust {result.authority}"
+    out.print(f"verify: {'ok' if result.verdict.ok else 'WRONG'}", markup=False)
+    out.print(f"next: coordinator report {result.run} · coordinator verify {result.student}{trusting}", markup=False)
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Rows below headings: the first column is names, the others figures, a column without a heading remarks."""
+    table = Table(box=None, pad_edge=False)
+    for number, heading in enumerate(heads):
+        justify: Literal["left", "right"] = "right" if number and heading else "left"
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=not number)
+    for row in rows:
+        table.add_row(*row)
+    out.print(table, width=None if out.is_terminal else WIDE)
+
+
+def prose(text: str) -> None:
+    """Words broken at spaces on a terminal; one line a sentence elsewhere, for whoever searches in it."""
+    out.print(text, markup=False, soft_wrap=not out.is_terminal)
+
+
+def as_one_line(value: dict[str, Any]) -> None:
+    """The outcome as JSON, the last line of standard output."""
+    sys.stdout.flush()
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False), flush=True)

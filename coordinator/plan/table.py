@@ -1,0 +1,33 @@
+"""A table of a plan, which says what of it is for people alone and what names a place of this machine."""
+
+from typing import Any, ClassVar
+
+from coordinator.plan.named import named
+from protos.console.settings import Settings
+
+
+class Table(Settings):
+    """A table of a plan. PLACES: keys that may hold a path. FOR_PEOPLE: keys that change nothing of a run."""
+
+    PLACES: ClassVar[tuple[str, ...]] = ()
+    FOR_PEOPLE: ClassVar[tuple[str, ...]] = ()
+
+
+def told(table: Settings, content: dict[str, Any], *, places: bool) -> None:
+    """Leave out of a table's content, and of all tables in it, what is for people; and places, but for `places`.
+
+    content: of the table as JSON values, which may lack or have otherwise what other parties are not told.
+    """
+    if isinstance(table, Table):
+        for key in table.FOR_PEOPLE:
+            content.pop(key, None)
+        for key in table.PLACES:
+            if not places and isinstance(content.get(key), str):
+                content[key] = named(content[key])
+    for name in type(table).model_fields:
+        values, contents = getattr(table, name), content.get(name)
+        if not isinstance(values, list):
+            values, contents = [values], [contents]
+        for value, inner in zip(values, contents or (), strict=False):
+            if isinstance(value, Settings) and isinstance(inner, dict):
+                told(value, inner, places=places)

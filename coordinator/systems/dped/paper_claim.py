@@ -1,0 +1,31 @@
+"""What the paper's own formula would have claimed of a run, to be set beside what the accountant says."""
+
+import math
+
+from aggregation.accounting.claims import paper_epsilon
+from aggregation.mechanisms.joint import JointMechanism
+from aggregation.mechanisms.mechanism import Form
+from aggregation.mechanisms.thresholded import ThresholdedVotes
+from coordinator.pricing.release import Bound
+from coordinator.systems.dped.plan import DpedPlan
+from coordinator.systems.dped.releases import ANSWERS
+
+
+def paper_claim(bound: Bound[DpedPlan]) -> float | None:
+    """What DPED's own formula would have said of the same noise, or None where it speaks of none of the releases.
+
+    It takes counts, which it does not know, for votes; so it is given only for plans of votes and hidden states.
+    """
+    plan = bound.plan
+    votes = hidden = None
+    for release in bound.releases:
+        if release.form == Form.CLEAR_VOTES:
+            votes = release.under(ThresholdedVotes).noise
+        elif release.name == ANSWERS and release.form == Form.SUMMED:
+            joint = release.under(JointMechanism)
+            votes = joint.votes.noise if joint.votes is not None else votes
+            hidden = joint.hidden.noise if joint.hidden is not None else hidden
+        else:
+            return None
+    claimed = paper_epsilon(plan.queries, votes, hidden, plan.dped.hidden_clip, plan.privacy.delta)
+    return claimed if math.isfinite(claimed) else None
