@@ -1,7 +1,6 @@
 """What was released, in the signals' own units: what a student learns from."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +16,6 @@ from coordinator.store.store import RunStore
 from coordinator.systems.dped.plan import DpedPlan
 from coordinator.systems.dped.public import Public
 from coordinator.systems.dped.releases import COUNTS, MOMENTS
-
-if TYPE_CHECKING:
-    pass
 
 LABELS = "labels"
 
