@@ -98,7 +98,7 @@ def plan_for(count: int) -> plan_pb2.Plan:
         parties=[f"party-{number}" for number in range(count)],
         minimum_parties=count,
         privacy=privacy,
-        releases=[plan_pb2.Release(name="counts", charges=1, counts=counts)],
+        releases=[plan_pb2.Release(name="counts", charges=1, form=plan_pb2.FORM_SUMMED, counts=counts)],
     )
     return plan_pb2.Plan(document="{}", terms=terms)
 

@@ -19,8 +19,9 @@ from scipy import sparse
 
 from aggregation.mechanisms.counts import CountsMechanism
 from aggregation.noise.discrete_gaussian import DiscreteGaussian
+from aggregation.noise.rounded_gaussian import RoundedGaussian
 from aggregation.noise.skellam import Skellam
-from aggregation.noise.stream import NoiseStream, RoundedGaussian
+from aggregation.noise.stream import NoiseStream
 
 SIGMAS = (2.0, 4.0, 32.0, 100.0, 1000.0, 4000.0, 10_000.0, 16_000.0)
 PAST_ONE_TABLE = (25_000.0, 32_000.0)

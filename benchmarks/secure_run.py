@@ -173,7 +173,8 @@ def large_here(folder: Path) -> None:
     """All parties, one after the other, and the coordinator in this process: its memory bounds that of each of them."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from aggregation.noise.stream import NoiseStream, RoundedGaussian
+    from aggregation.noise.rounded_gaussian import RoundedGaussian
+    from aggregation.noise.stream import NoiseStream
     from aggregation.secure_sum.context import Context
     from aggregation.secure_sum.mask import BLOCK_CELLS
     from aggregation.secure_sum.participant import Attempts, Participant

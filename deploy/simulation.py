@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from scipy import sparse
 
+from aggregation.arrays import IntArray
 from aggregation.mechanisms.joint import TeacherSignal
-from aggregation.mechanisms.mechanism import IntArray
 from coordinator.transport.launchers import EnsemblesWanted, SimulationRequest, TeachersWanted, TextWanted
 from party.admission.labels import columns_of, targets_of
 from party.config import PartyConfig, check_config, located

@@ -89,6 +89,42 @@ def leaves(event: DpEvent) -> Iterator[tuple[DpEvent, int]]:
     yield from _leaves(event, 1, 0)
 
 
+def noise_multiplier_of(event: DpEvent) -> float:
+    """The least noise in an event, as a party's `minimum_noise` means it; infinite where it releases nothing.
+
+    It is the noise multiplier of the releases that the event is made of: standard deviation of the noise in
+    the whole sum over that sum's L2 sensitivity, both as the accountant is told them. So it is, of
+      - counts and moments: `noise_multiplier`, of all cells together;
+      - teachers' answers: that of votes and hidden states of one query as the one Gaussian that they are,
+        1/z^2 = 1/z_votes^2 + 1/z_hidden^2;
+      - votes under a threshold: 1/sqrt(cap), that of all queries and tests together;
+      - private training: `noise_multiplier` of one step, without what sampling gains;
+      - free answers: nothing, for the training was looked at.
+    Where an aggregator is trusted it sees each party's contribution under that party's own share of the noise, and
+    `minimum_noise` is compared with that share's multiplier: this one over the square root of the shares that the
+    release counts on. Votes without noise are the exception: `clear_votes` lets the aggregator see them, and what is
+    compared is the noise that it draws. How often an event is charged does not enter: `maximum_queries` and the caps
+    bound that. Skellam and discrete Gaussian releases are compared by the same ratio. An event of another kind has
+    noise that is not compared: 0.
+    """
+    multipliers = []  # of the parts of one event, which are released together
+    for part, _ in leaves(event):
+        match part:
+            case GaussianDpEvent():
+                multipliers.append(part.noise_multiplier)
+            case SkellamDpEvent():
+                multipliers.append(math.sqrt(part.variance / part.l2_squared))
+            case DistributedDiscreteGaussianDpEvent():
+                multipliers.append(part.sigma * math.sqrt(part.shares / part.l2_squared))
+            case PoissonSampledDpEvent():
+                multipliers.append(noise_multiplier_of(part.event))
+            case _:
+                return 0.0
+    if len(multipliers) < 2:
+        return multipliers[0] if multipliers else math.inf
+    return 0.0 if 0.0 in multipliers else 1 / math.sqrt(sum(each**-2 for each in multipliers))
+
+
 def _leaves(event: DpEvent, count: int, depth: int) -> Iterator[tuple[DpEvent, int]]:
     _check_depth(depth)
     match event:

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtri, ndtri_exp
 
+from aggregation.arrays import FloatArray, IntArray
 from aggregation.errors import ConclaveError, IntegrityError
-from aggregation.mechanisms.mechanism import FloatArray, IntArray
 from aggregation.mechanisms.votes import check_classes, checked_votes
 from aggregation.noise.shares import delta_of
 from aggregation.noise.stream import NoiseStream

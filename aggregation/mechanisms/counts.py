@@ -2,26 +2,17 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from scipy import sparse
 
+from aggregation.arrays import IntArray
+from aggregation.clipping import magnitudes_to_grid
 from aggregation.errors import ConclaveError, IntegrityError
-from aggregation.grid import to_grid
-from aggregation.mechanisms.mechanism import IntArray, Released
-from aggregation.noise.shares import (
-    GAUSSIAN,
-    Share,
-    check_distribution,
-    check_levels,
-    check_shares,
-    delta_of,
-    distance_of,
-    event_of,
-    released,
-    share_of,
-)
+from aggregation.mechanisms.mechanism import Form, Priced, Released
+from aggregation.mechanisms.shared_noise import SharedNoise
+from aggregation.noise.shares import GAUSSIAN, check_levels
 from aggregation.noise.stream import NoiseStream
 
 if TYPE_CHECKING:
@@ -29,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class CountsMechanism:
+class CountsMechanism(Priced):
     """Sum of the units' counts over public cells; every cell gets noise, the empty ones included.
 
     Each unit's row of counts is clipped to L2 norm `clip` and put on the grid of step clip/levels, so that its integer
@@ -41,6 +32,9 @@ class CountsMechanism:
     N(0, sigma^2), sigma >= noise_multiplier * levels, up to a distance that `slack` charges to delta (proof in
     `RoundedGaussian`). The price is one `GaussianDpEvent(noise_multiplier)` for all cells together, however many blocks
     they travel in.
+
+    Source: the Gaussian mechanism (Dwork & Roth 2014, "The Algorithmic Foundations of Differential Privacy", appendix
+    A), priced exactly (Balle & Wang 2018, theorem 8).
 
     It holds only if
       - at least `shares` shares, drawn from secure streams (`NoiseStream.secure`) and unknown to whoever attacks, are
@@ -59,6 +53,9 @@ class CountsMechanism:
     Raises `ConclaveError` for a setting that is no number in its range, or whose share of noise cannot be drawn.
     """
 
+    kind: ClassVar[str] = "counts"
+    forms: ClassVar[tuple[Form, ...]] = (Form.SUMMED,)
+
     clip: float
     levels: int
     noise_multiplier: float
@@ -71,11 +68,9 @@ class CountsMechanism:
         check_levels(self.levels)
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
             raise ConclaveError(f"noise_multiplier is {self.noise_multiplier}; it must be a number above 0.")
-        check_shares(self.shares)
-        check_distribution(self.distribution)
         if not (math.isfinite(self.levels / self.clip) and self.granularity > 0):
             raise ConclaveError(f"clip is {self.clip}, out of all proportion to counts. Use a few times a usual count.")
-        self._share()
+        self.shared.check()
 
     @property
     def granularity(self) -> float:
@@ -87,6 +82,16 @@ class CountsMechanism:
         """L2 change of the summed integers when one unit is added or removed, grid units; exact."""
         return float(self.levels)
 
+    @property
+    def most(self) -> int:
+        """The whole norm of a unit, in one cell."""
+        return self.levels
+
+    @property
+    def shared(self) -> SharedNoise:
+        """Its noise, as parties share it."""
+        return SharedNoise(self.noise_multiplier, self.levels**2, self.shares, self.distribution, self.granularity)
+
     def contribute(self, units: sparse.csr_array) -> sparse.csr_array:
         """This party's part of the sum: counts `[units, cells]` >= 0 to integers `[1, cells]`.
 
@@ -94,7 +99,7 @@ class CountsMechanism:
         """
         cells = _checked(units)
         starts = cells.indptr[:-1][np.diff(cells.indptr) > 0]
-        steps = to_grid(cells.data, starts, self.clip, self.levels)
+        steps = magnitudes_to_grid(cells.data, starts, self.clip, self.levels)
         order = np.argsort(cells.indices, kind="stable")
         touched, first = np.unique(cells.indices[order], return_index=True)
         sums = np.add.reduceat(steps[order], first) if touched.size else np.zeros(0, dtype=np.int64)
@@ -104,34 +109,29 @@ class CountsMechanism:
 
     def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
         """This party's noise, grid units. A stream that is not `secure` carries no guarantee: the caller says so."""
-        return self._share().sample(shape, stream)
+        return self.shared.sample(shape, stream)
 
     def release(self, total: IntArray, present: int) -> Released:
         """The noisy sum of `present` parties in counts; sigma counts the noise of all of them, rounding included.
 
         Raises `IntegrityError` when fewer shares are present than were charged, or the total is not integers.
         """
-        return released(total, present, self._share(), self.shares, self.granularity)
+        return self.shared.released(total, present)
 
     def event(self) -> "DpEvent":
         """One release with this noise multiplier, for the whole vector, however many blocks it travels in."""
-        return event_of(self.distribution, self.noise_multiplier, self._square, self._square, self.shares)
+        return self.shared.event(self.levels**2)
 
-    def slack(self, values: int, epsilon: float) -> float:
-        """Delta to add for `values` released cells at the epsilon that is claimed: (1 + e^epsilon) values d.
+    def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
+        """As `Mechanism`; d bounds the distance per cell from post-processing of the Gaussian that was charged."""
+        return self.shared.slack(rows * columns * attempts, epsilon)
 
-        d bounds the distance per cell of the sum of `shares` sampled shares from post-processing of the Gaussian that
-        was charged. More parties than that add nothing: their noise is independent of the data.
-        """
-        return delta_of(values * distance_of(self._share(), self.shares), epsilon)
-
-    @property
-    def _square(self) -> int:
-        """The sensitivity squared, grid units squared, exact."""
-        return self.levels**2
-
-    def _share(self) -> Share:
-        return share_of(self.distribution, self.noise_multiplier, self._square, self.shares)
+    def described(self, rows: int, columns: int, form: Form) -> str:
+        """Its clip, its noise and how many sums have it."""
+        return (
+            f"each unit's counts clipped to L2 norm {self.clip:g}, {self.shared.name} noise of standard deviation "
+            f"{self.noise_multiplier:g} times that on each of {rows * columns:,} sums, charged once"
+        )
 
 
 def _checked(units: sparse.csr_array) -> sparse.csr_array:

@@ -1,15 +1,16 @@
 """Answers that cost nothing: of models whose training was paid for, so that whatever they say is post-processing."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from scipy import sparse
 
+from aggregation.arrays import IntArray
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism, JointReleased, TeacherSignal
-from aggregation.mechanisms.mechanism import IntArray, Released
+from aggregation.mechanisms.mechanism import Form, Priced, Released
 from aggregation.mechanisms.votes import VotesMechanism
 from aggregation.noise.stream import NoiseStream
 
@@ -20,12 +21,15 @@ _UNUSED_SIGMA = 8.0  # grid units of noise that the bounding parts could draw an
 
 
 @dataclass(frozen=True, slots=True)
-class FreeAnswers:
+class FreeAnswers(Priced):
     """Votes and hidden states of teachers that were trained under differential privacy, summed without noise.
 
     It holds only if every teacher that answers is the result of the release `after`, whose event was charged before
     its training began, and of public values. The grid only makes the numbers travel as all others do: vectors are
     clipped to `clip` and rounded to clip/levels, which costs nothing and hides nothing.
+
+    Sensitivity: none is charged, under add-or-remove of one unit as under any other relation: post-processing (Dwork &
+    Roth 2014, proposition 2.1).
 
     A domain classifier's scores of public texts are such answers: one teacher a party, and as its one hidden state of
     width 1 the probability that a text is the party's own, with a clip of 1.
@@ -34,6 +38,10 @@ class FreeAnswers:
     levels: grid units in `clip`; a vote counts 1. Raises `ConclaveError` when there is neither, or for a number out of
     its range.
     """
+
+    kind: ClassVar[str] = "free"
+    forms: ClassVar[tuple[Form, ...]] = (Form.FREE,)
+    shares: ClassVar[int] = 0
 
     after: str
     classes: int
@@ -77,9 +85,17 @@ class FreeAnswers:
 
         return NoOpDpEvent()
 
-    def slack(self, values: int, epsilon: float) -> float:
+    def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
         """Nothing."""
         return 0.0
+
+    def queries(self, charges: int) -> int:
+        """None: the training was looked at."""
+        return 0
+
+    def described(self, rows: int, columns: int, form: Form) -> str:
+        """What paid for it."""
+        return f"answers of what {self.after} paid for: post-processing, no noise, no charge"
 
     def _bounding(self) -> JointMechanism:
         """What bounds the answers; its noise is never drawn."""

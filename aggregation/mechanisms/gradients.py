@@ -3,25 +3,22 @@ step (DP-SGD, Abadi et al. 2016, algorithm 1).
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aggregation.arrays import FloatArray, IntArray
 from aggregation.errors import ConclaveError, IntegrityError
-from aggregation.mechanisms.mechanism import FloatArray, IntArray, Released
-from aggregation.noise.shares import (
-    MOST_LEVELS,
-    check_levels,
-    check_shares,
-    delta_of,
-    distance_of,
-    gaussian_share,
-    released,
-)
-from aggregation.noise.stream import LARGEST_SIGMA, NoiseStream, RoundedGaussian
+from aggregation.mechanisms.mechanism import Form, Priced, Released
+from aggregation.mechanisms.shared_noise import SharedNoise
+from aggregation.noise.rounded_gaussian import LARGEST_SIGMA
+from aggregation.noise.shares import GAUSSIAN, MOST_LEVELS, check_levels, check_shares
+from aggregation.noise.stream import NoiseStream
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -46,7 +43,7 @@ SMALLEST_CLIP, LARGEST_CLIP = 2.0**-60, 2.0**60
 
 
 @dataclass(frozen=True, slots=True)
-class GradientMechanism:
+class GradientMechanism(Priced):
     """Noisy sums of clipped gradients over random batches: one party's own, or the sum over all parties at every step.
 
     At each party, each step takes every unit with `sampling_probability`, independently and secretly (`batch`), clips
@@ -59,6 +56,9 @@ class GradientMechanism:
     The noise of `shares` parties together is that of `shares * draws` rounded normals with a standard deviation of at
     least noise_multiplier * sensitivity; several a party where one exceeds what a table holds. On an integer sum it is
     post-processing of a Gaussian's, but for what `slack` charges. The price of all steps is `event()`.
+
+    Source: DP-SGD (Abadi et al. 2016, algorithm 1), its event a Poisson-sampled Gaussian (Mironov, Talwar & Zhang 2019,
+    "Renyi Differential Privacy of the Sampled Gaussian Mechanism").
 
     It holds only if
       - stream and batches stay secret, and the stream is secure (`NoiseStream.secure`): a batch that is known, or that
@@ -75,6 +75,10 @@ class GradientMechanism:
 
     Raises `ConclaveError` for a setting that is no number in its range.
     """
+
+    kind: ClassVar[str] = "gradients"
+    forms: ClassVar[tuple[Form, ...]] = (Form.TRAINING, Form.STEPPED, Form.WEIGHTS)
+    zeros: ClassVar[Mapping[str, Any]] = MappingProxyType({"shares": 1})
 
     clip: float
     levels: int
@@ -104,7 +108,7 @@ class GradientMechanism:
                 f"noise_multiplier is {self.noise_multiplier:g}; such noise cannot be drawn on a grid of "
                 f"{self.levels:,} levels. Use fewer."
             )
-        self._draw()
+        self.shared.check()
 
     @property
     def granularity(self) -> float:
@@ -121,6 +125,12 @@ class GradientMechanism:
         """How many rounded Gaussians make one party's noise on one parameter."""
         charged = (self.noise_multiplier * self.sensitivity) ** 2 / self.shares
         return max(1, math.ceil(charged / (LARGEST_SIGMA * (1 - 1e-12)) ** 2))
+
+    @property
+    def shared(self) -> SharedNoise:
+        """The noise of one step: each of the `draws` of every party is a share of it."""
+        square = int(self.sensitivity) ** 2
+        return SharedNoise(self.noise_multiplier, square, self.shares * self.draws, GAUSSIAN, self.granularity)
 
     def batch(self, units: int, stream: NoiseStream) -> IntArray:
         """Poisson sampling: the indices of the units taken in one step, each independently.
@@ -172,7 +182,7 @@ class GradientMechanism:
 
         A stream that is not `secure` carries no guarantee: the caller says so.
         """
-        draw = self._draw()
+        draw = self.shared.share
         noise = draw.sample(shape, stream)
         for _ in range(self.draws - 1):
             noise += draw.sample(shape, stream)
@@ -180,7 +190,7 @@ class GradientMechanism:
 
     def release(self, total: IntArray, present: int = 1) -> Released:
         """A step's noisy sum in the gradient's units. Raises `IntegrityError` unless it is integers with its noise."""
-        return released(total, present * self.draws, self._draw(), self.shares * self.draws, self.granularity)
+        return self.shared.released(total, present * self.draws)
 
     def event(self) -> "DpEvent":
         """All steps: Gaussian releases on Poisson samples, composed."""
@@ -190,13 +200,23 @@ class GradientMechanism:
         one = PoissonSampledDpEvent(self.sampling_probability, GaussianDpEvent(self.noise_multiplier))
         return SelfComposedDpEvent(one, self.steps)
 
-    def slack(self, values: int, epsilon: float) -> float:
-        """Delta to add for `values` noised values (steps times parameters) at the epsilon that is claimed."""
-        return delta_of(values * distance_of(self._draw(), self.shares * self.draws), epsilon)
+    def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
+        """As `Mechanism`: what is noised are the parameters in every step, whatever of them leaves."""
+        return self.shared.slack(self.steps * self.parameters * attempts, epsilon)
 
-    def _draw(self) -> RoundedGaussian:
-        """One of the `draws` that make the noise."""
-        return gaussian_share(self.noise_multiplier, int(self.sensitivity) ** 2, self.shares * self.draws)
+    def described(self, rows: int, columns: int, form: Form) -> str:
+        """Its clip, sampling, noise and steps, and who trains what."""
+        if form == Form.STEPPED:
+            return (
+                f"steps of DP-SGD by all parties: each unit's gradient clipped to L2 norm {self.clip:g}, sampling "
+                f"{self.sampling_probability:.4g}, Gaussian noise of standard deviation {self.noise_multiplier:g} "
+                f"times the clip on each of {self.parameters:,} sums, {self.steps:,} steps"
+            )
+        alone = (
+            f"that each party trained alone by DP-SGD: gradients of a unit clipped to {self.clip:g}, noise multiplier "
+            f"{self.noise_multiplier:g}, sampling {self.sampling_probability:.4g}, {self.steps:,} steps"
+        )
+        return f"a model {alone}; {self.parameters:,} parameters" if form == Form.WEIGHTS else f"models {alone}"
 
 
 def fine_levels(noise_multiplier: float, parameters: int) -> int:

@@ -2,25 +2,16 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from aggregation.arrays import FloatArray, IntArray
+from aggregation.clipping import magnitudes_to_grid
 from aggregation.errors import ConclaveError, IntegrityError
-from aggregation.grid import to_grid
-from aggregation.mechanisms.mechanism import FloatArray, IntArray, Released
-from aggregation.noise.shares import (
-    GAUSSIAN,
-    Share,
-    check_distribution,
-    check_levels,
-    check_shares,
-    delta_of,
-    distance_of,
-    event_of,
-    released,
-    share_of,
-)
+from aggregation.mechanisms.mechanism import Form, Priced, Released
+from aggregation.mechanisms.shared_noise import SharedNoise
+from aggregation.noise.shares import GAUSSIAN, check_levels
 from aggregation.noise.stream import NoiseStream
 
 if TYPE_CHECKING:
@@ -28,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class HiddenMechanism:
+class HiddenMechanism(Priced):
     """Sum over teachers of each query's hidden states, every layer's vector clipped to L2 norm `clip`.
 
     Each vector is put on the grid of step clip/levels so that its integers have norm at most `levels`: checked in
@@ -59,6 +50,9 @@ class HiddenMechanism:
     Raises `ConclaveError` for a setting that is no number in its range, or whose share of noise cannot be drawn.
     """
 
+    kind: ClassVar[str] = "hidden"
+    forms: ClassVar[tuple[Form, ...]] = (Form.SUMMED,)
+
     layers: int
     width: int
     clip: float
@@ -75,11 +69,9 @@ class HiddenMechanism:
             if not (math.isfinite(size) and size > 0):
                 raise ConclaveError(f"{name} is {size}; it must be a number above 0, in the hidden states' units.")
         check_levels(self.levels)
-        check_shares(self.shares)
-        check_distribution(self.distribution)
         if not (math.isfinite(self.levels / self.clip) and self.granularity > 0):
             raise ConclaveError(f"clip is {self.clip}, out of all proportion. Use about a usual norm.")
-        self._share()
+        self.shared.check()
 
     @property
     def granularity(self) -> float:
@@ -101,6 +93,13 @@ class HiddenMechanism:
         """Standard deviation charged over sensitivity."""
         return self.noise / (2 * self.clip * math.sqrt(self.layers))
 
+    @property
+    def shared(self) -> SharedNoise:
+        """Its noise, as parties share it."""
+        return SharedNoise(
+            self.noise_multiplier, 4 * self.levels**2 * self.layers, self.shares, self.distribution, self.granularity
+        )
+
     def contribute(self, states: FloatArray) -> IntArray:
         """This party's part: states `[teachers, queries, layers, width]` to int64 `[queries, layers * width]`.
 
@@ -121,13 +120,13 @@ class HiddenMechanism:
             values = teacher.astype(np.float64).ravel()
             if not np.isfinite(values).all():
                 raise IntegrityError("A teacher's hidden states hold NaN or infinity; every number must be finite.")
-            steps = to_grid(np.abs(values), starts, self.clip, self.levels)
+            steps = magnitudes_to_grid(np.abs(values), starts, self.clip, self.levels)
             total += np.where(values < 0, -steps, steps)
         return total.reshape(queries, self.columns)
 
     def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
         """This party's noise, grid units. A stream that is not `secure` carries no guarantee: the caller says so."""
-        return self._share().sample(shape, stream)
+        return self.shared.sample(shape, stream)
 
     def release(self, total: IntArray, present: int) -> Released:
         """The noisy SUM over teachers `[queries, layers * width]` in the hidden states' units.
@@ -136,29 +135,23 @@ class HiddenMechanism:
 
         Raises `IntegrityError` when fewer shares are present than were charged, or the total is not integers.
         """
-        return released(total, present, self._share(), self.shares, self.granularity)
+        return self.shared.released(total, present)
 
     def event(self) -> "DpEvent":
         """One release: ONE query, all layers together. Compose it as often as there are distinct queries."""
         # Imported here, as its accountants take a second, and a training process bounds without ever pricing.
         from aggregation.accounting.renyi import l1_of
 
-        square = self._square
-        return event_of(self.distribution, self.noise_multiplier, l1_of(square, self.columns), square, self.shares)
+        return self.shared.event(l1_of(self.shared.square, self.columns))
 
-    def slack(self, values: int, epsilon: float) -> float:
-        """Delta to add for `values` released numbers, columns times queries, at the epsilon that is claimed."""
-        return delta_of(values * self.distance, epsilon)
+    def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
+        """As `Mechanism`: rows are queries, columns numbers of a query."""
+        return self.shared.slack(rows * columns * attempts, epsilon)
 
-    @property
-    def distance(self) -> float:
-        """Per released number, the total-variation distance from post-processing of the Gaussian that is charged."""
-        return distance_of(self._share(), self.shares)
-
-    @property
-    def _square(self) -> int:
-        """The sensitivity squared, grid units squared, exact."""
-        return 4 * self.levels**2 * self.layers
-
-    def _share(self) -> Share:
-        return share_of(self.distribution, self.noise_multiplier, self._square, self.shares)
+    def described(self, rows: int, columns: int, form: Form) -> str:
+        """Its layers, its clip and its noise; the queries say `JointMechanism`."""
+        return (
+            f"hidden states of {self.layers} layer(s) clipped to L2 norm {self.clip:g} each "
+            f"(sensitivity of the sum {2 * self.clip * self.layers**0.5:.3g}), "
+            f"{self.shared.name} noise of {self.noise:.4g} on every coordinate of the sum"
+        )

@@ -3,14 +3,15 @@
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from scipy import sparse
 
+from aggregation.arrays import FloatArray, IntArray
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.hidden import HiddenMechanism
-from aggregation.mechanisms.mechanism import FloatArray, IntArray, Released
+from aggregation.mechanisms.mechanism import Form, Priced, Released
 from aggregation.mechanisms.votes import VotesMechanism
 from aggregation.noise.shares import GAUSSIAN, delta_of
 from aggregation.noise.stream import NoiseStream
@@ -43,7 +44,7 @@ class JointReleased:
 
 
 @dataclass(frozen=True, slots=True)
-class JointMechanism:
+class JointMechanism(Priced):
     """DPED's answer to a query: the noisy vote histogram and the noisy sum of hidden states, votes first.
 
     One unit changes one teacher, and with it both parts at once. Each part divided by its own noise, the joined vector
@@ -53,6 +54,7 @@ class JointMechanism:
 
     under add-or-remove of one unit, on the assumptions of both parts. It is what composing the two events costs;
     charging the pair as half an epsilon each under one sigma, as DPED's appendix B.3 does, is less than it costs.
+    Source: composition of Gaussian mechanisms (Dong, Roth & Su 2022, "Gaussian Differential Privacy", corollary 3.3).
 
     Under Skellam or discrete Gaussian noise the event is both parts' events composed: the noise of each coordinate is
     drawn on its own, so that the Renyi divergence of the pair is the sum of theirs.
@@ -61,6 +63,9 @@ class JointMechanism:
 
     Raises `ConclaveError` without a part, or where the parts count on different numbers or kinds of shares.
     """
+
+    kind: ClassVar[str] = "joint"
+    forms: ClassVar[tuple[Form, ...]] = (Form.SUMMED,)
 
     votes: VotesMechanism | None
     hidden: HiddenMechanism | None
@@ -85,6 +90,16 @@ class JointMechanism:
     def columns(self) -> int:
         """Numbers of one query: the classes, then layers * width."""
         return self.classes + (self.hidden.columns if self.hidden else 0)
+
+    @property
+    def layers(self) -> int:
+        """Layers of hidden states, 0 without."""
+        return self.hidden.layers if self.hidden else 0
+
+    @property
+    def width(self) -> int:
+        """Numbers in each layer, 0 without."""
+        return self.hidden.width if self.hidden else 0
 
     @property
     def shares(self) -> int:
@@ -174,15 +189,17 @@ class JointMechanism:
             multiplier = math.nextafter(multiplier, 0.0)
         return GaussianDpEvent(multiplier)
 
-    def slack(self, values: int, epsilon: float) -> float:
-        """Delta to add for `values` released numbers, columns times queries, at the epsilon that is claimed.
-
-        A query that is released in part counts whole.
-        """
-        queries = -(-values // self.columns)
-        distance = self.classes * self.votes.distance if self.votes else 0.0
-        distance += self.hidden.columns * self.hidden.distance if self.hidden else 0.0
+    def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
+        """As `Mechanism`: rows are queries, columns both parts'. A query that is released in part counts whole."""
+        queries = -(-rows * columns * attempts // self.columns)
+        distance = self.classes * self.votes.shared.distance if self.votes else 0.0
+        distance += self.hidden.columns * self.hidden.shared.distance if self.hidden else 0.0
         return delta_of(queries * distance, epsilon)
+
+    def described(self, rows: int, columns: int, form: Form) -> str:
+        """Both parts, and how many queries pay for them."""
+        parts = "; ".join(part.described(rows, columns, form) for part in self._parts)
+        return f"{parts}; one joint event a query, {rows:,} queries, abstained ones charged too"
 
     def _queries(self, shape: tuple[int, ...]) -> int:
         if len(shape) != 2 or shape[1] != self.columns:

@@ -1,23 +1,53 @@
-"""What a mechanism is: one object that bounds, noises, combines and prices, used at both ends of the wire."""
+"""What a mechanism is: one object that bounds, noises, combines, prices and describes, used at both ends."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
+from aggregation.arrays import FloatArray, IntArray
 from aggregation.noise.stream import NoiseStream
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 Contribution: TypeAlias = IntArray | sparse.csr_array
 """Integers on the mechanism's public grid, dense or with the zeros left out."""
 
-Signal = TypeVar("Signal", contravariant=True)
+
+class Form(StrEnum):
+    """In what form parties release something: what leaves, who adds the noise, and what is paid before it is made."""
+
+    SUMMED = "summed"
+    """Rows of one sum over all parties, under the noise of all of them together; paid once."""
+    STEPPED = "stepped"
+    """Every step's sum of a training that all parties do together, each a release of its own and paid alone."""
+    WEIGHTS = "weights"
+    """The parameters of a model that each party trained alone, all of its noise the party's own."""
+    TRAINING = "training"
+    """Nothing: each party trains alone; what leaves are free answers after it, which it pays for."""
+    CLEAR_VOTES = "clear-votes"
+    """Votes without noise, for a trusted aggregator that draws the noise; a cap on all of it is paid."""
+    FREE = "free"
+    """Rows of one sum of what a training paid for; nothing is paid again."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether each party trains for itself, so that no other party's noise is counted on and none can be lost."""
+        return self in (Form.WEIGHTS, Form.TRAINING)
+
+    @property
+    def gives(self) -> bool:
+        """Whether anything of it leaves a party."""
+        return self != Form.TRAINING
+
+    @property
+    def retried(self) -> bool:
+        """Whether a sum that failed may be made again, under fresh noise that is charged again."""
+        return self in (Form.SUMMED, Form.STEPPED, Form.CLEAR_VOTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,41 +62,120 @@ class Released:
     sigma: float
 
 
-class Mechanism(Protocol[Signal]):
+class Priced:
+    """What mechanisms answer alike unless they say otherwise."""
+
+    __slots__ = ()
+    zeros: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+
+    @property
+    def most(self) -> int:
+        """0: what one unit adds to one cell says nothing of how large a sum may get."""
+        return 0
+
+    def event(self) -> "DpEvent":
+        """What one release costs; every mechanism says its own."""
+        raise NotImplementedError
+
+    def queries(self, charges: int) -> int:
+        """What is charged, one by one."""
+        return charges
+
+    def noise_multiplier_charged(self) -> float:
+        """What its event says; see `Mechanism`."""
+        # Imported here: it takes a second, and a party's training process bounds without ever pricing.
+        from aggregation.accounting.events import noise_multiplier_of
+
+        return noise_multiplier_of(self.event())
+
+
+class Mechanism(Protocol):
     """How parties answer together so that no one unit shows.
 
-    `contribute` and `noise_share` run at a party and decide everything that is private; `event` says what that cost;
-    `release` runs at the coordinator and is post-processing of the noisy sum.
+    `contribute` and `noise_share` run at a party and decide everything that is private; `event` says what that costs.
+    A mechanism whose contributions are added up has `release` and `sensitivity` too (`Summed`).
+
+    kind: its name, by which the registry finds it; also the field of a plan's message that holds its numbers.
+    forms: the forms in which it may be released, the usual one first.
+    zeros: of its numbers, those for which a message's 0 stands for something else, and for what.
+    shares: how many parties' noise shares the guarantee counts on; more may arrive, fewer must not be released. 0 where
+    parties add none, and 1 where each adds all of its own.
+    most: that one unit adds to one cell of the sum, grid units; 0 where units are not what is summed.
+    """
+
+    kind: ClassVar[str]
+    forms: ClassVar[tuple[Form, ...]]
+    zeros: ClassVar[Mapping[str, Any]]
+
+    @property
+    def shares(self) -> int: ...
+
+    @property
+    def most(self) -> int: ...
+
+    def contribute(self, signal: Any, /) -> Contribution:
+        """Bound every unit and put it on the grid. Raises `IntegrityError` on NaN or infinity."""
+        ...
+
+    def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
+        """Draw this party's part of the noise: zero-mean integers in grid units, zeros where parties add none."""
+        ...
+
+    def event(self) -> "DpEvent":
+        """What one release costs, under add-or-remove of one unit, for the accountant."""
+        ...
+
+    def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
+        """Delta to add at the epsilon that is claimed, because noise is not exactly what `event` charges.
+
+        rows, columns: of the released matrix. attempts: how often all of it may be drawn.
+        """
+        ...
+
+    def queries(self, charges: int) -> int:
+        """How many queries a release of so many charges may ask, as a party's `maximum_queries` counts them."""
+        ...
+
+    def noise_multiplier_charged(self) -> float:
+        """Standard deviation of the noise in the whole sum over its L2 sensitivity; infinite where nothing is charged.
+
+        As `aggregation.accounting.events.noise_multiplier_of` reads it in the event.
+        """
+        ...
+
+    def described(self, rows: int, columns: int, form: Form) -> str:
+        """What a release of so many rows and columns is, bounds and noise, as a sentence without its full stop."""
+        ...
+
+
+class OfTeachers(Mechanism, Protocol):
+    """A mechanism under which teachers answer queries.
+
+    classes: words that a vote may name, 0 without votes. layers, width: of hidden states, layers 0 without them.
+    """
+
+    @property
+    def classes(self) -> int: ...
+
+    @property
+    def layers(self) -> int: ...
+
+    @property
+    def width(self) -> int: ...
+
+
+class Summed(Mechanism, Protocol):
+    """A mechanism whose contributions are added up over parties.
 
     sensitivity: L2 change of the summed integer contribution when one unit is added or removed, in grid units.
-    shares: how many parties' noise shares the guarantee counts on; more may arrive, fewer must not be released.
     """
 
     @property
     def sensitivity(self) -> float: ...
 
-    @property
-    def shares(self) -> int: ...
-
-    def contribute(self, signal: Signal) -> Contribution:
-        """Bound every unit and put it on the grid. Raises `IntegrityError` on NaN or infinity."""
-        ...
-
-    def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
-        """Draw this party's part of the noise: zero-mean integers in grid units."""
-        ...
-
-    def release(self, total: IntArray, present: int) -> Released:
-        """Turn the sum over `present` parties back into the signal's units.
+    def release(self, total: IntArray, present: int) -> Any:
+        """Turn the sum over `present` parties back into the signal's units; post-processing of the noisy sum.
 
         Raises `IntegrityError` if present < shares.
         """
-        ...
-
-    def event(self) -> "DpEvent":
-        """What one release cost, for the accountant."""
-        ...
-
-    def slack(self, values: int, epsilon: float) -> float:
-        """Delta to add for `values` released values, because the noise in them is not exactly what `event` charges."""
         ...

@@ -1,17 +1,20 @@
 """Votes answered only where teachers agree: the test is noised, every query pays, and a filter says when to stop."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import mpmath  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
+from aggregation.arrays import IntArray
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.argmax import TOTAL_VARIATION, check_noise, noisy_argmax
-from aggregation.mechanisms.mechanism import IntArray, Released
+from aggregation.mechanisms.mechanism import Form, Priced, Released
 from aggregation.mechanisms.votes import check_classes, check_teachers, checked_votes, tally
 from aggregation.noise.shares import delta_of
 from aggregation.noise.stream import NoiseStream
@@ -45,7 +48,7 @@ class ThresholdedAnswers:
 
 
 @dataclass(frozen=True, slots=True)
-class ThresholdedVotes:
+class ThresholdedVotes(Priced):
     """Confident GNMax (Papernot et al. 2018, algorithm 1), with DPED's rare-word rule on top, under a cap.
 
     For each query in order, c the largest number of votes for one class:
@@ -76,6 +79,13 @@ class ThresholdedVotes:
     Raises `ConclaveError` for a number out of its range, a single teacher, a threshold above the number of teachers,
     and a larger_noise below noise.
     """
+
+    kind: ClassVar[str] = "thresholded"
+    forms: ClassVar[tuple[Form, ...]] = (Form.CLEAR_VOTES,)
+    zeros: ClassVar[Mapping[str, Any]] = MappingProxyType({"larger_noise": None})
+    shares: ClassVar[int] = 0
+    layers: ClassVar[int] = 0
+    width: ClassVar[int] = 0
 
     classes: int
     teachers: int
@@ -108,6 +118,10 @@ class ThresholdedVotes:
         from 0 to classes - 1 in two axes.
         """
         return np.ascontiguousarray(checked_votes(votes, self.classes).T)
+
+    def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
+        """Zeros: the coordinator draws the noise."""
+        return np.zeros(shape, dtype=np.int64)
 
     def answer(self, votes: IntArray, stream: NoiseStream) -> ThresholdedAnswers:
         """Labels for queries in the order given: votes `[queries, teachers]`, of all parties together.
@@ -143,9 +157,23 @@ class ThresholdedVotes:
         """The whole release, however many queries: one Gaussian of multiplier 1/sqrt(cap)."""
         return _filter(self.cap).event()
 
-    def slack(self, queries: int, epsilon: float) -> float:
-        """Delta to add for this many queries at the epsilon that is claimed: a test and a label each."""
-        return delta_of(queries * 2 * TOTAL_VARIATION, epsilon)
+    def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
+        """As `Mechanism`: rows are queries, a test and a label each, which are drawn once, whatever is attempted."""
+        return delta_of(rows * 2 * TOTAL_VARIATION, epsilon)
+
+    def queries(self, charges: int) -> int:
+        """As many as the cap pays for if every test fails: the terms do not say how many will be asked."""
+        failing, _ = self.charges
+        return charges * math.floor(Fraction(self.cap) / failing)
+
+    def described(self, rows: int, columns: int, form: Form) -> str:
+        """Its test and its noise."""
+        larger = "" if self.larger_noise is None else f", {self.larger_noise:.4g} under it"
+        return (
+            f"votes of {self.teachers} teachers on {rows:,} queries; the largest count plus noise "
+            f"{self.threshold_noise:.4g} against {self.threshold:g}, labels under noise "
+            f"{self.noise:.4g}{larger}; the cap of a filter is charged, whatever was answered"
+        )
 
     @property
     def charges(self) -> tuple[Fraction, Fraction]:

@@ -2,26 +2,17 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aggregation.arrays import IntArray
 from aggregation.clipping import to_grid
 from aggregation.errors import ConclaveError
-from aggregation.mechanisms.mechanism import IntArray, Released
-from aggregation.noise.shares import (
-    GAUSSIAN,
-    Share,
-    check_distribution,
-    check_levels,
-    check_shares,
-    delta_of,
-    distance_of,
-    event_of,
-    released,
-    share_of,
-)
+from aggregation.mechanisms.mechanism import Form, Priced, Released
+from aggregation.mechanisms.shared_noise import SharedNoise
+from aggregation.noise.shares import GAUSSIAN, check_levels
 from aggregation.noise.stream import NoiseStream
 
 if TYPE_CHECKING:
@@ -31,7 +22,7 @@ _SLICE = 1 << 20  # numbers that are bounded at a time
 
 
 @dataclass(frozen=True, slots=True)
-class VectorMechanism:
+class VectorMechanism(Priced):
     """Sum of the units' vectors, of either sign; every coordinate gets noise.
 
     Each unit's vector is clipped to L2 norm `clip` and put on the grid of step clip/levels, so that its integers have
@@ -42,6 +33,8 @@ class VectorMechanism:
     under add-or-remove of one unit. A sum with `shares` noise shares is post-processing of that sum under
     N(0, sigma^2), sigma >= noise_multiplier * levels, up to a distance that `slack` charges to delta (proof in
     `RoundedGaussian`). The price is one `GaussianDpEvent(noise_multiplier)` for all coordinates together.
+
+    Source: as `CountsMechanism`.
 
     It holds only if
       - at least `shares` shares, drawn from secure streams (`NoiseStream.secure`) and unknown to whoever attacks, are
@@ -60,6 +53,9 @@ class VectorMechanism:
     Raises `ConclaveError` for a setting that is no number in its range, or whose share of noise cannot be drawn.
     """
 
+    kind: ClassVar[str] = "vectors"
+    forms: ClassVar[tuple[Form, ...]] = (Form.SUMMED,)
+
     clip: float
     levels: int
     noise_multiplier: float
@@ -72,11 +68,9 @@ class VectorMechanism:
         check_levels(self.levels)
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
             raise ConclaveError(f"noise_multiplier is {self.noise_multiplier}; it must be a number above 0.")
-        check_shares(self.shares)
-        check_distribution(self.distribution)
         if not (math.isfinite(self.levels / self.clip) and self.granularity > 0):
             raise ConclaveError(f"clip is {self.clip}, too small to be divided. Use about the norm of a usual vector.")
-        self._share()
+        self.shared.check()
 
     @property
     def granularity(self) -> float:
@@ -87,6 +81,16 @@ class VectorMechanism:
     def sensitivity(self) -> float:
         """L2 change of the summed integers when one unit is added or removed, grid units; exact."""
         return float(self.levels)
+
+    @property
+    def most(self) -> int:
+        """The whole norm of a unit, in one cell."""
+        return self.levels
+
+    @property
+    def shared(self) -> SharedNoise:
+        """Its noise, as parties share it."""
+        return SharedNoise(self.noise_multiplier, self.levels**2, self.shares, self.distribution, self.granularity)
 
     def contribute(self, vectors: NDArray[np.floating]) -> IntArray:
         """This party's part of the sum: vectors `[units, dimension]` to integers `[dimension]`.
@@ -103,27 +107,27 @@ class VectorMechanism:
 
     def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
         """This party's noise, grid units. A stream that is not `secure` carries no guarantee: the caller says so."""
-        return self._share().sample(shape, stream)
+        return self.shared.sample(shape, stream)
 
     def release(self, total: IntArray, present: int) -> Released:
         """The noisy sum of `present` parties in the vectors' units; sigma counts the noise of all, rounding included.
 
         Raises `IntegrityError` when fewer shares are present than were charged, or the total is not integers.
         """
-        return released(total, present, self._share(), self.shares, self.granularity)
+        return self.shared.released(total, present)
 
     def event(self) -> "DpEvent":
         """One release with this noise multiplier, for the whole vector, however many blocks it travels in."""
-        return event_of(self.distribution, self.noise_multiplier, self._square, self._square, self.shares)
+        return self.shared.event(self.levels**2)
 
-    def slack(self, values: int, epsilon: float) -> float:
-        """Delta to add for `values` released coordinates at the epsilon that is claimed; as for `CountsMechanism`."""
-        return delta_of(values * distance_of(self._share(), self.shares), epsilon)
+    def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
+        """As `Mechanism`, for all coordinates."""
+        return self.shared.slack(rows * columns * attempts, epsilon)
 
-    @property
-    def _square(self) -> int:
-        """The sensitivity squared, grid units squared, exact."""
-        return self.levels**2
-
-    def _share(self) -> Share:
-        return share_of(self.distribution, self.noise_multiplier, self._square, self.shares)
+    def described(self, rows: int, columns: int, form: Form) -> str:
+        """Its clip, its noise and how many sums have it."""
+        return (
+            f"each unit's word frequencies and second moments along public directions clipped to L2 norm "
+            f"{self.clip:.4g}, {self.shared.name} noise of standard deviation {self.noise_multiplier:g} times that on "
+            f"each of {columns:,} sums, charged once"
+        )

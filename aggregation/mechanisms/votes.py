@@ -2,25 +2,16 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from scipy import sparse
 
+from aggregation.arrays import IntArray
 from aggregation.errors import ConclaveError, IntegrityError
-from aggregation.mechanisms.mechanism import IntArray, Released
-from aggregation.noise.shares import (
-    GAUSSIAN,
-    Share,
-    check_distribution,
-    check_levels,
-    check_shares,
-    delta_of,
-    distance_of,
-    event_of,
-    released,
-    share_of,
-)
+from aggregation.mechanisms.mechanism import Form, Priced, Released
+from aggregation.mechanisms.shared_noise import SharedNoise
+from aggregation.noise.shares import GAUSSIAN, check_levels
 from aggregation.noise.stream import NoiseStream
 
 if TYPE_CHECKING:
@@ -28,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class VotesMechanism:
+class VotesMechanism(Priced):
     """Histogram of the teachers' votes for each query; every class gets noise, those without a vote included.
 
     Adding or removing one unit changes one teacher, arbitrarily, and so one vote a query: one class loses a vote and
@@ -54,6 +45,9 @@ class VotesMechanism:
     Raises `ConclaveError` for a setting that is no number in its range, or whose share of noise cannot be drawn.
     """
 
+    kind: ClassVar[str] = "votes"
+    forms: ClassVar[tuple[Form, ...]] = (Form.SUMMED,)
+
     classes: int
     levels: int
     noise: float
@@ -65,9 +59,7 @@ class VotesMechanism:
         check_levels(self.levels)
         if not (math.isfinite(self.noise) and self.noise > 0):
             raise ConclaveError(f"noise is {self.noise}; it must be a number of votes above 0.")
-        check_shares(self.shares)
-        check_distribution(self.distribution)
-        self._share()
+        self.shared.check()
 
     @property
     def sensitivity(self) -> float:
@@ -78,6 +70,11 @@ class VotesMechanism:
     def noise_multiplier(self) -> float:
         """Standard deviation charged over sensitivity."""
         return self.noise / math.sqrt(2)
+
+    @property
+    def shared(self) -> SharedNoise:
+        """Its noise, as parties share it."""
+        return SharedNoise(self.noise_multiplier, 2 * self.levels**2, self.shares, self.distribution, 1 / self.levels)
 
     def contribute(self, votes: IntArray) -> sparse.csr_array:
         """This party's part of the sum: votes `[teachers, queries]`, indices of classes, to int64 `[queries, classes]`.
@@ -95,36 +92,29 @@ class VotesMechanism:
 
     def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
         """This party's noise, grid units. A stream that is not `secure` carries no guarantee: the caller says so."""
-        return self._share().sample(shape, stream)
+        return self.shared.sample(shape, stream)
 
     def release(self, total: IntArray, present: int) -> Released:
         """The noisy sum `[queries, classes]` of `present` parties in votes; sigma counts the noise of all of them.
 
         Raises `IntegrityError` when fewer shares are present than were charged, or the total is not integers.
         """
-        return released(total, present, self._share(), self.shares, 1 / self.levels)
+        return self.shared.released(total, present)
 
     def event(self) -> "DpEvent":
         """One release: ONE query. Compose it as often as there are distinct queries, abstained ones too."""
-        square = self._square
-        return event_of(self.distribution, self.noise_multiplier, 2 * self.levels, square, self.shares)
+        return self.shared.event(2 * self.levels)
 
-    def slack(self, values: int, epsilon: float) -> float:
-        """Delta to add for `values` released cells, classes times queries, at the epsilon that is claimed."""
-        return delta_of(values * self.distance, epsilon)
+    def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
+        """As `Mechanism`: rows are queries, columns classes."""
+        return self.shared.slack(rows * columns * attempts, epsilon)
 
-    @property
-    def distance(self) -> float:
-        """Per released cell, the total-variation distance from post-processing of the Gaussian that is charged."""
-        return distance_of(self._share(), self.shares)
-
-    @property
-    def _square(self) -> int:
-        """The sensitivity squared, grid units squared, exact."""
-        return 2 * self.levels**2
-
-    def _share(self) -> Share:
-        return share_of(self.distribution, self.noise_multiplier, self._square, self.shares)
+    def described(self, rows: int, columns: int, form: Form) -> str:
+        """Its classes and its noise; the queries say `JointMechanism`."""
+        return (
+            f"one vote a teacher among {self.classes:,} classes (L2 sensitivity sqrt(2)), {self.shared.name} noise of "
+            f"{self.noise:.4g} votes on every class"
+        )
 
 
 def check_teachers(teachers: int, threshold: float = 0.0) -> None:

@@ -2,15 +2,12 @@
 
 import math
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-import numpy as np
-
-from aggregation.errors import ConclaveError, IntegrityError
-from aggregation.mechanisms.mechanism import FloatArray, IntArray, Released
+from aggregation.errors import ConclaveError
 from aggregation.noise.discrete_gaussian import DiscreteGaussian
+from aggregation.noise.rounded_gaussian import RoundedGaussian
 from aggregation.noise.skellam import Skellam
-from aggregation.noise.stream import RoundedGaussian
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -103,24 +100,6 @@ def _sigma(noise_multiplier: float, l2_squared: int, shares: int) -> float:
     while math.isfinite(sigma) and Fraction(sigma) ** 2 * shares < charged:
         sigma = math.nextafter(sigma, math.inf)
     return sigma
-
-
-def released(total: IntArray, present: int, share: Share, shares: int, granularity: float) -> Released:
-    """The noisy sum of `present` parties in the signal's units; sigma counts the noise of all of them.
-
-    granularity: one grid unit, in the signal's units.
-
-    Raises `IntegrityError` when fewer shares are present than were charged, or the total is not integers.
-    """
-    if present < shares:
-        raise IntegrityError(
-            f"The sum holds the noise of {present} parties and the guarantee needs {shares}: it must not be "
-            "released. Wait for the missing parties, or run again with a plan for fewer."
-        )
-    if not np.issubdtype(total.dtype, np.integer):
-        raise IntegrityError(f"A noisy sum is made of integers; this one holds {total.dtype}.")
-    sigma = math.sqrt(present * share.variance) * granularity
-    return Released(values=cast(FloatArray, total * granularity), sigma=sigma)
 
 
 def distance_of(share: Share, shares: int) -> float:

@@ -10,13 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, wraps
 from threading import Lock
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from aggregation.noise.stream import NoiseStream
+from aggregation.noise.stream import NoiseStream
 
 CHUNK = 1 << 15  # words and table stay in a core's cache
 FRACTION = 256  # bits after the point while a table is computed
@@ -41,12 +39,12 @@ class Table:
     shift: np.uint64
     total_variation: float
 
-    def fill(self, out: NDArray[np.int64], stream: "NoiseStream") -> None:
+    def fill(self, out: NDArray[np.int64], stream: NoiseStream) -> None:
         """Independent samples into `out` `[n]`, in pieces that stay in the cache."""
         for start in range(0, out.size, CHUNK):
             self._fill(out[start : start + CHUNK], stream)
 
-    def _fill(self, out: NDArray[np.int64], stream: "NoiseStream") -> None:
+    def _fill(self, out: NDArray[np.int64], stream: NoiseStream) -> None:
         words = stream.uint64(out.size)
         out[:] = self.guide[(words >> self.shift).view(np.int64)]
         unclear = np.flatnonzero(out < 0)

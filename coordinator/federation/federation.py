@@ -17,7 +17,7 @@ from coordinator.federation.rounds import Rounds
 from coordinator.federation.secure_sums import SecureSums
 from coordinator.identity.identity import Own
 from coordinator.plan.plan import Plan
-from coordinator.pricing.release import Bound, Release, is_step
+from coordinator.pricing.release import Bound, Release
 from coordinator.progress.events import Observer
 from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
@@ -29,6 +29,7 @@ from coordinator.transport.traced import traced
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.identity.signing import Signed
 from protos.refusal import Refusal
+from protos.steps import is_step_name
 
 LAUNCHED_SECONDS: Final = 20.0
 """How long a party of this run's own is waited for at most: its process, once gone, does not come back by itself."""
@@ -294,7 +295,7 @@ class Federation:
 
     def _shown(self, release: str, done: int, total: int, note: str) -> None:
         """Show how much of a sum is there; steps are counted, not shown one by one."""
-        if not is_step(release):
+        if not is_step_name(release):
             self._attendance.stored(release, done, total, note)
 
     async def _blocks(

@@ -4,35 +4,20 @@ import math
 from typing import Protocol, TypeVar
 
 from dp_accounting import DpEvent, GaussianDpEvent
-from google.protobuf.message import Message
 
 from aggregation.accounting.price import Guarantee, calibrate, price
 from aggregation.errors import ConclaveError
-from aggregation.mechanisms.counts import CountsMechanism
-from aggregation.mechanisms.free import FreeAnswers
-from aggregation.mechanisms.gradients import GradientMechanism
-from aggregation.mechanisms.joint import JointMechanism
-from aggregation.mechanisms.thresholded import ThresholdedVotes
-from aggregation.mechanisms.vectors import VectorMechanism
+from aggregation.mechanisms.registry import numbers_of
 from aggregation.noise.shares import GAUSSIAN
 from coordinator.errors import PlanError
 from coordinator.plan.plan import Plan
 from coordinator.pricing.release import SAMPLER_SHARE, Bound, Release, gaussian_multiplier, graphs_delta, rounded_up
 from protos.conclave.v1 import plan_pb2
+from protos.fields import fill, number
 
 _STEPS, _MOST_TIMES = 1024, 16
 """Skellam and discrete Gaussian noise: sought in such parts of the Gaussian's, up to so many times it."""
 
-_UNIT = {"record": plan_pb2.UNIT_RECORD, "user": plan_pb2.UNIT_USER}
-_RECORD = {
-    "document": plan_pb2.RECORD_DOCUMENT,
-    "sentence": plan_pb2.RECORD_SENTENCE,
-    "pair": plan_pb2.RECORD_PAIR,
-}
-_TRUST = {
-    "trusted-aggregator": plan_pb2.TRUST_TRUSTED_AGGREGATOR,
-    "secure-sum": plan_pb2.TRUST_SECURE_SUM,
-}
 PlanT_co = TypeVar("PlanT_co", bound=Plan, covariant=True)
 
 
@@ -158,9 +143,9 @@ def _message(recipe: Priceable[Plan], releases: tuple[Release, ...]) -> plan_pb2
             privacy=plan_pb2.Privacy(
                 epsilon=privacy.epsilon,
                 delta=privacy.delta,
-                unit=_UNIT[privacy.unit],
-                record=_RECORD[privacy.record],
-                trust=_TRUST[privacy.trust],
+                unit=number(plan_pb2.Unit, privacy.unit),
+                record=number(plan_pb2.Record, privacy.record),
+                trust=number(plan_pb2.Trust, privacy.trust),
                 dropouts=privacy.dropouts,
                 colluders=privacy.colluders,
                 insecure_reproducible_noise=privacy.insecure_reproducible_noise,
@@ -173,31 +158,7 @@ def _message(recipe: Priceable[Plan], releases: tuple[Release, ...]) -> plan_pb2
 
 
 def _release(release: Release) -> plan_pb2.Release:
-    """The message of a release, its mechanism field by field."""
-    message = plan_pb2.Release(
-        name=release.name, charges=release.charges, stepped=release.stepped, weights=release.weights
-    )
-    match release.mechanism:
-        case CountsMechanism() as counts:
-            _fill(message.counts, counts)
-        case VectorMechanism() as vectors:
-            _fill(message.vectors, vectors)
-        case JointMechanism() as joint:
-            if joint.votes is not None:
-                _fill(message.joint.votes, joint.votes)
-            if joint.hidden is not None:
-                _fill(message.joint.hidden, joint.hidden)
-        case ThresholdedVotes() as votes:
-            _fill(message.thresholded, votes)
-        case GradientMechanism() as training:
-            _fill(message.gradients, training)
-        case FreeAnswers() as free:
-            _fill(message.free, free)
+    """The message of a release, its mechanism number by number."""
+    message = plan_pb2.Release(name=release.name, charges=release.charges, form=number(plan_pb2.Form, release.form))
+    fill(getattr(message, release.mechanism.kind), numbers_of(release.mechanism))
     return message
-
-
-def _fill(message: Message, mechanism: object) -> None:
-    """Every field of the mechanism into the field of that name; None is a number's 0."""
-    for name in message.DESCRIPTOR.fields_by_name:
-        value = getattr(mechanism, name)
-        setattr(message, name, 0.0 if value is None else value)

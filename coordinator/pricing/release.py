@@ -4,38 +4,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, TypeVar
 
 from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
 
 from aggregation.accounting.calibration import honest_shares
 from aggregation.accounting.price import Guarantee, calibrate
-from aggregation.mechanisms.counts import CountsMechanism
-from aggregation.mechanisms.free import FreeAnswers
 from aggregation.mechanisms.gradients import GradientMechanism
-from aggregation.mechanisms.joint import JointMechanism
-from aggregation.mechanisms.thresholded import ThresholdedVotes
-from aggregation.mechanisms.vectors import VectorMechanism
+from aggregation.mechanisms.mechanism import Form, Mechanism
 from aggregation.secure_sum.graph import failing
 from coordinator.plan.plan import Plan
 from protos.conclave.v1 import plan_pb2
+from protos.steps import step_name
 
 SAMPLER_SHARE = 1e-3
 """The part of a plan's delta that is kept for the noise sampler's distance from its ideal and for graphs that fail."""
 
-Chosen: TypeAlias = (
-    CountsMechanism | VectorMechanism | JointMechanism | ThresholdedVotes | GradientMechanism | FreeAnswers
-)
 PlanT_co = TypeVar("PlanT_co", bound=Plan, covariant=True)
-
-
-STEP = "."
-"""Between a release's name and the number of a step."""
-
-
-def is_step(name: str) -> bool:
-    """Whether a release of that name is one step of another."""
-    return STEP in name
+MechanismT = TypeVar("MechanismT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +29,39 @@ class Release:
     """One thing that parties release together, as the plan's budget allows it.
 
     rows, columns: shape of the released matrix; [0, 0] where nothing travels. charges: how often the mechanism's event
-    is paid. attempts: how often all of it may be. stepped: of gradients, every step's sum is released, [rows, columns],
-    as a release of its own. weights: what is released are the parameters of a model that each party trained alone.
+    is paid. attempts: how often all of it may be. form: what leaves, who adds noise, when it is paid for. Of a stepped
+    release every step's sum is [rows, columns].
+
+    Raises `ValueError` for a form that the mechanism does not have.
     """
 
     name: str
-    mechanism: Chosen
+    mechanism: Mechanism
     rows: int
     columns: int
     charges: int = 1
     attempts: int = 1
-    stepped: bool = False
-    weights: bool = False
+    form: Form = Form.SUMMED
+
+    def __post_init__(self) -> None:
+        if self.form not in self.mechanism.forms:
+            raise ValueError(f"{self.mechanism.kind} are never {self.form}; {self.name} needs another form")
+
+    def under(self, kind: type[MechanismT]) -> MechanismT:
+        """Its mechanism, where its planner knows which it is. Raises `TypeError` where it is another."""
+        if not isinstance(self.mechanism, kind):
+            raise TypeError(f"release {self.name} is under {self.mechanism.kind}, not {kind.__name__}")
+        return self.mechanism
 
     @property
     def steps(self) -> int:
         """How many sums are taken of it."""
-        return self.mechanism.steps if self.stepped and isinstance(self.mechanism, GradientMechanism) else 1
+        return self.under(GradientMechanism).steps if self.form == Form.STEPPED else 1
 
     def step(self, number: int) -> "Release":
         """One step of a stepped release, as parties know it."""
-        assert isinstance(self.mechanism, GradientMechanism)
-        return replace(self, name=f"{self.name}{STEP}{number}", mechanism=replace(self.mechanism, steps=1))
+        one = replace(self.under(GradientMechanism), steps=1)
+        return replace(self, name=step_name(self.name, number), mechanism=one)
 
     @property
     def event(self) -> DpEvent:
@@ -79,12 +76,12 @@ class Release:
 
     def slack(self, epsilon: float) -> float:
         """Delta that the noise sampler's distance from its ideal takes."""
-        mechanism = self.mechanism
-        if isinstance(mechanism, GradientMechanism):
-            return mechanism.slack(mechanism.steps * mechanism.parameters * self.attempts, epsilon)
-        if isinstance(mechanism, ThresholdedVotes):
-            return mechanism.slack(self.rows, epsilon)
-        return mechanism.slack(self.rows * self.columns * self.attempts, epsilon)
+        return self.mechanism.slack(self.rows, self.columns, epsilon, self.attempts)
+
+    @property
+    def described(self) -> str:
+        """What it is, bounds and noise, in one sentence."""
+        return self.mechanism.described(self.rows, self.columns, self.form)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +115,7 @@ class Bound(Generic[PlanT_co]):
 
 def graphs_delta(releases: Sequence[Release], parties: int, colluders: int, dropouts: int) -> float:
     """Delta that the graphs of all secure sums of these releases take. Raises `ConclaveError` where there is none."""
-    return failing(parties, colluders, dropouts) * sum(release.steps for release in releases if release.rows)
+    return failing(parties, colluders, dropouts) * sum(release.steps for release in releases if release.form.gives)
 
 
 def rounded_up(epsilon: float, decimals: int = 3) -> str:

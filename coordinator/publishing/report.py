@@ -2,22 +2,15 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from aggregation.accounting.events import to_json
-from aggregation.mechanisms.counts import CountsMechanism
-from aggregation.mechanisms.free import FreeAnswers
-from aggregation.mechanisms.gradients import GradientMechanism
-from aggregation.mechanisms.hidden import HiddenMechanism
-from aggregation.mechanisms.joint import JointMechanism
-from aggregation.mechanisms.thresholded import ThresholdedVotes
-from aggregation.mechanisms.vectors import VectorMechanism
-from aggregation.mechanisms.votes import VotesMechanism
-from aggregation.noise.shares import DISCRETE_GAUSSIAN, GAUSSIAN, SKELLAM
+from aggregation.mechanisms.mechanism import Form
+from aggregation.mechanisms.registry import numbers_of
 from coordinator.plan.plan import Plan
-from coordinator.pricing.release import Bound, Release, rounded_up, shares
+from coordinator.pricing.release import Bound, rounded_up, shares
 from coordinator.store.store import RunStore
 from protos.identity.signing import RELATION
 
@@ -120,9 +113,9 @@ def state(
     """
     plan = bound.plan
     epsilon = bound.guarantee.epsilon if bound.private else None
-    weights = any(release.weights for release in bound.releases)
+    weights = any(release.form == Form.WEIGHTS for release in bound.releases)
     trust = [TRUSTED_AGGREGATOR if plan.privacy.trust == "trusted-aggregator" else secure_sum(plan, weights)]
-    if any(isinstance(release.mechanism, ThresholdedVotes) for release in bound.releases):
+    if any(release.form == Form.CLEAR_VOTES for release in bound.releases):
         trust.append(CLEAR_VOTES)
     if plan.privacy.trust == "secure-sum" and weights:
         trust.append(OWN_NOISE)
@@ -161,8 +154,8 @@ def state(
                 "parties": sorted(sums.get(release.name, parties)),
                 "charges": release.charges,
                 "values": release.rows * release.columns,
-                "says": described(release),
-                "mechanism": asdict(release.mechanism),
+                "says": release.described,
+                "mechanism": numbers_of(release.mechanism),
                 "event": to_json(release.event),
             }
             | ({"steps": _in_steps(steps[release.name])} if release.name in steps else {})
@@ -191,67 +184,6 @@ def secure_sum(plan: Plan, weights: bool = False) -> str:
         f"protected; the guarantee holds against it too, {pooling}, as long as it follows the protocol, and counts on "
         f"the noise of {shares(plan)} honest parties."
     )
-
-
-def described(release: Release) -> str:
-    """What a release is, bounds and noise, in one sentence."""
-    match release.mechanism:
-        case CountsMechanism() as counts:
-            return (
-                f"each unit's counts clipped to L2 norm {counts.clip:g}, {_noise(counts)} noise of standard deviation "
-                f"{counts.noise_multiplier:g} times that on each of {release.rows * release.columns:,} sums, charged "
-                "once"
-            )
-        case VectorMechanism() as vectors:
-            return (
-                f"each unit's word frequencies and second moments along public directions clipped to L2 norm "
-                f"{vectors.clip:.4g}, {_noise(vectors)} noise of standard deviation {vectors.noise_multiplier:g} times "
-                f"that on each of {release.columns:,} sums, charged once"
-            )
-        case JointMechanism() as joint:
-            parts = []
-            if joint.votes is not None:
-                parts.append(
-                    f"one vote a teacher among {joint.votes.classes:,} classes (L2 sensitivity sqrt(2)), "
-                    f"{_noise(joint.votes)} noise of {joint.votes.noise:.4g} votes on every class"
-                )
-            if joint.hidden is not None:
-                parts.append(
-                    f"hidden states of {joint.hidden.layers} layer(s) clipped to L2 norm {joint.hidden.clip:g} each "
-                    f"(sensitivity of the sum {2 * joint.hidden.clip * joint.hidden.layers**0.5:.3g}), "
-                    f"{_noise(joint.hidden)} noise of {joint.hidden.noise:.4g} on every coordinate of the sum"
-                )
-            return (
-                f"{'; '.join(parts)}; one joint event a query, {release.charges:,} queries, abstained ones charged too"
-            )
-        case ThresholdedVotes() as votes:
-            larger = "" if votes.larger_noise is None else f", {votes.larger_noise:.4g} under it"
-            return (
-                f"votes of {votes.teachers} teachers on {release.rows:,} queries; the largest count plus noise "
-                f"{votes.threshold_noise:.4g} against {votes.threshold:g}, labels under noise "
-                f"{votes.noise:.4g}{larger}; the cap of a filter is charged, whatever was answered"
-            )
-        case GradientMechanism() as training if release.stepped:
-            return (
-                f"steps of DP-SGD by all parties: each unit's gradient clipped to L2 norm {training.clip:g}, sampling "
-                f"{training.sampling_probability:.4g}, Gaussian noise of standard deviation "
-                f"{training.noise_multiplier:g} times the clip on each of {training.parameters:,} sums, "
-                f"{training.steps:,} steps"
-            )
-        case GradientMechanism() as training if release.weights:
-            return (
-                f"a model that each party trained alone by DP-SGD: gradients of a unit clipped to {training.clip:g}, "
-                f"noise multiplier {training.noise_multiplier:g}, sampling {training.sampling_probability:.4g}, "
-                f"{training.steps:,} steps; {training.parameters:,} parameters"
-            )
-        case GradientMechanism() as training:
-            return (
-                f"models that each party trained alone by DP-SGD: gradients of a unit clipped to {training.clip:g}, "
-                f"noise multiplier {training.noise_multiplier:g}, sampling {training.sampling_probability:.4g}, "
-                f"{training.steps:,} steps"
-            )
-        case FreeAnswers() as free:
-            return f"answers of what {free.after} paid for: post-processing, no noise, no charge"
 
 
 def promise(statement: Statement) -> str:
@@ -446,11 +378,6 @@ def render(report: dict[str, Any]) -> str:
 
 def _or_none(value: float | None) -> str:
     return "not measured" if value is None or math.isnan(value) else f"{value:.3f}"
-
-
-def _noise(mechanism: CountsMechanism | VectorMechanism | VotesMechanism | HiddenMechanism) -> str:
-    """What the noise is drawn from, as a sentence names it."""
-    return {GAUSSIAN: "Gaussian", SKELLAM: "Skellam", DISCRETE_GAUSSIAN: "discrete Gaussian"}[mechanism.distribution]
 
 
 def _finite(value: float) -> float | None:

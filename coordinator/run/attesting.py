@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+from aggregation.mechanisms.mechanism import Form
 from coordinator.errors import PartyLost, RunError
 from coordinator.federation.federation import Federation
 from coordinator.pricing.release import Bound, Release
@@ -108,7 +109,7 @@ def _charged_to(party: str, bound: Bound[Any], store: RunStore, sums: Mapping[st
     """What a party's ledger has to have been charged: the releases in whose sums it is, step by step."""
     found = []
     for release in bound.releases:
-        if release.stepped:
+        if release.form == Form.STEPPED:
             steps = (release.step(number) for number in range(release.steps))
             found += [step for step in steps if party in store.summed(step.name)]
         elif party in sums[release.name]:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from aggregation.errors import ConclaveError
+from aggregation.mechanisms.mechanism import Form
 from coordinator.errors import PartyLost, PartyRefused, RunError, RunStopped
 from coordinator.federation.federation import Federation
 from coordinator.identity.identity import Own
@@ -118,7 +119,7 @@ class Drive:
         steps = {
             release.name: [store.summed(release.step(number).name) for number in range(release.steps)]
             for release in self.bound.releases
-            if release.stepped
+            if release.form == Form.STEPPED
         }
         # In a secure sum one that is there to the end may have been out of the attempt that counts, or of a step.
         every = [*sums.values(), *(parties for each in steps.values() for parties in each)]
@@ -155,7 +156,7 @@ class Drive:
 
     def _kept(self) -> tuple[tuple[str, ...], dict[str, int]]:
         """What the last sum's stage left. Raises `RunError` where that is damaged."""
-        asked = [release.name for release in self.bound.releases if release.rows]
+        asked = [release.name for release in self.bound.releases if release.form.gives]
         with sound(self.store.folder):
             kept = self.store.stages()["aggregate"][2]
             names = tuple(kept["parties"])

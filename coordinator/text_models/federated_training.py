@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from aggregation.errors import ConclaveError
 from aggregation.mechanisms.gradients import GradientMechanism, fine_levels
+from aggregation.mechanisms.mechanism import Form
 from coordinator.errors import PlanError, RunError
 from coordinator.federation.federation import Federation
 from coordinator.pricing.release import Bound, Release, budget, shares
@@ -42,9 +43,11 @@ def descent_releases(plan: ClassifierPlan, multiplier: float, parameters: int) -
     settings = plan.dp_sgd
     if settings.form == "federated":
         steps = mechanism(plan, multiplier, parameters, settings.steps)
-        return (Release(STEPS, steps, 1, parameters, attempts=plan.privacy.attempts, stepped=True),)
+        return (Release(STEPS, steps, 1, parameters, attempts=plan.privacy.attempts, form=Form.STEPPED),)
     once = mechanism(plan, multiplier, parameters, settings.steps // settings.rounds)
-    return tuple(Release(f"{ROUND}-{number}", once, 1, parameters, weights=True) for number in range(settings.rounds))
+    return tuple(
+        Release(f"{ROUND}-{number}", once, 1, parameters, form=Form.WEIGHTS) for number in range(settings.rounds)
+    )
 
 
 def descent_event(plan: ClassifierPlan, multiplier: float, parameters: int) -> DpEvent:
@@ -75,7 +78,7 @@ def descended_parties(releases: tuple[Release, ...], store: RunStore) -> dict[st
     """Whose contributions are in each of these releases."""
     found = {}
     for release in releases:
-        if release.stepped:
+        if release.form == Form.STEPPED:
             each = [store.summed(release.step(number).name) for number in range(release.steps)]
             found[release.name] = tuple(sorted({name for names in each for name in names}))
         else:
@@ -121,7 +124,7 @@ async def _steps(
 ) -> dict[str, int]:
     """All steps from the last that was stored: how many parties are in the smallest sum."""
     plan = bound.plan
-    assert isinstance(release.mechanism, GradientMechanism)
+    mechanism = release.under(GradientMechanism)
     descent, note = _descent(plan, public, store), budget(bound.guarantee, plan)
     while descent.done < release.steps:
         number = descent.done
@@ -142,7 +145,7 @@ async def _steps(
             await train(0)
             present = await federation.aggregate(one.name, one.rows, one.columns, 1, store, note)
         ((_, _, total),) = store.blocks(one.name)
-        noisy = release.mechanism.release(total[0], present).values
+        noisy = mechanism.release(total[0], present).values
         # The divisor is for all parties' units; of fewer parties the sum is as much smaller.
         descent.step((noisy * (len(plan.federation.names) / present)).astype(np.float32))
         store.write(DESCENT, _packed(descent))

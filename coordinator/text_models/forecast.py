@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from aggregation.mechanisms.mechanism import Form
 from coordinator.forecasting import cost
 from coordinator.forecasting.forecast import Forecast, Row
 from coordinator.forecasting.needs import Needs
@@ -78,7 +79,11 @@ def needs(recipe: TextRecipe, priced: Bound[ClassifierPlan], base: Path, cache: 
 def traffic(priced: Bound[ClassifierPlan], public: PublicText) -> int:
     """Bytes of the model and of public texts to all parties, and of what every step, round or query exchanges."""
     exchanged = sum(
-        VALUE_BYTES * release.rows * release.columns * release.steps * (2 if release.stepped or release.weights else 1)
+        VALUE_BYTES
+        * release.rows
+        * release.columns
+        * release.steps
+        * (2 if release.form in (Form.STEPPED, Form.WEIGHTS) else 1)
         for release in priced.releases
     )
     asked = sum(len(text.encode()) + 8 for texts in public.queries for text in texts)

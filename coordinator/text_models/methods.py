@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from aggregation.arrays import IntArray
 from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
-from aggregation.mechanisms.mechanism import IntArray
 from aggregation.noise.stream import NoiseStream
 from coordinator.comparing.comparable import Method, Outcome, changed, composed
 from coordinator.errors import PlanError
@@ -152,8 +152,7 @@ def _dp_sgd(bench: TextBench, epsilon: float) -> Outcome:
     """The recipe, federated: every step's sum is of all parties, each with its share of the noise."""
     bound = bench.bound(Trained, epsilon, {"dp_sgd": {"form": "federated", "rounds": 1}})
     plan, (release,) = bound.plan, bound.releases
-    mechanism = release.mechanism
-    assert isinstance(mechanism, GradientMechanism)
+    mechanism = release.under(GradientMechanism)
     point = federated(bench, mechanism, optimisation_of(plan.dp_sgd, plan.dp_sgd.batch), ("dp_sgd", repr(epsilon)))
     return Outcome(point, release.event, notes=_noise(mechanism))
 
@@ -206,21 +205,20 @@ def _local(bench: TextBench, epsilon: float) -> Outcome:
     work = bench.trainable()
     optimisation = optimisation_of(plan.dp_sgd, plan.dp_sgd.batch / len(work.units))
     for number, release in enumerate(bound.releases):
-        assert isinstance(release.mechanism, GradientMechanism)
-        models = []
+        mechanism, models = release.under(GradientMechanism), []
         for party, units in enumerate(work.units):
             unflatten(work.module, torch.from_numpy(point))
             train_private(
                 work.module,
                 units,
                 work.losses,
-                release.mechanism,
+                mechanism,
                 optimisation,
                 stream=bench.stream("local", repr(epsilon), number, party),
                 probe=work.probe,
             )
             models.append(flatten(work.module).numpy())
-        notes = _noise(release.mechanism)
+        notes = _noise(mechanism)
         point = np.asarray(np.mean(models, axis=0, dtype=np.float64), np.float32)
     events = [release.event for release in bound.releases]
     return Outcome(point, composed(events), notes=notes)
@@ -230,8 +228,7 @@ def by_votes(bench: TextBench, epsilon: float) -> Outcome:
     """The recipe `pate`: noisy votes of the parties' classifiers on public texts, from which the student learns."""
     bound = bench.bound(Voted, epsilon)
     (release,) = bound.releases
-    mechanism = release.mechanism
-    assert isinstance(mechanism, JointMechanism)
+    mechanism = release.under(JointMechanism)
     clear = [mechanism.contribute(TeacherSignal(votes, None)).toarray() for votes in bench.votes()]
     total = np.zeros_like(clear[0])
     for number, own in enumerate(clear):

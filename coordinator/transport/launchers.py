@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from aggregation.arrays import IntArray
 from aggregation.mechanisms.joint import TeacherSignal
-from aggregation.mechanisms.mechanism import IntArray
 from coordinator.errors import PlanError
 from protos.conclave.v1 import plan_pb2
 from protos.identity.requests import read_request

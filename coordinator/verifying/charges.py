@@ -4,19 +4,16 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from dp_accounting import DpEvent, SelfComposedDpEvent
 
 from aggregation.accounting.events import from_json, to_json
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.gradients import GradientMechanism
-from coordinator.pricing.release import STEP
 from coordinator.published.statement import Attestation, Privacy, StatedRelease
 from coordinator.reading import shown, some
-
-_MOST_DIGITS: Final = 9
-"""Of a step's number."""
+from protos.steps import parsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +97,11 @@ def _release_of(name: str, known: Mapping[str, tuple[StatedRelease, Any, Any]]) 
     """The stated release that a charge is of: of that name, or whose step has that name."""
     if name in known:
         return name if known[name][0].steps is None else None
-    base, _, number = name.rpartition(STEP)
-    if base not in known or known[base][0].steps is None or not number.isdecimal() or len(number) > _MOST_DIGITS:
+    base, number = parsed(name)
+    if number is None or base not in known or known[base][0].steps is None:
         return None
     steps = known[base][0].mechanism.get("steps")
-    return base if str(int(number)) == number and isinstance(steps, int) and int(number) < steps else None
+    return base if isinstance(steps, int) and number < steps else None
 
 
 def _sums_with(party: str, release: StatedRelease) -> int:

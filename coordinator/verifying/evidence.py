@@ -3,32 +3,26 @@
 import json
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from dp_accounting import DpEvent, GaussianDpEvent
 from google.protobuf.json_format import Parse, ParseError
-from google.protobuf.message import Message
 
 from aggregation.accounting.events import from_json, leaves, to_json
 from aggregation.accounting.price import price
 from aggregation.errors import ConclaveError, IntegrityError
-from aggregation.mechanisms.counts import CountsMechanism
-from aggregation.mechanisms.free import FreeAnswers
-from aggregation.mechanisms.gradients import GradientMechanism
-from aggregation.mechanisms.hidden import HiddenMechanism
-from aggregation.mechanisms.joint import JointMechanism
+from aggregation.mechanisms.mechanism import Form
+from aggregation.mechanisms.registry import MECHANISMS, made, numbers_of
 from aggregation.mechanisms.thresholded import ThresholdedVotes
-from aggregation.mechanisms.vectors import VectorMechanism
-from aggregation.mechanisms.votes import VotesMechanism
-from coordinator.pricing.release import SAMPLER_SHARE, Chosen, Release, graphs_delta
+from coordinator.pricing.release import SAMPLER_SHARE, Release, graphs_delta
 from coordinator.published.manifest import PLAN
 from coordinator.published.statement import Privacy, StatedRelease, StatedSteps
 from coordinator.reading import shown, strict_json
 from coordinator.verifying.charges import Charged
 from protos.conclave.v1 import plan_pb2
 from protos.digest import canonical, plan_hash
+from protos.fields import read, word
 from protos.identity.signing import RELATION
 
 TOLERANCE: Final = 1e-9
@@ -59,9 +53,9 @@ def against_plan(privacy: Privacy, plan: plan_pb2.Plan) -> list[str]:
     """Where `privacy.json` departs from the plan, in sentences."""
     terms = plan.terms
     stated = {
-        "unit": (privacy.unit, _word(plan_pb2.Unit, terms.privacy.unit)),
-        "record": (privacy.record, _word(plan_pb2.Record, terms.privacy.record)),
-        "trust": (privacy.trust, _word(plan_pb2.Trust, terms.privacy.trust)),
+        "unit": (privacy.unit, word(plan_pb2.Unit, terms.privacy.unit)),
+        "record": (privacy.record, word(plan_pb2.Record, terms.privacy.record)),
+        "trust": (privacy.trust, word(plan_pb2.Trust, terms.privacy.trust)),
         "insecure_reproducible_noise": (
             privacy.insecure_reproducible_noise,
             terms.privacy.insecure_reproducible_noise,
@@ -163,26 +157,17 @@ def lacking(privacy: Privacy, plan: plan_pb2.Plan, attesting: AbstractSet[str]) 
     ]
 
 
-def _word(kind: Any, value: int) -> str:
-    """An enum's value as `privacy.json` says it: UNIT_RECORD is "record"."""
-    if value not in kind.values():
-        return f"the unknown number {value}"
-    _, _, name = kind.Name(value).partition("_")
-    return str(name).lower().replace("_", "-")
-
-
 def _release_against(stated: StatedRelease, message: plan_pb2.Release, terms: plan_pb2.Terms) -> list[str]:
     found = []
     name = shown(stated.name)
     try:
         release = _release(message, stated.values, terms)
-        event, mechanism = to_json(release.event), json.loads(json.dumps(asdict(release.mechanism)))
+        event, mechanism = to_json(release.event), json.loads(json.dumps(numbers_of(release.mechanism)))
         if stated.charges != message.charges or to_json(from_json(stated.event)) != event:
             found.append(f"privacy.json has another event for {name} than the plan's mechanism costs.")
         if stated.mechanism != mechanism:
             found.append(f"privacy.json describes another mechanism for {name} than the plan has.")
-        alone = isinstance(release.mechanism, GradientMechanism) and not message.stepped  # all of the noise is its own
-        shares = 0 if alone else getattr(release.mechanism, "shares", 0)
+        shares = 0 if release.form.alone else release.mechanism.shares  # alone, all of the noise is a party's own
         if shares and terms.minimum_parties < shares + terms.privacy.colluders:
             found.append(
                 f"The plan goes on with {terms.minimum_parties} parties, and {name} counts on the noise of {shares} "
@@ -192,9 +177,9 @@ def _release_against(stated: StatedRelease, message: plan_pb2.Release, terms: pl
         found.append(f"Release {name} of the plan cannot be: {shown(error, 300)}")
     if sorted(set(stated.parties)) != stated.parties or not set(stated.parties) <= set(terms.parties):
         found.append(f"privacy.json names parties in the sum of {name} that the plan does not have, or one twice.")
-    if not stated.values and (message.stepped or message.weights or message.WhichOneof("mechanism") != "gradients"):
+    if not stated.values and message.form != plan_pb2.FORM_TRAINING:
         found.append(f"privacy.json says that no value was released under {name}, so nothing says what sampling took.")
-    if message.stepped != (stated.steps is not None):
+    if (message.form == plan_pb2.FORM_STEPPED) != (stated.steps is not None):
         found.append(f"privacy.json says otherwise than the plan whether {name} is taken in steps.")
     elif stated.steps is not None:
         found += _steps_against(stated, stated.steps, message, terms)
@@ -224,41 +209,18 @@ def _steps_against(
 
 def _release(message: plan_pb2.Release, values: int, terms: plan_pb2.Terms) -> Release:
     """The release that a plan's message stands for; its shape is as far as its price needs it."""
-    mechanism, parties = _mechanism(message), len(terms.parties)
-    shares = getattr(mechanism, "shares", 0)
-    if shares > parties or parties > MOST_PARTIES:
-        raise IntegrityError(f"it counts on the noise of {shares} of {parties} parties.")
+    kind, parties = message.WhichOneof("mechanism"), len(terms.parties)
+    if kind is None or kind not in MECHANISMS:
+        raise IntegrityError("it names no mechanism that is known here.")
+    mechanism, said = made(kind, read(getattr(message, kind))), word(plan_pb2.Form, message.form)
+    if said not in mechanism.forms:
+        raise IntegrityError(f"it is of the form {said}, which {kind} never are.")
+    form = Form(said)
+    if mechanism.shares > parties or parties > MOST_PARTIES:
+        raise IntegrityError(f"it counts on the noise of {mechanism.shares} of {parties} parties.")
     rows = values * parties // mechanism.teachers if isinstance(mechanism, ThresholdedVotes) else values
-    once = isinstance(mechanism, FreeAnswers) or (isinstance(mechanism, GradientMechanism) and not message.stepped)
-    attempts = 1 if once else min(max(1, terms.privacy.attempts), MOST_ATTEMPTS)
-    return Release(message.name, mechanism, rows, 1, message.charges, attempts, stepped=message.stepped)
-
-
-def _mechanism(release: plan_pb2.Release) -> Chosen:
-    """What `coordinator.pricing.release` wrote into the message. Raises `ConclaveError` for one that makes no sense."""
-    match release.WhichOneof("mechanism"):
-        case "counts":
-            return CountsMechanism(**_numbers(release.counts))
-        case "vectors":
-            return VectorMechanism(**_numbers(release.vectors))
-        case "joint":
-            joint = release.joint
-            votes = VotesMechanism(**_numbers(joint.votes)) if joint.HasField("votes") else None
-            hidden = HiddenMechanism(**_numbers(joint.hidden)) if joint.HasField("hidden") else None
-            return JointMechanism(votes, hidden)
-        case "thresholded":
-            numbers = _numbers(release.thresholded)
-            return ThresholdedVotes(**numbers | {"larger_noise": numbers["larger_noise"] or None})
-        case "gradients":
-            numbers = _numbers(release.gradients)
-            return GradientMechanism(**numbers | {"shares": numbers["shares"] or 1})
-        case "free":
-            return FreeAnswers(**_numbers(release.free))
-    raise IntegrityError("it names no mechanism that is known here.")
-
-
-def _numbers(message: Message) -> dict[str, Any]:
-    return {name: getattr(message, name) for name in message.DESCRIPTOR.fields_by_name}
+    attempts = min(max(1, terms.privacy.attempts), MOST_ATTEMPTS) if form.retried else 1
+    return Release(message.name, mechanism, rows, 1, message.charges, attempts, form)
 
 
 def _costs(lists: Mapping[str, Sequence[DpEvent]], delta: float) -> dict[str, float]:

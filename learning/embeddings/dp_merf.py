@@ -39,8 +39,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
+from aggregation.arrays import IntArray
 from aggregation.errors import IntegrityError
-from aggregation.mechanisms.mechanism import IntArray
 from aggregation.mechanisms.vectors import VectorMechanism
 from learning.embeddings.cooccurrence import alike
 from learning.embeddings.denoising import BLOCK_CELLS, FREQUENCIES, VECTORS, ZIPF_OFFSET

@@ -29,8 +29,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from scipy import sparse
 
+from aggregation.arrays import FloatArray, IntArray
 from aggregation.errors import IntegrityError
-from aggregation.mechanisms.mechanism import FloatArray, IntArray
 from aggregation.mechanisms.vectors import VectorMechanism
 from learning.embeddings.cooccurrence import alike
 

@@ -35,8 +35,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from aggregation.arrays import FloatArray
 from aggregation.errors import IntegrityError
-from aggregation.mechanisms.mechanism import FloatArray, Released
+from aggregation.mechanisms.mechanism import Released
 from learning.embeddings.denoising import BLOCK_CELLS, FREQUENCIES
 from learning.embeddings.moments import Directions
 from learning.embeddings.optimising import fixed_threads, minimise

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from aggregation.arrays import FloatArray
 from aggregation.errors import IntegrityError
 from aggregation.mechanisms.gradients import SINGLE_MARGIN, GradientMechanism
-from aggregation.mechanisms.mechanism import FloatArray
 from learning.models.agreement import MADE_UP, agreeing, divided, drawn
 from learning.private_training.gradient_terms import DOUBLE, off
 from learning.private_training.per_example import ROUNDING, PerExample, single_precision

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from aggregation.arrays import FloatArray
 from aggregation.errors import ConclaveError
 from aggregation.mechanisms.gradients import GradientMechanism
-from aggregation.mechanisms.mechanism import FloatArray
 from aggregation.noise.stream import NoiseStream
 from learning.errors import Diverged
 from learning.models.adapting import flatten, unflatten

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
+from aggregation.arrays import FloatArray
 from aggregation.errors import ConclaveError, IntegrityError
-from aggregation.mechanisms.mechanism import FloatArray
 from learning.errors import DataError
 from learning.selection.selecting import hashed
 

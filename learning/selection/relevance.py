@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainccinv, chdtri
 
+from aggregation.arrays import FloatArray
 from aggregation.errors import ConclaveError, IntegrityError
-from aggregation.mechanisms.mechanism import FloatArray
 
 if TYPE_CHECKING:
     from learning.private_training.optimisation import Optimisation

@@ -2,28 +2,22 @@
 
 import math
 import re
-from fractions import Fraction
 from typing import Final
 
-from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting import DpEvent, SelfComposedDpEvent
 
-from aggregation.accounting.events import DistributedDiscreteGaussianDpEvent, SkellamDpEvent, leaves
 from aggregation.accounting.price import price
 from aggregation.errors import ConclaveError
-from aggregation.mechanisms.counts import CountsMechanism
-from aggregation.mechanisms.free import FreeAnswers
-from aggregation.mechanisms.gradients import GradientMechanism
-from aggregation.mechanisms.thresholded import ThresholdedVotes
-from aggregation.mechanisms.vectors import VectorMechanism
+from aggregation.mechanisms.mechanism import Form, Mechanism
 from party.admission.company import MOST_ATTEMPTS, admit_company, admit_shares, admit_trust
 from party.admission.labels import admit_labelled
 from party.admission.recipes import why_not
 from party.config import PartyConfig
-from party.releasing.mechanisms import Named, against, broken, mechanism_of, shares_of
-from party.releasing.steps import MOST_STEPS, charged
+from party.releasing.mechanisms import against, broken, form_of, mechanism_of, shares_of
 from protos.conclave.v1 import plan_pb2
 from protos.identity.certificates import PARTY_NAME
 from protos.refusal import Reason, Refusal
+from protos.steps import MOST_STEPS, charged
 
 RELEASE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}", re.ASCII)
 CAPACITY: Final = 2**31
@@ -73,49 +67,7 @@ def queries_of(release: plan_pb2.Release) -> int:
     pays for if every test fails, since the terms do not say how many will be asked. Free answers: none. Raises
     `Refusal` (PLAN) like `mechanism_of`.
     """
-    match mechanism_of(release):
-        case FreeAnswers():
-            return 0
-        case ThresholdedVotes() as votes:
-            failing, _ = votes.charges
-            return release.charges * math.floor(Fraction(votes.cap) / failing)
-    return release.charges
-
-
-def noise_of(event: DpEvent) -> float:
-    """The least noise in an event, as `minimum_noise` means it; infinite for an event that releases nothing.
-
-    It is the noise multiplier of the releases that the event is made of: standard deviation of the noise in
-    the whole sum over that sum's L2 sensitivity, both as the accountant is told them. So it is, of
-      - counts and moments: `noise_multiplier`, of all cells together;
-      - teachers' answers: that of votes and hidden states of one query as the one Gaussian that they are,
-        1/z^2 = 1/z_votes^2 + 1/z_hidden^2;
-      - votes under a threshold: 1/sqrt(cap), that of all queries and tests together;
-      - private training: `noise_multiplier` of one step, without what sampling gains;
-      - free answers: nothing, for the training was looked at.
-    Where an aggregator is trusted it sees each party's contribution under that party's own share of the noise, and
-    `minimum_noise` is compared with that share's multiplier: this one over the square root of the shares that the
-    release counts on. Votes without noise are the exception: `clear_votes` lets the aggregator see them, and what is
-    compared is the noise that it draws. How often an event is charged does not enter: `maximum_queries` and the caps
-    bound that. Skellam and discrete Gaussian releases are compared by the same ratio. An event of another kind has
-    noise that is not compared: 0.
-    """
-    multipliers = []  # of the parts of one event, which are released together
-    for part, _ in leaves(event):
-        match part:
-            case GaussianDpEvent():
-                multipliers.append(part.noise_multiplier)
-            case SkellamDpEvent():
-                multipliers.append(math.sqrt(part.variance / part.l2_squared))
-            case DistributedDiscreteGaussianDpEvent():
-                multipliers.append(part.sigma * math.sqrt(part.shares / part.l2_squared))
-            case PoissonSampledDpEvent():
-                multipliers.append(noise_of(part.event))
-            case _:
-                return 0.0
-    if len(multipliers) < 2:
-        return multipliers[0] if multipliers else math.inf
-    return 0.0 if 0.0 in multipliers else 1 / math.sqrt(sum(each**-2 for each in multipliers))
+    return mechanism_of(release).queries(release.charges)
 
 
 def times(release: plan_pb2.Release, terms: plan_pb2.Terms) -> int:
@@ -125,10 +77,10 @@ def times(release: plan_pb2.Release, terms: plan_pb2.Terms) -> int:
     A training that a party does for itself is one; its answers cost nothing, so their sum may be tried as often as any
     plan's.
     """
-    match release.WhichOneof("mechanism"):
-        case "gradients" if not release.stepped:
+    match release.form:
+        case plan_pb2.FORM_TRAINING | plan_pb2.FORM_WEIGHTS:
             return 1
-        case "free":
+        case plan_pb2.FORM_FREE:
             return MOST_ATTEMPTS
     return max(1, terms.privacy.attempts)
 
@@ -193,25 +145,22 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
         raise broken(f"release {release.name} is listed twice")
     if not 1 <= release.charges <= MOST_CHARGES:
         raise broken(f"release {release.name} is charged {release.charges} times; use 1 to {MOST_CHARGES}")
-    mechanism = mechanism_of(release)
-    _admit_steps(release, mechanism)
+    mechanism, form = mechanism_of(release), form_of(release)
+    _admit_form(release, mechanism, form)
     shares = shares_of(mechanism)
     admit_shares(release, shares, terms, config)
-    match mechanism:
-        case CountsMechanism() | VectorMechanism():
-            _admit_size(mechanism, config)
-        case ThresholdedVotes() if not config.policy.clear_votes:
-            raise against(
-                "clear_votes",
-                f"clear_votes = false; release {release.name} sends this party's votes to the coordinator, which adds "
-                "the noise itself",
-            )
-        case FreeAnswers():
-            _admit_free(release, mechanism, terms)
-    if release.weights and not config.policy.weights:
+    _admit_size(mechanism, config)
+    if form == Form.CLEAR_VOTES and not config.policy.clear_votes:
+        raise against(
+            "clear_votes",
+            f"clear_votes = false; release {release.name} sends this party's votes to the coordinator, which adds "
+            "the noise itself",
+        )
+    if form == Form.FREE:
+        _admit_free(release, terms)
+    if form == Form.WEIGHTS and not config.policy.weights:
         raise against("weights", f"weights = false; release {release.name} sends the parameters of a model")
-    event = event_of(release)
-    least, noise = config.policy.minimum_noise, noise_of(event)
+    least, noise = config.policy.minimum_noise, mechanism.noise_multiplier_charged()
     alone = terms.privacy.trust == plan_pb2.TRUST_TRUSTED_AGGREGATOR and shares > 1
     noise = noise / math.sqrt(shares) if alone else noise
     if least is not None and noise < least:
@@ -220,24 +169,22 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
             "minimum_noise",
             f"minimum_noise = {least:g}; release {release.name} has {whose}a noise multiplier of {noise:.4g}",
         )
-    return event
+    return event_of(release)
 
 
-def _admit_steps(release: plan_pb2.Release, mechanism: Named) -> None:
-    """Steps are of gradients, and only in steps is the noise of several parties theirs together.
+def _admit_form(release: plan_pb2.Release, mechanism: Mechanism, form: Form) -> None:
+    """Only what is summed, whole or in steps, has noise of several parties that is theirs together.
 
     So the parameters of a model that one party trained alone have all the noise that is charged, and no sum has to
     complete it: they may leave, where the policy says so, under a secure sum as under a trusted aggregator.
     """
-    if not isinstance(mechanism, GradientMechanism):
-        if release.stepped:
-            raise broken(f"release {release.name} is taken in steps and has no gradients")
-        return
-    if mechanism.shares > 1 and not release.stepped:
+    if form.alone and mechanism.shares > 1:
         raise broken(f"release {release.name} counts on {mechanism.shares} noise shares, and each party trains alone")
-    if release.stepped and mechanism.steps > MOST_STEPS:
-        raise broken(f"release {release.name} has {mechanism.steps:,} steps; use {MOST_STEPS:,} at most")
-    if release.stepped and release.charges != 1:
+    if form != Form.STEPPED:
+        return
+    if (steps := release.gradients.steps) > MOST_STEPS:
+        raise broken(f"release {release.name} has {steps:,} steps; use {MOST_STEPS:,} at most")
+    if release.charges != 1:
         raise broken(f"release {release.name} is charged {release.charges} times; each of its steps is charged once")
 
 
@@ -251,29 +198,30 @@ def _admit_queries(terms: plan_pb2.Terms, config: PartyConfig) -> None:
         )
 
 
-def _admit_size(mechanism: CountsMechanism | VectorMechanism, config: PartyConfig) -> None:
+def _admit_size(mechanism: Mechanism, config: PartyConfig) -> None:
     declared = config.policy.declared_size
-    if declared is not None and declared * mechanism.levels >= CAPACITY:
+    if declared is not None and declared * mechanism.most >= CAPACITY:
         raise against(
             "declared_size",
-            f"declared_size = {declared}; so many records of {mechanism.levels} levels may overflow a 32-bit sum; "
+            f"declared_size = {declared}; so many records of {mechanism.most} levels may overflow a 32-bit sum; "
             f"levels up to {(CAPACITY - 1) // declared} would fit",
         )
 
 
-def _admit_free(release: plan_pb2.Release, mechanism: FreeAnswers, terms: plan_pb2.Terms) -> None:
+def _admit_free(release: plan_pb2.Release, terms: plan_pb2.Terms) -> None:
     """Answers are free only after a training that the same terms charge, and under no other name.
 
     Nothing else of that training may leave: it has one noise key, under which another start or other texts would be a
     second training that nobody paid for.
     """
-    paid = [each for each in terms.releases if each.name == mechanism.after]
-    if not paid or not isinstance(mechanism_of(paid[0]), GradientMechanism):
-        raise broken(f"release {release.name} is free after {mechanism.after[:40]!r}, which trains nothing privately")
-    if paid[0].weights or paid[0].stepped:
+    after = release.free.after
+    paid = [each for each in terms.releases if each.name == after]
+    if not paid or Form.TRAINING not in mechanism_of(paid[0]).forms:
+        raise broken(f"release {release.name} is free after {after[:40]!r}, which trains nothing privately")
+    if (form := form_of(paid[0])) != Form.TRAINING:
         raise broken(
-            f"release {release.name} is free after {mechanism.after!r}, which gives its "
-            f"{'steps' if paid[0].stepped else 'parameters'} itself; one training is one release"
+            f"release {release.name} is free after {after!r}, which gives its "
+            f"{'steps' if form == Form.STEPPED else 'parameters'} itself; one training is one release"
         )
-    if [each.free.after for each in terms.releases if each.HasField("free")].count(mechanism.after) > 1:
-        raise broken(f"two releases are free after {mechanism.after!r}; one training is one set of teachers")
+    if [each.free.after for each in terms.releases if each.HasField("free")].count(after) > 1:
+        raise broken(f"two releases are free after {after!r}; one training is one set of teachers")

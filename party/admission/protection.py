@@ -13,18 +13,15 @@ opened for such plans. Of accounts that share records but not their unit, the on
 (`party.ledger.lineages`).
 """
 
-from typing import Final
+from typing import Final, cast
 
 from party.config import PartyConfig
 from party.ledger.protection import FINENESS, Protection, Unit, of_policy
 from protos.conclave.v1 import plan_pb2
+from protos.fields import words
 from protos.refusal import Reason, Refusal
 
-_RECORDS: Final[dict[int, Unit]] = {
-    plan_pb2.RECORD_DOCUMENT: "document",
-    plan_pb2.RECORD_SENTENCE: "sentence",
-    plan_pb2.RECORD_PAIR: "pair",
-}
+_RECORDS: Final = cast(dict[int, Unit], words(plan_pb2.Record))
 
 
 def of_terms(terms: plan_pb2.Terms) -> Protection | None:

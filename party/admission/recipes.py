@@ -20,30 +20,24 @@ _OBJECTIVES: Final = {
 
 def kind_of(release: plan_pb2.Release) -> Kind | None:
     """What a release, or one step of it, is; None for one that no recipe has."""
-    mechanism = release.WhichOneof("mechanism")
-    if mechanism == "gradients":
-        match release.stepped, release.weights:
-            case True, False:
-                return Kind.STEPS
-            case False, True:
-                return Kind.WEIGHTS
-            case False, False:
-                return Kind.TRAINING
-        return None
-    if release.stepped or release.weights:
-        return None
-    match mechanism:
-        case "counts":
+    match release.WhichOneof("mechanism"), release.form:
+        case "gradients", plan_pb2.FORM_STEPPED:
+            return Kind.STEPS
+        case "gradients", plan_pb2.FORM_WEIGHTS:
+            return Kind.WEIGHTS
+        case "gradients", plan_pb2.FORM_TRAINING:
+            return Kind.TRAINING
+        case "counts", plan_pb2.FORM_SUMMED:
             return Kind.COUNTS
-        case "vectors":
+        case "vectors", plan_pb2.FORM_SUMMED:
             return Kind.MOMENTS
-        case "thresholded":
+        case "thresholded", plan_pb2.FORM_CLEAR_VOTES:
             return Kind.CLEAR_VOTES
-        case "free":
+        case "free", plan_pb2.FORM_FREE:
             # Hidden states of teachers have two dimensions at least; one number a text is a score.
             scores = not release.free.classes and release.free.layers == release.free.width == 1
             return Kind.SCORES if scores else Kind.ANSWERS
-        case "joint":
+        case "joint", plan_pb2.FORM_SUMMED:
             match release.joint.HasField("votes"), release.joint.HasField("hidden"):
                 case True, True:
                     return Kind.VOTES_AND_HIDDEN

@@ -10,18 +10,12 @@ from dp_accounting import DpEvent
 from aggregation.accounting.events import to_json
 from party.store.runs import Run
 from protos.conclave.v1 import party_pb2, plan_pb2
+from protos.fields import word
 from protos.identity.identity import Identity
 from protos.identity.signing import ATTESTATION, DESCRIBED, RELATION, sign
 from protos.refusal import Reason, Refusal
 
 NONCE_BYTES: Final = range(16, 65)
-
-_UNIT: Final[dict[int, str]] = {plan_pb2.UNIT_RECORD: "record", plan_pb2.UNIT_USER: "user"}
-_RECORD: Final[dict[int, str]] = {
-    plan_pb2.RECORD_DOCUMENT: "document",
-    plan_pb2.RECORD_SENTENCE: "sentence",
-    plan_pb2.RECORD_PAIR: "pair",
-}
 
 
 def described(identity: Identity, nonce: bytes) -> party_pb2.SignedStatement:
@@ -57,8 +51,8 @@ def attestation(
             "run": run.id,
             "plan_hash": run.plan_hash.hex(),
             "account": account,
-            "unit": _UNIT[privacy.unit],
-            "record": _RECORD[privacy.record],
+            "unit": word(plan_pb2.Unit, privacy.unit),
+            "record": word(plan_pb2.Record, privacy.record),
             "relation": RELATION,
             "insecure_reproducible_noise": privacy.insecure_reproducible_noise,
             "simulation": simulation,

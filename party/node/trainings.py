@@ -20,7 +20,6 @@ from party.node.metrics import Metrics
 from party.node.training import Training
 from party.releasing.answers import Answers
 from party.releasing.secure_sums import Sums
-from party.releasing.steps import is_step, number_of, whole_of
 from party.store.artefacts import Artefacts
 from party.store.keys import insecure_key
 from party.store.runs import NAME, Operation, Run
@@ -31,6 +30,7 @@ from party.tasks.worker import Charge, Workers
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import operation_digest
 from protos.refusal import Reason, Refusal
+from protos.steps import is_step, number_of, whole_of
 from protos.telemetry import tracing
 
 log = logging.getLogger("conclave.party")

@@ -10,21 +10,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregation.mechanisms.free import FreeAnswers
-from aggregation.mechanisms.gradients import GradientMechanism
-from aggregation.mechanisms.thresholded import ThresholdedVotes
+from aggregation.mechanisms.mechanism import Form, Mechanism
 from aggregation.noise.stream import NoiseStream
 from party.admission.admit import event_of
 from party.admission.limits import Limits
 from party.ledger.charging import Claim
 from party.ledger.ledger import Ledger
-from party.releasing.mechanisms import Answering, answering, is_weights
-from party.releasing.steps import is_step
+from party.releasing.mechanisms import answering, is_weights
 from party.store.runs import Run
 from party.tasks.result import CELL, Sum, load_counts, shape_of, wrapped
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import batch_digest
 from protos.refusal import Reason, Refusal
+from protos.steps import is_step
 
 DRAWING: Final = 2
 """Blocks that are made at the same time; about four times its bytes are held while a block is made."""
@@ -164,19 +162,16 @@ def check_trained(run: Run, release: plan_pb2.Release, attempt: int) -> None:
         )
 
 
-def noised(clean: Sum, mechanism: Answering, stream: NoiseStream) -> NDArray[np.int32]:
+def noised(clean: Sum, mechanism: Mechanism, stream: NoiseStream) -> NDArray[np.int32]:
     """Bounded sums plus this party's share of the noise, int32 `[rows, columns]` modulo 2**32.
 
     Every cell gets noise, zeros included, unless the mechanism leaves it to the coordinator or needs none. Wrapping is
     post-processing of the noisy integers: it can cost utility, never privacy, and the sum over parties is right modulo
     2**32 whatever wrapped on the way.
     """
-    if isinstance(clean, np.ndarray) and isinstance(mechanism, GradientMechanism | FreeAnswers):
+    if isinstance(clean, np.ndarray) and Form.SUMMED not in mechanism.forms:
         return _noised_dense(clean, mechanism, stream)
-    if isinstance(mechanism, ThresholdedVotes):
-        noisy = np.zeros(clean.shape, dtype=np.int64)
-    else:
-        noisy = mechanism.noise_share(clean.shape, stream)
+    noisy = mechanism.noise_share(clean.shape, stream)
     if isinstance(clean, np.ndarray):
         noisy += clean
         return wrapped(noisy)
@@ -185,9 +180,7 @@ def noised(clean: Sum, mechanism: Answering, stream: NoiseStream) -> NDArray[np.
     return wrapped(noisy)
 
 
-def _noised_dense(
-    clean: NDArray[np.int32], mechanism: GradientMechanism | FreeAnswers, stream: NoiseStream
-) -> NDArray[np.int32]:
+def _noised_dense(clean: NDArray[np.int32], mechanism: Mechanism, stream: NoiseStream) -> NDArray[np.int32]:
     """The same, stretch by stretch: no array of all cells but what comes and what goes."""
     made, flat = np.empty(clean.size, np.int32), clean.reshape(-1)
     for start in range(0, clean.size, _AT_ONCE):

@@ -11,7 +11,7 @@ from aggregation.noise.stream import NoiseStream
 from aggregation.secure_sum.context import Context
 from aggregation.secure_sum.mask import block_count, block_length, block_start
 from party.releasing.answers import noised
-from party.releasing.mechanisms import Answering, answering
+from party.releasing.mechanisms import answering
 from party.store.runs import Run
 from party.tasks.result import Sum
 from protos.conclave.v1 import plan_pb2
@@ -43,7 +43,7 @@ def vector(
     rows_at_once: int,
 ) -> Iterator[NDArray[np.int32]]:
     """The bounded sum with this party's noise, flat, so many rows at once; noised as `Answers` noises its blocks."""
-    mechanism: Answering = answering(release)
+    mechanism = answering(release)
     for batch, start in enumerate(range(0, clean.shape[0], rows_at_once)):
         if run.terms.privacy.insecure_reproducible_noise:
             stream = NoiseStream.insecure(run.terms.seed, party, release.name, str(batch))

@@ -1,58 +1,63 @@
 """The mechanism that a release of a plan's terms names: the party's own object, made from the message's numbers."""
 
-from typing import Any, TypeAlias
-
-from google.protobuf.message import Message
-
 from aggregation.errors import ConclaveError
-from aggregation.mechanisms.counts import CountsMechanism
-from aggregation.mechanisms.free import FreeAnswers
-from aggregation.mechanisms.gradients import GradientMechanism
-from aggregation.mechanisms.hidden import HiddenMechanism
-from aggregation.mechanisms.joint import JointMechanism
-from aggregation.mechanisms.thresholded import ThresholdedVotes
-from aggregation.mechanisms.vectors import VectorMechanism
-from aggregation.mechanisms.votes import VotesMechanism
-from party.releasing.steps import is_step
+from aggregation.mechanisms.mechanism import Form, Mechanism
+from aggregation.mechanisms.registry import MECHANISMS, made
 from protos.conclave.v1 import plan_pb2
+from protos.fields import read, word
 from protos.refusal import Reason, Refusal
-
-Answering: TypeAlias = (
-    CountsMechanism | VectorMechanism | JointMechanism | ThresholdedVotes | FreeAnswers | GradientMechanism
-)
-"""Mechanisms under which rows are answered; under gradients one row a step, or the one row of a model's parameters."""
-Named: TypeAlias = Answering
+from protos.steps import is_step
 
 
-def mechanism_of(release: plan_pb2.Release) -> Named:
+def mechanism_of(release: plan_pb2.Release) -> Mechanism:
     """The mechanism a release names. Raises `Refusal` (PLAN) for one that is unknown or makes no sense."""
+    kind = release.WhichOneof("mechanism")
+    if kind is None or kind not in MECHANISMS:
+        *most, last = MECHANISMS
+        raise broken(
+            f"release {release.name} has no mechanism that this party knows; it knows {', '.join(most)} and {last}"
+        )
     try:
-        return _mechanism_of(release)
+        return made(kind, read(getattr(release, kind)))
     except ConclaveError as error:
         raise broken(f"release {release.name}: {str(error).rstrip('.')}") from None
 
 
-def answering(release: plan_pb2.Release) -> Answering:
-    """The same, of a release that has rows. Raises `Refusal` (REQUEST) for one that has none."""
-    mechanism = mechanism_of(release)
-    if isinstance(mechanism, GradientMechanism) and not is_step(release) and not is_weights(release):
+def form_of(release: plan_pb2.Release) -> Form:
+    """In what form a release leaves. Raises `Refusal` (PLAN) for one that its mechanism does not have, or for none.
+
+    What follows from a form, such as that free answers cost nothing, follows from what its mechanism does: so a
+    coordinator gains nothing by calling one thing another.
+    """
+    mechanism, said = mechanism_of(release), word(plan_pb2.Form, release.form)
+    if said == Form.STEPPED and said not in mechanism.forms:
+        raise broken(f"release {release.name} is taken in steps and has no gradients")
+    if said not in mechanism.forms:
+        raise broken(
+            f"release {release.name} is of the form {said}, and {mechanism.kind} are {' or '.join(mechanism.forms)}"
+        )
+    return Form(said)
+
+
+def answering(release: plan_pb2.Release) -> Mechanism:
+    """The mechanism of a release that has rows; under gradients one a step, or that of a model's parameters.
+
+    Raises `Refusal` (REQUEST) for a release that has none.
+    """
+    mechanism, form = mechanism_of(release), form_of(release)
+    if form == Form.TRAINING or (form == Form.STEPPED and not is_step(release)):
         raise Refusal(Reason.REQUEST, f"release {release.name} is a training; nothing is answered under it.")
     return mechanism
 
 
 def is_weights(release: plan_pb2.Release) -> bool:
     """Whether what a release gives are the parameters of a model that one party trained alone."""
-    return release.weights and release.HasField("gradients") and not release.stepped
+    return release.form == plan_pb2.FORM_WEIGHTS
 
 
-def shares_of(mechanism: Named) -> int:
-    """How many parties' noise the mechanism counts on; 0 where parties add none, or each trains for itself."""
-    match mechanism:
-        case CountsMechanism() | VectorMechanism() | JointMechanism():
-            return mechanism.shares
-        case GradientMechanism() if mechanism.shares > 1:
-            return mechanism.shares
-    return 0
+def shares_of(mechanism: Mechanism) -> int:
+    """How many parties' noise the mechanism counts on; 0 where parties add none, or each adds all of it."""
+    return mechanism.shares if mechanism.shares > 1 or Form.SUMMED in mechanism.forms else 0
 
 
 def broken(what: str) -> Refusal:
@@ -63,33 +68,3 @@ def broken(what: str) -> Refusal:
 def against(rule: str, what: str) -> Refusal:
     """A refusal by a rule of this party's own policy."""
     return Refusal(Reason.POLICY, f"policy {what}.", rule)
-
-
-def _mechanism_of(release: plan_pb2.Release) -> Named:
-    match release.WhichOneof("mechanism"):
-        case "counts":
-            return CountsMechanism(**_numbers(release.counts))
-        case "vectors":
-            return VectorMechanism(**_numbers(release.vectors))
-        case "joint":
-            joint = release.joint
-            votes = VotesMechanism(**_numbers(joint.votes)) if joint.HasField("votes") else None
-            hidden = HiddenMechanism(**_numbers(joint.hidden)) if joint.HasField("hidden") else None
-            return JointMechanism(votes, hidden)
-        case "thresholded":
-            numbers = _numbers(release.thresholded)
-            return ThresholdedVotes(**numbers | {"larger_noise": numbers["larger_noise"] or None})
-        case "gradients":
-            numbers = _numbers(release.gradients)
-            return GradientMechanism(**numbers | {"shares": numbers["shares"] or 1})
-        case "free":
-            return FreeAnswers(**_numbers(release.free))
-    raise broken(
-        f"release {release.name} has no mechanism that this party knows; it knows counts, vectors, joint, "
-        "thresholded, gradients and free"
-    )
-
-
-def _numbers(message: Message) -> dict[str, Any]:
-    """The fields of a mechanism's message by name, which are those of the mechanism."""
-    return {name: getattr(message, name) for name in message.DESCRIPTOR.fields_by_name}

@@ -34,11 +34,11 @@ from party.ledger.ledger import Ledger
 from party.releasing.answers import Answers, check_trained
 from party.releasing.masked_vectors import keep_masked, kept_masked, masked_file, pieces, vector
 from party.releasing.mechanisms import is_weights
-from party.releasing.steps import is_step
 from party.store.runs import Run
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.identity.identity import Identity
 from protos.refusal import Reason, Refusal
+from protos.steps import is_step
 
 log = logging.getLogger("conclave.party")
 

@@ -16,10 +16,10 @@ from cryptography import x509
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from party.releasing.steps import SEPARATOR, number_of, step_of, whole_of
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.identity.certificates import IdentityError, read_certificate
 from protos.refusal import Reason, Refusal
+from protos.steps import SEPARATOR, number_of, step_of, whole_of
 
 NAME: Final = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
 _PART: Final = re.compile(r"\..+\.([0-9a-f]{8}|part)")

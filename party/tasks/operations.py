@@ -2,27 +2,22 @@
 
 import os
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal, cast
 
 from party.admission.recipes import task_of, tasks_of
 from party.config import PartyConfig
 from party.ledger.ledger import Ledger
 from party.releasing.mechanisms import against
 from party.releasing.secure_sums import MOST_ATTEMPTS
-from party.releasing.steps import is_step, number_of, whole_of
 from party.store.artefacts import Artefacts
 from party.store.runs import Run
 from party.tasks.job import Job, Spread, release_of
 from party.tasks.task import Asks, Given, request_of
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import operation_digest
+from protos.fields import word
 from protos.refusal import Reason, Refusal
-
-_RECORDS: Final[dict[int, Literal["document", "sentence", "pair"]]] = {
-    plan_pb2.RECORD_DOCUMENT: "document",
-    plan_pb2.RECORD_SENTENCE: "sentence",
-    plan_pb2.RECORD_PAIR: "pair",
-}
+from protos.steps import is_step, number_of, whole_of
 
 
 async def is_claimed(ledger: Ledger, run: Run, release: plan_pb2.Release, attempt: int) -> bool:
@@ -64,7 +59,7 @@ def job_of(
         parent=os.getpid(),
         shard=config.shard.model_dump(),
         policy=config.policy.model_dump(),
-        record=_RECORDS[privacy.record],
+        record=cast(Literal["document", "sentence", "pair"], word(plan_pb2.Record, privacy.record)),
         by_user=privacy.unit == plan_pb2.UNIT_USER,
         release=release.SerializeToString().hex(),
         cache=str(home / "cache"),

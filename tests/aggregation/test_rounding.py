@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from aggregation import rounding
+from aggregation import clipping
+from aggregation.clipping import nearest, rounded_square, stochastic
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.noise.stream import NoiseStream
-from aggregation.rounding import nearest, rounded_square, stochastic
 
 KEY = bytes(range(32))
 FINITE = st.floats(-1e6, 1e6) | st.floats(allow_nan=False, allow_infinity=False)
@@ -65,13 +65,13 @@ def test_the_bound_is_what_the_paper_says_and_falls_with_the_chance_of_failure(l
 def test_random_rounding_is_seldom_done_twice(monkeypatch):
     """At a chance of a half the paper's bound is loose: in a thousand rows, few fail the first draw."""
     tries = []
-    real = rounding._squares
+    real = clipping._squares
 
     def counted(rows):
         tries.append(len(rows))
         return real(rows)
 
-    monkeypatch.setattr(rounding, "_squares", counted)
+    monkeypatch.setattr(clipping, "_squares", counted)
     rows = np.random.default_rng(0).normal(size=(1000, 300))
     stochastic(rows, 1.0, 20, 0.5, NoiseStream.from_key(KEY))
     assert tries[0] == 1000
@@ -92,7 +92,7 @@ def test_random_rounding_keeps_means_and_rounding_to_the_nearest_loses_small_val
 def test_rounding_again_pulls_towards_zero_and_would_be_seen(monkeypatch):
     """Negative control of the means: a bound that most draws miss biases them."""
     row = np.full((4000, 400), 0.5 / 4 / 20)
-    monkeypatch.setattr(rounding, "rounded_square", lambda *_: 5)
+    monkeypatch.setattr(clipping, "rounded_square", lambda *_: 5)
     biased = stochastic(row, 1.0, 4, 0.5, NoiseStream.from_key(KEY)).mean() / 4
     assert biased < 0.6 * row[0, 0]
 

@@ -88,7 +88,7 @@ def test_clear_counts_bounded_are_what_each_party_stores(request_for, stored, re
     message = plan_pb2.CountsMechanism(
         clip=2.0, levels=64, noise_multiplier=1.0, shares=PARTIES, distribution="gaussian"
     )
-    release = plan_pb2.Release(name="counts", charges=1, counts=message)
+    release = plan_pb2.Release(name="counts", charges=1, form=plan_pb2.FORM_SUMMED, counts=message)
     found = ClearShards(request).counts()
     assert len(found) == PARTIES
     for name, units in zip(request.parties, found, strict=True):
@@ -111,6 +111,7 @@ def test_clear_answers_bounded_are_what_each_party_stores_under_reproducible_noi
     release = plan_pb2.Release(
         name="answers",
         charges=3,
+        form=plan_pb2.FORM_SUMMED,
         joint=plan_pb2.JointMechanism(
             votes=plan_pb2.VotesMechanism(classes=4, levels=2, noise=20.0, shares=PARTIES, distribution="gaussian"),
             hidden=plan_pb2.HiddenMechanism(

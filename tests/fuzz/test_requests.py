@@ -78,9 +78,11 @@ class Scene:
         gradients = plan_pb2.GradientMechanism(**settings, parameters=made.HEAD)
         votes = plan_pb2.VotesMechanism(classes=2, levels=2, noise=12.0, shares=2, distribution="gaussian")
         releases = {
-            "step": plan_pb2.Release(name="steps", charges=1, gradients=gradients, stepped=True),
-            "text_model": plan_pb2.Release(name="weights", charges=1, gradients=gradients, weights=True),
-            "ensemble": plan_pb2.Release(name="votes", charges=2, joint=plan_pb2.JointMechanism(votes=votes)),
+            "step": plan_pb2.Release(name="steps", charges=1, gradients=gradients, form=plan_pb2.FORM_STEPPED),
+            "text_model": plan_pb2.Release(name="weights", charges=1, gradients=gradients, form=plan_pb2.FORM_WEIGHTS),
+            "ensemble": plan_pb2.Release(
+                name="votes", charges=2, form=plan_pb2.FORM_SUMMED, joint=plan_pb2.JointMechanism(votes=votes)
+            ),
         }
         start, texts = bytes(4 * made.HEAD), b'["bad plot", "we saw it"]'
         self.learning = {}

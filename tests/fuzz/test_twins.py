@@ -205,7 +205,7 @@ class Scene:
         elif kind == "moments":
             numbers = made.make_terms().releases[0].counts
             vectors = plan_pb2.VectorMechanism(**{each.name: value for each, value in numbers.ListFields()})
-            release = plan_pb2.Release(name="moments", charges=1, vectors=vectors)
+            release = plan_pb2.Release(name="moments", charges=1, form=plan_pb2.FORM_SUMMED, vectors=vectors)
         else:
             release = {"teachers": made.ANSWERS, "private": [made.TRAINING, made.FREE]}[kind]
         terms = self.terms(rng, release)
@@ -236,18 +236,22 @@ class Scene:
         votes = plan_pb2.VotesMechanism(classes=2, levels=2, noise=12.0, shares=2, distribution="gaussian")
         scores = plan_pb2.FreeAnswers(after="domain", classes=0, layers=1, width=1, clip=1.0, levels=1000)
         releases = {
-            "step": [plan_pb2.Release(name="steps", charges=1, gradients=gradients, stepped=True)],
-            "labels": [plan_pb2.Release(name="weights", charges=1, gradients=gradients, weights=True)],
-            "domain": [plan_pb2.Release(name="weights", charges=1, gradients=gradients, weights=True)],
+            "step": [plan_pb2.Release(name="steps", charges=1, gradients=gradients, form=plan_pb2.FORM_STEPPED)],
+            "labels": [plan_pb2.Release(name="weights", charges=1, gradients=gradients, form=plan_pb2.FORM_WEIGHTS)],
+            "domain": [plan_pb2.Release(name="weights", charges=1, gradients=gradients, form=plan_pb2.FORM_WEIGHTS)],
             "scores": [
-                plan_pb2.Release(name="domain", charges=1, gradients=gradients),
-                plan_pb2.Release(name="scores", charges=4, free=scores),
+                plan_pb2.Release(name="domain", charges=1, form=plan_pb2.FORM_TRAINING, gradients=gradients),
+                plan_pb2.Release(name="scores", charges=4, form=plan_pb2.FORM_FREE, free=scores),
             ],
-            "ensemble": [plan_pb2.Release(name="votes", charges=4, joint=plan_pb2.JointMechanism(votes=votes))],
+            "ensemble": [
+                plan_pb2.Release(
+                    name="votes", charges=4, form=plan_pb2.FORM_SUMMED, joint=plan_pb2.JointMechanism(votes=votes)
+                )
+            ],
         }[kind]
         recipe = {"ensemble": "pate", "domain": "privdistil", "scores": "privdistil"}.get(kind, "dp_sgd")
         if recipe == "privdistil":  # as its plans are: a training by all parties comes after the choice
-            steps = plan_pb2.Release(name="steps", charges=1, gradients=gradients, stepped=True)
+            steps = plan_pb2.Release(name="steps", charges=1, gradients=gradients, form=plan_pb2.FORM_STEPPED)
             releases = [*releases, steps]
         terms = self.terms(rng, releases, ("document", "user"), recipe=recipe, labelled=made.LABELLED)
 

@@ -50,6 +50,7 @@ WIDTH = 4
 ANSWERS = plan_pb2.Release(
     name="answers",
     charges=4,
+    form=plan_pb2.FORM_SUMMED,
     joint=plan_pb2.JointMechanism(
         votes=plan_pb2.VotesMechanism(classes=3, levels=2, noise=12.0, shares=2, distribution="gaussian"),
         hidden=plan_pb2.HiddenMechanism(
@@ -60,6 +61,7 @@ ANSWERS = plan_pb2.Release(
 THRESHOLDED = plan_pb2.Release(
     name="votes",
     charges=1,
+    form=plan_pb2.FORM_CLEAR_VOTES,
     thresholded=plan_pb2.ThresholdedVotes(
         classes=3, teachers=4, threshold=2.0, threshold_noise=4.0, noise=6.0, cap=0.5
     ),
@@ -67,6 +69,7 @@ THRESHOLDED = plan_pb2.Release(
 TRAINING = plan_pb2.Release(
     name="training",
     charges=1,
+    form=plan_pb2.FORM_TRAINING,
     gradients=plan_pb2.GradientMechanism(
         clip=1.0, levels=256, noise_multiplier=2.0, sampling_probability=0.5, steps=3, parameters=6 * (2 * WIDTH + 1)
     ),
@@ -74,6 +77,7 @@ TRAINING = plan_pb2.Release(
 FREE = plan_pb2.Release(
     name="answers",
     charges=1,
+    form=plan_pb2.FORM_FREE,
     free=plan_pb2.FreeAnswers(after="training", classes=3, layers=2, width=WIDTH, clip=1.0, levels=2**20),
 )
 
@@ -97,7 +101,9 @@ def make_terms(**changes: Any) -> plan_pb2.Terms:
     privacy |= {key: changes.pop(key) for key in list(changes) if key in plan_pb2.Privacy.DESCRIPTOR.fields_by_name}
     counts = {"clip": 4.0, "levels": 64, "noise_multiplier": 1.0, "shares": 2, "distribution": "gaussian"}
     counts |= {key: changes.pop(key) for key in list(changes) if key in counts}
-    release = plan_pb2.Release(name="counts", charges=1, counts=plan_pb2.CountsMechanism(**counts))
+    release = plan_pb2.Release(
+        name="counts", charges=1, form=plan_pb2.FORM_SUMMED, counts=plan_pb2.CountsMechanism(**counts)
+    )
     whole: dict[str, Any] = {
         "recipe": "dped",
         "seed": 7,
@@ -459,7 +465,9 @@ def descent() -> Callable[..., plan_pb2.Release]:
     def makes(name: str = "steps", parameters: int = HEAD, *, weights: bool = False, **more: Any) -> plan_pb2.Release:
         settings = {"clip": 1.0, "levels": 400, "noise_multiplier": 1.0, "sampling_probability": 0.5, "steps": 4}
         gradients = plan_pb2.GradientMechanism(**settings | more, parameters=parameters)
-        return plan_pb2.Release(name=name, charges=1, gradients=gradients, stepped=not weights, weights=weights)
+        return plan_pb2.Release(
+            name=name, charges=1, gradients=gradients, form=plan_pb2.FORM_WEIGHTS if weights else plan_pb2.FORM_STEPPED
+        )
 
     return makes
 

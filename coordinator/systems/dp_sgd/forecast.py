@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 from aggregation.mechanisms.gradients import GradientMechanism
+from aggregation.mechanisms.mechanism import Form
 from coordinator.forecasting.forecast import Forecast, Row
 from coordinator.pricing.release import Bound
 from coordinator.text_models import forecast as text_models
@@ -27,10 +28,9 @@ def _rows(priced: Bound[ClassifierPlan]) -> tuple[Row, ...]:
     """The signal is the norm of a batch's clipped gradients if they all agreed; the noise is that of all of a sum."""
     settings, rows = priced.plan.dp_sgd, []
     for release in priced.releases:
-        mechanism = release.mechanism
-        assert isinstance(mechanism, GradientMechanism)
+        mechanism = release.under(GradientMechanism)
         noise = mechanism.noise_multiplier * mechanism.sensitivity * mechanism.granularity
-        batch = settings.batch if release.stepped else settings.batch / len(priced.plan.federation.names)
+        batch = settings.batch if release.form == Form.STEPPED else settings.batch / len(priced.plan.federation.names)
         rows.append(
             Row(
                 release.name,

@@ -9,9 +9,9 @@ from dp_accounting import GaussianDpEvent
 from numpy.typing import NDArray
 
 from aggregation.accounting.price import price
+from aggregation.arrays import IntArray
 from aggregation.mechanisms.counts import CountsMechanism
 from aggregation.mechanisms.gradients import GradientMechanism
-from aggregation.mechanisms.mechanism import IntArray
 from aggregation.mechanisms.vectors import VectorMechanism
 from coordinator.errors import PlanError
 from coordinator.pricing.priced_plan import price_plan
@@ -74,8 +74,8 @@ class Outlook:
 def clipping(bound: Bound[DpedPlan]) -> CountsMechanism:
     """How counts are clipped under the plan, or would be if it released any."""
     release = bound.release(COUNTS)
-    if release is not None and isinstance(release.mechanism, CountsMechanism):
-        return release.mechanism
+    if release is not None:
+        return release.under(CountsMechanism)
     settings = bound.plan.dped
     clip = min(settings.clip, 1.0) if bound.plan.privacy.record == "pair" else settings.clip
     return CountsMechanism(clip, settings.levels, _SIGMA / settings.levels, 1)
@@ -180,8 +180,8 @@ def _company(name: str, company: ExpectedSum, noise: float, outlook: Outlook, gu
         ways.append(f"about {more:,} units in place of {company.units:,} would show the first")
         release = bound.release(name)
         assert release is not None
-        assert isinstance(release.mechanism, CountsMechanism | VectorMechanism)
-        dearer = GaussianDpEvent(release.mechanism.noise_multiplier * math.sqrt(own) * first / needed)
+        mechanism = release.under(CountsMechanism) if name == COUNTS else release.under(VectorMechanism)
+        dearer = GaussianDpEvent(mechanism.noise_multiplier * math.sqrt(own) * first / needed)
         epsilon = price([dearer], plan.privacy.delta * (1 - SAMPLER_SHARE)).epsilon
         if epsilon <= LARGEST_EPSILON:
             ways.append(f"so would epsilon = {math.ceil(10 * epsilon) / 10:g}")
@@ -204,8 +204,7 @@ def _training(bound: Bound[DpedPlan]) -> str:
     release, privately = bound.release(TRAINING), plan.dped.private_training
     assert release is not None
     assert privately is not None
-    assert isinstance(release.mechanism, GradientMechanism)
-    parameters = (3 * privately.batch / release.mechanism.noise_multiplier) ** 2
+    parameters = (3 * privately.batch / release.under(GradientMechanism).noise_multiplier) ** 2
     dimension = int((parameters / plan.vocabulary.size - 1) / 2)
     words = int(parameters / (2 * plan.dped.dimension + 1))
     ways = []

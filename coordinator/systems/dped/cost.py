@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.joint import JointMechanism
-from aggregation.mechanisms.thresholded import ThresholdedVotes
+from aggregation.mechanisms.mechanism import Form
 from aggregation.noise.stream import NoiseStream
 from coordinator.forecasting.cost import (
     COMMAND_SECONDS,
@@ -142,7 +141,7 @@ def _teaching_seconds(plan: DpedPlan, pace: Pace) -> tuple[float, float]:
 def _noise_seconds(release: Release) -> float:
     """One party's share of a release's noise."""
     mechanism = release.mechanism
-    if isinstance(mechanism, (ThresholdedVotes, GradientMechanism)):
+    if release.form not in (Form.SUMMED, Form.FREE):
         return 0.0
     rows = max(1, min(release.rows, _TIMED_CELLS // release.columns))
     mechanism.noise_share((1, release.columns), NoiseStream.from_system())  # the first makes tables
@@ -168,10 +167,10 @@ def memory(bound: Bound[DpedPlan], units: int, pairs: float) -> dict[str, int]:
         coordinator += cells * (120 if release.name == COUNTS else 60)
         if release.name in (COUNTS, MOMENTS):
             training = max(training, TRAINING_MEMORY + 3 * 12 * min(size**2, int(units / parties * pairs)))
-        elif release.rows:
+        elif release.form.gives:
             states = 4 * plan.dped.teachers_per_party * plan.queries * len(plan.dped.layers) * width
             seen = 12 * min(plan.dped.teachers_per_party * size**2, int(units / parties * pairs))
-            hidden = 8 * cells if isinstance(release.mechanism, JointMechanism) and release.mechanism.hidden else 0
+            hidden = 8 * cells if release.form == Form.SUMMED and release.under(JointMechanism).hidden else 0
             training = max(training, TORCH_MEMORY + FIT_MEMORY * size + states + hidden + 2 * seen)
     return {
         "coordinator": coordinator + parties * block * VALUE_BYTES,

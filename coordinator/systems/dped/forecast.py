@@ -15,13 +15,14 @@ import numpy as np
 from aggregation.mechanisms.counts import CountsMechanism
 from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
+from aggregation.mechanisms.mechanism import Form
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import VectorMechanism
 from coordinator.forecasting.cost import VALUE_BYTES
 from coordinator.forecasting.forecast import Forecast, Row
 from coordinator.forecasting.needs import Needs
 from coordinator.pricing.release import Bound, Release
-from coordinator.systems.dped import advice, cost
+from coordinator.systems.dped import advice, cost, releases
 from coordinator.systems.dped import stand_in as expected
 from coordinator.systems.dped.advice import Outlook
 from coordinator.systems.dped.plan import DpedPlan
@@ -85,14 +86,18 @@ def outlook_of(bound: Bound[DpedPlan], counts: ExpectedSum, signal: TeacherSigna
     plan, outlook = bound.plan, Outlook(bound, counts)
     parties = len(plan.federation.names)
     for release in bound.releases:
-        match release.mechanism:
-            case CountsMechanism() as mechanism:
+        match release.name:
+            case releases.COUNTS:
+                mechanism = release.under(CountsMechanism)
                 outlook.counts_noise = mechanism.release(np.zeros(1, dtype=np.int64), parties).sigma
-            case VectorMechanism() as moments:
+            case releases.MOMENTS:
+                moments = release.under(VectorMechanism)
                 outlook.moments_noise = moments.release(np.zeros(1, dtype=np.int64), parties).sigma
-            case ThresholdedVotes() as tested:
+            case releases.VOTES:
+                tested = release.under(ThresholdedVotes)
                 outlook.voting = expected.Voting(tested.classes, tested.noise, tested=tested)
-            case JointMechanism() as joint:
+            case releases.ANSWERS if release.form == Form.SUMMED:
+                joint = release.under(JointMechanism)
                 nothing = joint.release(np.zeros((1, joint.columns), dtype=np.int64), parties)
                 if nothing.votes is not None:
                     outlook.voting = expected.Voting(joint.classes, nothing.votes.sigma, plan.dped.threshold)
@@ -106,25 +111,29 @@ def outlook_of(bound: Bound[DpedPlan], counts: ExpectedSum, signal: TeacherSigna
 
 
 def _rows(release: Release, plan: DpedPlan, outlook: Outlook) -> list[Row]:
-    match release.mechanism:
-        case GradientMechanism() as gradients:
+    match release.name:
+        case releases.TRAINING:
+            gradients = release.under(GradientMechanism)
             assert plan.dped.private_training is not None
             noise = gradients.noise_multiplier * gradients.clip * math.sqrt(gradients.parameters)
             most = plan.dped.private_training.batch * gradients.clip
             free = [Row(name, plan.queries, None, None, None) for name in plan.dped.signals]
             return [Row("training", gradients.steps, gradients.clip, noise, most, at_most=True), *free]
-        case CountsMechanism() as counts:
+        case releases.COUNTS:
+            counts = release.under(CountsMechanism)
             clear = outlook.counts.directions(outlook.counts_noise, plan.dped.dimension)
             signal = outlook.counts.signal()
             return [Row("counts", 1, counts.clip, outlook.counts_noise, signal, directions=clear)]
-        case VectorMechanism() as vectors:
+        case releases.MOMENTS:
+            vectors = release.under(VectorMechanism)
             assert outlook.moments is not None
             clear = outlook.moments.directions(outlook.moments_noise, plan.dped.dimension)
             signal = outlook.moments.signal()
             return [Row("moments", 1, vectors.clip, outlook.moments_noise, signal, directions=clear)]
-        case ThresholdedVotes():
+        case releases.VOTES:
             return [_votes_row(plan, outlook)]
-        case JointMechanism() as joint:
+        case releases.ANSWERS if release.form == Form.SUMMED:
+            joint = release.under(JointMechanism)
             rows = [] if joint.votes is None else [_votes_row(plan, outlook)]
             if joint.hidden is not None:
                 sensitivity = 2 * joint.hidden.clip * math.sqrt(joint.hidden.layers)

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from aggregation.accounting.price import calibrate
+from aggregation.arrays import IntArray
 from aggregation.mechanisms.counts import CountsMechanism
 from aggregation.mechanisms.gradients import GradientMechanism, fine_levels
 from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
-from aggregation.mechanisms.mechanism import Contribution, IntArray
+from aggregation.mechanisms.mechanism import Contribution
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import VectorMechanism
 from aggregation.noise.stream import NoiseStream
@@ -30,7 +31,7 @@ from coordinator.comparing.comparable import Method, Outcome, composed
 from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import SAMPLER_SHARE, Bound, gaussian_multiplier, shares
 from coordinator.progress.progress import Progress
-from coordinator.systems.dped import recipe
+from coordinator.systems.dped import recipe, releases
 from coordinator.systems.dped.paper_claim import paper_claim
 from coordinator.systems.dped.plan import DpedPlan, PrivateTrainingTable
 from coordinator.systems.dped.public import Public
@@ -159,24 +160,28 @@ def _dped(*signals: str, **settings: Any) -> Make:
         notes: dict[str, float] = {}
         present = len(plan.federation.names)
         for release in bound.releases:
-            match release.mechanism:
-                case CountsMechanism() as counts:
+            match release.name:
+                case releases.COUNTS:
+                    counts = release.under(CountsMechanism)
                     size = plan.vocabulary.size
                     total = summed(bench, counts, bench.bounded("counts", counts, counts.contribute))
                     found = replace(found, counts=counts.release(total.reshape(size, size), present))
-                case VectorMechanism() as vectors:
+                case releases.MOMENTS:
+                    vectors = release.under(VectorMechanism)
                     assert public.moments is not None
                     directions, _ = public.moments
                     bounding = partial(contribute, directions=directions, mechanism=vectors)
                     total = summed(bench, vectors, bench.bounded("moments", vectors, bounding))
                     found = replace(found, moments=vectors.release(total, present))
-                case ThresholdedVotes() as votes:
+                case releases.VOTES:
+                    votes = release.under(ThresholdedVotes)
                     clear = np.hstack([votes.contribute(cast(IntArray, each.votes)) for each in bench.answers()])
                     answered = votes.answer(clear, bench.stream("compare", "votes"))
                     notes |= {"answered": answered.answered / max(1, release.rows)}
                     notes |= {"label_accuracy": _accuracy(answered.labels, clear)}
                     found = replace(found, labels=named(answered.labels, public))
-                case JointMechanism() as joint:
+                case releases.ANSWERS:
+                    joint = release.under(JointMechanism)
                     parts = [_asked(joint, each) for each in bench.answers()]
                     total = summed(bench, joint, [joint.contribute(each) for each in parts])
                     released = joint.release(total, present)

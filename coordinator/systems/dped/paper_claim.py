@@ -4,9 +4,11 @@ import math
 
 from aggregation.accounting.claims import paper_epsilon
 from aggregation.mechanisms.joint import JointMechanism
+from aggregation.mechanisms.mechanism import Form
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from coordinator.pricing.release import Bound
 from coordinator.systems.dped.plan import DpedPlan
+from coordinator.systems.dped.releases import ANSWERS
 
 
 def paper_claim(bound: Bound[DpedPlan]) -> float | None:
@@ -17,13 +19,13 @@ def paper_claim(bound: Bound[DpedPlan]) -> float | None:
     plan = bound.plan
     votes = hidden = None
     for release in bound.releases:
-        match release.mechanism:
-            case JointMechanism() as joint:
-                votes = joint.votes.noise if joint.votes is not None else votes
-                hidden = joint.hidden.noise if joint.hidden is not None else hidden
-            case ThresholdedVotes() as thresholded:
-                votes = thresholded.noise
-            case _:
-                return None
+        if release.form == Form.CLEAR_VOTES:
+            votes = release.under(ThresholdedVotes).noise
+        elif release.name == ANSWERS and release.form == Form.SUMMED:
+            joint = release.under(JointMechanism)
+            votes = joint.votes.noise if joint.votes is not None else votes
+            hidden = joint.hidden.noise if joint.hidden is not None else hidden
+        else:
+            return None
     claimed = paper_epsilon(plan.queries, votes, hidden, plan.dped.hidden_clip, plan.privacy.delta)
     return claimed if math.isfinite(claimed) else None

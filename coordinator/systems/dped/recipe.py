@@ -12,6 +12,7 @@ import numpy as np
 from dp_accounting import DpEvent
 
 from aggregation.mechanisms.free import FreeAnswers
+from aggregation.mechanisms.mechanism import Form
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.noise.stream import NoiseStream
 from coordinator.federation.federation import Federation
@@ -119,7 +120,7 @@ async def collect(
             directions = public.moments[0].to_bytes()
             store.write("artefacts/directions.safetensors", directions)
             await federation.provide("directions", directions)
-    asked = [release for release in bound.releases if release.rows]
+    asked = [release for release in bound.releases if release.form.gives]
     with stage("train"):
         for release in asked:
             request = _request(release, plan, public)
@@ -130,11 +131,12 @@ async def collect(
         for release in asked:
             note = budget(bound.guarantee, plan)
             rows = plan.rows_at_once(release.rows, release.columns)
-            if isinstance(release.mechanism, ThresholdedVotes) and store.block_counts().get(LABELS):
+            if release.form == Form.CLEAR_VOTES and store.block_counts().get(LABELS):
                 present[release.name] = len(store.summed(LABELS))  # drawn once: other noise would be another answer
-            elif isinstance(release.mechanism, ThresholdedVotes):
+            elif release.form == Form.CLEAR_VOTES:
                 votes = await federation.gather(release.name, release.rows, release.columns, rows, note)
-                labels = release.mechanism.answer(np.hstack(list(votes.values())), stream_of(plan, release.name)).labels
+                clear = np.hstack(list(votes.values()))
+                labels = release.under(ThresholdedVotes).answer(clear, stream_of(plan, release.name)).labels
                 store.begin_sum(LABELS, list(votes))
                 store.put_block(LABELS, 0, 0, release.rows, labels[:, None])
                 present[release.name] = len(votes)
@@ -150,10 +152,10 @@ async def collect(
 
 def parties_of(bound: Bound[DpedPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
     """Whose contributions are in each release; a training's parties are those that answered after it."""
-    free = {each.mechanism.after: each.name for each in bound.releases if isinstance(each.mechanism, FreeAnswers)}
+    free = {each.under(FreeAnswers).after: each.name for each in bound.releases if each.form == Form.FREE}
     kept: dict[str, tuple[str, ...]] = {}
     for release in bound.releases:
-        summed = LABELS if isinstance(release.mechanism, ThresholdedVotes) else free.get(release.name, release.name)
+        summed = LABELS if release.form == Form.CLEAR_VOTES else free.get(release.name, release.name)
         kept[release.name] = store.summed(summed)
     return kept
 

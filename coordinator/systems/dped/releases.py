@@ -13,11 +13,12 @@ from aggregation.mechanisms.free import FreeAnswers
 from aggregation.mechanisms.gradients import GradientMechanism, fine_levels
 from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism
+from aggregation.mechanisms.mechanism import Form
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
+from aggregation.noise.rounded_gaussian import LARGEST_SIGMA
 from aggregation.noise.shares import GAUSSIAN
-from aggregation.noise.stream import LARGEST_SIGMA
 from coordinator.errors import PlanError
 from coordinator.pricing.release import Release, shares
 from coordinator.systems.dped.plan import DpedPlan
@@ -61,7 +62,9 @@ def releases(plan: DpedPlan, whole: float, public: Public | None) -> tuple[Relea
     """What is released where all of it together has this noise multiplier."""
     settings, size = plan.dped, plan.vocabulary.size
     if settings.private_training is not None:
-        training = Release(TRAINING, _sized("private_training", lambda: _gradients(plan, whole)), 0, 0)
+        training = Release(
+            TRAINING, _sized("private_training", lambda: _gradients(plan, whole)), 0, 0, form=Form.TRAINING
+        )
         free = FreeAnswers(
             TRAINING,
             plan.classes if "votes" in settings.signals else 0,
@@ -70,7 +73,7 @@ def releases(plan: DpedPlan, whole: float, public: Public | None) -> tuple[Relea
             settings.hidden_clip,
             min(FREE_LEVELS, LARGEST_SUM // plan.teachers),
         )
-        return training, Release(ANSWERS, free, plan.queries, free.columns)
+        return training, Release(ANSWERS, free, plan.queries, free.columns, form=Form.FREE)
     made = []
     part, noise = parts(plan), plan.privacy.noise
     if "counts" in part:
@@ -88,7 +91,7 @@ def releases(plan: DpedPlan, whole: float, public: Public | None) -> tuple[Relea
         made.append(Release(MOMENTS, moments, 1, size + (rank + 1) * (rank + 2) // 2))
     if "votes" in part and settings.noise_at == "coordinator":
         votes = _sized("votes", lambda: _thresholded(plan, whole / math.sqrt(part["votes"])))
-        made.append(Release(VOTES, votes, plan.queries, settings.teachers_per_party))
+        made.append(Release(VOTES, votes, plan.queries, settings.teachers_per_party, form=Form.CLEAR_VOTES))
         del part["votes"]
     if "votes" in part or "hidden" in part:
         joint = _sized("votes and hidden states", lambda: _joint(plan, whole, part))

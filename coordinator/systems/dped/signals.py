@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 from aggregation.mechanisms.counts import CountsMechanism
 from aggregation.mechanisms.free import FreeAnswers
 from aggregation.mechanisms.joint import JointMechanism, JointReleased
-from aggregation.mechanisms.mechanism import Released
-from aggregation.mechanisms.thresholded import ThresholdedVotes, thresholded_labels
+from aggregation.mechanisms.mechanism import Form, Released
+from aggregation.mechanisms.thresholded import thresholded_labels
 from aggregation.mechanisms.vectors import VectorMechanism
 from coordinator.pricing.release import Bound, Release
 from coordinator.store.store import RunStore
+from coordinator.systems.dped import releases
 from coordinator.systems.dped.plan import DpedPlan
 from coordinator.systems.dped.public import Public
 from coordinator.systems.dped.releases import COUNTS, MOMENTS
@@ -43,18 +44,20 @@ def signals_of(bound: Bound[DpedPlan], public: Public, present: dict[str, int], 
     """What the store keeps of a run's releases, in the signals' own units."""
     found = Signals()
     for release in bound.releases:
-        match release.mechanism:
-            case CountsMechanism():
-                found = replace(found, counts=_counts(release.mechanism, present[COUNTS], store, release))
-            case VectorMechanism():
+        match release.name:
+            case releases.COUNTS:
+                found = replace(found, counts=_counts(release.under(CountsMechanism), present[COUNTS], store, release))
+            case releases.MOMENTS:
                 (block,) = (values for _, _, values in store.blocks(MOMENTS))
-                found = replace(found, moments=release.mechanism.release(block[0], present[MOMENTS]))
-            case ThresholdedVotes():
+                found = replace(found, moments=release.under(VectorMechanism).release(block[0], present[MOMENTS]))
+            case releases.VOTES:
                 (block,) = (values for _, _, values in store.blocks(LABELS))
                 found = replace(found, labels=named(block[:, 0], public))
-            case JointMechanism() | FreeAnswers():
+            case releases.ANSWERS:
                 total = np.concatenate([block for _, _, block in store.blocks(release.name)])
-                answered = release.mechanism.release(total, present[release.name])
+                free = release.form == Form.FREE
+                mechanism = release.under(FreeAnswers) if free else release.under(JointMechanism)
+                answered = mechanism.release(total, present[release.name])
                 found = with_answers(found, answered, bound.plan, public, present[release.name])
     return found
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import ndtr, ndtri
 
+from aggregation.arrays import FloatArray, IntArray
 from aggregation.mechanisms.argmax import expected_accuracy
 from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import TeacherSignal
-from aggregation.mechanisms.mechanism import FloatArray, IntArray
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.votes import tally
 from coordinator.plan.public_text import source_of

@@ -17,11 +17,10 @@ from coordinator.text_models.recipe import Voted
 def forecast(recipe: Voted, priced: Bound[ClassifierPlan], base: Path, cache: Path, prepared: float) -> Forecast:
     """Forecast a run; nothing of the parties is read or asked, and nothing is spent."""
     plan, (release,) = recipe.plan, priced.releases
-    mechanism = release.mechanism
-    assert isinstance(mechanism, JointMechanism)
-    assert mechanism.votes is not None
+    votes = release.under(JointMechanism).votes
+    assert votes is not None
     assert plan.pate is not None
-    noise, teachers = mechanism.votes.noise, float(plan.teachers)
+    noise, teachers = votes.noise, float(plan.teachers)
     row = Row(release.name, release.rows, math.sqrt(2), noise, teachers, at_most=True)
     advice = ["fewer [pate] queries", "more teachers", "a larger epsilon"]
     looked = text_models.declared(plan) / len(plan.federation.names)

@@ -59,9 +59,8 @@ class Pate(Voted):
         from safetensors.numpy import save
 
         (release,) = priced.releases
-        assert isinstance(release.mechanism, JointMechanism)
         total = np.concatenate([block for _, _, block in store.blocks(VOTES)])
-        votes = release.mechanism.release(total, present[VOTES]).votes
+        votes = release.under(JointMechanism).release(total, present[VOTES]).votes
         assert votes is not None
         content: bytes = save({"point": learned(self.plan, self.read, labels_of(votes, self.plan), progress)})
         return content

@@ -10,6 +10,7 @@ from typing import Final
 
 from aggregation.accounting.price import price
 from aggregation.mechanisms.gradients import GradientMechanism
+from aggregation.mechanisms.mechanism import Form
 from coordinator.forecasting import cost
 from coordinator.forecasting.forecast import Forecast, Row
 from coordinator.forecasting.needs import Needs
@@ -72,11 +73,10 @@ def memory(bound: Bound[PrivDistilPlan], public: PublicCorpus) -> dict[str, int]
 
 
 def _row(bound: Bound[PrivDistilPlan], release: Release) -> Row:
-    mechanism, plan = release.mechanism, bound.plan
-    assert isinstance(mechanism, GradientMechanism)
+    mechanism, plan = release.under(GradientMechanism), bound.plan
     noise = mechanism.noise_multiplier * mechanism.sensitivity * mechanism.granularity * math.sqrt(mechanism.parameters)
     batch = plan.domain.batch if release.name == DOMAIN else plan.dp_sgd.batch
-    if release.name != DOMAIN and not release.stepped:
+    if release.name != DOMAIN and release.form != Form.STEPPED:
         batch = batch // len(plan.federation.names)
     return Row(release.name, mechanism.steps, mechanism.clip, noise, batch * mechanism.clip, at_most=True)
 

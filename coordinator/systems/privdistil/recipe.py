@@ -96,7 +96,7 @@ class PrivDistil:
             await provide_model(text, plan, federation, store)
         with stage("aggregate") as result:
             present = await descend(priced, _student(priced), text, federation, store)
-            asked = [release.name for release in priced.releases if release.rows and release.name not in present]
+            asked = [release.name for release in priced.releases if release.form.gives and release.name not in present]
             present |= {name: len(store.summed(name)) for name in asked}
             result |= {"parties": list(federation.present), "present": present, "bytes": federation.traffic}
         return present
@@ -216,8 +216,7 @@ def _asked(plan: PrivDistilPlan, public: PublicCorpus) -> bytes:
 def _chosen(bound: Bound[PrivDistilPlan], public: PublicCorpus, said: Said, told: Told) -> Choice:
     release, noise = bound.release(DOMAIN), None
     if release is not None:
-        mechanism = release.mechanism
-        assert isinstance(mechanism, GradientMechanism)
+        mechanism = release.under(GradientMechanism)
         noise = mechanism.noise_multiplier * mechanism.sensitivity * mechanism.granularity
     return choose(bound.plan, public, said, noise, told)
 

@@ -10,6 +10,7 @@ from aggregation.accounting.price import calibrate
 from aggregation.errors import ConclaveError
 from aggregation.mechanisms.free import FreeAnswers
 from aggregation.mechanisms.gradients import GradientMechanism, fine_levels
+from aggregation.mechanisms.mechanism import Form
 from coordinator.errors import PlanError
 from coordinator.pricing.release import SAMPLER_SHARE, Release
 from coordinator.systems.privdistil.plan import PrivDistilPlan
@@ -66,10 +67,14 @@ def releases(plan: PrivDistilPlan, multiplier: float, public: PublicCorpus | Non
         return student
     mechanism = domain_mechanism(plan, public)
     if plan.domain.release == "weights":
-        return (Release(DOMAIN, mechanism, 1, mechanism.parameters, weights=True), *student)
+        return (Release(DOMAIN, mechanism, 1, mechanism.parameters, form=Form.WEIGHTS), *student)
     free = FreeAnswers(DOMAIN, 0, 1, 1, 1.0, SCORE_LEVELS)
     texts = public.corpus.count()
-    return (Release(DOMAIN, mechanism, 0, 0), Release(SCORES, free, texts, 1, charges=texts), *student)
+    return (
+        Release(DOMAIN, mechanism, 0, 0, form=Form.TRAINING),
+        Release(SCORES, free, texts, 1, charges=texts, form=Form.FREE),
+        *student,
+    )
 
 
 def whole(plan: PrivDistilPlan, multiplier: float, public: PublicCorpus | None) -> DpEvent:

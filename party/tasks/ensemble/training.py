@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor, nn
 
+from aggregation.arrays import IntArray
 from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
-from aggregation.mechanisms.mechanism import IntArray
 from learning.classification.training import Fit, fit, fit_head, predict
 from learning.errors import Diverged
 from learning.models.adapting import Lora, adapt, flatten, unflatten

@@ -4,11 +4,11 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
 
-from party.releasing.steps import is_step
 from party.store.keys import KEY_BYTES, insecure_key
 from party.tasks.task import Given, Work, cannot_give
 from party.tasks.text.request import Lesson, TextModel, check_parameters, labelled_of, model_of, parameters_of
 from protos.conclave.v1 import party_pb2, plan_pb2
+from protos.steps import is_step
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,19 +12,18 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from aggregation.errors import IntegrityError
-from aggregation.mechanisms.free import FreeAnswers
+from aggregation.arrays import IntArray
 from aggregation.mechanisms.gradients import GradientMechanism
-from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
-from aggregation.mechanisms.mechanism import IntArray
-from aggregation.mechanisms.thresholded import ThresholdedVotes
+from aggregation.mechanisms.joint import TeacherSignal
+from aggregation.mechanisms.mechanism import Form, Mechanism
+from aggregation.mechanisms.registry import of_teachers
 from aggregation.noise.stream import NoiseStream
 from learning.embeddings.skipgram import SkipGram
 from learning.embeddings.teachers import hidden_states, train_teacher, votes_of
 from learning.text.words import Vocabulary
 from party.errors import TrainingError
 from party.provided.words import reference_in, vocabulary_in
-from party.releasing.mechanisms import Answering, answering, mechanism_of
+from party.releasing.mechanisms import answering, mechanism_of
 from party.shard.counted import counted_units, take_census
 from party.shard.reading import Reading
 from party.shard.units import slot
@@ -45,7 +44,7 @@ class Wanted:
     hidden: bool
 
 
-def prepare(job: Job, work: TeachersWork, mechanism: Answering, kept: object) -> Private:
+def prepare(job: Job, work: TeachersWork, mechanism: Mechanism, kept: object) -> Private:
     """Look at everything but the party's units. Raises `ConclaveError` for a vocabulary, reference or words that do not
     fit each other.
     """
@@ -57,7 +56,7 @@ def prepare(job: Job, work: TeachersWork, mechanism: Answering, kept: object) ->
     return lambda job, progress: teach(job, mechanism, progress)
 
 
-def teach(job: Job, mechanism: Answering, progress: Callable[[int], None]) -> sparse.csr_array:
+def teach(job: Job, mechanism: Mechanism, progress: Callable[[int], None]) -> sparse.csr_array:
     """Train this party's teachers, have them answer, bound the answers: int64 `[queries, columns]`.
 
     Under a joint mechanism the sum over teachers; under thresholded votes one column a teacher.
@@ -77,27 +76,16 @@ def some_answers(job: Job, work: TeachersWork, numbers: range, progress: Callabl
     return answers(job.reading, work, wanted_by(answering(release_of(job.release))), progress, numbers)
 
 
-def wanted_by(mechanism: Answering) -> Wanted:
+def wanted_by(mechanism: Mechanism) -> Wanted:
     """What the mechanism releases."""
-    match mechanism:
-        case JointMechanism():
-            return Wanted(mechanism.votes is not None, mechanism.hidden is not None)
-        case FreeAnswers():
-            return Wanted(mechanism.classes > 0, mechanism.layers > 0)
-        case ThresholdedVotes():
-            return Wanted(votes=True, hidden=False)
-    raise IntegrityError(f"Teachers do not answer under {type(mechanism).__name__}.")
+    asked = of_teachers(mechanism)
+    return Wanted(votes=asked.classes > 0, hidden=asked.layers > 0)
 
 
-def contribution(mechanism: Answering, signal: TeacherSignal) -> IntArray | sparse.csr_array:
+def contribution(mechanism: Mechanism, signal: TeacherSignal) -> IntArray | sparse.csr_array:
     """The bounded part of the answers. Raises `IntegrityError` for shapes that the mechanism was not made for."""
-    match mechanism:
-        case JointMechanism() | FreeAnswers():
-            return mechanism.contribute(signal)
-        case ThresholdedVotes():
-            assert signal.votes is not None
-            return mechanism.contribute(signal.votes)
-    raise IntegrityError(f"Teachers do not answer under {type(mechanism).__name__}.")
+    asked = of_teachers(mechanism)
+    return asked.contribute(signal.votes if Form.CLEAR_VOTES in asked.forms else signal)
 
 
 def answers(

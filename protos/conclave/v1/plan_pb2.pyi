@@ -97,6 +97,52 @@ TRUST_TRUSTED_AGGREGATOR: Trust.ValueType  # 1
 TRUST_SECURE_SUM: Trust.ValueType  # 2
 Global___Trust: _TypeAlias = Trust  # noqa: Y015
 
+class _Form:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FormEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Form.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FORM_UNSPECIFIED: _Form.ValueType  # 0
+    FORM_SUMMED: _Form.ValueType  # 1
+    """Rows of one sum over all parties, under the noise of all of them together."""
+    FORM_STEPPED: _Form.ValueType  # 2
+    """Of gradients: every step's noisy sum leaves, as a release of its own called NAME.0, NAME.1 and so on, each charged
+    once.
+    """
+    FORM_WEIGHTS: _Form.ValueType  # 3
+    """What leaves are the parameters of a model that a party trained alone, not answers; a party admits it only where its
+    policy says so. Its noise is all that party's own, so that it leaves by Answer under a secure sum too.
+    """
+    FORM_TRAINING: _Form.ValueType  # 4
+    """Of gradients: each party trains alone, and nothing of it leaves but what the release `free` after it says."""
+    FORM_CLEAR_VOTES: _Form.ValueType  # 5
+    """The votes themselves, to a coordinator that is trusted to draw the noise."""
+    FORM_FREE: _Form.ValueType  # 6
+    """Post-processing of what was paid for, summed without noise."""
+
+class Form(_Form, metaclass=_FormEnumTypeWrapper):
+    """aggregation.mechanisms.mechanism.Form, word by word."""
+
+FORM_UNSPECIFIED: Form.ValueType  # 0
+FORM_SUMMED: Form.ValueType  # 1
+"""Rows of one sum over all parties, under the noise of all of them together."""
+FORM_STEPPED: Form.ValueType  # 2
+"""Of gradients: every step's noisy sum leaves, as a release of its own called NAME.0, NAME.1 and so on, each charged
+once.
+"""
+FORM_WEIGHTS: Form.ValueType  # 3
+"""What leaves are the parameters of a model that a party trained alone, not answers; a party admits it only where its
+policy says so. Its noise is all that party's own, so that it leaves by Answer under a secure sum too.
+"""
+FORM_TRAINING: Form.ValueType  # 4
+"""Of gradients: each party trains alone, and nothing of it leaves but what the release `free` after it says."""
+FORM_CLEAR_VOTES: Form.ValueType  # 5
+"""The votes themselves, to a coordinator that is trusted to draw the noise."""
+FORM_FREE: Form.ValueType  # 6
+"""Post-processing of what was paid for, summed without noise."""
+Global___Form: _TypeAlias = Form  # noqa: Y015
+
 @_typing.final
 class Plan(_message.Message):
     """What a run binds both ends to. The plan hash (protos/digest.py) covers all of it."""
@@ -281,22 +327,15 @@ class Release(_message.Message):
     GRADIENTS_FIELD_NUMBER: _builtins.int
     FREE_FIELD_NUMBER: _builtins.int
     VECTORS_FIELD_NUMBER: _builtins.int
-    WEIGHTS_FIELD_NUMBER: _builtins.int
-    STEPPED_FIELD_NUMBER: _builtins.int
+    FORM_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     charges: _builtins.int
     """How often the mechanism's event is charged. A matrix summed in many row blocks is charged once; teachers' answers
     once a query, one query a row. Of free answers it costs nothing; of a domain classifier's scores it is how many texts
     may be scored, one a row.
     """
-    weights: _builtins.bool
-    """What leaves are the parameters of a model that a party trained alone, not answers; a party admits it only where its
-    policy says so. Its noise is all that party's own, so that it leaves by Answer under a secure sum too.
-    """
-    stepped: _builtins.bool
-    """Of gradients: every step's noisy sum leaves, as a release of its own called NAME.0, NAME.1 and so on, each charged
-    once. Otherwise nothing of the training leaves but what the release `free` after it says.
-    """
+    form: Global___Form.ValueType
+    """What leaves, who adds the noise and what is paid; a party refuses a form that its mechanism does not have."""
     @_builtins.property
     def counts(self) -> Global___CountsMechanism: ...
     @_builtins.property
@@ -320,12 +359,11 @@ class Release(_message.Message):
         gradients: Global___GradientMechanism | None = ...,
         free: Global___FreeAnswers | None = ...,
         vectors: Global___VectorMechanism | None = ...,
-        weights: _builtins.bool = ...,
-        stepped: _builtins.bool = ...,
+        form: Global___Form.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "stepped", b"stepped", "thresholded", b"thresholded", "vectors", b"vectors", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "form", b"form", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts", "joint", "thresholded", "gradients", "free", "vectors"]  # noqa: Y015
     _WhichOneofArgType_mechanism: _TypeAlias = _typing.Literal["mechanism", b"mechanism"]  # noqa: Y015

@@ -14,7 +14,8 @@ from scipy import sparse
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.counts import CountsMechanism
 from aggregation.mechanisms.mechanism import Mechanism
-from aggregation.noise.stream import NoiseStream, RoundedGaussian
+from aggregation.noise.rounded_gaussian import RoundedGaussian
+from aggregation.noise.stream import NoiseStream
 
 CELLS = 12
 MECHANISM = CountsMechanism(clip=4.0, levels=16, noise_multiplier=1.0, shares=2)
@@ -164,7 +165,7 @@ def test_the_shares_together_hold_at_least_the_noise_that_is_charged(multiplier,
         return
     mechanism = CountsMechanism(1.0, levels, multiplier, shares)
     charged = (Fraction(mechanism.event().noise_multiplier) * Fraction(mechanism.sensitivity)) ** 2
-    held = Fraction(mechanism._share().sigma) ** 2 * shares
+    held = Fraction(mechanism.shared.share.sigma) ** 2 * shares
     assert charged <= held <= charged * (1 + Fraction(1, 10**14))
 
 
@@ -210,22 +211,22 @@ def test_slack_is_the_distance_of_all_shares_over_all_values_in_both_directions(
     mechanism = CountsMechanism(clip=16.0, levels=16, noise_multiplier=0.5, shares=4)  # 4 grid units a share
     share = RoundedGaussian(4.0)
     distance = 4 * share.total_variation + share.sum_distance(4)
-    assert mechanism.slack(10, 0.0) == pytest.approx(2 * 10 * distance, rel=1e-6)
-    assert mechanism.slack(10**6, 8.0) == pytest.approx((1 + math.exp(8)) * 1e6 * distance, rel=1e-6)
-    assert mechanism.slack(10**6, 8.0) >= (1 + math.exp(8)) * 1e6 * distance
-    assert mechanism.slack(0, 8.0) == 0
-    assert mechanism.slack(1, math.inf) == mechanism.slack(1, 5000.0) == 1.0
+    assert mechanism.slack(10, 1, 0.0) == pytest.approx(2 * 10 * distance, rel=1e-6)
+    assert mechanism.slack(10**6, 1, 8.0) == pytest.approx((1 + math.exp(8)) * 1e6 * distance, rel=1e-6)
+    assert mechanism.slack(10**6, 1, 8.0) >= (1 + math.exp(8)) * 1e6 * distance
+    assert mechanism.slack(0, 1, 8.0) == 0
+    assert mechanism.slack(1, 1, math.inf) == mechanism.slack(1, 1, 5000.0) == 1.0
 
 
 def test_slack_counts_the_distance_of_the_sum_once_whatever_its_size(monkeypatch):
     mechanism = CountsMechanism(clip=16.0, levels=16, noise_multiplier=0.5, shares=4)
     monkeypatch.setattr(RoundedGaussian, "sum_distance", lambda self, shares: 1e-9 * shares)
-    assert mechanism.slack(10, 0.0) == pytest.approx(2 * 10 * 4e-9, rel=1e-6)
+    assert mechanism.slack(10, 1, 0.0) == pytest.approx(2 * 10 * 4e-9, rel=1e-6)
 
 
 def test_slack_is_far_below_any_delta_for_a_real_matrix():
     mechanism = CountsMechanism(clip=16.0, levels=256, noise_multiplier=0.66, shares=4)
-    assert 0 < mechanism.slack(4_000_000, 10.0) < 1e-20
+    assert 0 < mechanism.slack(4_000_000, 1, 10.0) < 1e-20
 
 
 @pytest.mark.parametrize(

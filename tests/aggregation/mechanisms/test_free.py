@@ -43,7 +43,7 @@ def test_there_is_no_noise_and_nothing_to_pay():
     assert not FREE.noise_share((5, FREE.columns), NoiseStream.from_key(b"k" * 32)).any()
     assert isinstance(FREE.event(), NoOpDpEvent)
     assert price([FREE.event()], 1e-6).epsilon == 0
-    assert FREE.slack(10**9, 8.0) == 0
+    assert FREE.slack(10**9, 1, 8.0) == 0
 
 
 @pytest.mark.parametrize(("change", "columns"), [({}, 11), ({"layers": 0}, 3), ({"classes": 0}, 8)])

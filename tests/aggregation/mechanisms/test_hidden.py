@@ -47,7 +47,7 @@ def test_a_teacher_that_turns_into_its_opposite_costs_two_clips_and_not_the_pape
     change = MECHANISM.contribute(states) - MECHANISM.contribute(-states)
     moved = math.sqrt(squared(change)[0])
     assert moved == pytest.approx(MECHANISM.sensitivity, rel=0.03)  # truncation to the grid takes up to that
-    held = math.sqrt(4) * MECHANISM._share().sigma  # of all shares together, grid units
+    held = math.sqrt(4) * MECHANISM.shared.share.sigma  # of all shares together, grid units
     assert MECHANISM.event().noise_multiplier <= held / moved * (1 + 1e-12)
     assert MECHANISM.event().noise_multiplier == pytest.approx(held / moved, rel=0.03)
 
@@ -124,7 +124,7 @@ def test_the_shares_together_hold_at_least_the_noise_that_is_charged(noise, clip
         return
     mechanism = HiddenMechanism(layers, 5, clip, levels, noise, shares)
     charged = Fraction(mechanism.event().noise_multiplier) ** 2 * 4 * levels**2 * layers
-    held = Fraction(mechanism._share().sigma) ** 2 * shares
+    held = Fraction(mechanism.shared.share.sigma) ** 2 * shares
     assert charged <= held <= charged * (1 + Fraction(1, 10**14))
 
 
@@ -143,8 +143,8 @@ def test_a_sum_with_fewer_shares_than_were_charged_is_not_released():
 
 
 def test_slack_counts_every_number():
-    assert MECHANISM.slack(600, 2.0) == pytest.approx(100 * MECHANISM.slack(6, 2.0))
-    assert 0 < MECHANISM.slack(2_000_000, 10.0) < 1e-20
+    assert MECHANISM.slack(600, 1, 2.0) == pytest.approx(100 * MECHANISM.slack(6, 1, 2.0))
+    assert 0 < MECHANISM.slack(2_000_000, 1, 10.0) < 1e-20
 
 
 @pytest.mark.parametrize(

@@ -122,10 +122,10 @@ def test_a_release_with_fewer_shares_or_other_columns_is_refused():
 
 
 def test_slack_is_that_of_the_votes_cells_and_the_hidden_numbers():
-    apart = VOTES.slack(4 * 5, 3.0) + HIDDEN.slack(4 * 6, 3.0)
-    assert BOTH.slack(4 * 11, 3.0) == pytest.approx(apart, rel=1e-6)
-    assert BOTH.slack(4 * 11 - 10, 3.0) == BOTH.slack(4 * 11, 3.0)
-    assert BOTH.slack(0, 3.0) == 0
+    apart = VOTES.slack(4 * 5, 1, 3.0) + HIDDEN.slack(4 * 6, 1, 3.0)
+    assert BOTH.slack(4 * 11, 1, 3.0) == pytest.approx(apart, rel=1e-6)
+    assert BOTH.slack(4 * 11 - 10, 1, 3.0) == BOTH.slack(4 * 11, 1, 3.0)
+    assert BOTH.slack(0, 1, 3.0) == 0
 
 
 def test_a_signal_that_does_not_fit_is_refused():
@@ -173,7 +173,7 @@ def test_other_noise_is_drawn_with_the_variance_that_its_event_charges(kind):
         event = part.event()
         charged = event.variance if kind == "skellam" else event.shares * event.sigma**2
         assert charged == pytest.approx((part.noise_multiplier * part.sensitivity) ** 2, rel=1e-12)
-        assert part._share().variance * 3 == pytest.approx(charged, rel=1e-12)
+        assert part.shared.share.variance * 3 == pytest.approx(charged, rel=1e-12)
         assert cells.var() == pytest.approx(charged, rel=6 * math.sqrt(2 / cells.size))
         assert part.release(cells, 3).sigma * part.levels / (1 if part is votes else 1.5) == pytest.approx(
             math.sqrt(charged), rel=1e-9

@@ -165,7 +165,7 @@ def test_the_claim_is_the_cap_whatever_was_spent():
 
 
 def test_slack_is_negligible():
-    assert mechanism().slack(100_000, 8.0) == pytest.approx((1 + math.exp(8)) * 2 * 100_000 * TOTAL_VARIATION)
+    assert mechanism().slack(100_000, 1, 8.0) == pytest.approx((1 + math.exp(8)) * 2 * 100_000 * TOTAL_VARIATION)
 
 
 @pytest.mark.parametrize("count", [1, 4, 5])

@@ -15,7 +15,8 @@ from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms import vectors as module
 from aggregation.mechanisms.mechanism import Mechanism
 from aggregation.mechanisms.vectors import VectorMechanism
-from aggregation.noise.stream import NoiseStream, RoundedGaussian
+from aggregation.noise.rounded_gaussian import RoundedGaussian
+from aggregation.noise.stream import NoiseStream
 
 MECHANISM = VectorMechanism(clip=4.0, levels=16, noise_multiplier=1.0, shares=2)
 VALUES = st.one_of(st.integers(-9, 9).map(float), st.floats(-1e308, 1e308), st.floats(-20, 20))
@@ -65,7 +66,7 @@ def test_the_shares_together_hold_at_least_the_noise_that_is_charged(multiplier,
         return
     mechanism = VectorMechanism(1.0, levels, multiplier, shares)
     charged = (Fraction(mechanism.event().noise_multiplier) * Fraction(mechanism.sensitivity)) ** 2
-    held = Fraction(mechanism._share().sigma) ** 2 * shares
+    held = Fraction(mechanism.shared.share.sigma) ** 2 * shares
     assert charged <= held <= charged * (1 + Fraction(1, 10**14))
 
 
@@ -96,8 +97,8 @@ def test_slack_is_the_distance_of_all_shares_over_all_coordinates_in_both_direct
     mechanism = VectorMechanism(clip=16.0, levels=16, noise_multiplier=0.5, shares=4)  # 4 grid units a share
     share = RoundedGaussian(4.0)
     distance = 4 * share.total_variation + share.sum_distance(4)
-    assert mechanism.slack(10, 0.0) == pytest.approx(2 * 10 * distance, rel=1e-6)
-    assert mechanism.slack(10**6, 8.0) >= (1 + math.exp(8)) * 1e6 * distance
+    assert mechanism.slack(10, 1, 0.0) == pytest.approx(2 * 10 * distance, rel=1e-6)
+    assert mechanism.slack(10**6, 1, 8.0) >= (1 + math.exp(8)) * 1e6 * distance
 
 
 @pytest.mark.parametrize(

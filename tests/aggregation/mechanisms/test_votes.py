@@ -15,7 +15,8 @@ from aggregation.accounting.price import price
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.mechanism import Mechanism
 from aggregation.mechanisms.votes import VotesMechanism, check_teachers, tally
-from aggregation.noise.stream import NoiseStream, RoundedGaussian
+from aggregation.noise.rounded_gaussian import RoundedGaussian
+from aggregation.noise.stream import NoiseStream
 
 CLASSES = 6
 MECHANISM = VotesMechanism(classes=CLASSES, levels=8, noise=2.0, shares=4)
@@ -48,7 +49,7 @@ def test_a_vote_that_moves_costs_root_two_and_not_the_paper_s_one():
     change = dense(np.array([[2]])) - dense(np.array([[3]]))
     moved = math.sqrt(np.square(change).sum())
     assert moved == pytest.approx(MECHANISM.sensitivity)
-    held = math.sqrt(4) * MECHANISM._share().sigma  # of all shares together, grid units
+    held = math.sqrt(4) * MECHANISM.shared.share.sigma  # of all shares together, grid units
     assert MECHANISM.event().noise_multiplier <= held / moved * (1 + 1e-12)
     assert MECHANISM.event() == GaussianDpEvent(2.0 / math.sqrt(2))
 
@@ -105,7 +106,7 @@ def test_the_shares_together_hold_at_least_the_noise_that_is_charged(noise, leve
         return
     mechanism = VotesMechanism(9, levels, noise, shares)
     charged = Fraction(mechanism.event().noise_multiplier) ** 2 * 2 * levels**2
-    held = Fraction(mechanism._share().sigma) ** 2 * shares
+    held = Fraction(mechanism.shared.share.sigma) ** 2 * shares
     assert charged <= held <= charged * (1 + Fraction(1, 10**14))
 
 
@@ -132,9 +133,9 @@ def test_slack_is_that_of_all_shares_over_all_cells():
     mechanism = VotesMechanism(9, 4, 2.0, 4)  # 4 grid units a share
     share = RoundedGaussian(4.0)
     distance = 4 * share.total_variation + share.sum_distance(4)
-    assert mechanism.slack(10, 0.0) == pytest.approx(2 * 10 * distance, rel=1e-6)
-    assert mechanism.slack(10**6, 8.0) == pytest.approx((1 + math.exp(8)) * 1e6 * distance, rel=1e-6)
-    assert MECHANISM.slack(10**9, 10.0) < 1e-20
+    assert mechanism.slack(10, 1, 0.0) == pytest.approx(2 * 10 * distance, rel=1e-6)
+    assert mechanism.slack(10**6, 1, 8.0) == pytest.approx((1 + math.exp(8)) * 1e6 * distance, rel=1e-6)
+    assert MECHANISM.slack(10**9, 1, 10.0) < 1e-20
 
 
 @pytest.mark.parametrize(

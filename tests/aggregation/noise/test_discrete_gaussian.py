@@ -10,7 +10,8 @@ from scipy import stats
 
 from aggregation.errors import ConclaveError
 from aggregation.noise.discrete_gaussian import DiscreteGaussian, _table
-from aggregation.noise.stream import NoiseStream, RoundedGaussian
+from aggregation.noise.rounded_gaussian import RoundedGaussian
+from aggregation.noise.stream import NoiseStream
 
 KEY = bytes(range(32))
 

@@ -13,8 +13,9 @@ from scipy import special, stats
 
 from aggregation.errors import ConclaveError
 from aggregation.noise import skellam
+from aggregation.noise.rounded_gaussian import RoundedGaussian
 from aggregation.noise.skellam import Skellam, _table
-from aggregation.noise.stream import NoiseStream, RoundedGaussian
+from aggregation.noise.stream import NoiseStream
 
 KEY = bytes(range(32))
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from aggregation.errors import ConclaveError
-from aggregation.noise.stream import _TAIL, NoiseStream, RoundedGaussian, _table
+from aggregation.noise.rounded_gaussian import _TAIL, RoundedGaussian, _table
+from aggregation.noise.stream import NoiseStream
 
 KEY = bytes(range(32))
 WORDS_OF_KEY = ["0x2599bb6a675849ad", "0x8a3b841b189adf32"]

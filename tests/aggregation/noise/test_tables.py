@@ -8,7 +8,8 @@ from dp_accounting import GaussianDpEvent
 
 from aggregation.accounting import price
 from aggregation.noise import tables
-from aggregation.noise.stream import NoiseStream, RoundedGaussian
+from aggregation.noise.rounded_gaussian import RoundedGaussian
+from aggregation.noise.stream import NoiseStream
 
 
 def at_once(work, threads=8):

@@ -1,6 +1,7 @@
 """What a plan is bound to: mechanisms that together cost the plan's epsilon, and that parties read as the same ones."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from dp_accounting import GaussianDpEvent, NoOpDpEvent
@@ -10,6 +11,7 @@ from aggregation.mechanisms.counts import CountsMechanism
 from aggregation.mechanisms.free import FreeAnswers
 from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.joint import JointMechanism
+from aggregation.mechanisms.mechanism import Form
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.secure_sum.graph import failing
 from coordinator.errors import PlanError
@@ -20,7 +22,7 @@ from coordinator.systems.dped.releases import parts
 from coordinator.systems.registry import bind, plan_of
 from coordinator.verifying.evidence import recomputed
 from party.admission.admit import event_of
-from party.releasing.mechanisms import mechanism_of
+from party.releasing.mechanisms import form_of, mechanism_of
 from protos.digest import plan_hash
 
 DELTA = 1e-6
@@ -208,6 +210,29 @@ def test_parties_read_the_same_mechanisms_and_prices(signals, changes, kinds):
     for message, release in zip(sent, bound.releases, strict=True):
         assert mechanism_of(message) == release.mechanism
         assert event_of(message) == release.event
+
+
+def test_a_form_goes_to_parties_with_the_mechanism_that_has_it():
+    """Who pays when, and what may leave, follows from it at both ends."""
+    makes = [
+        (("votes", "counts"), {}, [Form.SUMMED, Form.SUMMED]),
+        (("votes",), {"noise_at": "coordinator", "threshold": 4.0}, [Form.CLEAR_VOTES]),
+        (("votes",), {"private_training": PRIVATE, "privacy": {"noise_multiplier": 5.0}}, [Form.TRAINING, Form.FREE]),
+    ]
+    for signals, changes, forms in makes:
+        bound = bind(plan(signals, **changes))
+        assert [each.form for each in bound.releases] == forms
+        assert [form_of(each) for each in bound.binding.terms.releases] == forms
+
+
+def test_a_release_has_a_form_of_its_mechanism_and_is_asked_under_no_other():
+    (counts,) = bind(plan(("counts",))).releases
+    for form in set(Form) - {Form.SUMMED}:
+        with pytest.raises(ValueError, match="counts are never"):
+            replace(counts, form=form)
+    assert counts.under(CountsMechanism) is counts.mechanism
+    with pytest.raises(TypeError, match="release counts is under counts, not JointMechanism"):
+        counts.under(JointMechanism)
 
 
 def test_a_grid_that_cannot_carry_the_noise_is_refused_in_the_plans_own_words():

@@ -6,6 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from aggregation.mechanisms.mechanism import Form
 from coordinator.errors import RunError
 from coordinator.run.attesting import seal
 from coordinator.run.cancelling import cancelled, leave
@@ -26,7 +27,10 @@ def drive(tmp_path):
     with store.stage("attest") as result:
         result |= {"signed": {}, "missing": {"south": "went away"}}
     bound = SimpleNamespace(
-        releases=(SimpleNamespace(name="answers", rows=5), SimpleNamespace(name="training", rows=0)),
+        releases=(
+            SimpleNamespace(name="answers", form=Form.SUMMED),
+            SimpleNamespace(name="training", form=Form.TRAINING),
+        ),
         plan=SimpleNamespace(federation=SimpleNamespace(names=NAMES)),
         binding=None,
     )

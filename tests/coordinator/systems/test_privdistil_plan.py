@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from aggregation.accounting.price import price
+from aggregation.mechanisms.mechanism import Form
 from coordinator import api
 from coordinator.errors import PlanError
 from coordinator.pricing.release import SAMPLER_SHARE
@@ -72,7 +73,7 @@ def test_a_choice_that_asks_nobody_leaves_the_whole_budget_to_the_student(ready,
 def test_classifiers_that_stay_at_the_parties_pay_for_their_scores(ready):
     plan, public = ready(domain={"release": "scores"})
     domain, scores, _ = bind(plan, public).releases
-    assert (domain.name, domain.rows, domain.weights) == (DOMAIN, 0, False)
+    assert (domain.name, domain.rows, domain.form) == (DOMAIN, 0, Form.TRAINING)
     assert (scores.name, scores.rows, scores.columns) == (SCORES, public.corpus.count(), 1)
     assert scores.mechanism.after == DOMAIN
 

@@ -22,6 +22,7 @@ from coordinator.verifying.check import Trust
 from coordinator.verifying.verify import verify
 from protos.conclave.v1 import plan_pb2
 from protos.digest import canonical, plan_hash
+from protos.fields import word
 from protos.identity.authority import new_authority
 from protos.identity.certificates import Role, pem_of
 from protos.identity.identity import Identity, self_made
@@ -922,6 +923,16 @@ def test_a_word_of_the_plan_that_is_unknown_is_told(federation, tmp_path):
     binding.terms.privacy.unit = 99
     found = wrong(federation.publish(tmp_path / "student", binding=binding), federation.trust)
     assert "privacy.json says unit record; by the plan it is the unknown number 99." in found["privacy"]
+
+
+@pytest.mark.parametrize("form", [0, *(each for each in plan_pb2.Form.values() if each > plan_pb2.FORM_SUMMED), 99])
+def test_a_form_that_contradicts_the_mechanism_is_told(federation, tmp_path, form):
+    """A plan that calls counts free, or one party's own, would have them counted on for less."""
+    binding = plan_pb2.Plan()
+    binding.CopyFrom(federation.bound.binding)
+    binding.terms.releases[0].form = form
+    found = wrong(federation.publish(tmp_path / "student", binding=binding), federation.trust)
+    assert f"it is of the form {word(plan_pb2.Form, form)}, which counts never are." in found["privacy"]
 
 
 def test_more_events_than_a_run_has_are_not_priced(federation, tmp_path):

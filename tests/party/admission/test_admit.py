@@ -6,7 +6,8 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from dp_accounting import LaplaceDpEvent
 
-from party.admission.admit import admit, event_of, noise_of, queries_of
+from aggregation.accounting.events import noise_multiplier_of as noise_of
+from party.admission.admit import admit, event_of, queries_of
 from party.admission.company import admit_peers
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.console.settings import SettingsError
@@ -147,7 +148,7 @@ def test_answers_are_free_after_a_training_of_the_same_terms_alone(terms, config
 def test_a_training_that_gives_something_itself_frees_no_answers(terms, config, releases, gives, said):
     """Its noise key would serve two trainings, of which one is charged."""
     plan = with_releases(terms, releases, "training", "free")
-    setattr(plan.releases[0], gives, True)
+    plan.releases[0].form = getattr(plan_pb2, f"FORM_{gives.upper()}")
     refusal = refused(plan, config(policy={"weights": True}))
     assert refusal.reason == Reason.PLAN
     assert f"release answers is free after 'training', which {said} itself" in refusal.sentence
@@ -190,13 +191,14 @@ def test_shares_of_teachers_noise_are_counted(terms, config, releases, change, s
 MOMENTS = plan_pb2.Release(
     name="moments",
     charges=1,
+    form=plan_pb2.FORM_SUMMED,
     vectors=plan_pb2.VectorMechanism(clip=1.0, levels=64, noise_multiplier=1.0, shares=2, distribution="gaussian"),
 )
 
 
 def with_weights(terms, releases):
     plan = terms(releases=releases("training"), epsilon=30.0, recipe="dp_sgd")
-    plan.releases[0].weights = True
+    plan.releases[0].form = plan_pb2.FORM_WEIGHTS
     return plan
 
 

@@ -127,7 +127,7 @@ def test_every_mechanism_with_shares_is_looked_at(terms, config, releases, desce
     shared = [
         terms(),
         terms(releases=releases("joint"), epsilon=30.0),
-        terms(releases=[plan_pb2.Release(name="moments", charges=1, vectors=moments)]),
+        terms(releases=[plan_pb2.Release(name="moments", charges=1, form=plan_pb2.FORM_SUMMED, vectors=moments)]),
         terms(releases=[descent(shares=2)], epsilon=100.0, recipe="dp_sgd"),
     ]
     assert [rule_of(each, own) for each in shared] == ["shares"] * 4

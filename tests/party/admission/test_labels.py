@@ -127,7 +127,9 @@ def test_a_map_or_range_that_nobody_could_read_by_is_the_plans_fault(refused, te
 
 def votes_on(classes):
     votes = plan_pb2.VotesMechanism(classes=classes, levels=2, noise=12.0, shares=2, distribution="gaussian")
-    return [plan_pb2.Release(name="votes", charges=2, joint=plan_pb2.JointMechanism(votes=votes))]
+    return [
+        plan_pb2.Release(name="votes", charges=2, form=plan_pb2.FORM_SUMMED, joint=plan_pb2.JointMechanism(votes=votes))
+    ]
 
 
 def test_votes_are_of_the_classes_that_the_plan_declares(refused, terms, config):

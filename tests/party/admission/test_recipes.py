@@ -24,23 +24,32 @@ pytestmark = pytest.mark.usefixtures("trains_here")
 
 VOTES, HIDDEN = plan_pb2.VotesMechanism(classes=2), plan_pb2.HiddenMechanism(layers=1, width=4)
 MADE = {
-    Kind.COUNTS: plan_pb2.Release(counts=plan_pb2.CountsMechanism(clip=1.0)),
-    Kind.MOMENTS: plan_pb2.Release(vectors=plan_pb2.VectorMechanism(clip=1.0)),
-    Kind.VOTES: plan_pb2.Release(joint=plan_pb2.JointMechanism(votes=VOTES)),
-    Kind.HIDDEN: plan_pb2.Release(joint=plan_pb2.JointMechanism(hidden=HIDDEN)),
-    Kind.VOTES_AND_HIDDEN: plan_pb2.Release(joint=plan_pb2.JointMechanism(votes=VOTES, hidden=HIDDEN)),
-    Kind.CLEAR_VOTES: plan_pb2.Release(thresholded=plan_pb2.ThresholdedVotes(classes=2)),
-    Kind.TRAINING: plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0)),
-    Kind.ANSWERS: plan_pb2.Release(free=plan_pb2.FreeAnswers(after="t", classes=0, layers=1, width=4)),
-    Kind.SCORES: plan_pb2.Release(free=plan_pb2.FreeAnswers(after="t", classes=0, layers=1, width=1, clip=1.0)),
-    Kind.STEPS: plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0), stepped=True),
-    Kind.WEIGHTS: plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0), weights=True),
+    Kind.COUNTS: plan_pb2.Release(form=plan_pb2.FORM_SUMMED, counts=plan_pb2.CountsMechanism(clip=1.0)),
+    Kind.MOMENTS: plan_pb2.Release(form=plan_pb2.FORM_SUMMED, vectors=plan_pb2.VectorMechanism(clip=1.0)),
+    Kind.VOTES: plan_pb2.Release(form=plan_pb2.FORM_SUMMED, joint=plan_pb2.JointMechanism(votes=VOTES)),
+    Kind.HIDDEN: plan_pb2.Release(form=plan_pb2.FORM_SUMMED, joint=plan_pb2.JointMechanism(hidden=HIDDEN)),
+    Kind.VOTES_AND_HIDDEN: plan_pb2.Release(
+        form=plan_pb2.FORM_SUMMED, joint=plan_pb2.JointMechanism(votes=VOTES, hidden=HIDDEN)
+    ),
+    Kind.CLEAR_VOTES: plan_pb2.Release(
+        form=plan_pb2.FORM_CLEAR_VOTES, thresholded=plan_pb2.ThresholdedVotes(classes=2)
+    ),
+    Kind.TRAINING: plan_pb2.Release(form=plan_pb2.FORM_TRAINING, gradients=plan_pb2.GradientMechanism(clip=1.0)),
+    Kind.ANSWERS: plan_pb2.Release(
+        form=plan_pb2.FORM_FREE, free=plan_pb2.FreeAnswers(after="t", classes=0, layers=1, width=4)
+    ),
+    Kind.SCORES: plan_pb2.Release(
+        form=plan_pb2.FORM_FREE, free=plan_pb2.FreeAnswers(after="t", classes=0, layers=1, width=1, clip=1.0)
+    ),
+    Kind.STEPS: plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0), form=plan_pb2.FORM_STEPPED),
+    Kind.WEIGHTS: plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0), form=plan_pb2.FORM_WEIGHTS),
 }
 ODD = (
-    plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0), stepped=True, weights=True),
-    plan_pb2.Release(counts=plan_pb2.CountsMechanism(clip=1.0), weights=True),
-    plan_pb2.Release(joint=plan_pb2.JointMechanism(votes=VOTES), stepped=True),
-    plan_pb2.Release(joint=plan_pb2.JointMechanism()),
+    plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0), form=plan_pb2.FORM_SUMMED),
+    plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0)),
+    plan_pb2.Release(counts=plan_pb2.CountsMechanism(clip=1.0), form=plan_pb2.FORM_WEIGHTS),
+    plan_pb2.Release(joint=plan_pb2.JointMechanism(votes=VOTES), form=plan_pb2.FORM_STEPPED),
+    plan_pb2.Release(form=plan_pb2.FORM_SUMMED, joint=plan_pb2.JointMechanism()),
     plan_pb2.Release(),
 )
 """What is of no kind: two kinds at once, or nothing."""
@@ -170,7 +179,9 @@ def test_a_further_recipe_is_one_package_that_the_administrator_installed(terms,
     installed("swing", 'Recipe(({Kind.VOTES: part("ensemble")},))')
     assert "swing" in recipe_names()
     votes = plan_pb2.VotesMechanism(classes=2, levels=2, noise=12.0, shares=2, distribution="gaussian")
-    asked = [plan_pb2.Release(name="votes", charges=2, joint=plan_pb2.JointMechanism(votes=votes))]
+    asked = [
+        plan_pb2.Release(name="votes", charges=2, form=plan_pb2.FORM_SUMMED, joint=plan_pb2.JointMechanism(votes=votes))
+    ]
     assert admit(terms(recipe="swing", releases=asked), config(policy={"recipes": ["swing"]})) is None
     with pytest.raises(Refusal, match="release counts is of counts, and swing has noised votes"):
         admit(terms(recipe="swing"), config(policy={"recipes": ["swing"]}))
@@ -214,8 +225,8 @@ async def test_a_plan_that_borrows_the_name_of_word_embeddings_for_a_domain_clas
     )
     scores = plan_pb2.FreeAnswers(after="domain", classes=0, layers=1, width=1, clip=1.0, levels=1000)
     releases = [
-        plan_pb2.Release(name="domain", charges=1, gradients=training),
-        plan_pb2.Release(name="scores", charges=1000, free=scores),
+        plan_pb2.Release(name="domain", charges=1, form=plan_pb2.FORM_TRAINING, gradients=training),
+        plan_pb2.Release(name="scores", charges=1000, form=plan_pb2.FORM_FREE, free=scores),
     ]
     caller = await opened(plan=terms(releases=releases, epsilon=30.0), policy={"epsilon": 90.0})
     said = await refused(caller.join())
@@ -240,7 +251,9 @@ async def test_a_task_of_another_recipe_is_refused_after_a_join_that_was_honest(
 
 async def test_votes_of_classifiers_are_not_answered_by_teachers_of_words(learner, reference):
     votes = plan_pb2.VotesMechanism(classes=2, levels=2, noise=12.0, shares=2, distribution="gaussian")
-    release = plan_pb2.Release(name="votes", charges=2, joint=plan_pb2.JointMechanism(votes=votes))
+    release = plan_pb2.Release(
+        name="votes", charges=2, form=plan_pb2.FORM_SUMMED, joint=plan_pb2.JointMechanism(votes=votes)
+    )
     caller = await learner(release, recipe="pate")
     await caller.provide()
     await caller.provide_reference()

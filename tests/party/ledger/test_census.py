@@ -25,6 +25,7 @@ SENTENCES = ("Apple bread.", "Cheese apple.", *TEXTS[1:])
 COUNTS = plan_pb2.Release(
     name="counts",
     charges=1,
+    form=plan_pb2.FORM_SUMMED,
     counts=plan_pb2.CountsMechanism(clip=2.0, levels=64, noise_multiplier=1.0, shares=1, distribution="gaussian"),
 )
 

@@ -39,6 +39,16 @@ KNOWN = {
 }
 
 
+FORMS = {
+    "counts": plan_pb2.FORM_SUMMED,
+    "vectors": plan_pb2.FORM_SUMMED,
+    "joint": plan_pb2.FORM_SUMMED,
+    "thresholded": plan_pb2.FORM_CLEAR_VOTES,
+    "gradients": plan_pb2.FORM_TRAINING,
+    "free": plan_pb2.FORM_FREE,
+}
+
+
 def message(mechanism):
     """The release of a plan's terms that names a mechanism, written field by field."""
     match mechanism:
@@ -98,7 +108,8 @@ def message(mechanism):
                     after=f.after, classes=f.classes, layers=f.layers, width=f.width, clip=f.clip, levels=f.levels
                 )
             }
-    return plan_pb2.Release(name="one", charges=1, **parts)
+    (kind,) = parts
+    return plan_pb2.Release(name="one", charges=1, form=FORMS[kind], **parts)
 
 
 @pytest.mark.parametrize("mechanism", KNOWN.values(), ids=KNOWN)

@@ -36,7 +36,6 @@ from party.admission.admit import event_of
 from party.ledger.accounts import read_account
 from party.releasing.answers import noised
 from party.releasing.mechanisms import answering
-from party.releasing.steps import step_of
 from party.store.runs import Runs
 from party.tasks.result import load_counts
 from protos.conclave.v1 import party_pb2, plan_pb2
@@ -45,6 +44,7 @@ from protos.identity.certificates import Role
 from protos.identity.credentials import bearer
 from protos.identity.identity import self_made
 from protos.refusal import Reason, Refusal, refusal_of
+from protos.steps import step_of
 
 pytestmark = pytest.mark.usefixtures("trains_here")
 
@@ -716,9 +716,9 @@ async def test_sessions_and_masked_vectors_of_a_step_go_with_it(stepping):
 async def test_scores_of_public_texts_are_summed_without_noise_and_without_a_charge(joined, descent):
     """What PrivDistil asks where no party lets its classifier out: nobody sees one party's scores."""
     training = descent("domain", weights=True)
-    training.weights = False
+    training.form = plan_pb2.FORM_TRAINING
     free = plan_pb2.FreeAnswers(after="domain", classes=0, layers=1, width=1, clip=1.0, levels=1000)
-    scores = plan_pb2.Release(name="scores", charges=6, free=free)
+    scores = plan_pb2.Release(name="scores", charges=6, form=plan_pb2.FORM_FREE, free=free)
     parties = await joined("scores", 6, releases=[training, scores])
     public, scored = (json.dumps(texts).encode() for texts in (["a dull plot"], ["good", "bad", "", "end", "we", "it"]))
     for caller in parties.callers.values():

@@ -9,17 +9,17 @@ from aggregation.mechanisms.gradients import GradientMechanism
 from party.admission.admit import admit, affordable, event_of, times
 from party.ledger.ledger import Ledger
 from party.releasing.mechanisms import answering
-from party.releasing.steps import MOST_STEPS, charged, is_step, step_name, step_of
 from party.store.runs import Run
 from protos.conclave.v1 import plan_pb2
 from protos.refusal import Reason, Refusal
+from protos.steps import MOST_STEPS, charged, is_step, step_name, step_of
 
 
 def stepped(steps=5, shares=1, charges=1):
     gradients = plan_pb2.GradientMechanism(
         clip=1.0, levels=400, noise_multiplier=2.0, sampling_probability=0.1, steps=steps, parameters=9, shares=shares
     )
-    return plan_pb2.Release(name="training", charges=charges, gradients=gradients, stepped=True)
+    return plan_pb2.Release(name="training", charges=charges, gradients=gradients, form=plan_pb2.FORM_STEPPED)
 
 
 def test_a_step_is_the_same_mechanism_taken_once():
@@ -37,7 +37,7 @@ def test_only_the_steps_of_a_stepped_release_have_names(name):
     known = {f"training.{step}" for step in range(5)}
     assert (step_of(stepped(), name) is not None) == (name in known)
     whole = stepped()
-    whole.stepped = False
+    whole.form = plan_pb2.FORM_TRAINING
     assert step_of(whole, name) is None
 
 
@@ -57,7 +57,7 @@ def test_each_step_may_be_tried_as_often_as_a_sum_may():
     assert times(stepped(), terms) == 2
     assert [name for name, _ in affordable(terms)] == ["training.0", "training.0", "training.1", "training.1"]
     whole = stepped()
-    whole.stepped = False
+    whole.form = plan_pb2.FORM_TRAINING
     assert times(whole, terms) == 1
 
 
@@ -76,7 +76,7 @@ def test_a_release_in_steps_has_no_rows_itself():
             plan_pb2.Release(
                 name="counts",
                 charges=1,
-                stepped=True,
+                form=plan_pb2.FORM_STEPPED,
                 counts=plan_pb2.CountsMechanism(
                     clip=1.0, levels=64, noise_multiplier=2.0, shares=2, distribution="gaussian"
                 ),
@@ -92,7 +92,7 @@ def test_steps_that_make_no_sense_are_refused(terms, config, release, says):
 
 def test_only_in_steps_is_noise_that_of_several_parties(terms, config):
     whole = stepped(shares=2)
-    whole.stepped = False
+    whole.form = plan_pb2.FORM_TRAINING
     with pytest.raises(Refusal, match="each party trains alone"):
         admit(terms(releases=[whole]), config())
 

@@ -254,7 +254,7 @@ def test_a_unit_of_very_many_pairs_is_counted_as_far_as_memory_is_bounded(job, m
 @pytest.mark.parametrize("rows", [[], [b"\xff"], [b"{}", b"[]"]])
 def test_of_no_unit_counts_and_moments_are_zeros(job, rows, record, caplog):
     counts = plan_pb2.Release(
-        name="counts", charges=1,
+        name="counts", charges=1, form=plan_pb2.FORM_SUMMED,
         counts=plan_pb2.CountsMechanism(clip=2.0, levels=64, noise_multiplier=1.0, shares=1, distribution="gaussian"),
     )  # fmt: skip
     reading, work = job(rows, record)

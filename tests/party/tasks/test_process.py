@@ -33,6 +33,7 @@ TEXTS = ("apple bread cheese apple", "cheese cheese bread", "bread apple bread u
 COUNTS = plan_pb2.Release(
     name="counts",
     charges=1,
+    form=plan_pb2.FORM_SUMMED,
     counts=plan_pb2.CountsMechanism(clip=2.0, levels=64, noise_multiplier=1.0, shares=1, distribution="gaussian"),
 )
 
@@ -248,6 +249,7 @@ def test_moments_are_bounded_unit_by_unit_along_the_directions_that_were_provide
     moments = plan_pb2.Release(
         name="moments",
         charges=1,
+        form=plan_pb2.FORM_SUMMED,
         vectors=plan_pb2.VectorMechanism(clip=3.0, levels=512, noise_multiplier=1.0, shares=1, distribution="gaussian"),
     )
     asked = job(release=moments.SerializeToString().hex(), directions=str(path))
@@ -273,6 +275,7 @@ def test_directions_that_do_not_fit_are_refused_in_a_sentence(job, tmp_path, con
     moments = plan_pb2.Release(
         name="moments",
         charges=1,
+        form=plan_pb2.FORM_SUMMED,
         vectors=plan_pb2.VectorMechanism(clip=3.0, levels=512, noise_multiplier=1.0, shares=1, distribution="gaussian"),
     )
     asked = job(release=moments.SerializeToString().hex(), directions=str(path))

@@ -45,7 +45,7 @@ def domain(descent):
 
     def makes(parameters=HEAD, **more):
         release = descent("domain", parameters, weights=True, **more)
-        release.weights = False
+        release.form = plan_pb2.FORM_TRAINING
         return release
 
     return makes
@@ -57,7 +57,9 @@ def scores():
 
     def makes(**changes):
         shape = {"after": "domain", "classes": 0, "layers": 1, "width": 1, "clip": 1.0, "levels": LEVELS} | changes
-        return plan_pb2.Release(name="scores", charges=len(SCORED), free=plan_pb2.FreeAnswers(**shape))
+        return plan_pb2.Release(
+            name="scores", charges=len(SCORED), form=plan_pb2.FORM_FREE, free=plan_pb2.FreeAnswers(**shape)
+        )
 
     return makes
 

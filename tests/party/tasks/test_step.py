@@ -22,11 +22,11 @@ from party.ledger.accounts import read_account
 from party.node.training import Training
 from party.provided import weights as provided_weights
 from party.releasing.mechanisms import mechanism_of
-from party.releasing.steps import step_of
 from party.store.keys import insecure_key
 from party.tasks.result import load_counts
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.refusal import Reason, Refusal
+from protos.steps import step_of
 
 pytestmark = pytest.mark.usefixtures("trains_here")
 

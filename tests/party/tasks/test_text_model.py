@@ -23,13 +23,13 @@ from party.admission.admit import admit, event_of
 from party.ledger.accounts import read_account
 from party.provided import weights as provided_weights
 from party.releasing.mechanisms import mechanism_of
-from party.releasing.steps import step_of
 from party.store.keys import insecure_key
 from party.tasks.text_model import training
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import artefact_digest
 from protos.identity.credentials import bearer
 from protos.refusal import Reason, Refusal
+from protos.steps import step_of
 
 pytestmark = pytest.mark.usefixtures("trains_here")
 

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("trains_here")
 VOTES = plan_pb2.Release(
     name="votes",
     charges=4,
+    form=plan_pb2.FORM_SUMMED,
     joint=plan_pb2.JointMechanism(
         votes=plan_pb2.VotesMechanism(classes=2, levels=2, noise=12.0, shares=2, distribution="gaussian")
     ),

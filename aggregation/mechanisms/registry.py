@@ -1,0 +1,70 @@
+"""Mechanisms by their kind: made from numbers, as a message or a file holds them, and given back as numbers.
+
+A new mechanism is a module beside this one, a line in `MECHANISMS`, and a message in plan.proto.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Final, TypeAlias, cast
+
+from aggregation.errors import ConclaveError, IntegrityError
+from aggregation.mechanisms.counts import CountsMechanism
+from aggregation.mechanisms.free import FreeAnswers
+from aggregation.mechanisms.gradients import GradientMechanism
+from aggregation.mechanisms.hidden import HiddenMechanism
+from aggregation.mechanisms.joint import JointMechanism
+from aggregation.mechanisms.mechanism import Mechanism, OfTeachers
+from aggregation.mechanisms.thresholded import ThresholdedVotes
+from aggregation.mechanisms.vectors import VectorMechanism
+from aggregation.mechanisms.votes import VotesMechanism
+
+Numbers: TypeAlias = Mapping[str, Any]
+"""A mechanism's fields by name: numbers, texts, None, and the same again for a part of it."""
+
+MECHANISMS: Final[Mapping[str, type[Mechanism]]] = {
+    each.kind: each
+    for each in (
+        CountsMechanism,
+        VectorMechanism,
+        JointMechanism,
+        ThresholdedVotes,
+        GradientMechanism,
+        FreeAnswers,
+    )
+}
+OF_TEACHERS: Final = frozenset(each.kind for each in (JointMechanism, ThresholdedVotes, FreeAnswers))
+"""The kinds under which teachers answer queries (`OfTeachers`)."""
+_PARTS: Final[Mapping[str, type[Mechanism]]] = {each.kind: each for each in (VotesMechanism, HiddenMechanism)}
+"""Mechanisms that others are made of, by the name of the field."""
+
+
+def made(kind: str, numbers: Numbers) -> Mechanism:
+    """The mechanism of that kind with these numbers. Raises `ConclaveError` for an unknown kind or what makes no sense.
+
+    A 0 stands for what the mechanism's `zeros` say.
+    """
+    if kind not in MECHANISMS:
+        raise ConclaveError(f"{kind[:40]!r} is no mechanism; there are {', '.join(MECHANISMS)}.")
+    return _made(MECHANISMS[kind], numbers)
+
+
+def of_teachers(mechanism: Mechanism) -> OfTeachers:
+    """The same, where teachers answer under it. Raises `IntegrityError` where they do not."""
+    if mechanism.kind not in OF_TEACHERS:
+        raise IntegrityError(f"Teachers do not answer under {type(mechanism).__name__}.")
+    return cast(OfTeachers, mechanism)
+
+
+def numbers_of(mechanism: Mechanism) -> dict[str, Any]:
+    """A mechanism's numbers by name, of which `made` makes it again."""
+    values = {each.name: getattr(mechanism, each.name) for each in fields(mechanism)}  # type: ignore[arg-type]
+    return {
+        name: numbers_of(value) if name in _PARTS and value is not None else value for name, value in values.items()
+    }
+
+
+def _made(of: type[Mechanism], numbers: Numbers) -> Mechanism:
+    values = {
+        name: _made(_PARTS[name], value) if isinstance(value, Mapping) else value for name, value in numbers.items()
+    }
+    return of(**{name: of.zeros[name] if name in of.zeros and not value else value for name, value in values.items()})

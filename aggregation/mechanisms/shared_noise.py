@@ -1,0 +1,97 @@
+"""Noise that parties draw in shares: what counts, vectors, votes, hidden states and gradients have in common."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from aggregation.arrays import FloatArray, IntArray
+from aggregation.errors import IntegrityError
+from aggregation.mechanisms.mechanism import Released
+from aggregation.noise.shares import (
+    DISCRETE_GAUSSIAN,
+    GAUSSIAN,
+    SKELLAM,
+    Share,
+    check_distribution,
+    check_shares,
+    delta_of,
+    distance_of,
+    event_of,
+    share_of,
+)
+from aggregation.noise.stream import NoiseStream
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+_WORDS = {GAUSSIAN: "Gaussian", SKELLAM: "Skellam", DISCRETE_GAUSSIAN: "discrete Gaussian"}
+
+
+@dataclass(frozen=True, slots=True)
+class SharedNoise:
+    """The noise of one sum of integers, drawn in equal shares.
+
+    noise_multiplier: standard deviation charged over sensitivity. square: the L2 sensitivity squared under
+    add-or-remove of one unit, grid units squared, exact. shares: how many shares the guarantee counts on, unknown to
+    whoever attacks; each has variance noise_multiplier^2 square / shares. distribution: what a share is drawn from, one
+    of `shares.DISTRIBUTIONS`. granularity: one grid unit, in the signal's units.
+    """
+
+    noise_multiplier: float
+    square: int
+    shares: int
+    distribution: str
+    granularity: float
+
+    def check(self) -> None:
+        """Raises `ConclaveError` for shares or a distribution that there are not, and a share that cannot be drawn."""
+        check_shares(self.shares)
+        check_distribution(self.distribution)
+        _ = self.share
+
+    @property
+    def share(self) -> Share:
+        """What one share is drawn from, grid units."""
+        return share_of(self.distribution, self.noise_multiplier, self.square, self.shares)
+
+    @property
+    def name(self) -> str:
+        """The distribution, as a sentence says it."""
+        return _WORDS[self.distribution]
+
+    @property
+    def distance(self) -> float:
+        """Per value, the total-variation distance from post-processing of the noise that is charged."""
+        return distance_of(self.share, self.shares)
+
+    def sample(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
+        """One share, grid units. A stream that is not `secure` carries no guarantee: the caller says so."""
+        return self.share.sample(shape, stream)
+
+    def released(self, total: IntArray, present: int) -> Released:
+        """A sum that holds `present` shares, in the signal's units; sigma counts the noise of all of them.
+
+        Raises `IntegrityError` when fewer shares are present than were charged, or the total is not integers.
+        """
+        if present < self.shares:
+            raise IntegrityError(
+                f"The sum holds the noise of {present} parties and the guarantee needs {self.shares}: it must not be "
+                "released. Wait for the missing parties, or run again with a plan for fewer."
+            )
+        if not np.issubdtype(total.dtype, np.integer):
+            raise IntegrityError(f"A noisy sum is made of integers; this one holds {total.dtype}.")
+        sigma = math.sqrt(present * self.share.variance) * self.granularity
+        return Released(values=cast(FloatArray, total * self.granularity), sigma=sigma)
+
+    def event(self, l1: int) -> "DpEvent":
+        """What one sum costs, whose L1 norm changes by at most `l1` grid units when one unit is added or removed."""
+        return event_of(self.distribution, self.noise_multiplier, l1, self.square, self.shares)
+
+    def slack(self, values: int, epsilon: float) -> float:
+        """Delta to add for so many values at the epsilon that is claimed: (1 + e^epsilon) values distance.
+
+        More shares than are counted on add nothing: their noise is independent of the data.
+        """
+        return delta_of(values * self.distance, epsilon)
