@@ -123,6 +123,8 @@ def _found(path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
             raise PlanError(
                 f"two installed packages bring a system {point.name}: {other.value} and {point.value}. Uninstall one."
             )
+    if not found:
+        raise PlanError("Conclave's own systems are not installed here. Install it again: pip install conclave-distill")
     return MappingProxyType(found)
 
 
