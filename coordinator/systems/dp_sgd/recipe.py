@@ -8,7 +8,7 @@ start under noise of its own, and the models are averaged, round after round.
 from dataclasses import dataclass
 
 from coordinator.federation.federation import Federation
-from coordinator.pricing.release import Bound
+from coordinator.pricing.release import PricedPlan
 from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
 from coordinator.systems.system import Stage
@@ -25,7 +25,7 @@ class DpSgd(Trained):
     made_once = True
 
     async def collect(
-        self, priced: Bound[ClassifierPlan], federation: Federation, store: RunStore, stage: Stage
+        self, priced: PricedPlan[ClassifierPlan], federation: Federation, store: RunStore, stage: Stage
     ) -> dict[str, int]:
         with stage("provide"):
             await provide_model(self.read, self.plan, federation, store)
@@ -34,11 +34,11 @@ class DpSgd(Trained):
             result |= {"parties": list(federation.present), "present": present, "bytes": federation.traffic}
         return present
 
-    def parties_of(self, priced: Bound[ClassifierPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
+    def parties_of(self, priced: PricedPlan[ClassifierPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
         return descended_parties(priced.releases, store)
 
     def learn(
-        self, priced: Bound[ClassifierPlan], present: dict[str, int], store: RunStore, progress: Progress
+        self, priced: PricedPlan[ClassifierPlan], present: dict[str, int], store: RunStore, progress: Progress
     ) -> bytes:
         from safetensors.numpy import save
 

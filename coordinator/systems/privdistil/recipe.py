@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from aggregation.mechanisms.gradients import GradientMechanism
 from coordinator.errors import RunError, RunStopped
 from coordinator.federation.federation import Federation
-from coordinator.pricing.release import Bound, Release, budget
+from coordinator.pricing.release import PricedPlan, Release, budget
 from coordinator.progress.progress import Progress
 from coordinator.store.faults import sound
 from coordinator.store.store import RunStore
@@ -74,7 +74,7 @@ class PrivDistil:
         return []
 
     async def collect(
-        self, priced: Bound[PrivDistilPlan], federation: Federation, store: RunStore, stage: Stage
+        self, priced: PricedPlan[PrivDistilPlan], federation: Federation, store: RunStore, stage: Stage
     ) -> dict[str, int]:
         plan, public = self.plan, self.read
         with stage("train"):
@@ -101,7 +101,7 @@ class PrivDistil:
             result |= {"parties": list(federation.present), "present": present, "bytes": federation.traffic}
         return present
 
-    def parties_of(self, priced: Bound[PrivDistilPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
+    def parties_of(self, priced: PricedPlan[PrivDistilPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
         found = descended_parties(_student(priced), store)
         for release in priced.releases:
             if release.name in (DOMAIN, SCORES):
@@ -109,7 +109,7 @@ class PrivDistil:
         return found
 
     def learn(
-        self, priced: Bound[PrivDistilPlan], present: dict[str, int], store: RunStore, progress: Progress
+        self, priced: PricedPlan[PrivDistilPlan], present: dict[str, int], store: RunStore, progress: Progress
     ) -> bytes:
         from safetensors.numpy import save
 
@@ -118,7 +118,7 @@ class PrivDistil:
         return content
 
     def student(
-        self, content: bytes, priced: Bound[PrivDistilPlan], present: dict[str, int], store: RunStore
+        self, content: bytes, priced: PricedPlan[PrivDistilPlan], present: dict[str, int], store: RunStore
     ) -> PublishedClassifier:
         from safetensors.numpy import load
 
@@ -132,13 +132,13 @@ class PrivDistil:
         return self.public
 
 
-def _student(bound: Bound[PrivDistilPlan]) -> tuple[Release, ...]:
+def _student(bound: PricedPlan[PrivDistilPlan]) -> tuple[Release, ...]:
     """What fine-tuning the student releases."""
     return tuple(release for release in bound.releases if release.name not in (DOMAIN, SCORES))
 
 
 async def _classifiers(
-    bound: Bound[PrivDistilPlan], public: PublicCorpus, federation: Federation, store: RunStore
+    bound: PricedPlan[PrivDistilPlan], public: PublicCorpus, federation: Federation, store: RunStore
 ) -> Said:
     """Have every party train its domain classifier, once; what these say is kept, for it was paid for."""
     plan, domain = bound.plan, public.domain
@@ -163,7 +163,7 @@ async def _classifiers(
     return _said(plan, store)
 
 
-async def _weights(bound: Bound[PrivDistilPlan], federation: Federation, store: RunStore) -> bytes:
+async def _weights(bound: PricedPlan[PrivDistilPlan], federation: Federation, store: RunStore) -> bytes:
     """The parameters of every party's classifier, by its name."""
     from safetensors.numpy import save
 
@@ -176,7 +176,7 @@ async def _weights(bound: Bound[PrivDistilPlan], federation: Federation, store: 
     return content
 
 
-async def _scores(bound: Bound[PrivDistilPlan], federation: Federation, store: RunStore) -> bytes:
+async def _scores(bound: PricedPlan[PrivDistilPlan], federation: Federation, store: RunStore) -> bytes:
     """The mean over parties of what their classifiers say of every text."""
     from safetensors.numpy import save
 
@@ -213,7 +213,7 @@ def _asked(plan: PrivDistilPlan, public: PublicCorpus) -> bytes:
     return json.dumps(texts, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _chosen(bound: Bound[PrivDistilPlan], public: PublicCorpus, said: Said, told: Told) -> Choice:
+def _chosen(bound: PricedPlan[PrivDistilPlan], public: PublicCorpus, said: Said, told: Told) -> Choice:
     release, noise = bound.release(DOMAIN), None
     if release is not None:
         mechanism = release.under(GradientMechanism)
