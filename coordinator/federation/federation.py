@@ -17,7 +17,7 @@ from coordinator.federation.rounds import Rounds
 from coordinator.federation.secure_sums import SecureSums
 from coordinator.identity.identity import Own
 from coordinator.plan.plan import Plan
-from coordinator.pricing.release import Bound, Release
+from coordinator.pricing.release import PricedPlan, Release
 from coordinator.progress.events import Observer
 from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
@@ -53,7 +53,7 @@ class Federation:
     def at(
         cls,
         addresses: Sequence[PartyAddress],
-        bound: Bound[Plan],
+        bound: PricedPlan[Plan],
         own: Own,
         progress: Progress,
         observer: Observer | None = None,
@@ -116,7 +116,7 @@ class Federation:
         """
         self._attendance.stop()
 
-    async def open(self, run_id: str, bound: Bound[Plan], *, spent: bool = False) -> None:
+    async def open(self, run_id: str, bound: PricedPlan[Plan], *, spent: bool = False) -> None:
         """Find every party, check that it speaks our protocol and is who the plan says, and have it join.
 
         spent: whether a ledger may hold a charge of this run, which is resumed. If not, nothing has been spent when

@@ -16,7 +16,7 @@ from coordinator.errors import PartyRefused
 from coordinator.federation.admission import new_nonce, proven
 from coordinator.identity.identity import Own
 from coordinator.plan.plan import Plan
-from coordinator.pricing.release import Bound
+from coordinator.pricing.release import PricedPlan
 from coordinator.transport.grpc_link import GrpcLink
 from coordinator.transport.link import Answered, Lost, Refused
 from protos import PROTOCOL_VERSION
@@ -47,7 +47,7 @@ class Seen:
     ahead: float | None = None
 
 
-async def ask_all(plan: Plan, own: Own, bound: Bound[Plan] | None, needs: party_pb2.Needs | None) -> list[Line]:
+async def ask_all(plan: Plan, own: Own, bound: PricedPlan[Plan] | None, needs: party_pb2.Needs | None) -> list[Line]:
     """Ask every party who it is and, given what it is to be bound by and needs, whether it would join; lines by party.
 
     Nobody is waited for longer than the plan's deadline.
@@ -151,7 +151,7 @@ def _version(name: str, answer: party_pb2.DescribeResponse) -> Line:
     return ok(f"{name} versions", f"Conclave {answer.software_version}, protocol {answer.protocol_version}")
 
 
-async def _joining(seen: Seen, everyone: Sequence[Seen], bound: Bound[Plan], needs: party_pb2.Needs) -> None:
+async def _joining(seen: Seen, everyone: Sequence[Seen], bound: PricedPlan[Plan], needs: party_pb2.Needs) -> None:
     """Whether a party would join: its policy, its budget, and room for the run."""
     if seen.certificate is None:
         return

@@ -11,7 +11,14 @@ from aggregation.mechanisms.registry import numbers_of
 from aggregation.noise.shares import GAUSSIAN
 from coordinator.errors import PlanError
 from coordinator.plan.plan import Plan
-from coordinator.pricing.release import SAMPLER_SHARE, Bound, Release, gaussian_multiplier, graphs_delta, rounded_up
+from coordinator.pricing.release import (
+    SAMPLER_SHARE,
+    PricedPlan,
+    Release,
+    gaussian_multiplier,
+    graphs_delta,
+    rounded_up,
+)
 from protos.conclave.v1 import plan_pb2
 from protos.fields import fill, number
 
@@ -50,7 +57,7 @@ class Priceable(Protocol[PlanT_co]):
         ...
 
 
-def price_plan(recipe: Priceable[PlanT_co]) -> Bound[PlanT_co]:
+def price_plan(recipe: Priceable[PlanT_co]) -> PricedPlan[PlanT_co]:
     """Choose the noise and price it. Raises `PlanError` when the plan cannot be paid from its own budget."""
     plan = recipe.plan
     privacy = plan.privacy
@@ -80,7 +87,7 @@ def price_plan(recipe: Priceable[PlanT_co]) -> Bound[PlanT_co]:
             "out and it is calibrated. Nothing ran."
         )
     guarantee = Guarantee(guarantee.epsilon, privacy.delta, guarantee.accountant, guarantee.rdp_epsilon)
-    return Bound(plan, releases, guarantee, _message(recipe, releases), graphs)
+    return PricedPlan(plan, releases, guarantee, _message(recipe, releases), graphs)
 
 
 def _graphs(plan: Plan, releases: tuple[Release, ...]) -> float:

@@ -85,7 +85,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound(Generic[PlanT_co]):
+class PricedPlan(Generic[PlanT_co]):
     """A plan with its mechanisms chosen.
 
     guarantee: what the run costs at every party, delta being the plan's; `slack` is inside it. binding: the message

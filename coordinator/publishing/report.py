@@ -10,7 +10,7 @@ from aggregation.accounting.events import to_json
 from aggregation.mechanisms.mechanism import Form
 from aggregation.mechanisms.registry import numbers_of
 from coordinator.plan.plan import Plan
-from coordinator.pricing.release import Bound, rounded_up, shares
+from coordinator.pricing.release import PricedPlan, rounded_up, shares
 from coordinator.store.store import RunStore
 from protos.identity.signing import RELATION
 
@@ -94,7 +94,7 @@ class Statement:
 
 
 def state(
-    bound: Bound[Plan],
+    bound: PricedPlan[Plan],
     parties: tuple[str, ...],
     plan_hash: str,
     metrics: dict[str, Any],

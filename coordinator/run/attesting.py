@@ -9,7 +9,7 @@ from typing import Any, Final
 from aggregation.mechanisms.mechanism import Form
 from coordinator.errors import PartyLost, RunError
 from coordinator.federation.federation import Federation
-from coordinator.pricing.release import Bound, Release
+from coordinator.pricing.release import PricedPlan, Release
 from coordinator.progress.progress import Progress
 from coordinator.published.manifest import Seal
 from coordinator.published.statement import Privacy
@@ -28,7 +28,7 @@ _PATH: Final = re.compile(r"(?<![\w/])~?/[^\s,;:'\")]+")
 
 async def attest(
     federation: Federation,
-    bound: Bound[Any],
+    bound: PricedPlan[Any],
     store: RunStore,
     progress: Progress,
     *,
@@ -105,7 +105,9 @@ def _too_few_vouch(few: list[str], beyond: Mapping[str, str], lost: Mapping[str,
     )
 
 
-def _charged_to(party: str, bound: Bound[Any], store: RunStore, sums: Mapping[str, tuple[str, ...]]) -> list[Release]:
+def _charged_to(
+    party: str, bound: PricedPlan[Any], store: RunStore, sums: Mapping[str, tuple[str, ...]]
+) -> list[Release]:
     """What a party's ledger has to have been charged: the releases in whose sums it is, step by step."""
     found = []
     for release in bound.releases:

@@ -20,7 +20,7 @@ from coordinator.forecasting.needs import Needs
 from coordinator.identity.identity import Own, own_identity
 from coordinator.plan.plan import Plan
 from coordinator.pricing.priced_plan import price_plan
-from coordinator.pricing.release import Bound, rounded_up
+from coordinator.pricing.release import PricedPlan, rounded_up
 from coordinator.publishing.publish import try_place
 from coordinator.store.index import RunIndex
 from coordinator.store.private_files import home
@@ -74,7 +74,7 @@ def check(path: Path, ray_address: str | None = None) -> list[Line]:
     return [*lines, _versions()]
 
 
-def _plan(bound: Bound[Plan]) -> Line:
+def _plan(bound: PricedPlan[Plan]) -> Line:
     names = bound.plan.federation.names
     price = (
         f"epsilon {rounded_up(bound.guarantee.epsilon)} of {bound.plan.privacy.epsilon:g}"

@@ -17,7 +17,7 @@ from aggregation.mechanisms.mechanism import Form
 from coordinator.errors import PartyLost, PartyRefused, RunError, RunStopped
 from coordinator.federation.federation import Federation
 from coordinator.identity.identity import Own
-from coordinator.pricing.release import Bound
+from coordinator.pricing.release import PricedPlan
 from coordinator.progress.events import Observer
 from coordinator.progress.progress import Progress
 from coordinator.published.manifest import SIGNATURE
@@ -44,7 +44,7 @@ STUDENT: Final = "artefacts/student.safetensors"
 class Drive:
     """What driving a run needs."""
 
-    bound: Bound[Any]
+    bound: PricedPlan[Any]
     recipe: Recipe[Any]
     own: Own
     launcher: Launcher

@@ -8,7 +8,7 @@ from typing import Any
 
 from coordinator.errors import PlanError, RunError
 from coordinator.plan.plan import Plan
-from coordinator.pricing.release import Bound
+from coordinator.pricing.release import PricedPlan
 from coordinator.published.manifest import SIGNATURE
 from coordinator.publishing.publish import try_place
 from coordinator.reading import shown
@@ -49,7 +49,7 @@ def plan_kept(store: RunStore) -> tuple[Plan, Path]:
         return plan_of(store.fact("plan")), Path(store.fact("base"))
 
 
-def check_same(store: RunStore, bound: Bound[Plan]) -> None:
+def check_same(store: RunStore, bound: PricedPlan[Plan]) -> None:
     """Raises `PlanError`, naming what differs, when a run would go on under another plan hash."""
     if plan_hash(bound.binding).hex() == store.fact("plan_hash"):
         return

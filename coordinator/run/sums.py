@@ -4,11 +4,11 @@ from typing import Any
 
 from aggregation.mechanisms.free import FreeAnswers
 from aggregation.mechanisms.mechanism import Form
-from coordinator.pricing.release import Bound, Release
+from coordinator.pricing.release import PricedPlan, Release
 from coordinator.store.store import RunStore
 
 
-def made_once(bound: Bound[Any]) -> bool:
+def made_once(bound: PricedPlan[Any]) -> bool:
     """Whether a sum cannot be made again without a party that was lost after it: it was a step towards the next, or one
     that the coordinator keeps noised alone, or masks hide whose part is which.
     """
@@ -16,7 +16,7 @@ def made_once(bound: Bound[Any]) -> bool:
     return bound.plan.privacy.trust == "secure-sum" or any(release.form in kept for release in bound.releases)
 
 
-def parties_of(bound: Bound[Any], store: RunStore) -> dict[str, tuple[str, ...]]:
+def parties_of(bound: PricedPlan[Any], store: RunStore) -> dict[str, tuple[str, ...]]:
     """Whose contributions are in each release, by its name.
 
     Of one in steps, who is in any step; a training's parties are those that answered after it.

@@ -17,7 +17,7 @@ from pydantic_core import PydanticKnownError
 from coordinator.errors import PlanError
 from coordinator.plan.plan import Plan, RunTable
 from coordinator.pricing.priced_plan import price_plan
-from coordinator.pricing.release import Bound
+from coordinator.pricing.release import PricedPlan
 from coordinator.systems.system import Recipe, System
 from protos.console.settings import SettingsError, check_settings, read_tables
 
@@ -57,7 +57,7 @@ def prepared(plan: Plan, base: Path, cache: Path) -> Recipe[Any]:
     return system(plan.run.recipe).prepared(plan, base, cache)
 
 
-def bind(plan: PlanT, public: Any = None) -> Bound[PlanT]:
+def bind(plan: PlanT, public: Any = None) -> PricedPlan[PlanT]:
     """A plan, priced. public: what its system prepared; needed where releases depend on it. Raises `PlanError`."""
     return price_plan(system(plan.run.recipe).recipe(plan, public))
 

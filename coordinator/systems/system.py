@@ -12,7 +12,7 @@ from coordinator.forecasting.forecast import Forecast
 from coordinator.forecasting.needs import Needs
 from coordinator.plan.plan import Plan
 from coordinator.pricing.priced_plan import Priceable
-from coordinator.pricing.release import Bound
+from coordinator.pricing.release import PricedPlan
 from coordinator.progress.progress import Progress
 from coordinator.publishing.student import Student
 from coordinator.store.store import RunStore
@@ -37,7 +37,7 @@ class Recipe(Priceable[PlanT_co], Protocol[PlanT_co]):
         ...
 
     async def collect(
-        self, priced: Bound[Any], federation: Federation, store: RunStore, stage: Stage
+        self, priced: PricedPlan[Any], federation: Federation, store: RunStore, stage: Stage
     ) -> dict[str, int]:
         """The private half: how many parties are in the sum of each release that has rows, once all are stored.
 
@@ -45,14 +45,14 @@ class Recipe(Priceable[PlanT_co], Protocol[PlanT_co]):
         """
         ...
 
-    def learn(self, priced: Bound[Any], present: dict[str, int], store: RunStore, progress: Progress) -> bytes:
+    def learn(self, priced: PricedPlan[Any], present: dict[str, int], store: RunStore, progress: Progress) -> bytes:
         """The student's parameters, safetensors, from what is stored. Post-processing throughout.
 
         present: what `collect` gave.
         """
         ...
 
-    def student(self, content: bytes, priced: Bound[Any], present: dict[str, int], store: RunStore) -> Student:
+    def student(self, content: bytes, priced: PricedPlan[Any], present: dict[str, int], store: RunStore) -> Student:
         """The student of these parameters, measured on public data."""
         ...
 
@@ -100,8 +100,8 @@ class System:
     plan: type[Plan]
     prepare: Callable[[Any, Path, Path], Any]
     recipe: Callable[[Any, Any], Recipe[Any]]
-    needs: Callable[[Any, Bound[Any], Path, Path], Needs]
-    forecast: Callable[[Any, Bound[Any], Path, Path, float], Forecast]
+    needs: Callable[[Any, PricedPlan[Any], Path, Path], Needs]
+    forecast: Callable[[Any, PricedPlan[Any], Path, Path, float], Forecast]
     comparison: Callable[[Comparable], Family]
     example: Example | None = None
     alone: Callable[[Alone], TrainedAlone] | None = None

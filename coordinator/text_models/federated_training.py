@@ -13,7 +13,7 @@ from aggregation.mechanisms.gradients import GradientMechanism, fine_levels
 from aggregation.mechanisms.mechanism import Form
 from coordinator.errors import PlanError, RunError
 from coordinator.federation.federation import Federation
-from coordinator.pricing.release import Bound, Release, budget, shares
+from coordinator.pricing.release import PricedPlan, Release, budget, shares
 from coordinator.store.store import RunStore
 from coordinator.text_models.messages import descent_message, model_message
 from coordinator.text_models.plan import ClassifierPlan
@@ -57,7 +57,7 @@ def descent_event(plan: ClassifierPlan, multiplier: float, parameters: int) -> D
 
 
 async def descend(
-    bound: Bound[ClassifierPlan],
+    bound: PricedPlan[ClassifierPlan],
     releases: tuple[Release, ...],
     public: PublicText,
     federation: Federation,
@@ -108,7 +108,7 @@ def optimisation_of(settings: DescentTable, expected_batch: float) -> "Optimisat
 
 
 async def _steps(
-    bound: Bound[ClassifierPlan], release: Release, public: PublicText, federation: Federation, store: RunStore
+    bound: PricedPlan[ClassifierPlan], release: Release, public: PublicText, federation: Federation, store: RunStore
 ) -> dict[str, int]:
     """All steps from the last that was stored: how many parties are in the smallest sum."""
     plan = bound.plan
@@ -143,7 +143,7 @@ async def _steps(
 
 
 async def _rounds(
-    bound: Bound[ClassifierPlan],
+    bound: PricedPlan[ClassifierPlan],
     releases: tuple[Release, ...],
     public: PublicText,
     federation: Federation,

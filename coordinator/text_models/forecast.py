@@ -14,7 +14,7 @@ from aggregation.mechanisms.mechanism import Form
 from coordinator.forecasting import cost
 from coordinator.forecasting.forecast import Forecast, Row
 from coordinator.forecasting.needs import Needs
-from coordinator.pricing.release import Bound, rounded_up
+from coordinator.pricing.release import PricedPlan, rounded_up
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText
 from coordinator.text_models.recipe import TextRecipe
@@ -36,7 +36,7 @@ TRAINED = 3
 
 
 def forecast(
-    priced: Bound[ClassifierPlan],
+    priced: PricedPlan[ClassifierPlan],
     public: PublicText,
     rows: tuple[Row, ...],
     warnings: tuple[str, ...],
@@ -69,14 +69,14 @@ def forecast(
     )
 
 
-def needs(recipe: TextRecipe, priced: Bound[ClassifierPlan], base: Path, cache: Path) -> Needs:
+def needs(recipe: TextRecipe, priced: PricedPlan[ClassifierPlan], base: Path, cache: Path) -> Needs:
     """What the run is expected to need."""
     public = recipe.read
     cells = sum(release.rows * release.columns for release in priced.releases)
     return Needs.of(memory(priced, public), model_bytes(public), cells)
 
 
-def traffic(priced: Bound[ClassifierPlan], public: PublicText) -> int:
+def traffic(priced: PricedPlan[ClassifierPlan], public: PublicText) -> int:
     """Bytes of the model and of public texts to all parties, and of what every step, round or query exchanges."""
     exchanged = sum(
         VALUE_BYTES
@@ -90,7 +90,7 @@ def traffic(priced: Bound[ClassifierPlan], public: PublicText) -> int:
     return len(priced.plan.federation.names) * (model_bytes(public) + asked + exchanged)
 
 
-def memory(priced: Bound[ClassifierPlan], public: PublicText) -> dict[str, int]:
+def memory(priced: PricedPlan[ClassifierPlan], public: PublicText) -> dict[str, int]:
     """Upper estimates of each kind of process' memory at its fullest, in bytes."""
     plan, parameters = priced.plan, len(public.start)
     parties = len(plan.federation.names)
@@ -105,7 +105,7 @@ def memory(priced: Bound[ClassifierPlan], public: PublicText) -> dict[str, int]:
     }
 
 
-def drowning(row: Row, what: str, advice: list[str], priced: Bound[Any]) -> str:
+def drowning(row: Row, what: str, advice: list[str], priced: PricedPlan[Any]) -> str:
     """A sentence on a signal that drowns, and on what would help. what: the signal, in words."""
     assert row.ratio is not None
     return (

@@ -20,7 +20,7 @@ from aggregation.noise.stream import NoiseStream
 from coordinator.comparing.comparable import Method, Outcome, changed, composed
 from coordinator.errors import PlanError
 from coordinator.pricing.priced_plan import price_plan
-from coordinator.pricing.release import SAMPLER_SHARE, Bound
+from coordinator.pricing.release import SAMPLER_SHARE, PricedPlan
 from coordinator.progress.progress import Progress
 from coordinator.text_models import non_private, votes
 from coordinator.text_models.federated_training import optimisation_of
@@ -77,7 +77,7 @@ class TextBench:
 
     def bound(
         self, how: type[Trained | Voted], epsilon: float, tables: Mapping[str, Mapping[str, Any]] | None = None
-    ) -> Bound[ClassifierPlan]:
+    ) -> PricedPlan[ClassifierPlan]:
         """The plan at another epsilon, calibrated for what this way of learning releases. Raises `PlanError`."""
         wanted = changed(self.plan, tables, epsilon=epsilon)
         checked(partial(how.check, wanted))

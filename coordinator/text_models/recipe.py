@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
 
 from coordinator.errors import PlanError
-from coordinator.pricing.release import Bound, Release
+from coordinator.pricing.release import PricedPlan, Release
 from coordinator.store.store import RunStore
 from coordinator.text_models import public as classifier_public
 from coordinator.text_models.federated_training import descent_event, descent_releases
@@ -34,7 +34,7 @@ class TextRecipe:
         return []
 
     def student(
-        self, content: bytes, priced: Bound[ClassifierPlan], present: dict[str, int], store: RunStore
+        self, content: bytes, priced: PricedPlan[ClassifierPlan], present: dict[str, int], store: RunStore
     ) -> PublishedClassifier:
         from safetensors.numpy import load
 

@@ -4,7 +4,7 @@
 (appendix D). Embeddings are of public texts by a public model: nothing here costs privacy.
 
 scikit-learn's `MiniBatchKMeans.partial_fit` takes a quarter of the memory and a sixth of the time, and joins clusters
-that are apart: held-out inertia is 1.00 to 1.08 times this module's in the median over seeds, 1.30 at worst
+that are apart: held-out inertia is 1.00 to 1.16 times this module's in the median over seeds, 1.30 at worst
 (`benchmarks/clustering.py`). Its centres also depend on how the corpus is cut into blocks and in which order it comes.
 """
 

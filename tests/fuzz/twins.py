@@ -15,7 +15,7 @@ from collections import Counter
 import grpc
 from cryptography.hazmat.primitives.serialization import Encoding
 
-import party.ledger.ledger
+import party.ledger.charging
 import party.tasks.step.request
 from aggregation.errors import Cheated
 from aggregation.secure_sum.advertise import Advertisement
@@ -72,7 +72,7 @@ class Process:
         self.coupled = Coupled()
         self.kept = {}
         self.asked = Counter()
-        patch.setattr(party.ledger.ledger, "secrets", self.coupled)
+        patch.setattr(party.ledger.charging, "secrets", self.coupled)
         patch.setattr(party.tasks.step.request, "secrets", self.coupled)
 
         async def trains(training, job, charge):
@@ -194,7 +194,10 @@ class Twins:
             run=run.run_id, plan_hash=run.plan_hash.hex(), sum=release, attempt=0, parties=terms.parties,
             length=rows * columns, dropouts=0, colluders=0,
         )  # fmt: skip
-        keys = {"north": self.nodes[0].identity.signing_key.public_key(), "south": self.peer.signing_key.public_key()}
+        keys = {
+            "north": self.nodes[0].verbs.identity.signing_key.public_key(),
+            "south": self.peer.signing_key.public_key(),
+        }
 
         def verify(name, statement, signature):
             keys[name].verify(signature, statement)

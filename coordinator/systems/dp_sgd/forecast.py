@@ -9,13 +9,13 @@ from pathlib import Path
 from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.mechanism import Form
 from coordinator.forecasting.forecast import Forecast, Row
-from coordinator.pricing.release import Bound
+from coordinator.pricing.release import PricedPlan
 from coordinator.text_models import forecast as text_models
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.recipe import Trained
 
 
-def forecast(recipe: Trained, priced: Bound[ClassifierPlan], base: Path, cache: Path, prepared: float) -> Forecast:
+def forecast(recipe: Trained, priced: PricedPlan[ClassifierPlan], base: Path, cache: Path, prepared: float) -> Forecast:
     """Forecast a run; nothing of the parties is read or asked, and nothing is spent."""
     rows = _rows(priced)
     looked, sums = text_models.trained_sums(recipe.plan)
@@ -24,7 +24,7 @@ def forecast(recipe: Trained, priced: Bound[ClassifierPlan], base: Path, cache: 
     )
 
 
-def _rows(priced: Bound[ClassifierPlan]) -> tuple[Row, ...]:
+def _rows(priced: PricedPlan[ClassifierPlan]) -> tuple[Row, ...]:
     """The signal is the norm of a batch's clipped gradients if they all agreed; the noise is that of all of a sum."""
     settings, rows = priced.plan.dp_sgd, []
     for release in priced.releases:
@@ -44,7 +44,7 @@ def _rows(priced: Bound[ClassifierPlan]) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _warnings(rows: tuple[Row, ...], priced: Bound[ClassifierPlan]) -> tuple[str, ...]:
+def _warnings(rows: tuple[Row, ...], priced: PricedPlan[ClassifierPlan]) -> tuple[str, ...]:
     if not any(row.drowned for row in rows):
         return ()
     advice = [] if priced.plan.model.adapt == "head" else ['train less of the model ([model] adapt = "head")']

@@ -8,7 +8,7 @@ start under noise of its own, and the models are averaged, round after round.
 from dataclasses import dataclass
 
 from coordinator.federation.federation import Federation
-from coordinator.pricing.release import Bound
+from coordinator.pricing.release import PricedPlan
 from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
 from coordinator.systems.system import Stage
@@ -23,7 +23,7 @@ class DpSgd(Trained):
     """A `coordinator.systems.system.Recipe`."""
 
     async def collect(
-        self, priced: Bound[ClassifierPlan], federation: Federation, store: RunStore, stage: Stage
+        self, priced: PricedPlan[ClassifierPlan], federation: Federation, store: RunStore, stage: Stage
     ) -> dict[str, int]:
         with stage("provide"):
             await provide_model(self.read, self.plan, federation, store)
@@ -33,7 +33,7 @@ class DpSgd(Trained):
         return present
 
     def learn(
-        self, priced: Bound[ClassifierPlan], present: dict[str, int], store: RunStore, progress: Progress
+        self, priced: PricedPlan[ClassifierPlan], present: dict[str, int], store: RunStore, progress: Progress
     ) -> bytes:
         from safetensors.numpy import save
 

@@ -15,7 +15,7 @@ from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.vectors import VectorMechanism
 from coordinator.errors import PlanError
 from coordinator.pricing.priced_plan import price_plan
-from coordinator.pricing.release import SAMPLER_SHARE, Bound
+from coordinator.pricing.release import SAMPLER_SHARE, PricedPlan
 from coordinator.systems.dped.methods import changed
 from coordinator.systems.dped.plan import DpedPlan
 from coordinator.systems.dped.recipe import Dped
@@ -42,7 +42,7 @@ class Outlook:
     says, [queries]; hidden_noise on a number.
     """
 
-    bound: Bound[DpedPlan]
+    bound: PricedPlan[DpedPlan]
     counts: ExpectedSum
     counts_noise: float = math.nan
     moments: ExpectedSum | None = None
@@ -71,7 +71,7 @@ class Outlook:
         return signal / (self.hidden_noise * math.sqrt(queries / self.bound.plan.queries))
 
 
-def clipping(bound: Bound[DpedPlan]) -> CountsMechanism:
+def clipping(bound: PricedPlan[DpedPlan]) -> CountsMechanism:
     """How counts are clipped under the plan, or would be if it released any."""
     release = bound.release(COUNTS)
     if release is not None:
@@ -198,7 +198,7 @@ def _company(name: str, company: ExpectedSum, noise: float, outlook: Outlook, gu
     return _said(said, ways)
 
 
-def _training(bound: Bound[DpedPlan]) -> str:
+def _training(bound: PricedPlan[DpedPlan]) -> str:
     """DP-SGD whose noise is larger than all gradients together: fewer parameters have less of it."""
     plan = bound.plan
     release, privately = bound.release(TRAINING), plan.dped.private_training

@@ -27,7 +27,7 @@ from coordinator.forecasting.cost import (
     START_SECONDS,
     VALUE_BYTES,
 )
-from coordinator.pricing.release import Bound, Release
+from coordinator.pricing.release import PricedPlan, Release
 from coordinator.systems.dped.plan import DpedPlan
 from coordinator.systems.dped.public import Public
 from coordinator.systems.dped.releases import COUNTS, MOMENTS
@@ -63,7 +63,7 @@ class Pace:
     start: float
 
 
-def traffic(bound: Bound[DpedPlan], public: Public) -> int:
+def traffic(bound: PricedPlan[DpedPlan], public: Public) -> int:
     """Bytes of artefacts to, and of releases from, all parties: what a run without losses stores as its traffic."""
     from learning.embeddings.weights import to_bytes
 
@@ -97,7 +97,7 @@ def start_seconds() -> float:
     return time.monotonic() - begun
 
 
-def seconds(bound: Bound[DpedPlan], pace: Pace, units: int) -> float:
+def seconds(bound: PricedPlan[DpedPlan], pace: Pace, units: int) -> float:
     """How long the run takes from its command to its end; `units` are all parties' together.
 
     Parties that are launched share this machine's cores; parties elsewhere are taken to have a core each, as fast.
@@ -150,7 +150,7 @@ def _noise_seconds(release: Release) -> float:
     return (time.monotonic() - begun) * release.rows / rows
 
 
-def memory(bound: Bound[DpedPlan], units: int, pairs: float) -> dict[str, int]:
+def memory(bound: PricedPlan[DpedPlan], units: int, pairs: float) -> dict[str, int]:
     """Upper estimates of each kind of process' memory at its fullest, in bytes.
 
     units: all parties' together; pairs: distinct (word, context) pairs of a unit. The coordinator holds what was

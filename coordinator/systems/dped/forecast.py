@@ -21,7 +21,7 @@ from aggregation.mechanisms.vectors import VectorMechanism
 from coordinator.forecasting.cost import VALUE_BYTES
 from coordinator.forecasting.forecast import Forecast, Row
 from coordinator.forecasting.needs import Needs
-from coordinator.pricing.release import Bound, Release
+from coordinator.pricing.release import PricedPlan, Release
 from coordinator.systems.dped import advice, cost, releases
 from coordinator.systems.dped import stand_in as expected
 from coordinator.systems.dped.advice import Outlook
@@ -31,7 +31,7 @@ from coordinator.systems.dped.releases import MOMENTS
 from coordinator.systems.dped.spectra import ExpectedSum, expected_counts, expected_moments
 
 
-def forecast(recipe: Dped, bound: Bound[DpedPlan], base: Path, cache: Path, prepared: float) -> Forecast:
+def forecast(recipe: Dped, bound: PricedPlan[DpedPlan], base: Path, cache: Path, prepared: float) -> Forecast:
     """Forecast a run; nothing of the parties is read or asked, and nothing is spent.
 
     base: the folder that the plan's paths start at. Trains up to `expected.FEW_TEACHERS` teachers.
@@ -76,12 +76,12 @@ def forecast(recipe: Dped, bound: Bound[DpedPlan], base: Path, cache: Path, prep
     )
 
 
-def _mechanism(bound: Bound[DpedPlan], name: str) -> object:
+def _mechanism(bound: PricedPlan[DpedPlan], name: str) -> object:
     release = bound.release(name)
     return None if release is None else release.mechanism
 
 
-def outlook_of(bound: Bound[DpedPlan], counts: ExpectedSum, signal: TeacherSignal | None) -> Outlook:
+def outlook_of(bound: PricedPlan[DpedPlan], counts: ExpectedSum, signal: TeacherSignal | None) -> Outlook:
     """What the plan's releases are expected to be made of."""
     plan, outlook = bound.plan, Outlook(bound, counts)
     parties = len(plan.federation.names)
@@ -175,7 +175,7 @@ def _clear(rows: Sequence[Row], plan: DpedPlan) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def needs(recipe: Dped, bound: Bound[DpedPlan], base: Path, cache: Path) -> Needs:
+def needs(recipe: Dped, bound: PricedPlan[DpedPlan], base: Path, cache: Path) -> Needs:
     """What the run is expected to need (`coordinator.systems.dped.cost`), if parties' text is like the public text."""
     plan, public = recipe.plan, recipe.read
     stand_in = expected.StandIn.of(plan, public, base, cache)

@@ -29,7 +29,7 @@ from aggregation.noise.stream import NoiseStream
 from coordinator.comparing import comparable
 from coordinator.comparing.comparable import Method, Outcome, composed
 from coordinator.pricing.priced_plan import price_plan
-from coordinator.pricing.release import SAMPLER_SHARE, Bound, gaussian_multiplier, shares
+from coordinator.pricing.release import SAMPLER_SHARE, PricedPlan, gaussian_multiplier, shares
 from coordinator.progress.progress import Progress
 from coordinator.systems.dped import recipe, releases
 from coordinator.systems.dped.paper_claim import paper_claim
@@ -122,7 +122,7 @@ class Bench:
             return NoiseStream.insecure(self.seed, *labels)
         return NoiseStream.from_system()
 
-    def bound(self, epsilon: float, **settings: Any) -> Bound[DpedPlan]:
+    def bound(self, epsilon: float, **settings: Any) -> PricedPlan[DpedPlan]:
         """The plan at another epsilon and with other `[dped]` settings, calibrated."""
         return price_plan(recipe.Dped(changed(self.plan, epsilon=epsilon, **settings), self.public))
 

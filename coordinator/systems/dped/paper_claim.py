@@ -6,12 +6,12 @@ from aggregation.accounting.claims import paper_epsilon
 from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.mechanism import Form
 from aggregation.mechanisms.thresholded import ThresholdedVotes
-from coordinator.pricing.release import Bound
+from coordinator.pricing.release import PricedPlan
 from coordinator.systems.dped.plan import DpedPlan
 from coordinator.systems.dped.releases import ANSWERS
 
 
-def paper_claim(bound: Bound[DpedPlan]) -> float | None:
+def paper_claim(bound: PricedPlan[DpedPlan]) -> float | None:
     """What DPED's own formula would have said of the same noise, or None where it speaks of none of the releases.
 
     It takes counts, which it does not know, for votes; so it is given only for plans of votes and hidden states.

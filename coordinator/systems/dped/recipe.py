@@ -15,7 +15,7 @@ from aggregation.mechanisms.mechanism import Form
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.noise.stream import NoiseStream
 from coordinator.federation.federation import Federation
-from coordinator.pricing.release import Bound, Release, budget
+from coordinator.pricing.release import PricedPlan, Release, budget
 from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
 from coordinator.systems.dped import releases as terms
@@ -64,17 +64,19 @@ class Dped:
         return doubts_of_text(self.plan, self.read)
 
     async def collect(
-        self, priced: Bound[DpedPlan], federation: Federation, store: RunStore, stage: Stage
+        self, priced: PricedPlan[DpedPlan], federation: Federation, store: RunStore, stage: Stage
     ) -> dict[str, int]:
         return await collect(priced, self.read, federation, store, stage)
 
-    def learn(self, priced: Bound[DpedPlan], present: dict[str, int], store: RunStore, progress: Progress) -> bytes:
+    def learn(
+        self, priced: PricedPlan[DpedPlan], present: dict[str, int], store: RunStore, progress: Progress
+    ) -> bytes:
         from learning.embeddings.weights import to_bytes
 
         return to_bytes(learned(self.plan, self.read, signals_of(priced, self.read, present, store), progress))
 
     def student(
-        self, content: bytes, priced: Bound[DpedPlan], present: dict[str, int], store: RunStore
+        self, content: bytes, priced: PricedPlan[DpedPlan], present: dict[str, int], store: RunStore
     ) -> EmbeddingStudent:
         from learning.embeddings.weights import from_bytes
 
@@ -90,7 +92,7 @@ class Dped:
 
 
 async def collect(
-    bound: Bound[DpedPlan], public: Public, federation: Federation, store: RunStore, stage: Stage
+    bound: PricedPlan[DpedPlan], public: Public, federation: Federation, store: RunStore, stage: Stage
 ) -> dict[str, int]:
     """The private half: parties learn, bound and noise; returns how many parties are in the sum of each release.
 

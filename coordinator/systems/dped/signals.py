@@ -11,7 +11,7 @@ from aggregation.mechanisms.joint import JointMechanism, JointReleased
 from aggregation.mechanisms.mechanism import Form, Released
 from aggregation.mechanisms.thresholded import thresholded_labels
 from aggregation.mechanisms.vectors import VectorMechanism
-from coordinator.pricing.release import Bound, Release
+from coordinator.pricing.release import PricedPlan, Release
 from coordinator.store.store import RunStore
 from coordinator.systems.dped import releases
 from coordinator.systems.dped.plan import DpedPlan
@@ -40,7 +40,7 @@ class Signals:
     hidden_noise: float = 0.0
 
 
-def signals_of(bound: Bound[DpedPlan], public: Public, present: dict[str, int], store: RunStore) -> Signals:
+def signals_of(bound: PricedPlan[DpedPlan], public: Public, present: dict[str, int], store: RunStore) -> Signals:
     """What the store keeps of a run's releases, in the signals' own units."""
     found = Signals()
     for release in bound.releases:

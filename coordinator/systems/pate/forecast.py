@@ -8,13 +8,13 @@ from pathlib import Path
 
 from aggregation.mechanisms.joint import JointMechanism
 from coordinator.forecasting.forecast import Forecast, Row
-from coordinator.pricing.release import Bound
+from coordinator.pricing.release import PricedPlan
 from coordinator.text_models import forecast as text_models
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.recipe import Voted
 
 
-def forecast(recipe: Voted, priced: Bound[ClassifierPlan], base: Path, cache: Path, prepared: float) -> Forecast:
+def forecast(recipe: Voted, priced: PricedPlan[ClassifierPlan], base: Path, cache: Path, prepared: float) -> Forecast:
     """Forecast a run; nothing of the parties is read or asked, and nothing is spent."""
     plan, (release,) = recipe.plan, priced.releases
     votes = release.under(JointMechanism).votes

@@ -10,7 +10,7 @@ import numpy as np
 
 from aggregation.mechanisms.joint import JointMechanism
 from coordinator.federation.federation import Federation
-from coordinator.pricing.release import Bound, budget
+from coordinator.pricing.release import PricedPlan, budget
 from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
 from coordinator.systems.system import Stage
@@ -28,7 +28,7 @@ class Pate(Voted):
     """A `coordinator.systems.system.Recipe`."""
 
     async def collect(
-        self, priced: Bound[ClassifierPlan], federation: Federation, store: RunStore, stage: Stage
+        self, priced: PricedPlan[ClassifierPlan], federation: Federation, store: RunStore, stage: Stage
     ) -> dict[str, int]:
         plan, public, (release,) = self.plan, self.read, priced.releases
         texts = texts_of(public)
@@ -49,7 +49,7 @@ class Pate(Voted):
         return found
 
     def learn(
-        self, priced: Bound[ClassifierPlan], present: dict[str, int], store: RunStore, progress: Progress
+        self, priced: PricedPlan[ClassifierPlan], present: dict[str, int], store: RunStore, progress: Progress
     ) -> bytes:
         from safetensors.numpy import save
 

@@ -14,7 +14,7 @@ from aggregation.mechanisms.mechanism import Form
 from coordinator.forecasting import cost
 from coordinator.forecasting.forecast import Forecast, Row
 from coordinator.forecasting.needs import Needs
-from coordinator.pricing.release import SAMPLER_SHARE, Bound, Release, rounded_up
+from coordinator.pricing.release import SAMPLER_SHARE, PricedPlan, Release, rounded_up
 from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.public import PublicCorpus
 from coordinator.systems.privdistil.recipe import PrivDistil
@@ -28,7 +28,9 @@ _TOLD: Final = 200
 """Bytes of a text that is sent, on average."""
 
 
-def forecast(recipe: PrivDistil, bound: Bound[PrivDistilPlan], base: Path, cache: Path, prepared: float) -> Forecast:
+def forecast(
+    recipe: PrivDistil, bound: PricedPlan[PrivDistilPlan], base: Path, cache: Path, prepared: float
+) -> Forecast:
     """Forecast a run; nothing of the parties is read or asked, and nothing is spent."""
     plan, public = recipe.plan, recipe.read
     rows = tuple(_row(bound, release) for release in bound.releases if release.name != SCORES)
@@ -50,7 +52,7 @@ def forecast(recipe: PrivDistil, bound: Bound[PrivDistilPlan], base: Path, cache
     )
 
 
-def needs(recipe: PrivDistil, bound: Bound[PrivDistilPlan], base: Path, cache: Path) -> Needs:
+def needs(recipe: PrivDistil, bound: PricedPlan[PrivDistilPlan], base: Path, cache: Path) -> Needs:
     """What the run is expected to need."""
     public = recipe.read
     cells = sum(release.rows * release.columns for release in bound.releases)
@@ -59,7 +61,7 @@ def needs(recipe: PrivDistil, bound: Bound[PrivDistilPlan], base: Path, cache: P
     return Needs.of(memory(bound, public), artefacts + _stored(public), cells)
 
 
-def memory(bound: Bound[PrivDistilPlan], public: PublicCorpus) -> dict[str, int]:
+def memory(bound: PricedPlan[PrivDistilPlan], public: PublicCorpus) -> dict[str, int]:
     """Upper estimates of each kind of process' memory at its fullest, in bytes."""
     plan = bound.plan
     found = classifier_forecast.memory(bound, public.text)
@@ -72,7 +74,7 @@ def memory(bound: Bound[PrivDistilPlan], public: PublicCorpus) -> dict[str, int]
     return found | {"coordinator": max(found["coordinator"] + 2 * teacher, distilling)}
 
 
-def _row(bound: Bound[PrivDistilPlan], release: Release) -> Row:
+def _row(bound: PricedPlan[PrivDistilPlan], release: Release) -> Row:
     mechanism, plan = release.under(GradientMechanism), bound.plan
     noise = mechanism.noise_multiplier * mechanism.sensitivity * mechanism.granularity * math.sqrt(mechanism.parameters)
     batch = plan.domain.batch if release.name == DOMAIN else plan.dp_sgd.batch
@@ -81,7 +83,7 @@ def _row(bound: Bound[PrivDistilPlan], release: Release) -> Row:
     return Row(release.name, mechanism.steps, mechanism.clip, noise, batch * mechanism.clip, at_most=True)
 
 
-def _split(bound: Bound[PrivDistilPlan]) -> tuple[str, ...]:
+def _split(bound: PricedPlan[PrivDistilPlan]) -> tuple[str, ...]:
     """How the budget is divided, each part priced alone; together they cost less than the two added."""
     release = bound.release(DOMAIN)
     if release is None or not bound.private:
@@ -96,7 +98,7 @@ def _split(bound: Bound[PrivDistilPlan]) -> tuple[str, ...]:
     )
 
 
-def _warnings(rows: tuple[Row, ...], bound: Bound[PrivDistilPlan]) -> tuple[str, ...]:
+def _warnings(rows: tuple[Row, ...], bound: PricedPlan[PrivDistilPlan]) -> tuple[str, ...]:
     plan, found = bound.plan, []
     for row in rows:
         if row.name == DOMAIN:
@@ -119,7 +121,7 @@ def _warnings(rows: tuple[Row, ...], bound: Bound[PrivDistilPlan]) -> tuple[str,
     return tuple(found)
 
 
-def _traffic(bound: Bound[PrivDistilPlan], public: PublicCorpus) -> int:
+def _traffic(bound: PricedPlan[PrivDistilPlan], public: PublicCorpus) -> int:
     parties = len(bound.plan.federation.names)
     found = classifier_forecast.traffic(bound, public.text)
     if public.domain is not None:

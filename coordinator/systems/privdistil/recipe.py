@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from aggregation.mechanisms.gradients import GradientMechanism
 from coordinator.errors import RunError, RunStopped
 from coordinator.federation.federation import Federation
-from coordinator.pricing.release import Bound, Release, budget
+from coordinator.pricing.release import PricedPlan, Release, budget
 from coordinator.progress.progress import Progress
 from coordinator.store.faults import sound
 from coordinator.store.store import RunStore
@@ -73,7 +73,7 @@ class PrivDistil:
         return []
 
     async def collect(
-        self, priced: Bound[PrivDistilPlan], federation: Federation, store: RunStore, stage: Stage
+        self, priced: PricedPlan[PrivDistilPlan], federation: Federation, store: RunStore, stage: Stage
     ) -> dict[str, int]:
         plan, public = self.plan, self.read
         with stage("train"):
@@ -101,7 +101,7 @@ class PrivDistil:
         return present
 
     def learn(
-        self, priced: Bound[PrivDistilPlan], present: dict[str, int], store: RunStore, progress: Progress
+        self, priced: PricedPlan[PrivDistilPlan], present: dict[str, int], store: RunStore, progress: Progress
     ) -> bytes:
         from safetensors.numpy import save
 
@@ -110,7 +110,7 @@ class PrivDistil:
         return content
 
     def student(
-        self, content: bytes, priced: Bound[PrivDistilPlan], present: dict[str, int], store: RunStore
+        self, content: bytes, priced: PricedPlan[PrivDistilPlan], present: dict[str, int], store: RunStore
     ) -> PublishedClassifier:
         from safetensors.numpy import load
 
@@ -124,13 +124,13 @@ class PrivDistil:
         return self.public
 
 
-def _student(bound: Bound[PrivDistilPlan]) -> tuple[Release, ...]:
+def _student(bound: PricedPlan[PrivDistilPlan]) -> tuple[Release, ...]:
     """What fine-tuning the student releases."""
     return tuple(release for release in bound.releases if release.name not in (DOMAIN, SCORES))
 
 
 async def _classifiers(
-    bound: Bound[PrivDistilPlan], public: PublicCorpus, federation: Federation, store: RunStore
+    bound: PricedPlan[PrivDistilPlan], public: PublicCorpus, federation: Federation, store: RunStore
 ) -> Said:
     """Have every party train its domain classifier, once; what these say is kept, for it was paid for."""
     plan, domain = bound.plan, public.domain
@@ -155,7 +155,7 @@ async def _classifiers(
     return _said(plan, store)
 
 
-async def _weights(bound: Bound[PrivDistilPlan], federation: Federation, store: RunStore) -> bytes:
+async def _weights(bound: PricedPlan[PrivDistilPlan], federation: Federation, store: RunStore) -> bytes:
     """The parameters of every party's classifier, by its name."""
     from safetensors.numpy import save
 
@@ -168,7 +168,7 @@ async def _weights(bound: Bound[PrivDistilPlan], federation: Federation, store: 
     return content
 
 
-async def _scores(bound: Bound[PrivDistilPlan], federation: Federation, store: RunStore) -> bytes:
+async def _scores(bound: PricedPlan[PrivDistilPlan], federation: Federation, store: RunStore) -> bytes:
     """The mean over parties of what their classifiers say of every text."""
     from safetensors.numpy import save
 
@@ -205,7 +205,7 @@ def _asked(plan: PrivDistilPlan, public: PublicCorpus) -> bytes:
     return json.dumps(texts, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _chosen(bound: Bound[PrivDistilPlan], public: PublicCorpus, said: Said, told: Told) -> Choice:
+def _chosen(bound: PricedPlan[PrivDistilPlan], public: PublicCorpus, said: Said, told: Told) -> Choice:
     release, noise = bound.release(DOMAIN), None
     if release is not None:
         mechanism = release.under(GradientMechanism)

@@ -29,7 +29,7 @@ def score(
     of the training, whose event is charged before this begins and whose noise is all this party's own: it costs nothing
     and needs no noise, however many texts are scored. The parameters end with the process. longest: tokens in an
     example. progress: is told of percents from 80 on, for the training came before. Memory: the texts; the tokens of
-    `_AT_ONCE` texts, of which `learning.classification.training.TOKENS` are in the model at a time; 4 bytes a text.
+    `_AT_ONCE` texts, of which `learning.models.batching.TOKENS` are in the model at a time; 4 bytes a text.
     """
     most = encoders.longest(found.model, longest)
     scores = np.empty((len(texts), 1), np.int32)

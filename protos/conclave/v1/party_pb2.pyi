@@ -937,7 +937,7 @@ Global___StepTask: _TypeAlias = StepTask  # noqa: Y015
 
 @_typing.final
 class Descent(_message.Message):
-    """learning.private_training.dp_sgd.Optimisation, learning.classification.training.Fit."""
+    """learning.private_training.optimisation.Optimisation, learning.classification.training.Fit."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coordinator.pricing import priced_plan
-from coordinator.pricing.release import Bound
+from coordinator.pricing.release import PricedPlan
 from coordinator.systems.dped.public import prepare
 from coordinator.systems.privdistil.recipe import _classifiers, _student
 from coordinator.systems.registry import names, plan_of, read_plan, system
@@ -94,7 +94,7 @@ def bound_of(plan, public, multiplier=2.0):
     """A plan whose noise was chosen without looking for its price, which takes long and is no matter here."""
     recipe = system(plan.run.recipe).recipe(plan, public)
     releases = recipe.releases(multiplier)
-    return Bound(plan, releases, SimpleNamespace(epsilon=1.0), priced_plan._message(recipe, releases))
+    return PricedPlan(plan, releases, SimpleNamespace(epsilon=1.0), priced_plan._message(recipe, releases))
 
 
 def asks_what_its_recipe_has(bound, requests):
