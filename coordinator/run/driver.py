@@ -28,6 +28,7 @@ from coordinator.run.attesting import attest, seal
 from coordinator.run.cancelling import LEAVE_SECONDS, leave
 from coordinator.run.interrupts import waited
 from coordinator.run.party_files import party_tables
+from coordinator.run.sums import made_once, parties_of
 from coordinator.store import lease, output
 from coordinator.store.faults import sound
 from coordinator.store.store import FAILED, FINISHED, RESUMABLE, RUNNING, RunStore
@@ -210,17 +211,12 @@ class Drive:
                 self.progress,
                 sums=self._sums,
                 statement=lambda: self._statement(federation.present, {}),
-                again=None if self._made_once else again,
+                again=None if made_once(self.bound) else again,
             )
 
-    @property
-    def _made_once(self) -> bool:
-        """Whether a sum cannot be made again without one of its parties."""
-        return self.recipe.made_once or self.bound.plan.privacy.trust == "secure-sum"
-
     def _sums(self) -> dict[str, tuple[str, ...]]:
-        """Whose contributions are in each release; a training that is charged is its answers' parties'."""
-        return self.recipe.parties_of(self.bound, self.store)
+        """Whose contributions are in each release."""
+        return parties_of(self.bound, self.store)
 
     @property
     def _spent(self) -> bool:

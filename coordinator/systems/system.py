@@ -32,11 +32,6 @@ class Recipe(Priceable[PlanT_co], Protocol[PlanT_co]):
     and hands it the outcome at every later station.
     """
 
-    @property
-    def made_once(self) -> bool:
-        """Whether the sums cannot be made again without a party that was lost after them."""
-        ...
-
     def doubts(self) -> list[str]:
         """A sentence for each reason to doubt that the public text itself is like the parties'."""
         ...
@@ -48,10 +43,6 @@ class Recipe(Priceable[PlanT_co], Protocol[PlanT_co]):
 
         Run again after it was stopped, it asks for nothing that is stored.
         """
-        ...
-
-    def parties_of(self, priced: PricedPlan[Any], store: RunStore) -> dict[str, tuple[str, ...]]:
-        """Whose contributions are in each release."""
         ...
 
     def learn(self, priced: PricedPlan[Any], present: dict[str, int], store: RunStore, progress: Progress) -> bytes:

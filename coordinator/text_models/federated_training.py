@@ -74,18 +74,6 @@ async def descend(
     return await _rounds(bound, releases, public, federation, store)
 
 
-def descended_parties(releases: tuple[Release, ...], store: RunStore) -> dict[str, tuple[str, ...]]:
-    """Whose contributions are in each of these releases."""
-    found = {}
-    for release in releases:
-        if release.form == Form.STEPPED:
-            each = [store.summed(release.step(number).name) for number in range(release.steps)]
-            found[release.name] = tuple(sorted({name for names in each for name in names}))
-        else:
-            found[release.name] = store.summed(release.name)
-    return found
-
-
 def mechanism(plan: ClassifierPlan, multiplier: float, parameters: int, steps: int) -> GradientMechanism:
     """The noisy sum of so many steps. Raises `PlanError`."""
     settings = plan.dp_sgd

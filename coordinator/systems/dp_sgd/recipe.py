@@ -12,7 +12,7 @@ from coordinator.pricing.release import PricedPlan
 from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
 from coordinator.systems.system import Stage
-from coordinator.text_models.federated_training import descend, descended, descended_parties
+from coordinator.text_models.federated_training import descend, descended
 from coordinator.text_models.messages import provide_model
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.recipe import Trained
@@ -21,8 +21,6 @@ from coordinator.text_models.recipe import Trained
 @dataclass(frozen=True, slots=True)
 class DpSgd(Trained):
     """A `coordinator.systems.system.Recipe`."""
-
-    made_once = True
 
     async def collect(
         self, priced: PricedPlan[ClassifierPlan], federation: Federation, store: RunStore, stage: Stage
@@ -33,9 +31,6 @@ class DpSgd(Trained):
             present = await descend(priced, priced.releases, self.read, federation, store)
             result |= {"parties": list(federation.present), "present": present, "bytes": federation.traffic}
         return present
-
-    def parties_of(self, priced: PricedPlan[ClassifierPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
-        return descended_parties(priced.releases, store)
 
     def learn(
         self, priced: PricedPlan[ClassifierPlan], present: dict[str, int], store: RunStore, progress: Progress

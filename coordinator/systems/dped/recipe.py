@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from dp_accounting import DpEvent
 
-from aggregation.mechanisms.free import FreeAnswers
 from aggregation.mechanisms.mechanism import Form
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.noise.stream import NoiseStream
@@ -55,10 +54,6 @@ class Dped:
     finer_grid = "Use more [dped] levels, or leave noise out."
     labelled = None
 
-    @property
-    def made_once(self) -> bool:
-        return "votes" in self.plan.dped.signals and self.plan.dped.noise_at == "coordinator"
-
     def total_event(self, multiplier: float) -> DpEvent:
         return terms.whole(self.plan, multiplier)
 
@@ -72,9 +67,6 @@ class Dped:
         self, priced: PricedPlan[DpedPlan], federation: Federation, store: RunStore, stage: Stage
     ) -> dict[str, int]:
         return await collect(priced, self.read, federation, store, stage)
-
-    def parties_of(self, priced: PricedPlan[DpedPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
-        return parties_of(priced, store)
 
     def learn(
         self, priced: PricedPlan[DpedPlan], present: dict[str, int], store: RunStore, progress: Progress
@@ -139,7 +131,8 @@ async def collect(
                 votes = await federation.gather(release.name, release.rows, release.columns, rows, note)
                 clear = np.hstack(list(votes.values()))
                 labels = release.under(ThresholdedVotes).answer(clear, stream_of(plan, release.name)).labels
-                store.begin_sum(LABELS, list(votes))
+                for name in (release.name, LABELS):
+                    store.begin_sum(name, list(votes))
                 store.put_block(LABELS, 0, 0, release.rows, labels[:, None])
                 present[release.name] = len(votes)
             elif plan.privacy.trust == "secure-sum":
@@ -150,16 +143,6 @@ async def collect(
                 )
         result |= {"parties": list(federation.present), "present": present, "bytes": federation.traffic}
     return present
-
-
-def parties_of(bound: PricedPlan[DpedPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
-    """Whose contributions are in each release; a training's parties are those that answered after it."""
-    free = {each.under(FreeAnswers).after: each.name for each in bound.releases if each.form == Form.FREE}
-    kept: dict[str, tuple[str, ...]] = {}
-    for release in bound.releases:
-        summed = LABELS if release.form == Form.CLEAR_VOTES else free.get(release.name, release.name)
-        kept[release.name] = store.summed(summed)
-    return kept
 
 
 def stream_of(plan: DpedPlan, release: str) -> NoiseStream:

@@ -27,8 +27,6 @@ from protos.digest import artefact_digest
 class Pate(Voted):
     """A `coordinator.systems.system.Recipe`."""
 
-    made_once = False
-
     async def collect(
         self, priced: PricedPlan[ClassifierPlan], federation: Federation, store: RunStore, stage: Stage
     ) -> dict[str, int]:
@@ -49,9 +47,6 @@ class Pate(Voted):
             found = {VOTES: present}
             result |= {"parties": list(federation.present), "present": found, "bytes": federation.traffic}
         return found
-
-    def parties_of(self, priced: PricedPlan[ClassifierPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
-        return {VOTES: store.summed(VOTES)}
 
     def learn(
         self, priced: PricedPlan[ClassifierPlan], present: dict[str, int], store: RunStore, progress: Progress

@@ -33,7 +33,7 @@ from coordinator.systems.privdistil.public import PublicCorpus, cut
 from coordinator.systems.privdistil.releases import DOMAIN, SCORE_LEVELS, SCORES
 from coordinator.systems.privdistil.selection import Choice, Said, Told, choose
 from coordinator.systems.system import Stage
-from coordinator.text_models.federated_training import descend, descended, descended_parties, floats_of, odd_weights
+from coordinator.text_models.federated_training import descend, descended, floats_of, odd_weights
 from coordinator.text_models.folder import Made
 from coordinator.text_models.messages import provide_model
 from coordinator.text_models.public import labelled_text
@@ -58,7 +58,6 @@ class PrivDistil:
 
     fewer_cells = "Use a larger delta, fewer steps, or train less of the model ([model] adapt)."
     finer_grid = "Leave noise out."
-    made_once = True
 
     @property
     def labelled(self) -> plan_pb2.LabelledText:
@@ -100,13 +99,6 @@ class PrivDistil:
             present |= {name: len(store.summed(name)) for name in asked}
             result |= {"parties": list(federation.present), "present": present, "bytes": federation.traffic}
         return present
-
-    def parties_of(self, priced: PricedPlan[PrivDistilPlan], store: RunStore) -> dict[str, tuple[str, ...]]:
-        found = descended_parties(_student(priced), store)
-        for release in priced.releases:
-            if release.name in (DOMAIN, SCORES):
-                found[release.name] = store.summed(DOMAIN)
-        return found
 
     def learn(
         self, priced: PricedPlan[PrivDistilPlan], present: dict[str, int], store: RunStore, progress: Progress

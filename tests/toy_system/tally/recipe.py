@@ -55,7 +55,6 @@ class Tally:
     fewer_cells = "Use fewer words."
     finer_grid = "Leave noise out."
     labelled = None
-    made_once = False
 
     def total_event(self, multiplier):
         return GaussianDpEvent(multiplier)
@@ -87,9 +86,6 @@ class Tally:
             present = {COUNTS: count}
             result |= {"parties": list(federation.present), "present": present, "bytes": federation.traffic}
         return present
-
-    def parties_of(self, priced, store):
-        return {COUNTS: store.summed(COUNTS)}
 
     def learn(self, priced, present, store, progress):
         (release,) = priced.releases

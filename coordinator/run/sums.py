@@ -1,0 +1,37 @@
+"""What a plan's releases say of a run's sums: whose parts are in each, and whether they can be made again."""
+
+from typing import Any
+
+from aggregation.mechanisms.free import FreeAnswers
+from aggregation.mechanisms.mechanism import Form
+from coordinator.pricing.release import PricedPlan, Release
+from coordinator.store.store import RunStore
+
+
+def made_once(bound: PricedPlan[Any]) -> bool:
+    """Whether a sum cannot be made again without a party that was lost after it: it was a step towards the next, or one
+    that the coordinator keeps noised alone, or masks hide whose part is which.
+    """
+    kept = {Form.STEPPED, Form.WEIGHTS, Form.CLEAR_VOTES}
+    return bound.plan.privacy.trust == "secure-sum" or any(release.form in kept for release in bound.releases)
+
+
+def parties_of(bound: PricedPlan[Any], store: RunStore) -> dict[str, tuple[str, ...]]:
+    """Whose contributions are in each release, by its name.
+
+    Of one in steps, who is in any step; a training's parties are those that answered after it.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for release in bound.releases:
+        names = [release.name]
+        if release.form == Form.STEPPED:
+            names = [release.step(number).name for number in range(release.steps)]
+        elif release.form == Form.TRAINING:
+            names = [each.name for each in bound.releases if each.form == Form.FREE and _after(each) == release.name]
+        found[release.name] = tuple(sorted({party for name in names for party in store.summed(name)}))
+    return found
+
+
+def _after(release: Release) -> str:
+    """The release that paid for free answers."""
+    return release.under(FreeAnswers).after
