@@ -194,10 +194,8 @@ class Twins:
             run=run.run_id, plan_hash=run.plan_hash.hex(), sum=release, attempt=0, parties=terms.parties,
             length=rows * columns, dropouts=0, colluders=0,
         )  # fmt: skip
-        keys = {
-            "north": self.nodes[0].verbs.identity.signing_key.public_key(),
-            "south": self.peer.signing_key.public_key(),
-        }
+        own = self.nodes[0].verbs.identity
+        keys = {"north": own.signing_key.public_key(), "south": self.peer.signing_key.public_key()}
 
         def verify(name, statement, signature):
             keys[name].verify(signature, statement)
