@@ -1,4 +1,4 @@
-"""What arrays of mechanisms are made of."""
+"""Types of the arrays that mechanisms take and give."""
 
 from typing import TypeAlias
 

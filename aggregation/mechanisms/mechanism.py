@@ -128,7 +128,7 @@ class Mechanism(Protocol):
     def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
         """Delta to add at the epsilon that is claimed, because noise is not exactly what `event` charges.
 
-        rows, columns: of the released matrix. attempts: how often all of it may be drawn.
+        rows, columns: of the released matrix. attempts: how often the noise of the whole matrix may be drawn.
         """
         ...
 

@@ -162,7 +162,7 @@ class Plan(Settings):
         return json.dumps(tables, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     def divide_again(self, tables: dict[str, Any], factor: float) -> None:
-        """What of a recipe's own tables is a part of epsilon, in a plan with so many times this one's."""
+        """Scale, in `tables`, the parts of epsilon that the system's own tables spend: epsilon is `factor` times as large."""
 
     def _document(self, tables: dict[str, Any]) -> None:
-        """What of a recipe's own tables is hashed in another form than the file has it."""
+        """Write into `tables` what the plan hash covers in another form than the file has it."""

@@ -29,8 +29,8 @@ class Release:
     """One thing that parties release together, as the plan's budget allows it.
 
     rows, columns: shape of the released matrix; [0, 0] where nothing travels. charges: how often the mechanism's event
-    is paid. attempts: how often all of it may be. form: what leaves, who adds noise, when it is paid for. Of a stepped
-    release every step's sum is [rows, columns].
+    is paid. attempts: how often the whole release may be made anew, each time charged. form: what leaves, who adds
+    noise, when it is paid for. Of a stepped release every step's sum is [rows, columns].
 
     Raises `ValueError` for a form that the mechanism does not have.
     """

@@ -1,4 +1,4 @@
-"""How much of words' company stands above the noise: expected sums of clipped counts, or of moments; their spectra."""
+"""Which part of the co-occurrence of words stands above the noise: spectra of expected counts and moments."""
 
 import math
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ LARGEST_CELLS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ExpectedSum:
-    """What parties of the supposed size would release of their words' company, were there no noise.
+    """The co-occurrence sums that parties of the supposed size would release without noise.
 
     total: counts [words, words], or second moments [directions, directions] along public ones. centred: whether words
     independent of each other would give zeros, as with moments. here: units of the stand-in. units: those supposed.
