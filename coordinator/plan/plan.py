@@ -162,7 +162,7 @@ class Plan(Settings):
         return json.dumps(tables, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     def divide_again(self, tables: dict[str, Any], factor: float) -> None:
-        """Scale, in `tables`, the parts of epsilon that the system's own tables spend: epsilon is `factor` times as large."""
+        """Scale what the system's own tables spend of epsilon, in `tables`: epsilon is `factor` times as large."""
 
     def _document(self, tables: dict[str, Any]) -> None:
         """Write into `tables` what the plan hash covers in another form than the file has it."""
