@@ -14,15 +14,18 @@ from scipy import sparse
 from aggregation.arrays import IntArray
 from aggregation.mechanisms.joint import TeacherSignal
 from coordinator.transport.launchers import EnsemblesWanted, SimulationRequest, TeachersWanted, TextWanted
+from deploy.simulated_links import SimulatedLink, public_file
 from party.admission.labels import columns_of, targets_of
 from party.config import PartyConfig, check_config, located
 from party.provided.words import vocabulary_in
 from party.shard.counted import counted_units
+from party.shard.memory import Memory
 from party.shard.reading import Reading
 from party.store.keys import insecure_key
 from party.tasks.ensemble.request import EnsembleWork
+from party.tasks.result import Sum
 from party.tasks.teachers.request import TeachersWork
-from party.tasks.teachers.training import Wanted, answers
+from party.tasks.teachers.training import all_answers
 from party.tasks.text.request import Descent, TextModel
 
 if TYPE_CHECKING:
@@ -36,9 +39,18 @@ class ClearShards:
         self._request = request
         self._folder = request.folder
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._vocabulary = self._folder / "vocabulary.json"
-        self._vocabulary.write_bytes(request.vocabulary)
+        self._vocabulary = public_file(self._folder, request.vocabulary)
+        self._memory = Memory()
         self._parties = {name: _config(name, tables, request.base) for name, tables in request.parties.items()}
+        self._links = tuple(SimulatedLink(each, self._folder, self._memory) for each in self._parties.values())
+
+    def links(self) -> tuple[SimulatedLink, ...]:
+        """Every party as a recipe asks it, in this process; what they read they read once."""
+        return self._links
+
+    def bounded(self, release: str) -> tuple[Sum, ...]:
+        """Each party's bounded sum of a release that was trained under the last plan, without noise."""
+        return tuple(link.bounded(release) for link in self._links)
 
     def counts(self) -> tuple[sparse.csr_array, ...]:
         """Each party's pair counts, unit by unit: [units, words * words]. Memory: about 12 bytes a distinct pair."""
@@ -46,8 +58,7 @@ class ClearShards:
 
     def answers(self, reference: bytes, wanted: TeachersWanted) -> tuple[TeacherSignal, ...]:
         """Each party's teachers' answers, before anything bounds them. Raises `ConclaveError` like the party's work."""
-        path = self._folder / "reference.safetensors"
-        path.write_bytes(reference)
+        path = public_file(self._folder, reference)
         return tuple(self._answers(config, path, wanted) for config in self._parties.values())
 
     def labelled(self, wanted: TextWanted) -> tuple["LabelledUnits", ...]:
@@ -127,7 +138,8 @@ class ClearShards:
         return str(folder)
 
     def _counts(self, config: PartyConfig) -> sparse.csr_array:
-        found = counted_units(self._reading(config), vocabulary_in(self._vocabulary), self._request.window)
+        vocabulary = vocabulary_in(self._vocabulary)
+        found = counted_units(self._reading(config), vocabulary, self._request.window, self._memory)
         chunks = [counted for _, counted in found]
         return sparse.csr_array(sparse.vstack(chunks, format="csr"))
 
@@ -149,7 +161,7 @@ class ClearShards:
             expected_batch=0.0,
             learning_rate=0.0,
         )
-        return answers(self._reading(config), work, Wanted(votes=True, hidden=True), lambda _: None)
+        return all_answers(self._reading(config), work, lambda _: None, self._memory)
 
     def _reading(self, config: PartyConfig) -> Reading:
         return Reading(

@@ -42,7 +42,8 @@ class Federation:
     before. Every verb raises `PartyRefused`, `PartyLost`, or `RunStopped` after `stop`.
     """
 
-    def __init__(self, links: Sequence[PartyLink], own: Own, minimum: int, attendance: Attendance) -> None:
+    def __init__(self, links: Sequence[PartyLink], own: Own | None, minimum: int, attendance: Attendance) -> None:
+        """own: None where parties are neither admitted nor asked to attest."""
         self._parties = Participants(links, minimum, attendance)
         self._sums = SecureSums(self._parties, Rounds(self._parties), self._arrived)
         self._own = own
@@ -123,6 +124,7 @@ class Federation:
         this raises.
         """
         self._parties.run_id, self._parties.spent = run_id, spent
+        assert self._own is not None
         self._certificates |= await admit(self._parties, bound.binding, self._own)
         for name in self.present:
             self._attendance.state(name, "ready")
@@ -261,6 +263,7 @@ class Federation:
                 return outcome
             return Answered(outcome.refusal if isinstance(outcome, Refused) else outcome.value)
 
+        assert self._own is not None
         said = await self._parties.ask("attest", ask)
         signed, odd = {}, {}
         for name, each in said.items():

@@ -18,6 +18,7 @@ from scipy import sparse
 from aggregation.arrays import IntArray
 from aggregation.mechanisms.joint import TeacherSignal
 from coordinator.errors import PlanError
+from coordinator.transport.link import PartyLink
 from protos.conclave.v1 import plan_pb2
 from protos.identity.requests import read_request
 
@@ -169,6 +170,14 @@ class LabelledPart(Protocol):
 
 class Simulation(Protocol):
     """Simulated parties' text in clear: for comparing methods on data that is nobody's secret."""
+
+    def links(self) -> Sequence[PartyLink]:
+        """Every party as a recipe asks it, for plans on this text: no identity, no ledger, no secure sum."""
+        ...
+
+    def bounded(self, release: str) -> tuple[sparse.csr_array | NDArray[np.int32], ...]:
+        """Each party's bounded sum of a release that was trained under the last plan, without noise."""
+        ...
 
     def counts(self) -> tuple[sparse.csr_array, ...]:
         """Each party's pair counts, unit by unit: [units, words * words]."""

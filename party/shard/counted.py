@@ -8,6 +8,7 @@ from scipy import sparse
 
 from learning.embeddings.cooccurrence import Passage, pair_counts, unit_counts
 from learning.text.words import Vocabulary, tokenize
+from party.shard.memory import Memory
 from party.shard.reading import Reading
 from party.shard.units import Unit
 
@@ -20,16 +21,24 @@ _CHUNK_PAIRS: Final = 5 << 19
 
 
 def counted_units(
-    reading: Reading, vocabulary: Vocabulary, window: int
+    reading: Reading, vocabulary: Vocabulary, window: int, memory: Memory | None = None
 ) -> Iterator[tuple[list[str], sparse.csr_array]]:
     """Chunks of units: their ids, and their pair counts [units, words * words].
 
     Where every pair is a unit, rows are pairs, and the ids are those of the documents they come from, one a row. A unit
     that cannot be read has no pair: a row without a cell, or where pairs are units no row. Of a unit, so many words are
     counted as make `MOST_PAIRS` pairs. No unit at all gives no chunk.
-    window: context words on each side. The census is on disk when the last chunk was taken. Raises `ConclaveError` when
-    the shard cannot be used.
+    window: context words on each side. memory: where all chunks are kept for whoever counts the same next. The census
+    is on disk when the last chunk was taken. Raises `ConclaveError` when the shard cannot be used.
     """
+    if memory is None:
+        yield from _counted(reading, vocabulary, window)
+        return
+    of = (reading.whose, vocabulary.sha256, window)
+    yield from memory.once("counts", of, lambda: list(_counted(reading, vocabulary, window)))
+
+
+def _counted(reading: Reading, vocabulary: Vocabulary, window: int) -> Iterator[tuple[list[str], sparse.csr_array]]:
     size = len(vocabulary)
     for chunk in _chunks(_units(reading), window):
         passages = [_encoded(unit, vocabulary, most=MOST_PAIRS // (2 * window)) for unit in chunk]

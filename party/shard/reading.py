@@ -34,6 +34,11 @@ class Reading:
         """Whether every pair is a unit of its own."""
         return self.record == "pair" and not self.by_user
 
+    @property
+    def whose(self) -> tuple[str, str, bool]:
+        """Which text is read, and by which unit: what makes two readings the same."""
+        return self.shard.model_dump_json(), self.record, self.by_user
+
     @contextmanager
     def counted(self) -> Iterator[Census | None]:
         """The census, which is on disk when this ends; None where none is wanted."""

@@ -9,9 +9,9 @@ from coordinator.progress.progress import Silent
 from coordinator.publishing.report import shown_perplexity
 from coordinator.systems.dped.methods import METHODS, Bench, changed
 from coordinator.systems.dped.plan import DpedPlan
-from coordinator.systems.dped.public import prepare
+from coordinator.systems.dped.public import Public, prepare
 from coordinator.systems.dped.student import Probes, metrics_of
-from coordinator.transport.launchers import SimulationRequest
+from coordinator.transport.launchers import Simulation, SimulationRequest
 
 OFF_THE_SCALE = 1e4
 """Perplexity from which a student is worse than useless: five times worse than guessing among 2,000 words."""
@@ -26,6 +26,7 @@ class DpedFamily:
         self.plan: DpedPlan = given.plan
         self._given = given
         self._probes: Probes | None = None
+        self._shards: Simulation | None = None
 
     @property
     def methods(self) -> Mapping[str, Method]:
@@ -39,7 +40,14 @@ class DpedFamily:
         # Every method may need the reference, whatever the plan's own signals are.
         seeded = changed(self.plan, seed=seed, signals=["votes", "hidden", "moments"], private_training=None)
         public = prepare(seeded, self._given.base, self._given.cache)
-        request = SimulationRequest(
+        if self._shards is None:
+            self._shards = self._given.launcher.simulate(self._request(public, folder))
+        self._probes = self._probes or Probes.read(self.plan, public.vocabulary, self._given.base, self._given.cache)
+        return Bench(changed(self.plan, seed=seed), public, self._shards, Silent())
+
+    def _request(self, public: Public, folder: Path) -> SimulationRequest:
+        """The parties' text, which is the same for every seed, as are the words that are counted."""
+        return SimulationRequest(
             parties=self._given.parties,
             folder=folder,
             base=self._given.base,
@@ -48,8 +56,6 @@ class DpedFamily:
             record=self.plan.privacy.record,
             by_user=self.plan.privacy.unit == "user",
         )
-        self._probes = self._probes or Probes.read(self.plan, public.vocabulary, self._given.base, self._given.cache)
-        return Bench(changed(self.plan, seed=seed), public, self._given.launcher.simulate(request), Silent())
 
     def metrics(self, bench: Bench, model: Any) -> dict[str, Any]:
         assert self._probes is not None

@@ -7,7 +7,7 @@ our guarantee; what each gives up of its paper is said where it is made.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -23,20 +23,20 @@ from aggregation.mechanisms.gradients import GradientMechanism, fine_levels
 from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
 from aggregation.mechanisms.mechanism import Contribution
-from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import VectorMechanism
 from aggregation.noise.stream import NoiseStream
 from coordinator.comparing import comparable
 from coordinator.comparing.comparable import Method, Outcome, composed
-from coordinator.pricing.priced_plan import price_plan
-from coordinator.pricing.release import SAMPLER_SHARE, PricedPlan, gaussian_multiplier, shares
+from coordinator.comparing.simulated_run import SimulatedRun, driven
+from coordinator.pricing.release import SAMPLER_SHARE, gaussian_multiplier, shares
 from coordinator.progress.progress import Progress
 from coordinator.systems.dped import recipe, releases
 from coordinator.systems.dped.paper_claim import paper_claim
 from coordinator.systems.dped.plan import DpedPlan, PrivateTrainingTable
 from coordinator.systems.dped.public import Public
+from coordinator.systems.dped.recipe import Dped
 from coordinator.systems.dped.releases import vectors_mechanism
-from coordinator.systems.dped.signals import Signals, named, with_answers
+from coordinator.systems.dped.signals import LABELS, Signals
 from coordinator.transport.launchers import Simulation, TeachersWanted
 
 if TYPE_CHECKING:
@@ -122,10 +122,6 @@ class Bench:
             return NoiseStream.insecure(self.seed, *labels)
         return NoiseStream.from_system()
 
-    def bound(self, epsilon: float, **settings: Any) -> PricedPlan[DpedPlan]:
-        """The plan at another epsilon and with other `[dped]` settings, calibrated."""
-        return price_plan(recipe.Dped(changed(self.plan, epsilon=epsilon, **settings), self.public))
-
 
 def changed(plan: DpedPlan, *, epsilon: float | None = None, seed: int | None = None, **settings: Any) -> DpedPlan:
     """The plan with another epsilon or seed, and other `[dped]` settings; checked again. Raises `PlanError`."""
@@ -149,66 +145,48 @@ Make: TypeAlias = Callable[[Bench, float], Outcome]
 
 
 def _dped(*signals: str, **settings: Any) -> Make:
-    """The recipe itself with these signals, on the same functions that a run uses."""
+    """The recipe itself with these signals, driven over the simulated parties."""
 
     def make(bench: Bench, epsilon: float) -> Outcome:
-        from learning.embeddings.moments import contribute
+        from learning.embeddings.weights import from_bytes
 
-        bound = bench.bound(epsilon, signals=list(signals), private_training=None, **settings)
-        plan, public = bound.plan, bench.public
-        found = Signals()
-        notes: dict[str, float] = {}
-        present = len(plan.federation.names)
-        for release in bound.releases:
-            match release.name:
-                case releases.COUNTS:
-                    counts = release.under(CountsMechanism)
-                    size = plan.vocabulary.size
-                    total = summed(bench, counts, bench.bounded("counts", counts, counts.contribute))
-                    found = replace(found, counts=counts.release(total.reshape(size, size), present))
-                case releases.MOMENTS:
-                    vectors = release.under(VectorMechanism)
-                    assert public.moments is not None
-                    directions, _ = public.moments
-                    bounding = partial(contribute, directions=directions, mechanism=vectors)
-                    total = summed(bench, vectors, bench.bounded("moments", vectors, bounding))
-                    found = replace(found, moments=vectors.release(total, present))
-                case releases.VOTES:
-                    votes = release.under(ThresholdedVotes)
-                    clear = np.hstack([votes.contribute(cast(IntArray, each.votes)) for each in bench.answers()])
-                    answered = votes.answer(clear, bench.stream("compare", "votes"))
-                    notes |= {"answered": answered.answered / max(1, release.rows)}
-                    notes |= {"label_accuracy": _accuracy(answered.labels, clear)}
-                    found = replace(found, labels=named(answered.labels, public))
-                case releases.ANSWERS:
-                    joint = release.under(JointMechanism)
-                    parts = [_asked(joint, each) for each in bench.answers()]
-                    total = summed(bench, joint, [joint.contribute(each) for each in parts])
-                    released = joint.release(total, present)
-                    if released.votes is not None:
-                        clear = np.hstack([cast(IntArray, each.votes).T for each in parts])
-                        notes |= {"label_accuracy": _accuracy(released.votes.values.argmax(axis=1), clear)}
-                    found = with_answers(found, released, plan, public, present)
-        events = [release.event for release in bound.releases]
-        return Outcome(recipe.learned(plan, public, found, bench.progress), composed(events), paper_claim(bound), notes)
+        plan = changed(bench.plan, epsilon=epsilon, signals=list(signals), private_training=None, **settings)
+        with driven(Dped(plan, bench.public), bench.shards, bench.progress) as run:
+            events = [release.event for release in run.priced.releases]
+            notes = _of_labels(bench, run)
+            return Outcome(from_bytes(run.content), composed(events), paper_claim(run.priced), notes)
 
     return make
 
 
-def _asked(joint: JointMechanism, signal: TeacherSignal) -> TeacherSignal:
-    """The parts of the answers that the mechanism releases."""
-    return TeacherSignal(signal.votes if joint.votes else None, signal.states if joint.hidden else None)
+def _of_labels(bench: Bench, run: SimulatedRun[DpedPlan]) -> dict[str, float]:
+    """The share of labels that have the most votes; where votes are thresholded, that of queries with one, too."""
+    for release in run.priced.releases:
+        clear = bench.shards.bounded(release.name) if release.name in (releases.VOTES, releases.ANSWERS) else ()
+        if release.name == releases.VOTES:
+            ((_, _, labels),) = run.store.blocks(LABELS)
+            votes = np.hstack([_dense(each) for each in clear])
+            tally = np.stack([(votes == place).sum(axis=1) for place in range(run.priced.plan.classes)], axis=1)
+            return {"answered": float((labels >= 0).mean()), "label_accuracy": _accuracy(labels[:, 0], tally)}
+        if release.name == releases.ANSWERS and (joint := release.under(JointMechanism)).votes is not None:
+            total = np.concatenate([block for _, _, block in run.store.blocks(release.name)])
+            noised = joint.release(total, run.present[release.name]).votes
+            assert noised is not None
+            tally = sum((_dense(each)[:, : joint.classes] for each in clear), np.zeros_like(noised.values, np.int64))
+            return {"label_accuracy": _accuracy(noised.values.argmax(axis=1), tally)}
+    return {}
 
 
-def _accuracy(labels: NDArray[np.integer[Any]], votes: IntArray) -> float:
-    """Share of the answered queries whose label has the most votes: labels [queries], votes [queries, teachers]."""
+def _dense(part: sparse.csr_array | NDArray[np.int32]) -> IntArray:
+    return np.asarray(part.toarray() if isinstance(part, sparse.csr_array) else part, np.int64)
+
+
+def _accuracy(labels: NDArray[np.integer[Any]], tally: IntArray) -> float:
+    """Share of the answered queries whose label has the most votes: labels [queries], tally [queries, classes]."""
     answered = np.flatnonzero(labels >= 0)
     if not answered.size:
         return math.nan
-    own = (votes[answered] == labels[answered, None]).sum(axis=1)
-    ranked = np.sort(votes[answered], axis=1)
-    runs = np.array([np.unique(row, return_counts=True)[1].max() for row in ranked])
-    return float((own == runs).mean())
+    return float((tally[answered, labels[answered]] == tally[answered].max(axis=1)).mean())
 
 
 def _unigram(bench: Bench, epsilon: float) -> Outcome:

@@ -8,18 +8,21 @@ from scipy import sparse
 from aggregation.mechanisms.counts import CountsMechanism
 from party.provided.words import vocabulary_in
 from party.shard.counted import counted_units
+from party.shard.memory import Memory
 from party.shard.reading import Reading
 from party.tasks.counts.request import CountsWork
 from party.tasks.job import Job, Private
 
 
-def prepare(job: Job, work: CountsWork, mechanism: CountsMechanism, kept: object) -> Private:
+def prepare(job: Job, work: CountsWork, mechanism: CountsMechanism, kept: Memory | None) -> Private:
     """Look at everything but the party's units. Raises `TrainingError` for a vocabulary that cannot be used."""
     vocabulary_in(Path(work.vocabulary))
-    return lambda job, progress: cooccurrence(job.reading, work, mechanism)
+    return lambda job, progress: cooccurrence(job.reading, work, mechanism, kept)
 
 
-def cooccurrence(reading: Reading, work: CountsWork, mechanism: CountsMechanism) -> sparse.csr_array:
+def cooccurrence(
+    reading: Reading, work: CountsWork, mechanism: CountsMechanism, memory: Memory | None = None
+) -> sparse.csr_array:
     """Count (word, context) pairs of every unit, bound each unit, sum: int64 `[words, words]`.
 
     The mechanism bounds each unit to L2 norm `levels` grid units, so the sum moves by that much at most when one
@@ -29,6 +32,6 @@ def cooccurrence(reading: Reading, work: CountsWork, mechanism: CountsMechanism)
     vocabulary = vocabulary_in(Path(work.vocabulary))
     size = len(vocabulary)
     total = sparse.csr_array((1, size * size), dtype=np.int64)
-    for _, counted in counted_units(reading, vocabulary, work.window):
+    for _, counted in counted_units(reading, vocabulary, work.window, memory):
         total = total + mechanism.contribute(counted)
     return total.reshape((size, size)).tocsr()

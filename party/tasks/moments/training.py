@@ -9,21 +9,24 @@ from aggregation.mechanisms.vectors import VectorMechanism
 from learning.embeddings.moments import contribute
 from party.provided.words import directions_in, vocabulary_in
 from party.shard.counted import counted_units
+from party.shard.memory import Memory
 from party.shard.reading import Reading
 from party.tasks.job import Job, Private
 from party.tasks.moments.request import MomentsWork
 
 
-def prepare(job: Job, work: MomentsWork, mechanism: VectorMechanism, kept: object) -> Private:
+def prepare(job: Job, work: MomentsWork, mechanism: VectorMechanism, kept: Memory | None) -> Private:
     """Look at everything but the party's units. Raises `TrainingError` for a vocabulary or directions that cannot be
     used.
     """
     vocabulary = vocabulary_in(Path(work.vocabulary))
     directions_in(Path(work.directions), len(vocabulary))
-    return lambda job, progress: moments(job.reading, work, mechanism)
+    return lambda job, progress: moments(job.reading, work, mechanism, kept)
 
 
-def moments(reading: Reading, work: MomentsWork, mechanism: VectorMechanism) -> sparse.csr_array:
+def moments(
+    reading: Reading, work: MomentsWork, mechanism: VectorMechanism, memory: Memory | None = None
+) -> sparse.csr_array:
     """Every unit's frequencies and moments along the public directions, bounded and summed: int64 `[1, columns]`.
 
     Moves by at most `levels` grid units when one unit is added or removed. Memory: one chunk of units, and slices of
@@ -32,6 +35,6 @@ def moments(reading: Reading, work: MomentsWork, mechanism: VectorMechanism) -> 
     vocabulary = vocabulary_in(Path(work.vocabulary))
     directions = directions_in(Path(work.directions), len(vocabulary))
     total = np.zeros(directions.columns, dtype=np.int64)
-    for _, counted in counted_units(reading, vocabulary, work.window):
+    for _, counted in counted_units(reading, vocabulary, work.window, memory):
         total += contribute(counted, directions, mechanism)
     return sparse.csr_array(total[None, :])

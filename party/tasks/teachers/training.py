@@ -25,6 +25,7 @@ from party.errors import TrainingError
 from party.provided.words import reference_in, vocabulary_in
 from party.releasing.mechanisms import answering, mechanism_of
 from party.shard.counted import counted_units, take_census
+from party.shard.memory import Memory
 from party.shard.reading import Reading
 from party.shard.units import slot
 from party.tasks.job import Job, Private, release_of
@@ -44,7 +45,7 @@ class Wanted:
     hidden: bool
 
 
-def prepare(job: Job, work: TeachersWork, mechanism: Mechanism, kept: object) -> Private:
+def prepare(job: Job, work: TeachersWork, mechanism: Mechanism, kept: Memory | None) -> Private:
     """Look at everything but the party's units. Raises `ConclaveError` for a vocabulary, reference or words that do not
     fit each other.
     """
@@ -53,10 +54,12 @@ def prepare(job: Job, work: TeachersWork, mechanism: Mechanism, kept: object) ->
     reference_of(work, size)
     _positions("a query", work.queries, size)
     _positions("a class", work.classes, size)
-    return lambda job, progress: teach(job, mechanism, progress)
+    return lambda job, progress: teach(job, mechanism, progress, kept)
 
 
-def teach(job: Job, mechanism: Mechanism, progress: Callable[[int], None]) -> sparse.csr_array:
+def teach(
+    job: Job, mechanism: Mechanism, progress: Callable[[int], None], memory: Memory | None = None
+) -> sparse.csr_array:
     """Train this party's teachers, have them answer, bound the answers: int64 `[queries, columns]`.
 
     Under a joint mechanism the sum over teachers; under thresholded votes one column a teacher.
@@ -66,9 +69,27 @@ def teach(job: Job, mechanism: Mechanism, progress: Callable[[int], None]) -> sp
     """
     work = job.work
     assert isinstance(work, TeachersWork)
+    if memory is not None:
+        signal = _asked(mechanism, all_answers(job.reading, work, progress, memory))
+        return sparse.csr_array(contribution(mechanism, signal))
     census = partial(take_census, job.reading)
     signal = gathered(job, work.teachers, progress, partial(some_answers, job, work), census)
     return sparse.csr_array(contribution(mechanism, signal))
+
+
+def all_answers(reading: Reading, work: TeachersWork, progress: Callable[[int], None], memory: Memory) -> TeacherSignal:
+    """Votes and hidden states of all teachers, in clear, kept for every release of them. Raises as `teach`."""
+
+    def make() -> TeacherSignal:
+        return answers(reading, work, Wanted(votes=True, hidden=True), progress, memory=memory)
+
+    return memory.once("answers", (reading.whose, repr(work)), make)
+
+
+def _asked(mechanism: Mechanism, signal: TeacherSignal) -> TeacherSignal:
+    """The parts of the answers that a mechanism releases."""
+    wanted = wanted_by(mechanism)
+    return TeacherSignal(signal.votes if wanted.votes else None, signal.states if wanted.hidden else None)
 
 
 def some_answers(job: Job, work: TeachersWork, numbers: range, progress: Callable[[int], None]) -> TeacherSignal:
@@ -89,7 +110,12 @@ def contribution(mechanism: Mechanism, signal: TeacherSignal) -> IntArray | spar
 
 
 def answers(
-    reading: Reading, work: TeachersWork, wanted: Wanted, progress: Callable[[int], None], numbers: range | None = None
+    reading: Reading,
+    work: TeachersWork,
+    wanted: Wanted,
+    progress: Callable[[int], None],
+    numbers: range | None = None,
+    memory: Memory | None = None,
 ) -> TeacherSignal:
     """Teachers' answers, unbounded and in clear: they must not leave the party like this. numbers: whose, or all.
 
@@ -104,7 +130,7 @@ def answers(
     against = _log_frequencies(reference) if work.vote == "lift" else None
     votes, states, diverged = [], [], 0
     numbers = range(work.teachers) if numbers is None else numbers
-    for count, trained in enumerate(_teachers(reading, work, numbers, reference, size), 1):
+    for count, trained in enumerate(_teachers(reading, work, numbers, reference, size, memory), 1):
         diverged += not trained.finite
         teacher = trained if trained.finite else reference
         if wanted.votes:
@@ -132,13 +158,13 @@ def reference_of(work: TeachersWork, size: int) -> SkipGram:
 
 
 def _teachers(
-    reading: Reading, work: TeachersWork, numbers: range, reference: SkipGram, size: int
+    reading: Reading, work: TeachersWork, numbers: range, reference: SkipGram, size: int, memory: Memory | None
 ) -> Iterator[SkipGram]:
     vocabulary = vocabulary_of(work)
     key = bytes.fromhex(work.slot_key)
     private = bool(work.training)
     shards: dict[int, list[sparse.csr_array]] = {number: [] for number in numbers}
-    for ids, counted in counted_units(reading, vocabulary, work.window):
+    for ids, counted in counted_units(reading, vocabulary, work.window, memory):
         places = np.array([slot(key, unit, work.teachers) for unit in ids])
         for number in numbers:
             own = counted[np.flatnonzero(places == number)]

@@ -1,0 +1,82 @@
+"""A recipe driven over simulated parties in this process: its own `collect` and `learn`, so a row is the system."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from coordinator.federation.federation import Federation
+from coordinator.federation.in_clear import InClear
+from coordinator.plan.plan import Plan
+from coordinator.pricing.priced_plan import Priceable, price_plan
+from coordinator.pricing.release import PricedPlan
+from coordinator.progress.progress import Progress, Silent
+from coordinator.store.store import RunStore
+from coordinator.transport.launchers import Simulation
+from protos.digest import plan_hash
+
+PlanT_co = TypeVar("PlanT_co", bound=Plan, covariant=True)
+Value = TypeVar("Value")
+
+RUN: Final = "simulated"
+
+
+class Collecting(Priceable[PlanT_co], Protocol[PlanT_co]):
+    """What is asked of a recipe to drive it; see `coordinator.systems.system.Recipe`."""
+
+    async def collect(
+        self,
+        priced: PricedPlan[Any],
+        federation: Federation,
+        store: RunStore,
+        stage: Callable[[str], AbstractContextManager[dict[str, Any]]],
+    ) -> dict[str, int]: ...
+
+    def learn(self, priced: PricedPlan[Any], present: dict[str, int], store: RunStore, progress: Progress) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedRun(Generic[PlanT_co]):
+    """A run whose sums are stored. present: as `Recipe.collect` gives it. content: the student's parameters."""
+
+    priced: PricedPlan[PlanT_co]
+    present: dict[str, int]
+    store: RunStore
+    content: bytes
+
+
+@contextmanager
+def driven(
+    recipe: Collecting[PlanT_co], simulation: Simulation, progress: Progress
+) -> Iterator[SimulatedRun[PlanT_co]]:
+    """Price a recipe, collect from simulated parties, and learn. Its store is gone when this ends.
+
+    What is released has the plan's own noise, in shares; secure sums are taken in clear, which gives the same. Raises
+    what the recipe, its price and the parties' work raise.
+    """
+    priced = price_plan(recipe)
+    with TemporaryDirectory(prefix="conclave-") as folder:
+        store = RunStore.create(Path(folder) / "run", RUN, priced.plan.run.name, plan_hash(priced.binding))
+        with closing(store):
+
+            async def collect() -> dict[str, int]:
+                federation = InClear(simulation.links(), priced.plan, Silent())
+                await federation.open(RUN, priced)
+                return await recipe.collect(priced, federation, store, store.stage)
+
+            present = _finished(collect)
+            yield SimulatedRun(priced, present, store, recipe.learn(priced, present, store, progress))
+
+
+def _finished(make: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
+    """What a coroutine gives, also where a loop runs already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(make())
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(make())).result()

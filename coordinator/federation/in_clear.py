@@ -1,0 +1,40 @@
+"""Parties that are simulated in this process, as a recipe asks them: nobody admits anybody, and sums are in clear."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from coordinator.federation.attendance import Attendance
+from coordinator.federation.federation import Federation
+from coordinator.plan.plan import Plan
+from coordinator.pricing.release import PricedPlan, Release
+from coordinator.progress.progress import Progress
+from coordinator.store.store import RunStore
+from coordinator.transport.link import PartyLink
+from protos.conclave.v1 import plan_pb2
+from protos.digest import plan_hash
+
+
+class InClear(Federation):
+    """A federation of simulated parties. What it sums is what a run would: every party's part under its noise."""
+
+    def __init__(self, links: Sequence[PartyLink], plan: Plan, progress: Progress) -> None:
+        super().__init__(links, None, plan.minimum_parties, Attendance(progress, None, 0.0))
+
+    async def open(self, run_id: str, bound: PricedPlan[Any], *, spent: bool = False) -> None:
+        """Have every party take this plan's tasks."""
+        self._parties.run_id, self._parties.spent = run_id, spent
+        digest = plan_hash(bound.binding)
+        await self._parties.ask("join", lambda link: link.join(run_id, bound.binding, digest))
+
+    async def sum_securely(
+        self,
+        release: Release,
+        terms: plan_pb2.Terms,
+        block_rows: int,
+        store: RunStore,
+        before: Callable[[int], Awaitable[None]] | None = None,
+    ) -> int:
+        """The same sum without masks, in one attempt: nobody is there to hide a party's part from."""
+        if before is not None:
+            await before(0)
+        return await self.aggregate(release.name, release.rows, release.columns, block_rows, store)
