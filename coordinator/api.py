@@ -37,7 +37,7 @@ from coordinator.store.index import RunEntry, RunIndex
 from coordinator.store.output import STUDENT, left_aside
 from coordinator.store.private_files import close_to_others, home, write_whole
 from coordinator.store.store import FAILED, check_unused
-from coordinator.systems.registry import prepared, read_plan, system
+from coordinator.systems.registry import prepared, read_plan, recipe_of, system
 from coordinator.systems.system import Alone, TrainedAlone
 from coordinator.transport.launchers import (
     Cluster,
@@ -287,7 +287,7 @@ def family_of(plan: Plan, base: Path, progress: Progress) -> Family:
 
     Raises `PlanError` for parties that no launcher can start.
     """
-    given = Comparable(plan, _launcher(plan), party_tables(plan), base, home() / "cache", progress)
+    given = Comparable(plan, _launcher(plan), party_tables(plan), base, home() / "cache", progress, recipe_of)
     return system(plan.run.recipe).comparison(given)
 
 

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
@@ -18,11 +19,11 @@ from numpy.typing import NDArray
 from aggregation.mechanisms.registry import numbers_of
 from aggregation.noise.stream import NoiseStream
 from coordinator.transport.link import Answered, Batch, OnPercent, Outcome
+from deploy.simulated_memory import OF_ONE_SEED, SimulatedMemory
 from party.config import PartyConfig
 from party.errors import TrainingError
 from party.releasing.answers import noised
 from party.releasing.mechanisms import answering, is_weights, mechanism_of
-from party.shard.memory import Memory
 from party.store.artefacts import PARAMETERS, Artefacts, drop_parameters, parameters
 from party.store.keys import KEY_BYTES, insecure_key
 from party.store.runs import Run, private_folder, write_whole
@@ -39,8 +40,6 @@ NOISE: Final = frozenset({"noise_multiplier", "noise", "shares", "distribution"}
 """Numbers of a mechanism that its bounded sums do not depend on."""
 DIVIDED: Final = frozenset({"teachers", "ensemble"})
 """Tasks whose one secret is who is in which teacher."""
-OF_ONE_SEED: Final = ("sums", "answers", "votes")
-"""What is kept of one seed's plans alone: many of these would fill the memory."""
 
 
 class SimulatedLink:
@@ -50,7 +49,7 @@ class SimulatedLink:
     alone bound nothing twice. memory: shared by all parties of a simulation. folder: for public files and working ones.
     """
 
-    def __init__(self, config: PartyConfig, folder: Path, memory: Memory) -> None:
+    def __init__(self, config: PartyConfig, folder: Path, memory: SimulatedMemory) -> None:
         self._config = config
         self._folder = folder
         self._memory = memory
@@ -167,7 +166,9 @@ class SimulatedLink:
         """The bounded sum, made once for all plans that bound alike, unless noise of its own is in it."""
 
         def make() -> Sum:
-            return prepare(job, self._memory)(job.paid_with(key), on_percent)
+            with TemporaryDirectory(dir=self._folder) as own:
+                placed = replace(job, result=str(Path(own) / "sum"))
+                return prepare(placed, self._memory)(placed.paid_with(key), on_percent)
 
         if job.stays or job.work.paid_with(key) != job.work:
             return make()

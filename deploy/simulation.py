@@ -15,11 +15,11 @@ from aggregation.arrays import IntArray
 from aggregation.mechanisms.joint import TeacherSignal
 from coordinator.transport.launchers import EnsemblesWanted, SimulationRequest, TeachersWanted, TextWanted
 from deploy.simulated_links import SimulatedLink, public_file
+from deploy.simulated_memory import SimulatedMemory
 from party.admission.labels import columns_of, targets_of
 from party.config import PartyConfig, check_config, located
 from party.provided.words import vocabulary_in
 from party.shard.counted import counted_units
-from party.shard.memory import Memory
 from party.shard.reading import Reading
 from party.store.keys import insecure_key
 from party.tasks.ensemble.request import EnsembleWork
@@ -40,7 +40,7 @@ class ClearShards:
         self._folder = request.folder
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._vocabulary = public_file(self._folder, request.vocabulary)
-        self._memory = Memory()
+        self._memory = SimulatedMemory()
         self._parties = {name: _config(name, tables, request.base) for name, tables in request.parties.items()}
         self._links = tuple(SimulatedLink(each, self._folder, self._memory) for each in self._parties.values())
 

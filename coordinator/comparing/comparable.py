@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from dp_accounting import ComposedDpEvent, DpEvent
 
+from coordinator.comparing.simulated_run import Collecting
 from coordinator.errors import PlanError
 from coordinator.plan.plan import Plan
 from coordinator.progress.progress import Progress
@@ -109,7 +110,11 @@ class Family(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Comparable:
-    """A plan whose parties are simulated, as a comparison of its methods is made. base: where its paths start."""
+    """A plan whose parties are simulated, as a comparison of its methods is made. base: where its paths start.
+
+    recipe: that of the system of a name, of a plan and what is public of it; so rows of one system's comparison can be
+    another system. Raises `PlanError` where none is installed.
+    """
 
     plan: Any
     launcher: Launcher
@@ -117,6 +122,7 @@ class Comparable:
     base: Path
     cache: Path
     progress: Progress
+    recipe: Callable[[str, Any, Any], Collecting[Any]]
 
 
 def composed(events: list[DpEvent]) -> DpEvent:

@@ -57,9 +57,14 @@ def prepared(plan: Plan, base: Path, cache: Path) -> Recipe[Any]:
     return system(plan.run.recipe).prepared(plan, base, cache)
 
 
+def recipe_of(name: str, plan: Plan, public: Any) -> Recipe[Any]:
+    """The recipe of the system of that name, of a plan and what its kind prepares. Raises `PlanError` as `system`."""
+    return system(name).recipe(plan, public)
+
+
 def bind(plan: PlanT, public: Any = None) -> PricedPlan[PlanT]:
     """A plan, priced. public: what its system prepared; needed where releases depend on it. Raises `PlanError`."""
-    return price_plan(system(plan.run.recipe).recipe(plan, public))
+    return price_plan(recipe_of(plan.run.recipe, plan, public))
 
 
 def plan_of(tables: dict[str, Any]) -> Plan:

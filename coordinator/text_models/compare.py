@@ -30,6 +30,7 @@ class ClassifierFamily:
         self.plan: ClassifierPlan = given.plan
         self._given = given
         self._read: ReadText | None = None
+        self._shards: Simulation | None = None
 
     @property
     def methods(self) -> Mapping[str, Method]:
@@ -46,9 +47,11 @@ class ClassifierFamily:
         if asks:
             checked(plan.check_votes)
         public = classifier_public.prepare(plan, self._given.base, self._given.cache, asks=asks)
-        shards = self._given.launcher.simulate(simulation(plan, self._given.parties, self._given.base, folder))
-        self._read = self._read or self._all(plan, public, shards)
-        return TextBench(plan, public, self._read, shards, Silent())
+        if self._shards is None:
+            wanted = simulation(plan, self._given.parties, self._given.base, folder)
+            self._shards = self._given.launcher.simulate(wanted)
+        self._read = self._read or self._all(plan, public, self._shards)
+        return TextBench(plan, public, self._read, self._shards, Silent(), self._given.recipe)
 
     def metrics(self, bench: TextBench, model: NDArray[np.float32]) -> dict[str, Any]:
         """model: what was trained, [parameters]."""

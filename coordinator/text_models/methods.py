@@ -1,34 +1,29 @@
 """The methods that a comparison of text classifiers sets side by side, each on the same simulated text.
 
-Every private method is calibrated to the epsilon by `price_plan`, on the plan at that epsilon, as a run of its recipe
-is; its noise comes in the parties' shares where a run would have it so. Nothing is sent, stored or summed securely: the
-sums are the same.
+Rows that are systems drive the recipe itself over simulated parties, on the plan at that epsilon.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
-from aggregation.arrays import IntArray
 from aggregation.mechanisms.gradients import GradientMechanism
-from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
+from aggregation.mechanisms.joint import JointMechanism
 from aggregation.noise.stream import NoiseStream
 from coordinator.comparing.comparable import Method, Outcome, changed, composed
+from coordinator.comparing.simulated_run import Collecting, SimulatedRun, driven
 from coordinator.errors import PlanError
-from coordinator.pricing.priced_plan import price_plan
-from coordinator.pricing.release import SAMPLER_SHARE, PricedPlan
+from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.progress.progress import Progress
 from coordinator.text_models import non_private, votes
-from coordinator.text_models.federated_training import optimisation_of
 from coordinator.text_models.non_private import Pooled
 from coordinator.text_models.plan import ClassifierPlan
-from coordinator.text_models.public import PublicText, labelled_text
-from coordinator.text_models.recipe import Trained, Voted
-from coordinator.transport.launchers import EnsemblesWanted, LabelledPart, Simulation, TextWanted
+from coordinator.text_models.public import PublicText
+from coordinator.transport.launchers import LabelledPart, Simulation
 
 if TYPE_CHECKING:
     from learning.private_training.optimisation import Optimisation
@@ -53,9 +48,10 @@ class ReadText:
 
 @dataclass(slots=True)
 class TextBench:
-    """The data of one seed: its public side, the parties' units in clear, and classifiers' votes once they are asked.
+    """The data of one seed: its public side, and the parties, asked or in clear.
 
-    public: its model is trained in place, from its start, by every method.
+    public: its model is trained in place, from its start, by every method. recipe: as of
+    `coordinator.comparing.comparable.Comparable`.
     """
 
     plan: ClassifierPlan
@@ -63,7 +59,7 @@ class TextBench:
     read: ReadText
     shards: Simulation
     progress: Progress
-    _votes: tuple[IntArray, ...] | None = field(default=None, init=False)
+    recipe: Callable[[str, Any, Any], Collecting[ClassifierPlan]]
 
     @property
     def seed(self) -> int:
@@ -74,14 +70,6 @@ class TextBench:
     def delta(self) -> float:
         """Delta that events are priced at; the rest is the noise sampler's."""
         return self.plan.privacy.delta * (1 - SAMPLER_SHARE)
-
-    def bound(
-        self, how: type[Trained | Voted], epsilon: float, tables: Mapping[str, Mapping[str, Any]] | None = None
-    ) -> PricedPlan[ClassifierPlan]:
-        """The plan at another epsilon, calibrated for what this way of learning releases. Raises `PlanError`."""
-        wanted = changed(self.plan, tables, epsilon=epsilon)
-        checked(partial(how.check, wanted))
-        return price_plan(how(wanted, self.public))
 
     def stream(self, *labels: str | int) -> NoiseStream:
         """Noise of its own for these labels; from the seed only where the plan says so."""
@@ -117,26 +105,6 @@ class TextBench:
         ]
         return Trainable(model, units, losses, probe_of(model.config, len(self.plan.text.labels)))
 
-    def votes(self) -> tuple[IntArray, ...]:
-        """Each party's classifiers' votes [teachers, queries], trained when they are first asked for."""
-        if self._votes is None:
-            plan, public = self.plan, self.public
-            assert plan.pate is not None
-            self._votes = self.shards.votes(
-                EnsemblesWanted(
-                    reading=TextWanted(labelled_text(plan), public.tokenizer, public.longest),
-                    files=public.files,
-                    adapt=plan.model.adapt,
-                    rank=plan.model.rank,
-                    alpha=plan.model.alpha,
-                    teachers=plan.pate.teachers_per_party,
-                    queries=votes.texts_of(public),
-                    training=plan.pate.fit(),
-                    seed=plan.run.seed,
-                )
-            )
-        return self._votes
-
 
 @dataclass(frozen=True, slots=True)
 class Trainable:
@@ -150,11 +118,31 @@ class Trainable:
 
 def _dp_sgd(bench: TextBench, epsilon: float) -> Outcome:
     """The recipe, federated: every step's sum is of all parties, each with its share of the noise."""
-    bound = bench.bound(Trained, epsilon, {"dp_sgd": {"form": "federated", "rounds": 1}})
-    plan, (release,) = bound.plan, bound.releases
-    mechanism = release.under(GradientMechanism)
-    point = federated(bench, mechanism, optimisation_of(plan.dp_sgd, plan.dp_sgd.batch), ("dp_sgd", repr(epsilon)))
-    return Outcome(point, release.event, notes=_noise(mechanism))
+    return descended(bench, epsilon, {"dp_sgd": {"form": "federated", "rounds": 1}})
+
+
+def _local(bench: TextBench, epsilon: float) -> Outcome:
+    """The recipe's other form: each party trains alone under noise of its own, and the models are averaged."""
+    alone: dict[str, Any] = {"trust": "trusted-aggregator", "dropouts": 0, "colluders": 0}
+    return descended(bench, epsilon, {"dp_sgd": {"form": "local"}, "privacy": alone})
+
+
+def descended(bench: TextBench, epsilon: float, tables: Mapping[str, Mapping[str, Any]]) -> Outcome:
+    """The recipe `dp_sgd` on the plan with other settings in some tables."""
+    plan = changed(bench.plan, {**tables, "run": {"recipe": "dp_sgd"}}, epsilon=epsilon)
+    checked(plan.check_descent)
+    with driven(bench.recipe("dp_sgd", plan, bench.public), bench.shards, bench.progress) as run:
+        events = [release.event for release in run.priced.releases]
+        (*_, last) = run.priced.releases
+        return Outcome(_point(run), composed(events), notes=_noise(last.under(GradientMechanism)))
+
+
+def _point(run: SimulatedRun[ClassifierPlan]) -> Floats:
+    """What was trained [parameters]."""
+    from safetensors.numpy import load
+
+    found: Floats = load(run.content)["point"]
+    return found
 
 
 def federated(
@@ -192,56 +180,23 @@ def federated(
     return np.array(descent.point.numpy())
 
 
-def _local(bench: TextBench, epsilon: float) -> Outcome:
-    """The recipe's other form: each party trains alone under noise of its own, and the models are averaged."""
-    import torch
-
-    from learning.models.adapting import flatten, unflatten
-    from learning.private_training.dp_sgd import train_private
-
-    alone: dict[str, Any] = {"trust": "trusted-aggregator", "dropouts": 0, "colluders": 0}
-    bound = bench.bound(Trained, epsilon, {"dp_sgd": {"form": "local"}, "privacy": alone})
-    plan, point, notes = bound.plan, bench.public.start, {}
-    work = bench.trainable()
-    optimisation = optimisation_of(plan.dp_sgd, plan.dp_sgd.batch / len(work.units))
-    for number, release in enumerate(bound.releases):
-        mechanism, models = release.under(GradientMechanism), []
-        for party, units in enumerate(work.units):
-            unflatten(work.module, torch.from_numpy(point))
-            train_private(
-                work.module,
-                units,
-                work.losses,
-                mechanism,
-                optimisation,
-                stream=bench.stream("local", repr(epsilon), number, party),
-                probe=work.probe,
-            )
-            models.append(flatten(work.module).numpy())
-        notes = _noise(mechanism)
-        point = np.asarray(np.mean(models, axis=0, dtype=np.float64), np.float32)
-    events = [release.event for release in bound.releases]
-    return Outcome(point, composed(events), notes=notes)
-
-
 def by_votes(bench: TextBench, epsilon: float) -> Outcome:
     """The recipe `pate`: noisy votes of the parties' classifiers on public texts, from which the student learns."""
-    bound = bench.bound(Voted, epsilon)
-    (release,) = bound.releases
-    mechanism = release.under(JointMechanism)
-    clear = [mechanism.contribute(TeacherSignal(votes, None)).toarray() for votes in bench.votes()]
-    total = np.zeros_like(clear[0])
-    for number, own in enumerate(clear):
-        total += own + mechanism.noise_share(own.shape, bench.stream("pate", repr(epsilon), number))
-    released = mechanism.release(total, len(clear)).votes
-    assert released is not None
-    labels = votes.labels_of(released, bound.plan)
-    tally = np.sum(clear, axis=0)
-    kept = np.flatnonzero(labels >= 0)
-    notes = {"answered": len(kept) / len(labels)}
-    if len(kept):
-        notes["label_accuracy"] = float((tally[kept, labels[kept]] == tally[kept].max(axis=1)).mean())
-    return Outcome(votes.learned(bound.plan, bench.public, labels, bench.progress), release.event, notes=notes)
+    plan = changed(bench.plan, {"run": {"recipe": "pate"}}, epsilon=epsilon)
+    checked(plan.check_votes)
+    with driven(bench.recipe("pate", plan, bench.public), bench.shards, bench.progress) as run:
+        (release,) = run.priced.releases
+        total = np.concatenate([block for _, _, block in run.store.blocks(votes.VOTES)])
+        released = release.under(JointMechanism).release(total, run.present[votes.VOTES]).votes
+        assert released is not None
+        labels = votes.labels_of(released, plan)
+        clear = bench.shards.bounded(votes.VOTES)
+        tally = np.sum([part.toarray() if isinstance(part, sparse.csr_array) else part for part in clear], axis=0)
+        kept = np.flatnonzero(labels >= 0)
+        notes = {"answered": len(kept) / len(labels)}
+        if len(kept):
+            notes["label_accuracy"] = float((tally[kept, labels[kept]] == tally[kept].max(axis=1)).mean())
+        return Outcome(_point(run), release.event, notes=notes)
 
 
 def _fine_tune(bench: TextBench, epsilon: float) -> Outcome:

@@ -2,15 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggregation.noise.stream import NoiseStream
+from coordinator.comparing.simulated_run import Collecting
 from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.progress.progress import Progress
 from coordinator.store.private_files import write_whole
@@ -20,6 +21,7 @@ from coordinator.systems.privdistil.public import PublicCorpus
 from coordinator.systems.privdistil.selection import Choice
 from coordinator.text_models import non_private
 from coordinator.text_models.methods import ReadText, TextBench
+from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText
 from coordinator.transport.launchers import LabelledPart, Simulation
 from learning.text.corpus import indexed
@@ -45,7 +47,8 @@ class CorpusBench:
 
     parts: the parties' examples, read once for all seeds. folder: for what is distilled, shared by all cells. base:
     where the plan's models are. whole: a classifier over the teacher. queries: public texts of `[pate]`. seen: what
-    encoders see of the parties' texts and of public ones, kept from seed to seed.
+    encoders see of the parties' texts and of public ones, kept from seed to seed. recipe: as of
+    `coordinator.comparing.comparable.Comparable`.
     """
 
     plan: PrivDistilPlan
@@ -58,6 +61,7 @@ class CorpusBench:
     whole: PublicText
     queries: tuple[tuple[str, ...], ...]
     seen: dict[bytes, tuple[Floats, ...]]
+    recipe: Callable[[str, Any, Any], Collecting[ClassifierPlan]]
     _asking: TextBench | None = field(default=None, init=False)
 
     @property
@@ -80,7 +84,7 @@ class CorpusBench:
     def over(self, public: PublicText, plan: PrivDistilPlan | None = None) -> TextBench:
         """The parties' text over a model: its vectors are worked out once where the last layer alone is trained."""
         read = ReadText(self.parts, non_private.pooled(self.parts), self.vectors(public), None)
-        return TextBench(plan or self.plan, public, read, self.shards, self.progress)
+        return TextBench(plan or self.plan, public, read, self.shards, self.progress, self.recipe)
 
     def vectors(self, public: PublicText) -> tuple[Floats, ...] | None:
         """What a model's last layer sees of each party's examples; None where more than that layer is trained."""

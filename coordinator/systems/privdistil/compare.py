@@ -17,7 +17,7 @@ from coordinator.text_models.methods import VOTING
 from coordinator.text_models.non_private import simulation
 from coordinator.text_models.public import public_model
 from coordinator.text_models.student import heldout_rows, measured
-from coordinator.transport.launchers import LabelledPart, TextWanted
+from coordinator.transport.launchers import LabelledPart, Simulation, TextWanted
 
 
 class PrivDistilFamily:
@@ -33,6 +33,7 @@ class PrivDistilFamily:
         self._given = given
         self._parts: tuple[LabelledPart, ...] | None = None
         self._seen: dict[bytes, Any] = {}
+        self._shards: Simulation | None = None
 
     @property
     def methods(self) -> Mapping[str, Method]:
@@ -47,20 +48,23 @@ class PrivDistilFamily:
         public = prepare(plan, self._given.base, self._given.cache)
         whole = public_model(plan, public.teacher, self._given.cache, pool=plan.model.pooling)
         asked = VOTING in self.methods
-        shards = self._given.launcher.simulate(simulation(plan, self._given.parties, self._given.base, folder))
+        if self._shards is None:
+            wanted = simulation(plan, self._given.parties, self._given.base, folder)
+            self._shards = self._given.launcher.simulate(wanted)
         if self._parts is None:
             text = classifier_public.labelled_text(plan)
-            self._parts = shards.labelled(TextWanted(text, whole.tokenizer, whole.longest))
+            self._parts = self._shards.labelled(TextWanted(text, whole.tokenizer, whole.longest))
         return CorpusBench(
             plan=plan,
             public=public,
             parts=self._parts,
-            shards=shards,
+            shards=self._shards,
             progress=Silent(),
             folder=folder,
             base=self._given.base,
             whole=whole,
             seen=self._seen,
+            recipe=self._given.recipe,
             queries=classifier_public.queries(plan, self._given.base, self._given.cache) if asked else (),
         )
 

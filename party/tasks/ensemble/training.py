@@ -31,6 +31,7 @@ from party.admission.labels import columns_of, targets_of
 from party.config import ShardTable
 from party.errors import TrainingError
 from party.shard.labelled import LabelledUnits, labelled_units, tell_if_few
+from party.shard.memory import Memory
 from party.shard.plain import take_census
 from party.shard.public_texts import public_texts
 from party.shard.reading import Reading
@@ -48,14 +49,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("conclave.party")
 
 
-def prepare(job: Job, work: EnsembleWork, mechanism: JointMechanism, kept: object) -> Private:
+def prepare(job: Job, work: EnsembleWork, mechanism: JointMechanism, kept: Memory | None) -> Private:
     """Look at everything but the party's units: the model that was provided, and the texts that are asked.
 
     Raises `ConclaveError` where these cannot be used, the labels are scores, or the mechanism is for other answers.
     """
     with placed(work.model, job.memory):
         _try(work, job.reading.shard, mechanism)
-    return lambda job, progress: vote(job, work, mechanism, progress)
+    return lambda job, progress: vote(job, work, mechanism, progress, kept)
 
 
 def _try(work: EnsembleWork, shard: ShardTable, mechanism: JointMechanism) -> None:
@@ -73,7 +74,13 @@ def _try(work: EnsembleWork, shard: ShardTable, mechanism: JointMechanism) -> No
     try_model(start, rows, len(targets.names), head=head_alone(start), apart=False)
 
 
-def vote(job: Job, work: EnsembleWork, mechanism: JointMechanism, progress: Callable[[int], None]) -> sparse.csr_array:
+def vote(
+    job: Job,
+    work: EnsembleWork,
+    mechanism: JointMechanism,
+    progress: Callable[[int], None],
+    memory: Memory | None = None,
+) -> sparse.csr_array:
     """Train this party's classifiers, have them vote, bound the votes: int64 `[queries, classes]`, summed over them.
 
     Adding or removing one unit moves one vote a query: see `aggregation.mechanisms.votes.VotesMechanism`.
@@ -81,6 +88,10 @@ def vote(job: Job, work: EnsembleWork, mechanism: JointMechanism, progress: Call
     features and those of the queries where the last layer alone is trained. Raises `ConclaveError`: the shard or its
     labels cannot be used.
     """
+    if memory is not None:
+        of = (job.reading.whose, repr(work))
+        voted = memory.once("votes", of, lambda: some_answers(job, work, range(work.teachers), progress))
+        return mechanism.contribute(voted)
     columns, _ = _labelled(work, job.reading.shard)
     census = partial(take_census, job.reading, columns=columns)
     return mechanism.contribute(gathered(job, work.teachers, progress, partial(some_answers, job, work), census))

@@ -9,41 +9,16 @@ from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.noise.stream import NoiseStream
 from learning.private_training.clipped_sum import clipped_sum, tell_left_out
 from learning.private_training.dp_sgd import AT_ONCE
-from learning.private_training.units import Units
 from party.tasks.job import Job, Private
 from party.tasks.result import wrapped
 from party.tasks.step.request import StepWork
-from party.tasks.text.model import Loaded, begin, loaded, placed, start_of, units_of
+from party.tasks.text.kept import Keeps, Kept
+from party.tasks.text.model import begin, placed, start_of
+
+__all__ = ["Kept", "prepare", "step"]
 
 
-class Kept:
-    """What a process loaded and read for a training, from step to step: model, units, vectors.
-
-    Memory: as of `party.tasks.text.model.loaded` and `units_of`, of one training.
-    """
-
-    def __init__(self) -> None:
-        self._reads = ""
-        self._loaded: Loaded | None = None
-        self._units: Units | None = None
-
-    def loaded(self, job: Job, work: StepWork) -> Loaded:
-        """The job's model, loaded unless the last job had the same. Raises as `party.tasks.text.model.loaded`."""
-        if self._loaded is None or self._reads != job.reads:
-            self._loaded = self._units = None  # not two at a time
-            self._loaded = loaded(job.reading.shard, work.model, work.lesson)
-            self._reads = job.reads
-        return self._loaded
-
-    def units(self, job: Job, work: StepWork) -> Units:
-        """The job's units, read if the last job was about others. Raises as `party.tasks.text.model.units_of`."""
-        found = self.loaded(job, work)
-        if self._units is None:
-            self._units = units_of(job.reading, work.model, work.lesson, found)
-        return self._units
-
-
-def prepare(job: Job, work: StepWork, mechanism: GradientMechanism, kept: Kept) -> Private:
+def prepare(job: Job, work: StepWork, mechanism: GradientMechanism, kept: Keeps) -> Private:
     """Everything of a step but its units.
 
     Raises `ConclaveError` like `party.tasks.text.model.placed`, `loaded`, `start_of` and `begin`.
@@ -55,7 +30,7 @@ def prepare(job: Job, work: StepWork, mechanism: GradientMechanism, kept: Kept) 
     return lambda job, progress: step(job, work, mechanism, kept)
 
 
-def step(job: Job, work: StepWork, mechanism: GradientMechanism, kept: Kept) -> NDArray[np.int32]:
+def step(job: Job, work: StepWork, mechanism: GradientMechanism, kept: Keeps) -> NDArray[np.int32]:
     """The sum of clipped gradients of a Poisson sample: int32 [1, parameters] modulo 2**32, grid units, no noise.
 
     The model is at the parameters of the job, as `prepare` leaves it. The sample is drawn from the job's key, which is

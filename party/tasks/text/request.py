@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from party.admission.labels import columns_of, targets_of
 from party.shard.public_texts import listed
@@ -92,6 +92,16 @@ class Descent:
     expected_batch: float
     epochs: int
     batch: int
+
+
+class OnModel(Protocol):
+    """Work on a text model: the model, and what it learns from."""
+
+    @property
+    def model(self) -> TextModel: ...
+
+    @property
+    def lesson(self) -> Lesson: ...
 
 
 def model_of(message: party_pb2.TextModel, given: Given) -> TextModel:

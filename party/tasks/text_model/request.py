@@ -54,6 +54,10 @@ class TextModelWork(Work):
         """The work with its key."""
         return replace(self, key=key)
 
+    def bare(self) -> Self:
+        """All but where the training starts and what it draws."""
+        return replace(self, parameters="", key="")
+
 
 WORK: Final = TextModelWork
 

@@ -18,52 +18,58 @@ from learning.private_training.optimisation import Optimisation
 from party.releasing.mechanisms import mechanism_of
 from party.shard.public_texts import public_texts
 from party.tasks.job import Job, Private, release_of
-from party.tasks.text.model import Loaded, begin, loaded, placed, start_of, units_of, within
+from party.tasks.text.kept import Keeps, Kept
+from party.tasks.text.model import Loaded, begin, placed, start_of, within
 from party.tasks.text.request import Descent
 from party.tasks.text_model.request import TextModelWork
 from party.tasks.text_model.scoring import score
 
 
-def prepare(job: Job, work: TextModelWork, mechanism: GradientMechanism | FreeAnswers, kept: object) -> Private:
+def prepare(job: Job, work: TextModelWork, mechanism: GradientMechanism | FreeAnswers, kept: Keeps | None) -> Private:
     """Everything of a training but its units: the model, and the texts to score where those are what is asked.
+
+    kept: whose model and units are taken; None where this job is the process' only one.
 
     Raises `ConclaveError` like `party.tasks.text.model.placed` and `started`, and `TrainingError` for texts that are
     none.
     """
+    kept = kept or Kept()
     training = mechanism_of(release_of(work.training))
     assert isinstance(training, GradientMechanism)
     with placed(work.model, job.memory):
         texts = public_texts(Path(work.scored), pairs=False) if work.scored else []
-        found = started(job, work, training)
+        found = started(job, work, training, kept)
 
     def finish(job: Job, progress: Callable[[int], None]) -> NDArray[np.int32]:
         if isinstance(mechanism, GradientMechanism):
-            return train(job, mechanism, found, progress)
-        learn(job, training, found, within(progress, 0, 80))
+            return train(job, mechanism, found, kept, progress)
+        learn(job, training, found, kept, within(progress, 0, 80))
         return score(mechanism, found, texts, progress, longest=work.model.longest)
 
     return finish
 
 
-def train(job: Job, mechanism: GradientMechanism, found: Loaded, progress: Callable[[int], None]) -> NDArray[np.int32]:
+def train(
+    job: Job, mechanism: GradientMechanism, found: Loaded, kept: Keeps, progress: Callable[[int], None]
+) -> NDArray[np.int32]:
     """Train as `learn` does: the bits of the parameters, float32 [1, parameters], viewed as int32. Raises like it."""
-    learn(job, mechanism, found, progress)
+    learn(job, mechanism, found, kept, progress)
     return flatten(found.trained).numpy().astype("<f4", copy=False).view("<i4")[None, :]
 
 
-def started(job: Job, work: TextModelWork, mechanism: GradientMechanism) -> Loaded:
+def started(job: Job, work: TextModelWork, mechanism: GradientMechanism, kept: Keeps) -> Loaded:
     """The model, at the parameters that were provided.
 
     Raises `ConclaveError` like `party.tasks.text.model.loaded`, `start_of` and `begin`, and for an odd optimisation.
     """
     optimisation(work.descent)
     start = start_of(work.parameters, mechanism)
-    found = loaded(job.reading.shard, work.model, work.lesson)
+    found = kept.loaded(job, work)
     begin(found.trained, found.gradients.count, start)
     return found
 
 
-def learn(job: Job, mechanism: GradientMechanism, found: Loaded, progress: Callable[[int], None]) -> None:
+def learn(job: Job, mechanism: GradientMechanism, found: Loaded, kept: Keeps, progress: Callable[[int], None]) -> None:
     """Train the model that was `started`, in place. progress: is given the percent of the plan's steps.
 
     Every unit's part is clipped, and every step noised from the job's key, which belongs to this training alone: the
@@ -75,7 +81,7 @@ def learn(job: Job, mechanism: GradientMechanism, found: Loaded, progress: Calla
     assert isinstance(work, TextModelWork)
     train_private(
         found.trained,
-        units_of(job.reading, work.model, work.lesson, found),
+        kept.units(job, work),
         found.losses,
         mechanism,
         optimisation(work.descent),

@@ -14,9 +14,11 @@ from coordinator.comparing import table as chart
 from coordinator.console.command import main
 from coordinator.errors import PlanError
 from coordinator.pricing.release import SAMPLER_SHARE
-from coordinator.systems.registry import read_plan
+from coordinator.systems.registry import read_plan, recipe_of
 from coordinator.text_models import methods
+from deploy import simulated_memory
 from deploy.simulation import ClearShards
+from party.tasks.ensemble import training as ensembles
 
 GOOD, BAD = ("good", "great", "bright", "fast"), ("bad", "awful", "dull", "slow")
 OTHER = ("the", "a", "film", "was", "plot", "actor")
@@ -108,11 +110,11 @@ def folder(made, tmp_path, monkeypatch):
 
 
 def counting(name, own, asked):
-    """A method that counts how often it is called."""
+    """A function that counts how often it is called."""
 
-    def counted(self, wanted):
+    def counted(*args):
         asked[name] += 1
-        return own(self, wanted)
+        return own(*args)
 
     return counted
 
@@ -121,11 +123,12 @@ def counting(name, own, asked):
 def whole(made, tmp_path_factory):
     """Every method at one epsilon and two seeds, with how often parties' text was read and teachers were asked."""
     home = tmp_path_factory.mktemp("home")
-    asked = {"labelled": 0, "votes": 0}
+    counted = {"labelled": ClearShards, "units_of": simulated_memory, "answers": ensembles}
+    asked = dict.fromkeys(counted, 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CONCLAVE_HOME", str(home))
-        for name in asked:
-            patch.setattr(ClearShards, name, counting(name, getattr(ClearShards, name), asked))
+        for name, owner in counted.items():
+            patch.setattr(owner, name, counting(name, getattr(owner, name), asked))
         found = api.compare(made / "plan.toml", epsilons=(8.0, 20.0), seeds=2, output=home / "out")
     return found, asked
 
@@ -151,7 +154,8 @@ def test_every_private_cell_costs_no_more_than_its_epsilon_and_the_others_have_n
 @pytest.mark.slow
 def test_parties_text_is_read_once_and_teachers_are_asked_once_a_seed(whole):
     _, asked = whole
-    assert asked == {"labelled": 1, "votes": 2}
+    # By the coordinator for the row without privacy; by each of four parties for all other rows, epsilons and seeds.
+    assert asked == {"labelled": 1, "units_of": 4, "answers": 4 * 2}
 
 
 @pytest.mark.slow
@@ -225,6 +229,7 @@ def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
     from coordinator.progress.progress import Silent
     from coordinator.run.party_files import party_tables
     from coordinator.text_models.compare import ClassifierFamily
+    from coordinator.text_models.public import labelled_text
     from coordinator.transport.launchers import find_launcher
     from learning.private_training.clipped_sum import clipped_sum
     from learning.private_training.per_example import PerExample
@@ -235,14 +240,14 @@ def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
 
     plan = read_plan(Path("plan.toml"))
     tables = party_tables(plan)
-    given = Comparable(plan, find_launcher("ray"), tables, folder, tmp_path / "cache", Silent())
+    given = Comparable(plan, find_launcher("ray"), tables, folder, tmp_path / "cache", Silent(), recipe_of)
     family = ClassifierFamily(given)
     bench = family.bench(7, tmp_path / "work")
     work = bench.trainable()
     config = check_config(dict(tables[plan.federation.names[1]]), "party")
     where = next(iter(bench.public.files.values())).parent
     text = TextModel(files={}, folder=str(where), adapt="head", rank=0, alpha=0, longest=32, seed=7)
-    lesson = Lesson(labelled=methods.labelled_text(plan).SerializeToString().hex())
+    lesson = Lesson(labelled=labelled_text(plan).SerializeToString().hex())
     reading = Reading(
         shard=located(config.shard, folder), record="document", by_user=False, cache=tmp_path / "party",
         frank=config.policy.simulation,

@@ -1,0 +1,43 @@
+"""What a process loaded and read for a text model, for the next job of its like."""
+
+from typing import Protocol
+
+from learning.private_training.units import Units
+from party.tasks.job import Job
+from party.tasks.text.model import Loaded, loaded, units_of
+from party.tasks.text.request import OnModel
+
+
+class Keeps(Protocol):
+    """A model and units that are loaded and read once for jobs that are alike."""
+
+    def loaded(self, job: Job, work: OnModel) -> Loaded: ...
+
+    def units(self, job: Job, work: OnModel) -> Units: ...
+
+
+class Kept:
+    """What a process loaded and read for a training, from step to step: model, units, vectors.
+
+    Memory: as of `party.tasks.text.model.loaded` and `units_of`, of one training.
+    """
+
+    def __init__(self) -> None:
+        self._reads = ""
+        self._loaded: Loaded | None = None
+        self._units: Units | None = None
+
+    def loaded(self, job: Job, work: OnModel) -> Loaded:
+        """The job's model, loaded unless the last job had the same. Raises as `party.tasks.text.model.loaded`."""
+        if self._loaded is None or self._reads != job.reads:
+            self._loaded = self._units = None  # not two at a time
+            self._loaded = loaded(job.reading.shard, work.model, work.lesson)
+            self._reads = job.reads
+        return self._loaded
+
+    def units(self, job: Job, work: OnModel) -> Units:
+        """The job's units, read if the last job was about others. Raises as `party.tasks.text.model.units_of`."""
+        found = self.loaded(job, work)
+        if self._units is None:
+            self._units = units_of(job.reading, work.model, work.lesson, found)
+        return self._units
