@@ -4,16 +4,14 @@ It runs the parties' own code on each part of the one source that a plan divides
 noise. Nobody's secret may be in that source.
 """
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scipy import sparse
 
-from aggregation.arrays import IntArray
 from aggregation.mechanisms.joint import TeacherSignal
-from coordinator.transport.launchers import EnsemblesWanted, SimulationRequest, TeachersWanted, TextWanted
+from coordinator.transport.launchers import SimulationRequest, TeachersWanted, TextWanted
 from deploy.simulated_links import SimulatedLink, public_file
 from deploy.simulated_memory import SimulatedMemory
 from party.admission.labels import columns_of, targets_of
@@ -22,11 +20,9 @@ from party.provided.words import vocabulary_in
 from party.shard.counted import counted_units
 from party.shard.reading import Reading
 from party.store.keys import insecure_key
-from party.tasks.ensemble.request import EnsembleWork
 from party.tasks.result import Sum
 from party.tasks.teachers.request import TeachersWork
 from party.tasks.teachers.training import all_answers
-from party.tasks.text.request import Descent, TextModel
 
 if TYPE_CHECKING:
     from party.shard.labelled import LabelledUnits
@@ -83,59 +79,6 @@ class ClearShards:
             )
             for shard in shards
         )
-
-    def votes(self, wanted: EnsemblesWanted) -> tuple[IntArray, ...]:
-        """Each party's classifiers' votes, before anything bounds them. Raises `ConclaveError` like that work."""
-        texts = self._folder / "texts.json"
-        texts.write_bytes(wanted.queries)
-        folder = self._model(wanted.files)
-        return tuple(self._votes(config, folder, texts, wanted) for config in self._parties.values())
-
-    def _votes(self, config: PartyConfig, folder: str, texts: Path, wanted: EnsemblesWanted) -> IntArray:
-        from party.tasks.ensemble import training as ensembles
-
-        reading, training = wanted.reading, wanted.training
-        work = EnsembleWork(
-            model=TextModel(
-                files={},
-                folder=folder,
-                adapt=wanted.adapt,
-                rank=wanted.rank,
-                alpha=wanted.alpha,
-                longest=reading.longest,
-                seed=wanted.seed,
-            ),
-            labelled=reading.text.SerializeToString().hex(),
-            key=insecure_key(wanted.seed, config.name, "slots").hex(),
-            texts=str(texts),
-            teachers=wanted.teachers,
-            descent=Descent(
-                learning_rate=training.learning_rate,
-                optimiser=training.optimiser,
-                schedule=training.schedule.kind,
-                warm_up=training.schedule.warm_up,
-                momentum=training.momentum,
-                decay=training.decay,
-                expected_batch=0.0,
-                epochs=training.epochs,
-                batch=training.batch,
-            ),
-        )
-        columns = columns_of(reading.text, config.shard)
-        targets = ensembles.classes_of(targets_of(reading.text, config.shard))
-        return ensembles.answers(self._reading(config), work, columns, targets, lambda _: None)
-
-    def _model(self, files: Mapping[str, Path]) -> str:
-        """A folder in which a public model's files lie together."""
-        named = "\n".join(f"{name} {path}" for name, path in sorted(files.items()))
-        folder = self._folder / "models" / hashlib.sha256(named.encode()).hexdigest()[:16]
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for name, path in files.items():
-            place = folder / name
-            place.parent.mkdir(exist_ok=True)
-            if not place.exists():
-                place.symlink_to(path.absolute())
-        return str(folder)
 
     def _counts(self, config: PartyConfig) -> sparse.csr_array:
         vocabulary = vocabulary_in(self._vocabulary)

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from aggregation.arrays import IntArray
 from aggregation.mechanisms.joint import TeacherSignal
 from coordinator.errors import PlanError
 from coordinator.transport.link import PartyLink
@@ -25,7 +24,6 @@ from protos.identity.requests import read_request
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from learning.classification.training import Fit
     from learning.models.batching import Tokens
 
 
@@ -132,25 +130,6 @@ class TextWanted:
     longest: int
 
 
-@dataclass(frozen=True, slots=True)
-class EnsemblesWanted:
-    """Classifiers that a simulation trains at every party: `party_pb2.EnsembleTask` in words.
-
-    files: the public model's, by name. queries: public texts that they vote on, JSON as parties are sent them.
-    training: how they are trained. seed: of their starts.
-    """
-
-    reading: TextWanted
-    files: Mapping[str, Path]
-    adapt: Literal["head", "lora", "full"]
-    rank: int
-    alpha: int
-    teachers: int
-    queries: bytes
-    training: "Fit"
-    seed: int
-
-
 class LabelledPart(Protocol):
     """One party's units in clear, as learning takes them (`learning.private_training.text_units.TextUnits`)."""
 
@@ -189,10 +168,6 @@ class Simulation(Protocol):
 
     def labelled(self, wanted: TextWanted) -> tuple[LabelledPart, ...]:
         """Each party's labelled text, tokenised."""
-        ...
-
-    def votes(self, wanted: EnsemblesWanted) -> tuple[IntArray, ...]:
-        """Each party's classifiers' votes [teachers, queries], before anything bounds them."""
         ...
 
 
