@@ -11,19 +11,23 @@ from aggregation.mechanisms.counts import CountsMechanism
 from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.votes import VotesMechanism
+from aggregation.noise.stream import NoiseStream
 from coordinator.transport.launchers import SimulationRequest, TeachersWanted, find_launcher
+from coordinator.transport.link import Batch
 from deploy.simulation import ClearShards
 from learning.embeddings.skipgram import SkipGram
 from learning.embeddings.weights import to_bytes
 from learning.text.words import Vocabulary
 from party.config import check_config, located
+from party.releasing.answers import noised
+from party.releasing.mechanisms import mechanism_of
 from party.store.keys import insecure_key
 from party.tasks.counts.request import CountsWork
 from party.tasks.job import Job
 from party.tasks.process import work
 from party.tasks.result import load_counts
 from party.tasks.teachers.request import TeachersWork
-from protos.conclave.v1 import plan_pb2
+from protos.conclave.v1 import party_pb2, plan_pb2
 
 WORDS = ("apple", "bread", "cheese", "door", "egg", "fish")
 PARTIES, WINDOW, SEED = 3, 2, 7
@@ -151,3 +155,46 @@ def test_working_files_stay_in_the_requests_folder(request_for, tmp_path):
 
 def test_a_launcher_of_simulations_gives_it(request_for):
     assert isinstance(find_launcher("ray").simulate(request_for()), ClearShards)
+
+
+@pytest.fixture
+def joined():
+    """`joined(link, noise)`: the link, joined to a plan of counts under reproducible noise of that multiplier."""
+
+    async def joins(link, noise):
+        counts = plan_pb2.CountsMechanism(
+            clip=2.0, levels=64, noise_multiplier=noise, shares=PARTIES, distribution="gaussian"
+        )
+        release = plan_pb2.Release(name="counts", charges=1, form=plan_pb2.FORM_SUMMED, counts=counts)
+        privacy = plan_pb2.Privacy(record=plan_pb2.RECORD_DOCUMENT, insecure_reproducible_noise=True)
+        terms = plan_pb2.Terms(recipe="dped", seed=SEED, privacy=privacy, releases=[release])
+        await link.join("simulated", plan_pb2.Plan(terms=terms), b"")
+        await link.provide("vocabulary", Vocabulary(WORDS).to_bytes())
+        request = party_pb2.TrainRequest(operation_id="counts-0")
+        request.cooccurrence.release, request.cooccurrence.window = "counts", WINDOW
+        request.cooccurrence.vocabulary_sha256 = Vocabulary(WORDS).sha256
+        await link.train(request, lambda percent: None)
+        (block,) = [each.value async for each in link.answer("counts", [Batch(0, 0, len(WORDS))], len(WORDS))]
+        return release, block
+
+    return joins
+
+
+async def test_a_link_gives_what_its_party_would_send_under_reproducible_noise(request_for, stored, joined):
+    request = request_for()
+    for link in ClearShards(request).links():
+        release, block = await joined(link, 1.0)
+        clean = stored(request, link.name, release)
+        stream = NoiseStream.insecure(SEED, link.name, "counts", "0")
+        np.testing.assert_array_equal(link.bounded("counts").toarray(), clean)
+        np.testing.assert_array_equal(block, noised(clean.astype(np.int32), mechanism_of(release), stream))
+
+
+async def test_plans_that_differ_in_noise_alone_bound_nothing_twice(request_for, joined):
+    link, other = ClearShards(request_for()).links()[:2]
+    await joined(link, 1.0)
+    first = link.bounded("counts")
+    await joined(link, 3.0)
+    assert link.bounded("counts") is first
+    await joined(other, 3.0)
+    assert (other.bounded("counts") != first).nnz

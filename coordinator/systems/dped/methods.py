@@ -181,12 +181,12 @@ def _dense(part: sparse.csr_array | NDArray[np.int32]) -> IntArray:
     return np.asarray(part.toarray() if isinstance(part, sparse.csr_array) else part, np.int64)
 
 
-def _accuracy(labels: NDArray[np.integer[Any]], tally: IntArray) -> float:
-    """Share of the answered queries whose label has the most votes: labels [queries], tally [queries, classes]."""
+def _accuracy(labels: NDArray[np.integer[Any]], sums: IntArray) -> float:
+    """Share of the answered queries whose label has the most votes: labels [queries], sums [queries, classes]."""
     answered = np.flatnonzero(labels >= 0)
     if not answered.size:
         return math.nan
-    return float((tally[answered, labels[answered]] == tally[answered].max(axis=1)).mean())
+    return float((sums[answered, labels[answered]] == sums[answered].max(axis=1)).mean())
 
 
 def _unigram(bench: Bench, epsilon: float) -> Outcome:
