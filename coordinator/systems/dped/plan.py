@@ -59,9 +59,9 @@ class DpedTable(Table):
     context words on each side. levels: grid steps in the clip norm. block_rows: rows of a released matrix that are sent
     at once.
 
-    The signal "moments" stands for word frequencies and second moments along `dimension` public directions: the same
-    information as "counts", in far fewer numbers. moments_clip: L2 norm of one unit's moments; by default what public
-    text suggests.
+    The signal "moments" stands for word frequencies and second moments along `dimension` public directions: a summary
+    of what "counts" gives cell by cell, in far fewer numbers. moments_clip: L2 norm of one unit's moments; by default
+    what public text suggests.
 
     Of the signals "votes" and "hidden":
     queries, classes: words that are asked about, and words that a vote may name; either a number of words from the
