@@ -15,7 +15,7 @@ _ODD: Final = (ValueError, TypeError, AttributeError, LookupError, ArithmeticErr
 
 @contextmanager
 def made_in(folder: Path) -> Iterator[None]:
-    """The sentence for a folder that cannot be made."""
+    """Report a folder that cannot be made as a `RunError` with a sentence."""
     try:
         yield
     except OSError as error:
@@ -24,8 +24,9 @@ def made_in(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def written(path: Path, run: Callable[[], str] | None = None) -> Iterator[None]:
-    """The sentence for SQLite on a disk that is full, read-only or broken. run: the id of the run, which can go on
-    after.
+    """Report an SQLite write that failed, on a disk that is full, read-only or broken, as a `RunError` with a sentence.
+
+    run: the id of the run, which can be resumed afterwards.
     """
     try:
         yield
@@ -46,7 +47,7 @@ def go_on(run: Callable[[], str] | None) -> str:
 
 @contextmanager
 def sound(path: Path) -> Iterator[None]:
-    """Raises with a sentence where a value read from a database cannot be the one that was written.
+    """Report a value that was read from a database and cannot be the one that was written, as a `RunError`.
 
     For reading only: SQLite keeps no digest of a page, so a damaged page may give any value of any type.
     """
@@ -57,7 +58,7 @@ def sound(path: Path) -> Iterator[None]:
 
 
 def damaged(path: Path, why: str) -> RunError:
-    """The sentence for stored data of a run that cannot be what was written."""
+    """The error for stored data of a run that cannot be what was written."""
     return RunError(
         f"{path} cannot be read: what it keeps of a run is damaged ({why}). Restore it from a backup; what was "
         "charged at the parties stays charged."
