@@ -59,8 +59,8 @@ class Result:
     """A finished run.
 
     epsilon, delta: None where there is no guarantee. student: the published folder, an absolute path. neighbours: the
-    nearest words of a few common ones. verdict: what `verify` found of the folder. authority: the certificate that a
-    verifier needs; None where nobody vouches for the parties.
+    nearest words of a few common ones. verdict: what `verify` found of the folder, trusting `authority`. authority: the
+    certificate that a verifier needs; None where nobody vouches for the parties.
     """
 
     run: str

@@ -18,13 +18,12 @@ DROWNED_RATIO, DROWNED_ACCURACY = 1 / 3, 0.2
 class Row:
     """One signal of a release with its noise. Lengths are in the signal's own units, None where there are none.
 
-    votes: signal is the mean number of votes for the class with most votes; noise is on one class.
-    hidden: signal is the root mean square of a number in the sum of clipped vectors, less the public reference's part.
-    counts: signal is the root mean square of the largest 1 percent of cells; directions are those of the residual
-    against independence that are above the noise's edge.
-    moments: signal is the root mean square of second moments along public directions; directions likewise.
-    training: signal is the norm that a batch's clipped gradients would have if all agreed, an upper bound; noise is the
-    norm of the whole gradient's noise.
+    votes: signal is the mean number of votes for the class with most votes; noise is on one class. hidden: signal is
+    the root mean square of a number in the sum of clipped vectors, with the public reference's part in it. counts:
+    signal is the root mean square of the largest 1 percent of cells; directions are those of the residual against
+    independence that are above the noise's edge. moments: signal is the root mean square of second moments along public
+    directions; directions likewise. training: signal is the norm that a batch's clipped gradients would have if all
+    agreed, an upper bound; noise is the norm of the whole gradient's noise.
 
     queries: how many times something is asked of all parties. sensitivity: L2, of one unit. ratio: signal over noise.
     at_most: the signal may be smaller. accuracy: the expected share of right labels among those answered; `answered`:
