@@ -1,9 +1,9 @@
 """The ledger of what this party has spent: events in SQLite, one writer thread, on disk before anything leaves.
 
 An account belongs to a lineage that the administrator names, not to a file: adding records or renaming resets nothing,
-and a lineage that shares a record with another inherits its charges (`party.ledger.lineages`). A privacy filter (Rogers
-et al. 2016) at one Renyi order, fixed when the account is opened, enforces its cap, because what is asked later may
-depend on what was answered before. So the guarantee over the account's life is the cap, not the sum of what ran.
+and a lineage that shares a record with another inherits its charges (`party.ledger.lineages`). A Renyi filter (Feldman
+& Zrnic 2021) at one order, fixed when the account is opened, enforces its cap, because what is asked later may depend
+on what was answered before. So the guarantee over the account's life is the cap, not the sum of what ran.
 """
 
 import asyncio
