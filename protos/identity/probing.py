@@ -234,7 +234,7 @@ def _first(stream: ssl.SSLSocket, timeout: float) -> bytes:
 
 
 def _greeting(address: str, timeout: float) -> bytes:
-    """The first bytes that come back for the beginning of HTTP/2 in plain text; none where nothing does."""
+    """The first bytes of the answer to the start of HTTP/2 in plain text; none where nothing answers."""
     try:
         with _connected(address, timeout) as raw:
             raw.sendall(PREFACE)
