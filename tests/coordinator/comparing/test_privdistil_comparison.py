@@ -12,8 +12,8 @@ from aggregation.accounting.price import price
 from coordinator import api
 from coordinator.comparing import table
 from coordinator.pricing.release import SAMPLER_SHARE
+from coordinator.systems.privdistil import bench as privdistil_bench
 from coordinator.systems.privdistil import distillation
-from coordinator.systems.privdistil import methods as privdistil_methods
 from coordinator.systems.privdistil.bench import singles
 from coordinator.systems.privdistil.methods import METHODS, _mixed, methods_of
 from coordinator.text_models import methods as classifier_methods
@@ -55,7 +55,7 @@ def compared(plan, tmp_path_factory):
             trained.append((purpose, start, point))
             return point
 
-        patch.setattr(privdistil_methods, "compress", counted)
+        patch.setattr(privdistil_bench, "compress", counted)
         patch.setattr(classifier_methods, "federated", watched)
         found = api.compare(plan, epsilons=(8.0,), seeds=1, output=home / "out")
     return found, made, trained

@@ -22,8 +22,8 @@ from coordinator.federation import federation
 from coordinator.federation.federation import Federation
 from coordinator.federation.sum_attempt import SumRun
 from coordinator.store.store import RunStore
-from coordinator.systems.pate import recipe
 from coordinator.systems.registry import plan_of
+from coordinator.text_models import votes
 from coordinator.text_models.federated_training import DESCENT
 from coordinator.verifying.attestations import OVERCHARGED, UNATTESTED
 from learning.errors import DataError
@@ -517,7 +517,7 @@ def test_votes_on_public_texts_teach_a_student(here, classifier_plan, tmp_path, 
 
 @pytest.mark.slow
 def test_votes_of_which_none_reach_the_threshold_end_in_a_sentence(here, classifier_plan, tmp_path, monkeypatch):
-    monkeypatch.setattr(recipe, "thresholded_labels", lambda votes, threshold: np.full(20, -1))
+    monkeypatch.setattr(votes, "thresholded_labels", lambda votes, threshold: np.full(20, -1))
     plan = classifier_plan("pate", privacy=SAME | {"noise_multiplier": 10.0}, pate={"threshold": 20.0})
     with pytest.raises(PlanError, match=r"no text got so many noised votes.*Plan with a lower threshold"):
         api.run(plan, output=tmp_path / "run")
