@@ -1,5 +1,5 @@
-"""Votes that are answered only where teachers agree: the test is noised, every query pays, and a filter says when to
-stop.
+"""Votes that are answered only where teachers agree: a noisy test, which every query pays for, and a filter that says
+when to stop.
 """
 
 import math

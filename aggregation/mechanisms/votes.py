@@ -1,5 +1,5 @@
-"""Votes of teachers, one per teacher and query, summed into histograms under Gaussian noise (PATE, Papernot et al.
-2017).
+"""Votes of teachers, one per teacher and query, summed into histograms under Gaussian noise (Papernot et al. 2017,
+2018).
 """
 
 import math

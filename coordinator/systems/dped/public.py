@@ -180,8 +180,9 @@ def _counted(passages: Iterable[NDArray[np.int32]], size: int, window: int) -> s
 def _words(
     key: str, asked: int | list[str] | None, vocabulary: Vocabulary
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of the words that a plan lists, each once in the order of first mention, and how often each is
-    listed.
+    """Positions of the words that a plan asks for, each once in order of first mention, and how often each is listed.
+
+    asked: a list of words, or the number of words from the start of the vocabulary, None for all.
     """
     if not isinstance(asked, list):
         count = len(vocabulary) if asked is None else asked
