@@ -1,1 +1,3 @@
-"""What may leave a party and how it is combined: mechanisms, noise, clipping, accounting."""
+"""Everything that may leave a party, and how it is combined: mechanisms, noise, clipping, accounting, the secure
+sum.
+"""

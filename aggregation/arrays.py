@@ -1,4 +1,4 @@
-"""Types of the arrays that mechanisms take and give."""
+"""Types of the arrays that mechanisms take and return."""
 
 from typing import TypeAlias
 

@@ -1,7 +1,7 @@
-"""Real vectors clipped to an L2 norm and put on an integer grid: the bound holds in integers, not only up to rounding.
+"""Clips real vectors to an L2 norm and rounds them to an integer grid; the bound holds exactly, in integers.
 
-`to_grid` keeps a norm of `levels` by truncating the rows that round past it, and is what counts, vectors and hidden
-states use: their integers have d2 = levels exactly (votes: sqrt(2) levels) and d1 <= min(d2^2, sqrt(d) d2). Where many
+`to_grid` keeps a norm of `levels` by truncating the rows that would round past it; counts, vectors and hidden states
+use it: their integers have d2 = levels exactly (votes: sqrt(2) levels) and d1 <= min(d2^2, sqrt(d) d2). Where many
 small coordinates matter, truncating and rounding to the nearest lose them; `stochastic` keeps every coordinate's mean,
 for a larger norm.
 """
@@ -161,7 +161,7 @@ def _over(steps: IntArray, starts: NDArray[np.integer], levels: int) -> NDArray[
 
 
 def _scaled(vectors: NDArray[np.floating], clip: float, levels: int, radius: float) -> FloatArray:
-    """Rows in grid units, each of norm at most `radius` up to rounding, a hair inside it where it was clipped."""
+    """Rows in grid units, each of norm at most `radius` up to rounding, slightly inside it where it was clipped."""
     if not (math.isfinite(clip) and clip > 0 and math.isfinite(levels / clip)):
         raise ConclaveError(f"clip is {clip}; it must be a number above 0, and not tiny.")
     if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or vectors.dtype.kind not in "fiu":
@@ -185,7 +185,7 @@ def _squares(rows: IntArray) -> IntArray:
 
 
 def _within(rows: IntArray, bound: int) -> IntArray:
-    """The rows; those past the bound, which only a norm off in its last digits allows, a step nearer to 0."""
+    """The rows; those past the bound, possible only through an error in a norm's last digits, one step nearer to 0."""
     while (over := _squares(rows) > bound).any():
         rows[over] -= np.sign(rows[over])
     return rows

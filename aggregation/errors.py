@@ -1,15 +1,15 @@
-"""The root of Conclave's errors, and those of this room.
+"""The base class of Conclave's errors, and the errors of this package.
 
 Every message is one or two sentences: what happened, where, and what to do next. The commands print it as it is.
 """
 
 
 class ConclaveError(Exception):
-    """Something a person can act on. Anything else that is raised is a bug."""
+    """An error on which a person can act. Any other exception is a bug."""
 
 
 class IntegrityError(ConclaveError):
-    """A value that cannot be what it claims to be: NaN, a wrong shape, a broken digest, another run's answer."""
+    """A value that cannot be what it claims to be: NaN, a wrong shape, a wrong digest, another run's answer."""
 
 
 class BudgetExhausted(ConclaveError):
@@ -20,7 +20,7 @@ COORDINATOR = "the coordinator"
 
 
 class Cheated(IntegrityError):
-    """Something in a secure sum that its rules forbid; whoever sees it goes no further on that message.
+    """A violation of the rules of a secure sum; whoever detects it does not proceed on that message.
 
     who: the party answerable for it, or `COORDINATOR`. The sentence begins with who and says what was done.
     """
@@ -35,4 +35,6 @@ class Cheated(IntegrityError):
 
 
 class AttemptLost(ConclaveError):
-    """Too few parties are left for this attempt at a secure sum: nothing is unmasked, and a new attempt may follow."""
+    """Too few parties are left for this attempt at a secure sum: nothing is unmasked, and another attempt may
+    follow.
+    """

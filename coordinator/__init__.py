@@ -1,1 +1,1 @@
-"""One run: the plan, the federation it talks to, one recipe per system, publishing, and the run store."""
+"""One run: the plan, the federation of parties, one recipe per system, publishing, and the run store."""

@@ -1,4 +1,4 @@
-"""Conclave from Python: the same as the `coordinator` command, blocking, and fit for a notebook.
+"""Conclave from Python: the `coordinator` command as blocking functions, which also work in a notebook.
 
 from coordinator import api
 result = api.run("plan.toml")
@@ -58,9 +58,9 @@ from protos.digest import plan_hash
 class Result:
     """A finished run.
 
-    epsilon, delta: None where nothing is guaranteed. student: the published folder, absolute.
-    neighbours: the nearest words of a few common ones. verdict: what `verify` found of the folder, under `authority`, a
-    certificate that whoever verifies needs; None where nobody vouches for the parties.
+    epsilon, delta: None where there is no guarantee. student: the published folder, an absolute path. neighbours: the
+    nearest words of a few common ones. verdict: what `verify` found of the folder, trusting `authority`. authority: the
+    certificate that a verifier needs; None where nobody vouches for the parties.
     """
 
     run: str
@@ -74,7 +74,7 @@ class Result:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """What was measured on public text."""
+        """Measurements on public text."""
         return self.statement.metrics
 
 
@@ -87,16 +87,17 @@ def run(
     progress: Progress | None = None,
     observer: Observer | None = None,
 ) -> Result | TrainedAlone:
-    """Run a plan from the first word to the published student, and wait for it.
+    """Run a plan from start to the published student, and wait for it.
 
-    output: a folder for everything of the run, the student in `student` inside it, whatever the plan says of
-    publishing; by default the run's files go below `$CONCLAVE_HOME` and the student where the plan says. It is new,
-    empty, or holds a run and nothing else. replace: the run that `output` holds makes way: it is renamed aside, and its
-    own files are removed once the new run has begun, every party having joined. ray_address: of the Ray cluster that
-    the parties are put on, "auto" or "HOST:PORT", whatever the plan says.
-    A plan of a system that asks nothing of parties is no run: it trains in clear and leaves its student alone.
-    Raises `PlanError` before anything is contacted, `PartyRefused`, `PartyLost`, `RunError`, `DataError`, and
-    `RunStopped` where it was interrupted; what can go on, `resume` goes on with.
+    output: a folder for all files of the run, with the student in `student` inside it, whatever the plan says of
+    publishing; by default the run's files go below `$CONCLAVE_HOME` and the student where the plan says. The folder is
+    new, empty, or holds a run and nothing else. replace: replace the run that `output` holds: it is renamed aside, and
+    its own files are removed once the new run has begun and every party has joined. ray_address: of the Ray cluster
+    that the parties are put on, "auto" or "HOST:PORT", whatever the plan says.
+
+    A plan whose system asks nothing of parties makes no run: it trains in clear and leaves only its student. Raises
+    `PlanError` before any party is contacted, `PartyRefused`, `PartyLost`, `RunError`, `DataError`, and `RunStopped`
+    where it was interrupted; `resume` continues a run that can go on.
     """
     path = None if isinstance(plan, Plan) else Path(plan).absolute()
     base = Path.cwd() if path is None else path.parent
@@ -164,12 +165,12 @@ def resume(
     progress: Progress | None = None,
     observer: Observer | None = None,
 ) -> Result:
-    """Go on with a run after its last stored block or stage, and wait for it. What was answered is not asked again.
+    """Resume a run after its last stored block or stage, and wait for it. Nothing that was answered is asked again.
 
     plan: where the plan's file is now; by default where it was. Its addresses, deadlines and paths may have changed,
-    nothing else. ray_address: as of `run`; by default what the run was begun with. Raises `RunError` for a run that is
-    finished, cancelled or driven by another process; `PlanError` naming the keys that differ; and whatever `run`
-    raises.
+    nothing else. ray_address: as of `run`; by default the one the run was started with. Raises `RunError` for a run
+    that is finished, cancelled or driven by another process; `PlanError` naming the keys that differ; and whatever
+    `run` raises.
     """
     progress = progress or Silent()
     with closing(RunIndex().find(str(run))) as store:
@@ -188,7 +189,7 @@ def resume(
 
 
 def cancel(run: str | Path) -> str:
-    """End a run for good: its parties forget it, whoever drives it stops. What was charged stays charged.
+    """End a run for good: its driver stops and its parties forget it. What was charged stays charged.
 
     Returns one sentence on what was done. Raises `RunError` for a run that is finished.
     """
@@ -199,7 +200,8 @@ def cancel(run: str | Path) -> str:
 
 
 def forecast(plan: Plan | Path | str) -> Forecast:
-    """What a run of the plan would cost and show, from the plan and public data alone; nothing is asked or spent.
+    """Forecast what a run of the plan would cost and show, from the plan and public data alone; nothing is asked or
+    spent.
 
     Raises `PlanError` and `DataError` as the run would.
     """
@@ -221,11 +223,11 @@ def compare(
     output: Path | str = "comparison",
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare methods on a plan's simulated data; the table and the picture are in `output` when this returns.
+    """Compare methods on a plan's simulated data; the table and the chart are in `output` when this returns.
 
-    recipes: names of rows, as the plan's system has them (`Family.methods`); all that go with the plan by default.
-    Cells that `output` holds are not made again.
-    Raises `PlanError` for a plan whose parties have text of their own, an unknown method or an odd epsilon.
+    recipes: names of methods, as the plan's system lists them (`Family.methods`); by default all that fit the plan.
+    Cells that `output` already holds are not computed again. Raises `PlanError` for a plan whose parties have text of
+    their own, an unknown method or an invalid epsilon.
     """
     base = Path.cwd() if isinstance(plan, Plan) else Path(plan).absolute().parent
     plan = plan if isinstance(plan, Plan) else read_plan(Path(plan))
@@ -242,11 +244,11 @@ def compare(
 
 
 def verify(folder: Path | str, *, trust: Path | str | None = None, revoked: Path | str | None = None) -> Verdict:
-    """Check a published folder: every file, who signed it, what its parties attest, and the promise that follows.
+    """Check a published folder: every file, who signed it, what its parties attest, and the guarantee that follows.
 
     trust: the authority's ca.pem, from someone you trust; without it only accidental damage is found. revoked: the
-    certificates that it took back. Raises `RunError` for files that are neither, `IntegrityError` where there is no
-    folder.
+    authority's list of revoked certificates. Raises `RunError` for files of another kind, `IntegrityError` where there
+    is no folder.
     """
     known = None if trust is None else Trust.read(Path(trust), None if revoked is None else Path(revoked))
     return verifying.verify(Path(folder), known)
@@ -258,7 +260,7 @@ def runs() -> list[RunEntry]:
 
 
 def report(run: str | Path) -> dict[str, Any]:
-    """Everything that is kept of a run, by its id, the beginning of its id, or its folder. Raises `RunError`."""
+    """Everything that is stored of a run, found by its id, a prefix of its id, or its folder. Raises `RunError`."""
     store = RunIndex().find(str(run))
     with closing(store), sound(store.folder):
         return statement_of(store)
@@ -283,7 +285,7 @@ def _driven(drive: Drive) -> Result:
 
 
 def family_of(plan: Plan, base: Path, progress: Progress) -> Family:
-    """Methods and data that `compare` sets side by side for a plan. base: the folder that its sources are named from.
+    """The methods and data that `compare` uses for a plan. base: the folder against which its sources are resolved.
 
     Raises `PlanError` for parties that no launcher can start.
     """
@@ -296,7 +298,9 @@ def _launcher(plan: Plan) -> Launcher:
 
 
 def _output(output: Path | str | None) -> Path | None:
-    """The folder that is asked for, absolute. Raises `PlanError` for an empty name, which would be the current one."""
+    """The requested folder as an absolute path. Raises `PlanError` for an empty name, which would mean the current
+    folder.
+    """
     if output is None:
         return None
     if not str(output):
@@ -305,7 +309,7 @@ def _output(output: Path | str | None) -> Path | None:
 
 
 class _Connect:
-    """The launcher that starts nothing: parties run elsewhere, at the addresses that the plan names."""
+    """The launcher that starts nothing: parties run elsewhere, at the addresses in the plan."""
 
     def __init__(self, plan: Plan) -> None:
         self._addresses = tuple(PartyAddress(party.name, party.address) for party in plan.federation.parties)

@@ -1,14 +1,14 @@
-"""What can go wrong with a run, in words for the person who started it."""
+"""Errors of a run, in words for the person who started it."""
 
 from aggregation.errors import ConclaveError
 
 
 class PlanError(ConclaveError):
-    """The plan is wrong. Found before any party is contacted."""
+    """The plan is wrong; found before any party is contacted."""
 
 
 class PartyRefused(ConclaveError):
-    """A party said no, by a rule of its own."""
+    """A party refused, by a rule of its own."""
 
 
 class PartyLost(ConclaveError):
@@ -16,8 +16,8 @@ class PartyLost(ConclaveError):
 
 
 class RunError(ConclaveError):
-    """The run, its store or its folder is not in a state that allows what was asked."""
+    """The run, its store or its folder is in a state that does not allow the request."""
 
 
 class RunStopped(ConclaveError):
-    """The run was asked to stop. Everything that was released is stored, and `coordinator resume` goes on."""
+    """The run was asked to stop. Everything that was released is stored, and `coordinator resume` continues it."""

@@ -1,4 +1,4 @@
-"""What a file says that anybody may have written: JSON is read strictly, and words are shown printable and short."""
+"""Reads files from untrusted sources: JSON is parsed strictly, and text is shown printable and short."""
 
 import json
 import math
@@ -15,7 +15,7 @@ Model = TypeVar("Model", bound=Settings)
 
 
 def shaped(content: bytes, name: str, model: type[Model]) -> Model:
-    """Strict JSON (no key twice, finite numbers, not too deep) of this shape. Raises `IntegrityError`."""
+    """Strict JSON (no repeated key, finite numbers, limited depth) of this shape. Raises `IntegrityError`."""
     value = strict_json(content, name)
     if not isinstance(value, dict):
         raise IntegrityError(f"{shown(name)} is not a JSON object.")
@@ -26,7 +26,7 @@ def shaped(content: bytes, name: str, model: type[Model]) -> Model:
 
 
 def strict_json(content: bytes, name: str) -> Any:
-    """The JSON value in `content`. Raises `IntegrityError` for what two readers could understand in two ways."""
+    """The JSON value in `content`. Raises `IntegrityError` where two parsers could read it in two ways."""
     try:
         value = json.loads(content.decode(), object_pairs_hook=_object, parse_constant=_refused, parse_float=_finite)
     except UnicodeDecodeError as error:
@@ -43,7 +43,7 @@ def strict_json(content: bytes, name: str) -> Any:
 
 
 def shown(value: object, most: int = 100) -> str:
-    """Words from a file as a terminal may see them: printable, and never many."""
+    """Text from a file as it may be printed on a terminal: only printable characters, and cut to a length."""
     text = "".join(each if each.isprintable() else "?" for each in str(value)[: most + 1])
     return text if len(text) <= most else text[: most - 3] + "..."
 

@@ -1,1 +1,1 @@
-"""How parties are put on machines. The only room that may import all others."""
+"""Deployment: how parties are put on machines. The only package that may import all others."""

@@ -1,4 +1,4 @@
-"""A Ray cluster that runs already: joined for a while, with one sentence, soon, where that cannot be."""
+"""Connects to a running Ray cluster, or fails soon and with one sentence."""
 
 import contextlib
 import logging
@@ -26,7 +26,7 @@ _TOKEN_PLACES: Final = "RAY_AUTH_TOKEN, the file that RAY_AUTH_TOKEN_PATH names,
 
 
 class RoomError(LaunchError):
-    """What machines lack; taken: whether they have it, and other work holds it."""
+    """The cluster lacks resources; taken: whether it has them, but other work holds them."""
 
     def __init__(self, sentence: str, *, taken: bool = False) -> None:
         super().__init__(sentence)
@@ -35,11 +35,12 @@ class RoomError(LaunchError):
 
 @contextmanager
 def joined(address: str, say: Callable[[str], None] = lambda sentence: None) -> Iterator[Any]:
-    """The Ray at this address, left again at the end; its token is this process's environment's or this user's.
+    """Connect to the Ray at this address and disconnect at the end; the token is this process' environment's or this
+    user's.
 
-    address: "auto", of the cluster that this machine is part of, or "HOST:PORT" of its head. say: told
-    where the cluster asks nobody who calls. Raises `LaunchError`
-    within seconds where there is none, or none that may be joined from here.
+    address: "auto", for the cluster that this machine is part of, or "HOST:PORT" of its head. say: told where the
+    cluster does not authenticate callers. Raises `LaunchError` within seconds where there is no cluster, or none that
+    may be joined from here.
     """
     quiet = {name: value for name, value in QUIET.items() if name != _MODE}
     with environment({**quiet, _MODE: os.environ.get(_MODE, "token")}):
@@ -69,7 +70,7 @@ def joined(address: str, say: Callable[[str], None] = lambda sentence: None) -> 
 
 
 def open_to_all(address: str) -> bool:
-    """Whether a cluster answers callers that show no token."""
+    """Whether a cluster accepts callers without a token."""
     with contextlib.suppress(grpc.RpcError), grpc.insecure_channel(address) as channel:
         ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_WHO)
         ask(b"", timeout=ASK_SECONDS)
@@ -78,7 +79,7 @@ def open_to_all(address: str) -> bool:
 
 
 def wait_for_room(ray: Any, cluster: Cluster) -> None:
-    """Wait a moment for what a run before may be giving back. Raises `LaunchError` as `check_room`."""
+    """Wait a moment for resources that an earlier run may be releasing. Raises `LaunchError` as `check_room` does."""
     deadline = time.monotonic() + ROOM_SECONDS
     while True:
         try:
@@ -90,7 +91,7 @@ def wait_for_room(ray: Any, cluster: Cluster) -> None:
 
 
 def check_room(ray: Any, cluster: Cluster) -> None:
-    """Raises `RoomError`, naming what lacks, unless the machines have what all parties ask for together."""
+    """Raises `RoomError`, naming what is missing, unless the machines have what all parties need together."""
     machines = [each for each in ray.nodes() if each["Alive"]]
     for name, place in cluster.places.items():
         wanted = _wanted(place)
@@ -118,12 +119,12 @@ def check_room(ray: Any, cluster: Cluster) -> None:
 
 
 def many(count: int, what: str) -> str:
-    """So many of something, in words."""
+    """A number of something, in words."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def options(place: Place) -> dict[str, Any]:
-    """A party's actor as Ray is to place it: apart from the others where there is room."""
+    """The Ray options of a party's actor: apart from the others where there is room."""
     return {
         "num_gpus": place.gpus,
         "resources": dict(place.resources) or None,
@@ -149,7 +150,7 @@ def _head(address: str) -> str:
 
 
 def _check(head: str) -> None:
-    """Ask the head which cluster it is of. Raises `LaunchError` saying what is there instead."""
+    """Ask the head which cluster it belongs to. Raises `LaunchError` saying what is there instead."""
     from ray._private.grpc_utils import init_grpc_channel
 
     try:

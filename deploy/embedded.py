@@ -1,4 +1,4 @@
-"""A Ray of this process alone: it joins nothing, listens to nobody else, and leaves nothing."""
+"""A Ray of this process alone: it joins nothing, accepts nobody else, and leaves nothing behind."""
 
 import contextlib
 import logging
@@ -48,8 +48,10 @@ def embedded(parties: int) -> Iterator[Any]:
 
 
 def _start(ray: Any, parties: int, folder: str) -> None:
-    """Start Ray; once more where its processes are not up in time, which a busy machine or a port that another took
-    between Ray's choice and its use may be the cause of. What the first attempt started ends with this process.
+    """Start Ray, and once more where its processes are not up in time.
+
+    A busy machine may cause that, or a port that another process took between Ray's choice and its use. What the first
+    attempt started ends with this process.
     """
     for attempt in range(ATTEMPTS):
         try:
@@ -76,7 +78,7 @@ def _late(error: Exception) -> bool:
 
 
 def why_not_started(error: Exception) -> str:
-    """What Ray said when it did not start, as one sentence, and what to do about it."""
+    """Ray's reason for not starting, as one sentence, and what to do about it."""
     said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
     if _late(error):
         said = (
@@ -87,13 +89,13 @@ def why_not_started(error: Exception) -> str:
 
 
 def _short_folder() -> str:
-    """Where temporary files go, if Ray's socket paths then stay short enough, else /tmp."""
+    """The folder for temporary files, if Ray's socket paths in it stay short enough, otherwise /tmp."""
     usual = tempfile.gettempdir()
     return usual if len(usual) <= LONGEST_TEMPORARY else "/tmp"
 
 
 def _sweep(place: Path) -> None:
-    """Remove the folders of runs that were killed before they could."""
+    """Remove the folders of runs that were killed before they could remove them."""
     for folder in place.glob(f"{_PREFIX}*-*"):
         owner = folder.name.removeprefix(_PREFIX).split("-")[0]
         with contextlib.suppress(OSError):

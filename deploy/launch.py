@@ -41,7 +41,7 @@ class RayLauncher:
         return "; ".join([found, f"room for {many(len(cluster.places), 'node')}", *(each.strip() for each in said)])
 
     def simulate(self, request: SimulationRequest) -> Simulation:
-        """The same parties in this process, in clear, without Ray."""
+        """Simulate the same parties in this process, in clear, without Ray."""
         from deploy.simulation import ClearShards
 
         return ClearShards(request)
@@ -61,7 +61,7 @@ def _launched(request: LaunchRequest) -> Iterator[tuple[PartyAddress, ...]]:
 
 
 def _start(ray: Any, request: LaunchRequest, actors: dict[str, Any]) -> tuple[PartyAddress, ...]:
-    """Start all parties at once; the first that cannot is named."""
+    """Start all parties at once; the first that fails is named."""
     cluster, kind = request.cluster, ray.remote(PartyActor)
     if cluster is not None:
         wait_for_room(ray, cluster)
@@ -89,7 +89,7 @@ def _start(ray: Any, request: LaunchRequest, actors: dict[str, Any]) -> tuple[Pa
 
 
 def _begin(ray: Any, request: LaunchRequest, name: str, tables: dict[str, Any], asked: bytes) -> Begin:
-    """What a party starts with. asked: its request for certificates, PEM."""
+    """What a party starts with. asked: its certificate request, PEM."""
     cluster, base, bundle = request.cluster, str(request.base.absolute()), request.vouch(name, asked)
     if cluster is None:
         token, folder = secrets.token_urlsafe(32), request.folder.absolute() / name
@@ -105,12 +105,14 @@ def _begin(ray: Any, request: LaunchRequest, name: str, tables: dict[str, Any], 
 
 
 def _machine_of(request: LaunchRequest, name: str) -> Path:
-    """The file that says on which machine of a cluster a party ran last."""
+    """The file with the machine of a cluster on which a party last ran."""
     return request.folder / f"{name}.machine"
 
 
 def _all(ray: Any, pending: dict[Any, str], deadline: float, patience: float) -> dict[str, Any]:
-    """What every party answers, by its name. Raises `LaunchError` naming those that do not in so many seconds."""
+    """Every party's answer, by its name. Raises `LaunchError` naming those that do not answer within so many
+    seconds.
+    """
     found = {}
     while pending:
         ready, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
@@ -134,7 +136,7 @@ def _all(ray: Any, pending: dict[Any, str], deadline: float, patience: float) ->
 
 
 def _stop(ray: Any, actors: Mapping[str, Any]) -> None:
-    """Let the nodes end what they write; whatever is left after that ends with Ray."""
+    """Let the nodes finish what they are writing; what is left after that ends with Ray."""
     if not ray.is_initialized():
         return
     with contextlib.suppress(ray.exceptions.RayError):

@@ -1,4 +1,4 @@
-"""What starting parties on Ray has in common, whoever started that Ray: its error, its quiet, its environment."""
+"""The code that starting parties on Ray shares, whoever started that Ray: its error, its silence, its environment."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -19,12 +19,14 @@ _SET_BY_RAY: Final = ("PYTHONBREAKPOINT", "RAY_CLIENT_MODE")
 
 
 class LaunchError(ConclaveError):
-    """Parties that could not be started. The message names the party and what would be right."""
+    """Parties that could not be started. The message names the party and what to do."""
 
 
 @contextmanager
 def environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for this process and those it starts meanwhile; those that Ray sets are taken back as well."""
+    """Set variables for this process and those it starts inside the context; changes that Ray makes are undone as
+    well.
+    """
     before = {name: os.environ.get(name) for name in (*wanted, *_SET_BY_RAY)}
     os.environ.update(wanted)
     try:
@@ -38,9 +40,9 @@ def environment(wanted: Mapping[str, str]) -> Iterator[None]:
 
 
 def read_token() -> bool:
-    """Have Ray read anew whether tokens are asked for, and its token; returns whether there is one.
+    """Make Ray read again whether tokens are required, and its token; returns whether there is one.
 
-    It keeps the first that it found in a process, which may be another Ray's.
+    Ray keeps the first token that it found in a process, which may be another cluster's.
     """
     from ray import _raylet
 

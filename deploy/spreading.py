@@ -13,7 +13,7 @@ ATTEMPTS = 3
 
 
 class RaySpreader:
-    """A `party.tasks.ray_tasks.Spreader`. A task has one processor; tasks are spread over machines."""
+    """A `party.tasks.ray_tasks.Spreader`. A task has one processor; tasks are spread over the machines."""
 
     def done(self, address: str, jobs: Sequence[str]) -> Iterator[str]:
         """See `party.tasks.ray_tasks.Spreader`. Raises `LaunchError` and `TrainingError`."""
@@ -37,7 +37,7 @@ class RaySpreader:
 
 
 def _done(path: str) -> str:
-    """Why a job could not be begun, empty where it left its outcome."""
+    """Why a job could not be started; empty where it left its outcome."""
     try:
         do(path)
     except TrainingError as error:

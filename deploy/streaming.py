@@ -1,8 +1,8 @@
-"""The `ray` streamer: Ray Data works through a corpus with a pool of processes that each load the model once.
+"""The `ray` streamer: Ray Data processes a corpus with a pool of workers that each load the model once.
 
-What travels is small: a part's number to a worker, its rows back. A worker reads the part's texts itself, in place,
-through the corpus's index. Corpus, index and model must therefore lie under the same paths wherever a worker runs: on a
-cluster, on storage that its machines share.
+Little is sent: a part's number to a worker, and its rows back. A worker reads the part's texts itself, in place,
+through the corpus's index. Corpus, index and model must therefore have the same paths on every machine: on a cluster,
+on storage that its machines share.
 """
 
 import gc
@@ -41,18 +41,18 @@ _OUTER: Final = ("ray.data", "ray")
 
 
 class StreamError(ConclaveError):
-    """Rows that Ray could not work out. The message says why."""
+    """Rows that Ray could not compute. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class RayStreamer:
-    """Works a corpus out on Ray, `workers` parts at a time.
+    """Processes a corpus on Ray, `workers` parts at a time.
 
-    address: of a cluster, "HOST:PORT", which is asked with the token of this process's environment; None uses the Ray
-    that this process is connected to, or else starts one of its own, as `deploy.launch` does, and takes it down again.
-    workers: processes, one processor each; as many as Ray has processors for if None.
-    In memory, here: one part's rows. In Ray's object store: about `AHEAD` bytes of rows, and 16 bytes a part. In each
-    worker: the model and one part's texts and rows.
+    address: of a cluster, "HOST:PORT", called with the token of this process' environment; None uses the Ray that this
+    process is connected to, or else starts one of its own, as `deploy.launch` does, and stops it again. workers: number
+    of processes, with one processor each; where None, as many as Ray has processors. Memory: here, one part's rows; in
+    Ray's object store, about `AHEAD` bytes of rows, and 16 bytes a part; in each worker, the model and one part's texts
+    and rows.
     """
 
     address: str | None = None
@@ -82,14 +82,16 @@ class RayStreamer:
 
 
 class Worker:
-    """One process of the pool. The model is loaded with the first part, and by one thread used."""
+    """One process of the pool. The model is loaded with the first part, and used by one thread."""
 
     def __init__(self, corpus: Corpus, work: TextRows, parts: NDArray[np.int64]) -> None:
         self._corpus, self._work, self._parts = corpus, work, parts
         self._do: Work | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """One part by its place among the parts: its first row's number, its rows as bytes, or why there are none."""
+        """Process one part by its position: returns its first row's number and its rows as bytes, or why there are
+        none.
+        """
         first, end = (int(each) for each in self._parts[int(batch["place"][0])])
         try:
             rows, why = self._rows(first, end), ""
@@ -149,7 +151,9 @@ def _said(error: BaseException) -> str:
 
 @contextmanager
 def _ray(address: str | None, most: int) -> Iterator[Any]:
-    """A Ray to work on: this process's, or one of its own, or the cluster's; what was begun here is ended here."""
+    """The Ray to use: this process' own connection, a new one of its own, or the cluster; what is started here is
+    stopped here.
+    """
     already = sys.modules.get("ray")  # importing it here would have it read its token before there is one
     connected = already is not None and already.is_initialized()
     if connected and address is not None:
@@ -166,7 +170,7 @@ def _ray(address: str | None, most: int) -> Iterator[Any]:
 
 @contextmanager
 def _settings(ray: Any) -> Iterator[Any]:
-    """Ray Data as it is to behave meanwhile: silent, every part handed over as soon as it is done, bounded."""
+    """Ray Data's settings inside the context: silent, every part handed over when it is done, bounded."""
     from ray import data
 
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of what Ray copies of its own

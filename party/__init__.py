@@ -1,4 +1,4 @@
-"""One data holder: its shard, ledger, policy, the work on its text, and the gRPC node that answers for it."""
+"""One party: its shard, ledger and policy, the work on its text, and the gRPC node that answers for it."""
 
 import os
 

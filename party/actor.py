@@ -1,7 +1,7 @@
 """The Ray actor that runs one party's node: the same node as `party serve`, started by a launcher.
 
-A Ray cluster is one trust domain: whoever reaches its ports can run code in it. Between the parties of such a run
-nothing is claimed.
+A Ray cluster is one trust domain: whoever reaches its ports can run code in it. No guarantee is claimed between the
+parties of such a run.
 """
 
 import asyncio
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """What a launcher has a party start with.
+    """What a launcher starts a party with.
 
-    tables: those of a party file; name, folder and listen are set here. folder: what the party keeps, absolute. base:
-    where relative sources start. bundle: the certificates (PEM) for what `PartyActor.request` asked. token: what
-    callers must show; without one they come over mutual TLS. host: where to listen, the machine's own address if empty.
-    port: 0 for any free one. before: the machine on which the party ran in this run before, empty for none.
+    tables: those of a party file; name, folder and listen are set here. folder: for the party's files, absolute. base:
+    the folder against which relative sources are resolved. bundle: the certificates (PEM) issued for the request of
+    `PartyActor.request`. token: what callers must show; without one they use mutual TLS. host: where to listen, the
+    machine's own address if empty. port: 0 for any free one. before: the machine on which the party ran earlier in this
+    run, empty for none.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Begin:
 
 
 class PartyActor:
-    """One party. It takes no processor from Ray: it mostly waits, and its training is a process of its own."""
+    """One party. It reserves no processor of Ray: it mostly waits, and its training is a process of its own."""
 
     def __init__(self) -> None:
         keep_private()
@@ -51,15 +52,15 @@ class PartyActor:
         self._keys = new_keys()
 
     async def request(self, name: str) -> tuple[bytes, str]:
-        """What the party asks to have vouched for, PEM, and its machine's address; the private keys stay here."""
+        """The party's certificate request, PEM, and its machine's address; the private keys stay here."""
         import ray
 
         return make_request(name, *self._keys), ray.util.get_node_ip_address()
 
     async def start(self, begin: Begin) -> tuple[str, str]:
-        """Start the node; returns its address and "", or "" and the sentence that says why there is none.
+        """Start the node; returns its address and "", or "" and the reason why it did not start.
 
-        A party that ran before, and finds nothing of that here, does not start: it would not know what it has paid.
+        A party that ran before and finds none of its files here does not start: it would not know what it has spent.
         """
         import ray
 
@@ -84,14 +85,14 @@ class PartyActor:
         return node.address, ""
 
     async def stop(self) -> None:
-        """End the node and everything it started."""
+        """Stop the node and everything it started."""
         if self._node is not None:
             await self._node.stop()
             self._node = None
 
 
 async def _started(config: Any, token: str, issued: tuple[bytes, bytes], base: Path) -> "ServedNode":
-    """The node; what its training says goes into the party's folder, not into the logs of Ray."""
+    """The node; its training's log goes into the party's folder, not into the logs of Ray."""
     node_module = await asyncio.to_thread(__import__, "party.node.lifecycle", fromlist=["start"])
     node: ServedNode = await node_module.start(config, token=token, issued=issued, base=base, quiet=True)
     return node

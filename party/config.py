@@ -1,4 +1,4 @@
-"""The party's own file: where it listens, what its shard is, and the policy that binds every plan."""
+"""The party's own file: where it listens, its shard, and the policy that binds every plan."""
 
 import glob
 import os
@@ -33,10 +33,10 @@ def _fingerprint(text: str) -> str:
 
 
 class PartTable(Settings):
-    """`part`: which part of one source this party reads, where several parties on one machine divide it.
+    """`part`: which part of a source this party reads, where several parties on one machine divide it.
 
-    by: "hash", "dirichlet" or the name of a column whose every value lies in one part. part: from 0 to parts - 1.
-    alpha, label: for "dirichlet", how uneven the parts are and over which column. seed: public.
+    by: "hash", "dirichlet", or the name of a column; all rows with one value of the column are in one part. part: from
+    0 to parts - 1. alpha, label: for "dirichlet", how uneven the parts are and over which column. seed: public.
     """
 
     by: Annotated[str, Field(min_length=1)] = "hash"
@@ -58,8 +58,9 @@ class PartTable(Settings):
 
 
 def label_map(names: Sequence[str], values: Sequence[str] = ()) -> LabelMap:
-    """The map that somebody states, a plan or a party file. Raises `LabelMapError` for one that cannot be a map here:
-    also for more than `MOST_CLASSES`, and for a name or value that is too long or that a terminal cannot show.
+    """The label map that a plan or a party file states. Raises `LabelMapError` for one that is not allowed here.
+
+    That includes more than `MOST_CLASSES` classes, and names or values that are too long or not printable.
     """
     if len(names) > MOST_CLASSES:
         raise LabelMapError(f"The label map has {len(names):,} classes. Name {MOST_CLASSES:,} at most.")
@@ -74,11 +75,11 @@ def label_map(names: Sequence[str], values: Sequence[str] = ()) -> LabelMap:
 
 
 class ShardTable(Settings):
-    """`[shard]`: where this party's text is and which columns matter.
+    """`[shard]`: where this party's text is, and which columns are used.
 
-    second: the second text of a pair. labels, values: the classes that the label column means, in order, and what it
-    holds for each, their names if there are no values; a plan with other classes is refused. Without `labels` the plan
-    says what the column holds.
+    second: the second text of a pair. labels, values: the classes that the label column means, in order, and the values
+    it contains for each, by default their names; a plan with other classes is refused. Without `labels` the plan says
+    what the column contains.
     """
 
     source: Annotated[str, Field(min_length=1)]
@@ -117,19 +118,19 @@ class ShardTable(Settings):
 
 
 class PolicyTable(Settings):
-    """`[policy]`: what binds every plan, whatever the plan says.
+    """`[policy]`: the rules that every plan must obey.
 
-    epsilon, delta: the cap for the life of this data, over all runs. unit, record, relation: what that cap is about, as
-    plans say it; a plan that protects anything else is refused (`party.admission.protection`). recipes: which plans may
-    run; `party.recipes` has what each releases and trains. trust: who may see more than sums;
-    `party.admission.company` says what holds without it. minimum_parties: the smallest company, counted in parties that
-    are proven (`party.admission.company`). declared_size: how many records the shard may be said to have, public; no
-    rate, bound or fact is ever taken from the true count. simulation: the text is not private (a trial on one machine);
-    only then is insecure noise admitted. clear_votes: votes may go to the coordinator as they are, which is then
-    trusted to draw the noise. minimum_noise: noise multiplier that every charged release must have at least.
-    maximum_queries: what one plan may ask. weights: the parameters of a model may leave. `party.admission.admit`
-    defines all three. step_seconds: what a step of federated training takes, public: the reply to it waits until so
-    long has passed, or a multiple of it, so that its time says nothing of the secret sample.
+    epsilon, delta: the cap for the life of this data, over all runs. unit, record, relation: what that cap protects, in
+    the words of plans; a plan that protects anything else is refused (`party.admission.protection`). recipes: which
+    plans may run; `party.recipes` has what each releases and trains. trust: who may see more than sums;
+    `party.admission.company` says what holds without it. minimum_parties: the smallest number of proven parties
+    (`party.admission.company`). declared_size: a public statement of how many records the shard has; no rate, bound or
+    fact is ever taken from the true count. simulation: the text is not private (a trial on one machine); only then is
+    insecure noise admitted. clear_votes: votes may go to the coordinator without noise, which is then trusted to add
+    it. minimum_noise: noise multiplier that every charged release must at least have. maximum_queries: how many queries
+    one plan may ask. weights: the parameters of a model may leave. `party.admission.admit` defines the last three
+    exactly. step_seconds: public duration of a step of federated training: the reply waits until that long, or a
+    multiple of it, has passed, so that its time tells nothing of the secret sample.
     """
 
     epsilon: Annotated[float, Field(gt=0)]
@@ -171,10 +172,10 @@ Fingerprint = Annotated[str, AfterValidator(_fingerprint)]
 
 
 class IdentityTable(Settings):
-    """`[identity]`: the files that say who this party is, relative to the party file.
+    """`[identity]`: the files with this party's keys and certificates, relative to the party file.
 
     authority: the fingerprint of the federation's authority, learned out of band; nothing is served without it, but
-    `party enroll` comes before it is known. revoked: the authority's list of certificates it took back.
+    `party enroll` comes before it is known. revoked: the authority's list of revoked certificates.
     """
 
     certificate: Annotated[str, Field(min_length=1)]
@@ -184,9 +185,9 @@ class IdentityTable(Settings):
 
 
 class MetricsTable(Settings):
-    """`[metrics]`: where Prometheus finds this party's figures; on this machine alone unless `listen` says otherwise.
+    """`[metrics]`: where Prometheus reads this party's figures; only on this machine unless `listen` says otherwise.
 
-    They are the party's own: budget, work and traffic. Whoever reaches the address may read them.
+    They cover budget, work and traffic. Anyone who reaches the address may read them.
     """
 
     listen: str = "127.0.0.1:9464"
@@ -199,23 +200,22 @@ class MetricsTable(Settings):
 
 
 class TracesTable(Settings):
-    """`[traces]`: where this party's spans of a run go: the URL of an OpenTelemetry collector, or a file of JSON lines,
-    relative to the party file.
+    """`[traces]`: where this party's spans go: the URL of an OpenTelemetry collector, or a file of JSON lines.
 
-    They are the party's own, like its metrics: when it did what for which run, and how long it took.
+    The file is relative to the party file. Like the metrics, the spans are for this party alone: what it did when for
+    which run, and how long it took.
     """
 
     to: Annotated[str, Field(min_length=1)]
 
 
 class LimitsTable(Settings):
-    """`[limits]`: what a coordinator may make this machine do, whatever it asks.
+    """`[limits]`: how much work a coordinator may cause on this machine.
 
-    runs: joined and not ended, at a time. calls: at a time; calls_per_second: a second, and as many at once; beyond
-    either a call is refused and asked again. queries_per_second: rows or queries answered, of all runs; more wait.
-    block_mib: of one answered block. memory_mib: what one training may hold, and the bounded sums of one run.
-    artefact_mib: of one file that is provided, the weights of a model for example; run_artefacts_mib: of all that one
-    run leaves here.
+    runs: open at a time. calls: concurrent calls; calls_per_second: also the number at once; beyond either a call is
+    refused, and may be retried. queries_per_second: rows or queries answered, over all runs; more have to wait.
+    block_mib: of one answered block. memory_mib: of one training, and of the bounded sums of one run. artefact_mib: of
+    one provided file, for example a model's weights; run_artefacts_mib: of all files that one run stores here.
     """
 
     runs: Annotated[int, Field(ge=1)] = 16
@@ -229,11 +229,11 @@ class LimitsTable(Settings):
 
 
 class SiteTable(Settings):
-    """`[cluster]`: the Ray cluster of this party's own site, over whose machines its teachers are spread.
+    """`[cluster]`: the Ray cluster of this party's own site, on whose machines its teachers are trained.
 
-    address: "auto", on one of its machines, or "HOST:PORT" of its head. tasks: into how many parts teachers are put,
-    each with one processor. What the party keeps and its shard have to lie on storage that all the machines share:
-    nothing of either travels through Ray.
+    address: "auto", on one of its machines, or "HOST:PORT" of its head. tasks: into how many parts the teachers are
+    divided, each with one processor. The party's folder and its shard must lie on storage that all the machines share:
+    nothing of either is sent through Ray.
     """
 
     address: Annotated[str, Field(pattern=r"^(auto|[^\s:/]+:\d{1,5})$")] = "auto"
@@ -241,14 +241,14 @@ class SiteTable(Settings):
 
 
 class PartyConfig(Settings):
-    """A whole party file. `read_config` is how to get one.
+    """A whole party file; `read_config` reads one.
 
-    listen: host and port; port 0 takes any free one. folder: what the party keeps (ledger, runs), relative to the file.
-    account: the ledger's lineage; it survives renaming the party and adding records. drain_seconds: how long a training
-    may go on when the node is told to end. metrics, traces: none without the table. plaintext: no TLS and nobody
-    asked who they are, for a trial on this machine. identity: who this party is, for mutual TLS. peers: by name, the
-    fingerprints of parties' signing keys, learned out of band. limits: what a coordinator may make this machine do.
-    cluster: machines of this site that teachers are spread over; this one alone without the table.
+    listen: host and port; port 0 takes any free one. folder: for the party's files (ledger, runs), relative to the
+    party file. account: the ledger's lineage; it survives renaming the party and adding records. drain_seconds: how
+    long a training may continue when the node is told to end. metrics, traces: none without the table. plaintext: no
+    TLS and no authentication, for a trial on this machine. identity: this party's, for mutual TLS. peers: by name, the
+    fingerprints of parties' signing keys, learned out of band. limits: how much work a coordinator may cause. cluster:
+    machines of this site on which teachers are trained; without the table only this one.
     """
 
     name: Annotated[str, Field(pattern=NAME)]
@@ -302,12 +302,12 @@ class PartyConfig(Settings):
         return self.account or self.name
 
     def home(self, base: Path) -> Path:
-        """The folder of everything this party keeps. `base` is the folder of the party file."""
+        """The folder of all this party's files. `base` is the folder of the party file."""
         return (base / (self.folder or f"{self.name}.party")).absolute()
 
 
 def split_address(listen: str) -> tuple[str, int]:
-    """Host and port of `127.0.0.1:7443` or `[::1]:7443`. Raises ValueError saying what it should look like."""
+    """Host and port of `127.0.0.1:7443` or `[::1]:7443`. Raises ValueError with the expected form."""
     host, colon, port = listen.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
     if not colon or not bare or (":" in bare) != host.startswith("[") or not port.isascii() or not port.isdigit():
@@ -334,7 +334,7 @@ def located(shard: ShardTable, base: Path) -> ShardTable:
 
 
 def _at_home(source: str) -> Path:
-    """A path that begins with `~`; as it is where nobody has that home."""
+    """A path that begins with `~`, expanded; unchanged where no such home exists."""
     try:
         return Path(source).expanduser()
     except RuntimeError:
@@ -342,7 +342,7 @@ def _at_home(source: str) -> Path:
 
 
 def read_config(path: Path) -> PartyConfig:
-    """Read and check a party file. Raises `SettingsError` naming the file, the key and what would be right."""
+    """Read and check a party file. Raises `SettingsError` naming the file, the key and a value that would do."""
     return read_settings(path, PartyConfig)
 
 

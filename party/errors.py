@@ -1,10 +1,10 @@
-"""What can go wrong at a party, in words for its administrator."""
+"""Errors of a party, in words for its administrator."""
 
 from aggregation.errors import ConclaveError
 
 
 class PartyError(ConclaveError):
-    """The party cannot do what its administrator asked: a port in use, a folder that another node holds."""
+    """The party cannot do what its administrator asked: a port is in use, another node holds the folder."""
 
 
 class ShardError(ConclaveError):

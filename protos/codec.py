@@ -1,7 +1,7 @@
 """Tensors on the wire: a header, then little-endian bytes in chunks under 1 MiB.
 
-A receiver knows beforehand which dtype and shape it asked for, so it allocates once, copies each chunk once into
-place, and refuses anything else before it reads a byte of it.
+A receiver knows which dtype and shape it asked for, so it allocates once, copies each chunk once, and refuses anything
+else before it reads a byte of it.
 """
 
 import zlib
@@ -28,11 +28,11 @@ _WIRE: Final = {
 
 
 class MalformedTensor(ValueError):
-    """Chunks that are not the tensor that was asked for. The message says in which way."""
+    """Chunks that are not the expected tensor. The message says why."""
 
 
 def header_and_bytes(array: NDArray[Any]) -> tuple[tensor_pb2.TensorHeader, memoryview]:
-    """What a tensor travels as, its bytes not copied where they lie right already.
+    """The header and bytes of a tensor; the bytes are not copied where they already have the right layout.
 
     Raises ValueError when the dtype is none of int32, int64, float32, float64, uint8.
     """
@@ -46,9 +46,9 @@ def header_and_bytes(array: NDArray[Any]) -> tuple[tensor_pb2.TensorHeader, memo
 
 
 class TensorReader:
-    """Puts the chunks of one tensor of known dtype and shape into place.
+    """Assembles one tensor of known dtype and shape from its chunks.
 
-    Memory: the tensor itself, allocated at the first valid chunk, and the chunk at hand.
+    Memory: the tensor itself, allocated at the first valid chunk, and the current chunk.
     """
 
     def __init__(self, dtype: DTypeLike, shape: tuple[int, ...]) -> None:
@@ -60,9 +60,10 @@ class TensorReader:
         self._crc32: int | None = None
 
     def put(self, header: tensor_pb2.TensorHeader | None, offset: int, data: bytes | memoryview) -> NDArray[Any] | None:
-        """Take the next chunk in its parts; returns the tensor when it is whole, else None. Raises `MalformedTensor`.
+        """Take the fields of the next chunk; returns the tensor when it is complete, otherwise None. Raises
+        `MalformedTensor`.
 
-        In parts, because a message object would copy `data` at every access (`protos.framing`).
+        It takes fields, because a message object would copy `data` at every access (`protos.framing`).
         """
         if self._array is None:
             self._open(header)

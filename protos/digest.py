@@ -1,7 +1,7 @@
 """Digests that both ends compute and compare: of a plan, of a query batch, of an artefact.
 
-Each is SHA-256 over a line naming what is hashed and then canonical JSON (sorted keys, no spaces, every field present),
-so that a digest of one kind is never one of another and does not depend on a protobuf library's byte order.
+Each is SHA-256 over a line naming what is hashed and then canonical JSON (sorted keys, no spaces, every field present).
+So digests of different kinds never coincide, and they do not depend on a protobuf library's byte order.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ def canonical(message: Message) -> bytes:
 
 
 def plan_hash(plan: plan_pb2.Plan) -> bytes:
-    """What a run is bound to: 32 bytes over the whole plan."""
+    """The hash that a run is bound to: 32 bytes over the whole plan."""
     return hashlib.sha256(b"conclave plan 1\n" + canonical(plan)).digest()
 
 
 def batch_digest(request: party_pb2.AnswerRequest) -> bytes:
-    """What a batch number stands for: 32 bytes over the request, less the digest field itself."""
+    """The content of a batch number: 32 bytes over the request, without the digest field itself."""
     bare = party_pb2.AnswerRequest()
     bare.CopyFrom(request)
     bare.ClearField("digest")
@@ -33,7 +33,7 @@ def batch_digest(request: party_pb2.AnswerRequest) -> bytes:
 
 
 def operation_digest(request: party_pb2.TrainRequest) -> bytes:
-    """What an operation id stands for: 32 bytes over the whole request."""
+    """The content of an operation id: 32 bytes over the whole request."""
     return hashlib.sha256(b"conclave operation 1\n" + canonical(request)).digest()
 
 

@@ -1,4 +1,4 @@
-"""Messages and values: a message filled from values by name and read back, and enums as the words that people read."""
+"""Conversion between messages and values by field name, and between enum numbers and readable words."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
@@ -7,15 +7,15 @@ from google.protobuf.message import Message
 
 
 class Enum(Protocol):
-    """An enum of ours, whose names all begin with its own and whose 0 is unspecified."""
+    """A protobuf enum of ours: every name begins with the enum's own, and 0 is unspecified."""
 
     def items(self) -> Iterable[tuple[str, Any]]: ...
 
 
 def fill(message: Message, values: Mapping[str, Any]) -> None:
-    """Every value into the field of that name; None leaves a field out, which of a number means 0.
+    """Set every field of a message to the value of that name; None leaves a field out, which for a number means 0.
 
-    Raises `TypeError` unless values and fields have the same names: a value that no field holds would be lost unseen.
+    Raises `TypeError` unless values and fields have the same names: a value without a field would be lost silently.
     """
     names = message.DESCRIPTOR.fields_by_name
     if set(names) != set(values):
@@ -29,7 +29,7 @@ def fill(message: Message, values: Mapping[str, Any]) -> None:
 
 
 def read(message: Message) -> dict[str, Any]:
-    """The fields of a message by name: a message inside as a dictionary, None where it is not there."""
+    """The fields of a message by name: an inner message as a dictionary, None where it is absent."""
     return {name: _value(message, name) for name in message.DESCRIPTOR.fields_by_name}
 
 
@@ -55,6 +55,6 @@ def number(enum: Enum, word: str) -> Any:
 
 
 def word(enum: Enum, number: int) -> str:
-    """The word of a number, also of one that is not known here."""
+    """The word of a number, also of an unknown one."""
     known = {0: "unspecified"} | words(enum)
     return known.get(number, f"the unknown number {number}")

@@ -1,8 +1,8 @@
-"""A tensor's answers as bytes on the wire and back, one copy at each end.
+"""A tensor's answers as bytes on the wire and back, with one copy at each end.
 
-The bytes are exactly those that protobuf makes of `AnswerResponse` messages, so either end may use the generated stubs
-instead. Only the copies differ: going through message objects, each chunk is copied four times on its way out and three
-times on its way in, and that costs more than sending them.
+The bytes are exactly those of `AnswerResponse` messages in protobuf, so either end may use the generated stubs instead.
+Only the copies differ: going through message objects, each chunk is copied four times when sent and three times when
+received, which costs more than sending it.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,9 @@ _DATA: Final = tensor_pb2.TensorChunk.DATA_FIELD_NUMBER << 3 | 2
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one message holds. `data` looks into the message's own bytes; `header` is there in a tensor's first."""
+    """The content of one message. `data` is a view of the message's own bytes; a tensor's first piece has a
+    `header`.
+    """
 
     batch: int
     header: tensor_pb2.TensorHeader | None
@@ -33,7 +35,7 @@ class Piece:
 
 
 def framed(batch: int, array: NDArray[Any]) -> Iterator[bytes]:
-    """A tensor as serialised `AnswerResponse` messages, in order. Raises ValueError for a dtype that cannot travel."""
+    """A tensor as serialised `AnswerResponse` messages, in order. Raises ValueError for a dtype that cannot be sent."""
     header, raw = header_and_bytes(array)
     for offset in range(0, max(len(raw), 1), CHUNK_BYTES):
         data = raw[offset : offset + CHUNK_BYTES]
@@ -46,7 +48,7 @@ def framed(batch: int, array: NDArray[Any]) -> Iterator[bytes]:
 
 
 def unframed(message: bytes) -> Piece:
-    """The piece in a serialised `AnswerResponse`. Raises `DecodeError` for bytes that are none."""
+    """The piece in a serialised `AnswerResponse`. Raises `DecodeError` for invalid bytes."""
     view = memoryview(message)
     try:
         batch, chunk = 0, view[:0]
@@ -73,7 +75,7 @@ def unframed(message: bytes) -> Piece:
 
 
 def _parsed(message: bytes) -> Piece:
-    """The same by protobuf itself, for messages that it may read and this module does not know."""
+    """The same through protobuf itself, for valid messages in a form that this module does not know."""
     answer = party_pb2.AnswerResponse.FromString(message)
     chunk = answer.chunk
     return Piece(answer.batch, chunk.header if chunk.HasField("header") else None, chunk.offset, memoryview(chunk.data))

@@ -1,4 +1,4 @@
-"""Make the Python stubs from the `.proto` sources, or check that the committed ones are what they would become.
+"""Make the Python stubs from the `.proto` sources, or check that the committed ones match them.
 
 Run as `python protos/generate.py [--check]` from anywhere; needs the `dev` extra.
 """
@@ -27,7 +27,7 @@ def generate(out: Path) -> list[Path]:
 
 
 def check() -> int:
-    """Return 0 when the committed stubs equal freshly made ones, else name those that differ and return 1."""
+    """Return 0 when the committed stubs equal freshly made ones, otherwise name those that differ and return 1."""
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder)
         made = generate(fresh)

@@ -1,4 +1,4 @@
-"""Why a party refuses: a reason a program can act on, and a sentence a person can.
+"""A party's refusal: a reason on which a program can act, and a sentence for a person.
 
 On the wire a refusal is a gRPC status with the sentence as its message and the reason in the trailing metadata.
 """
@@ -22,7 +22,7 @@ WHO_KEY: Final = "conclave-who"
 
 
 class Reason(StrEnum):
-    """What kind of refusal it is. A newer party may send one that is not listed: read it as `OTHER`."""
+    """The kind of refusal. A newer party may send one that is not listed: it is read as `OTHER`."""
 
     PROTOCOL = "protocol"
     """The two ends speak different protocol versions."""
@@ -81,9 +81,9 @@ _STATUS: Final = {
 
 
 class Refusal(Exception):
-    """A party's no. `rule` names the policy's rule where `reason` is POLICY, else it is empty.
+    """A party's refusal. `rule` names the policy's rule where `reason` is POLICY, otherwise it is empty.
 
-    who: the party of the plan whose message is at fault where `reason` is SECURE_SUM, as far as it is one's.
+    who: where `reason` is SECURE_SUM, the party of the plan whose message is at fault, if it is one party's.
     """
 
     def __init__(self, reason: Reason, sentence: str, rule: str = "", *, who: str = "") -> None:
@@ -115,16 +115,19 @@ def refusal_of(error: grpc.aio.AioRpcError) -> Refusal | None:
 
 
 def plain(name: str) -> str:
-    """What another end calls itself, a version, a rule, or what its library says of an error: short, of few characters.
+    """The other end's own words, such as its name, a version, a rule or its library's error: short, and of few
+    characters.
 
-    What no honest one has is a question mark: nothing of it can steer a terminal, or be Markdown or HTML.
+    Every other character becomes a question mark: nothing of it can control a terminal, or be Markdown or HTML.
     """
     short = "".join(each if each.isascii() and (each.isalnum() or each in _PLAIN) else "?" for each in name[:SHORTEST])
     return short if len(name) <= SHORTEST else short + "..."
 
 
 def printable(sentence: str) -> str:
-    """A sentence as a terminal may see it, whatever names the other end put into it: printable, and never long."""
+    """A sentence as a terminal may print it, whatever names the other end put into it: printable, and cut to a
+    length.
+    """
     encoded = "".join(each if each.isprintable() else "?" for each in sentence[:LONGEST]).encode()
     if len(encoded) <= LONGEST and len(sentence) <= LONGEST:
         return encoded.decode()

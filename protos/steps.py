@@ -1,7 +1,7 @@
-"""Training that all parties do together, step by step: each step is a release of its own, called NAME.0, NAME.1, ....
+"""Stepped releases, for training by all parties together: each step is a release of its own, named NAME.0, NAME.1, ....
 
-A step is trained, noised, summed and charged like any other release, so a step that was answered once is answered with
-the same bytes for ever, and one that was lost is another attempt.
+A step is trained, noised, summed and charged like any other release. So a step that was answered once is always
+answered with the same bytes, and a lost one is attempted again.
 """
 
 from collections.abc import Iterator
@@ -16,12 +16,14 @@ _MOST_DIGITS: Final = 9
 
 
 def step_name(release: str, step: int) -> str:
-    """What one step of a stepped release is called."""
+    """The name of one step of a stepped release."""
     return f"{release}{SEPARATOR}{step}"
 
 
 def parsed(name: str) -> tuple[str, int | None]:
-    """The release that a name is of, and which step; None, and the whole name, for one that `step_name` never gives."""
+    """The release and the step that a name stands for; None, and the whole name, for one that `step_name` never
+    gives.
+    """
     release, separator, number = name.rpartition(SEPARATOR)
     if separator and number.isdecimal() and len(number) <= _MOST_DIGITS and str(int(number)) == number:
         return release, int(number)
@@ -29,17 +31,17 @@ def parsed(name: str) -> tuple[str, int | None]:
 
 
 def is_step_name(name: str) -> bool:
-    """Whether a name is of one step."""
+    """Whether a name is that of a step."""
     return parsed(name)[1] is not None
 
 
 def whole_of(name: str) -> str:
-    """The name of the release that a step belongs to; of a release that is no step, its own."""
+    """The name of the release that a step belongs to; for a release that is not a step, its own."""
     return parsed(name)[0]
 
 
 def number_of(name: str) -> int | None:
-    """Which step a name is of; None for that of a whole release."""
+    """The number of a step by its name; None for the name of a whole release."""
     return parsed(name)[1]
 
 
@@ -49,7 +51,7 @@ def is_step(release: plan_pb2.Release) -> bool:
 
 
 def step_of(release: plan_pb2.Release, name: str) -> plan_pb2.Release | None:
-    """The step of a stepped release that is called so, as a release of one step; None where there is none."""
+    """The step of a stepped release with that name, as a release of one step; None where there is none."""
     whole, step = parsed(name)
     if step is None or release.form != plan_pb2.FORM_STEPPED or whole != release.name:
         return None
@@ -57,7 +59,7 @@ def step_of(release: plan_pb2.Release, name: str) -> plan_pb2.Release | None:
 
 
 def charged(release: plan_pb2.Release) -> Iterator[plan_pb2.Release]:
-    """What is charged one by one: the release, or its steps."""
+    """The releases that are charged one by one: the release itself, or its steps."""
     if release.form != plan_pb2.FORM_STEPPED:
         yield release
         return

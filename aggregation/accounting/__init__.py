@@ -1,1 +1,1 @@
-"""What events cost, and how much noise a budget needs."""
+"""Accounting: what events cost, and how much noise a budget needs."""

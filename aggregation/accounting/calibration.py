@@ -1,4 +1,4 @@
-"""How much noise each party adds, so that what is left after drop-outs and colluders keeps within a budget."""
+"""Calibration of each party's noise, so that what is left after drop-outs and colluders keeps within a budget."""
 
 import math
 
@@ -10,7 +10,7 @@ from aggregation.errors import ConclaveError
 
 
 def honest_shares(parties: int, dropouts: int, colluders: int) -> int:
-    """h = parties - dropouts - colluders: noise shares that are surely in the sum and unknown to whoever attacks.
+    """h = parties - dropouts - colluders: noise shares that are certain to be in the sum and unknown to the attacker.
 
     Colluders subtract their own shares. It holds only if nothing is unmasked with fewer than parties - dropouts
     survivors, which each party checks. Raises `ConclaveError` unless at least one is left.
@@ -38,11 +38,11 @@ def calibrate_skellam(
 ) -> float:
     """The total variance mu, grid units squared, at which `count` releases cost at most epsilon at this delta.
 
-    Each of h = `honest_shares` parties then adds `Skellam.share(mu, h)`. The smallest whose square root, over the L2
-    sensitivity, has that many decimals. l1, l2_squared, mu: as `SkellamDpEvent` has them.
+    Each of h = `honest_shares` parties then adds `Skellam.share(mu, h)`. Returns the smallest mu for which sqrt(mu)
+    over the L2 sensitivity has the given number of decimals. l1, l2_squared, mu: as in `SkellamDpEvent`.
 
-    Under add-or-remove of one unit; delta less every mechanism's slack. Raises as
-    `aggregation.accounting.price.calibrate`.
+    The guarantee is under add-or-remove of one unit; subtract every mechanism's slack from delta before. Raises as
+    `aggregation.accounting.price.calibrate` does.
     """
 
     def variance(multiplier: float) -> float:
@@ -67,11 +67,12 @@ def calibrate_discrete_gaussian(
 ) -> float:
     """The sigma of each party's `DiscreteGaussian`, grid units, at which `count` releases cost at most epsilon.
 
-    shares: `honest_shares`. At least 2, whatever the budget; else the smallest whose sqrt(shares) sigma, over the L2
-    sensitivity, has that many decimals. l2_squared, dimension: as `DistributedDiscreteGaussianDpEvent` has them.
+    shares: `honest_shares`. Sigma is at least 2, whatever the budget; otherwise it is the smallest for which
+    sqrt(shares) sigma over the L2 sensitivity has the given number of decimals. l2_squared, dimension: as in
+    `DistributedDiscreteGaussianDpEvent`.
 
-    Under add-or-remove of one unit; delta less every mechanism's slack. Raises as
-    `aggregation.accounting.price.calibrate`.
+    The guarantee is under add-or-remove of one unit; subtract every mechanism's slack from delta before. Raises as
+    `aggregation.accounting.price.calibrate` does.
     """
 
     def sigma(multiplier: float) -> float:

@@ -1,4 +1,4 @@
-"""What DPED's own formulas would have claimed for the same noise. Never a guarantee: beside a true price only."""
+"""The epsilon that DPED's own formulas give for the same noise. Never a guarantee: only shown beside a true price."""
 
 import math
 
@@ -11,18 +11,18 @@ from aggregation.errors import ConclaveError
 def paper_epsilon(
     answered: int, noise_votes: float | None, noise_hidden: float | None, clip: float, delta: float
 ) -> float:
-    """The epsilon that DPED (theorem 1, appendix B) would print, by a moments (RDP) accountant. Not a guarantee.
+    """The epsilon of DPED (theorem 1, appendix B) by a moments (RDP) accountant. Not a guarantee.
 
     answered: queries with an answer. noise_votes: standard deviation on a class, in votes; noise_hidden: on the sum
     over teachers of one hidden layer clipped to norm `clip` (the paper's sigma_h on the mean times the number of
     teachers); None where the part is not released, at least one. delta: the paper's.
 
     Four things are wrong with it:
-      - a changed vote leaves one class and arrives at another, which is sqrt(2) and not the paper's 1;
+      - a changed vote moves from one class to another, which is sqrt(2) and not the paper's 1;
       - a changed hidden vector moves from one point of the ball to another, 2C on the sum and not C (C/N on the mean);
       - votes and hidden states of a query both show the same teacher, so their prices add, where the paper charges the
         pair as one mechanism of the weaker noise;
-      - abstained queries are taken for free, though whether a query is answered was decided by the raw votes.
+      - abstained queries are taken as free, although the raw votes decide whether a query is answered.
 
     Raises `ConclaveError` for a negative count of queries, noise or clip not above 0, a delta outside (0, 1), or no
     part at all.
@@ -33,7 +33,9 @@ def paper_epsilon(
 def paper_guarantee(
     answered: int, noise_votes: float | None, noise_hidden: float | None, clip: float, delta: float
 ) -> Guarantee:
-    """`paper_epsilon` by both accountants: `rdp_epsilon` the paper's, `epsilon` a tight one's with the same faults."""
+    """`paper_epsilon` by both accountants: `rdp_epsilon` is the paper's, `epsilon` a tight one's with the same
+    faults.
+    """
     multipliers = []
     for name, noise, sensitivity in (("noise_votes", noise_votes, 1.0), ("noise_hidden", noise_hidden, clip)):
         if noise is None:

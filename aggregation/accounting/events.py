@@ -1,4 +1,4 @@
-"""What happened, as the ledger stores it: `DpEvent` values to JSON and back, and their plain parts."""
+"""Privacy events as the ledger stores them: `DpEvent` values to JSON and back, and the parts of a composition."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ _FIELDS = {
 class SkellamDpEvent(DpEvent):  # type: ignore[misc]
     """An integer vector released once under independent Skellam noise: P(k) = exp(-v) I_k(v), v = variance.
 
-    variance: of the noise on each coordinate, grid units squared, counting only shares unknown to whoever attacks:
+    variance: of the noise on each coordinate, grid units squared, counting only shares unknown to the attacker:
     (parties - dropouts - colluders) times the variance of a share.
     l1, l2_squared: bounds of the L1 norm and of the squared L2 norm of the change when one unit is added or removed,
     grid units; whole numbers, as such a change is a vector of integers. Its L1 norm is never above its squared L2 norm,
@@ -53,9 +53,9 @@ class DistributedDiscreteGaussianDpEvent(DpEvent):  # type: ignore[misc]
     """An integer vector released once under the sum of independent discrete Gaussians on each coordinate.
 
     sigma: of each share, P(k) proportional to exp(-k^2 / (2 sigma^2)), grid units, at least 2.
-    shares: how many are unknown to whoever attacks: parties - dropouts - colluders.
+    shares: how many are unknown to the attacker: parties - dropouts - colluders.
     l2_squared: bound of the squared L2 norm of the change when one unit is added or removed, grid units squared.
-    dimension: in how many coordinates that change may be other than 0.
+    dimension: the number of coordinates in which that change may be nonzero.
     """
 
     sigma: float
@@ -65,7 +65,7 @@ class DistributedDiscreteGaussianDpEvent(DpEvent):  # type: ignore[misc]
 
 
 def to_json(event: DpEvent) -> dict[str, object]:
-    """An event as JSON values: its kind under "kind", its parameters by name; floats come back bit for bit.
+    """An event as JSON values: its kind under "kind", its parameters by name; floats are restored bit for bit.
 
     Raises `IntegrityError` for a kind that the ledger does not know and for a parameter out of range.
     """
@@ -75,37 +75,38 @@ def to_json(event: DpEvent) -> dict[str, object]:
 def from_json(value: object) -> DpEvent:
     """The event that `to_json` wrote.
 
-    Raises `IntegrityError` for an unknown kind, a missing or odd key, and a value out of range.
+    Raises `IntegrityError` for an unknown kind, a missing or unknown key, and a value out of range.
     """
     return _from_json(value, 0)
 
 
 def leaves(event: DpEvent) -> Iterator[tuple[DpEvent, int]]:
-    """The parts of a composition, each with how often it happened; their composition costs what the event costs.
+    """The parts of a composition, each with its number of occurrences; composing them costs what the event costs.
 
-    An event of a kind not known here is a part as it is. Raises `IntegrityError` for a parameter of a known kind that
-    is out of range, which an accountant might otherwise price at less than it cost (a negative count, NaN).
+    An event of an unknown kind is a single part. Raises `IntegrityError` for a parameter of a known kind that is out of
+    range (a negative count, NaN), which an accountant might otherwise price at less than it costs.
     """
     yield from _leaves(event, 1, 0)
 
 
 def noise_multiplier_of(event: DpEvent) -> float:
-    """The least noise in an event, as a party's `minimum_noise` means it; infinite where it releases nothing.
+    """The smallest noise multiplier in an event, which a party's `minimum_noise` is compared with; infinite where it
+    releases nothing.
 
     It is the noise multiplier of the releases that the event is made of: standard deviation of the noise in
-    the whole sum over that sum's L2 sensitivity, both as the accountant is told them. So it is, of
+    the whole sum over that sum's L2 sensitivity, both as the accountant is told them. That is, for
       - counts and moments: `noise_multiplier`, of all cells together;
-      - teachers' answers: that of votes and hidden states of one query as the one Gaussian that they are,
+      - teachers' answers: that of votes and hidden states of one query as one Gaussian,
         1/z^2 = 1/z_votes^2 + 1/z_hidden^2;
       - votes under a threshold: 1/sqrt(cap), that of all queries and tests together;
-      - private training: `noise_multiplier` of one step, without what sampling gains;
-      - free answers: nothing, for the training was looked at.
+      - private training: `noise_multiplier` of one step, without amplification by sampling;
+      - free answers: nothing, because the training was checked.
     Where an aggregator is trusted it sees each party's contribution under that party's own share of the noise, and
     `minimum_noise` is compared with that share's multiplier: this one over the square root of the shares that the
     release counts on. Votes without noise are the exception: `clear_votes` lets the aggregator see them, and what is
-    compared is the noise that it draws. How often an event is charged does not enter: `maximum_queries` and the caps
-    bound that. Skellam and discrete Gaussian releases are compared by the same ratio. An event of another kind has
-    noise that is not compared: 0.
+    compared is the noise that it draws. The number of times an event is charged plays no part: `maximum_queries` and
+    the caps bound that. Skellam and discrete Gaussian releases are compared by the same ratio. The noise of any other
+    kind of event cannot be compared: 0.
     """
     multipliers = []  # of the parts of one event, which are released together
     for part, _ in leaves(event):

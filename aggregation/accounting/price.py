@@ -1,8 +1,8 @@
-"""What a list of events costs, how much noise a budget needs, and the cap that holds for the life of a shard.
+"""Prices a list of events, finds the noise that a budget needs, and enforces the cap for the life of a shard.
 
-All under add-or-remove of one unit. `dp_accounting` composes; this module chooses which of its accountants may speak.
-Samplers are priced as ideal, and graphs of secure sums as sound: subtract what every mechanism's `slack` and
-`aggregation.secure_sum.graph.failing` say from delta before asking.
+Everything is under add-or-remove of one unit. `dp_accounting` composes events; this module chooses among its
+accountants. Samplers are priced as ideal, and graphs of secure sums as sound: first subtract every mechanism's `slack`
+and `aggregation.secure_sum.graph.failing` from delta.
 """
 
 import logging
@@ -45,7 +45,7 @@ HIGHEST_ORDER = 10_000
 class Guarantee:
     """(epsilon, delta) under add-or-remove of one unit.
 
-    epsilon: the claim; infinite where there is none.
+    epsilon: the claim; infinite where there is no guarantee.
     accountant: which accountant's bound the claim is, "PLD" or "RDP".
     rdp_epsilon: the RDP accountant's bound, never under the claim by more than 1%.
     """
@@ -57,7 +57,7 @@ class Guarantee:
 
 
 def price(events: Sequence[DpEvent], delta: float) -> Guarantee:
-    """What a list of events costs together, at this delta.
+    """The joint cost of a list of events at this delta.
 
     PLD where every event is a Gaussian, a Laplace or a Poisson-sampled Gaussian release (or a composition of these)
     and the result is of ordinary size (RDP epsilon up to 40, delta from 1e-10); else RDP. One release under Skellam or
@@ -87,8 +87,8 @@ def price(events: Sequence[DpEvent], delta: float) -> Guarantee:
 def calibrate(make: Callable[[float], DpEvent], epsilon: float, delta: float, *, decimals: int = 3) -> float:
     """The smallest noise multiplier of that many decimals whose event costs at most epsilon at this delta.
 
-    make: the event at a noise multiplier; its cost must not rise with the multiplier. Were it to, the result would
-    still cost at most epsilon (it was priced), and only be larger than needed.
+    make: returns the event at a noise multiplier; its cost must not rise with the multiplier. If it did, the result
+    would still cost at most epsilon (it was priced), and only be larger than needed.
 
     Raises `ConclaveError` for an epsilon that is not a number above 0, and `BudgetExhausted` if even a noise
     multiplier of 1e6 costs more.
@@ -124,7 +124,7 @@ def calibrate(make: Callable[[float], DpEvent], epsilon: float, delta: float, *,
 def _turn(cost: Callable[[int], float], epsilon: float, start: int, step: int, most: int) -> int:
     """The number from 1 to `most` that costs at most epsilon while the number before it, if any, costs more.
 
-    start, step: where to look first, and how far on from there, doubled until there is a number on either side. Gives
+    start, step: where to look first, and how far to move from there, doubled until the number lies between. Returns
     `most` + 1 where `most` costs more.
     """
     low, high, place = 0, most + 1, start
@@ -140,7 +140,7 @@ def _turn(cost: Callable[[int], float], epsilon: float, start: int, step: int, m
 
 
 def _estimate(event: DpEvent, delta: float) -> float:
-    """About what `price` says: where PLD may speak, privacy losses are rounded to a coarser grid."""
+    """An estimate of `price`: where PLD applies, privacy losses are rounded to a coarser grid."""
     parts = _grouped([event])
     exact = _gaussian_epsilon(parts, delta)
     if exact is not None:
@@ -169,14 +169,14 @@ def _gaussian_epsilon(parts: Sequence[tuple[DpEvent, int]], delta: float) -> flo
 
 @dataclass(frozen=True, slots=True)
 class LifetimeFilter:
-    """A cap on everything ever asked of one shard, whoever chooses what is asked next and by whatever it learned.
+    """A cap on all releases ever made from one shard, each of which may be chosen after seeing the earlier ones.
 
     A Renyi filter (Feldman & Zrnic 2021): one order, fixed from (epsilon, delta) alone when the account is opened; an
-    event is admitted only while the sum of the events' divergences at that order stays within `cap`. Whatever
-    admitted events then happen, all of it together is (epsilon, delta)-differentially private under add-or-remove of
-    one unit. The claim is this cap, never what was spent so far. Each event must be fixed before it happens, may
-    depend on earlier answers, and must be admitted and stored first. The claim is for ideal noise: the `slack` of each
-    admitted release, at this epsilon, adds to delta.
+    event is admitted only while the sum of the events' divergences at that order stays within `cap`. All admitted
+    events together are then (epsilon, delta)-differentially private under add-or-remove of one unit. The claim is this
+    cap, never what was spent so far. Each event must be fixed before it happens, may depend on earlier answers, and
+    must be admitted and stored first. The claim is for ideal noise: the `slack` of each admitted release, at this
+    epsilon, adds to delta.
 
     `cap` is the divergence that converts to (epsilon, delta) at `order` (Canonne, Kamath & Steinke 2020,
     proposition 12): cap = epsilon - ln(1 - 1/order) + (ln delta + ln order) / (order - 1). The order is the integer
@@ -210,11 +210,11 @@ class LifetimeFilter:
         return float(divergences[0])
 
     def admits(self, events: Sequence[DpEvent], new: DpEvent) -> bool:
-        """Whether `new` may follow the events that already happened."""
+        """Whether `new` may follow the events so far."""
         return self.spent([*events, new]) <= self.cap
 
     def left(self, events: Sequence[DpEvent]) -> float:
-        """What is left, for messages: epsilon at delta of the largest single Gaussian release still admitted."""
+        """Epsilon, at this delta, of the largest single Gaussian release that is still admitted; for messages."""
         divergence = self.cap - self.spent(events)
         if not divergence > 0:
             return 0.0
@@ -223,12 +223,12 @@ class LifetimeFilter:
 
 @dataclass(frozen=True, slots=True)
 class GaussianFilter:
-    """A cap on Gaussian releases of one shard that are chosen as the answers come in: which, how noisy, and how many.
+    """A cap on Gaussian releases of one shard that are chosen adaptively: which, how noisy, and how many.
 
-    A release, or anything computed from one, is admitted only while the sum over releases of (sensitivity/sigma)^2,
-    its own included, stays within `cap`. Whatever was then admitted, all of it together is no easier to tell apart from
-    its neighbour than one Gaussian release of noise multiplier 1/sqrt(cap), under add-or-remove of one unit: the
-    `event`. The claim is this cap, never what was spent so far.
+    A release, or anything computed from one, is admitted only while the sum over releases of (sensitivity/sigma)^2, its
+    own included, stays within `cap`. All admitted releases together then cost no more than one Gaussian release of
+    noise multiplier 1/sqrt(cap), under add-or-remove of one unit: the `event`. The claim is this cap, never what was
+    spent so far.
 
     Why (Smith & Thakurta 2022, "Fully Adaptive Composition for Gaussian Differential Privacy"; Koskela, Tobaben &
     Honkela 2023, "Individual Privacy Accounting with Gaussian Differential Privacy"): take two neighbours. What tells
@@ -260,7 +260,7 @@ class GaussianFilter:
     def spent(self, events: Sequence[DpEvent]) -> Fraction:
         """Sum of (sensitivity/sigma)^2 of the events, exact.
 
-        Raises `ConclaveError` for an event that is no Gaussian release.
+        Raises `ConclaveError` for an event that is not a Gaussian release.
         """
         total = Fraction(0)
         for part, count in _grouped(events):
@@ -270,11 +270,13 @@ class GaussianFilter:
         return total
 
     def admits(self, spent: Fraction, charge: Fraction) -> bool:
-        """Whether a release of this (sensitivity/sigma)^2 may follow those that spent so much."""
+        """Whether a release of this (sensitivity/sigma)^2 may follow releases that spent this much."""
         return spent + charge <= Fraction(self.cap)
 
     def event(self) -> DpEvent:
-        """All that is ever admitted, as one Gaussian release; its multiplier is rounded towards less noise."""
+        """All releases that can ever be admitted, as one Gaussian release; its multiplier is rounded towards less
+        noise.
+        """
         multiplier = 1 / math.sqrt(self.cap)
         while Fraction(multiplier) ** 2 * Fraction(self.cap) > 1:
             multiplier = math.nextafter(multiplier, 0.0)
@@ -304,7 +306,7 @@ _PRICING = Lock()
 
 @lru_cache(maxsize=256)
 def _pld_epsilon(parts: tuple[tuple[DpEvent, int], ...], delta: float, interval: float = FINE_PLD) -> float:
-    """Epsilon of the composition by PLD; remembered, because plans of one budget ask for the same ones.
+    """Epsilon of the composition by PLD; cached, because plans with one budget ask for the same ones.
 
     interval: the grid that privacy losses are rounded to, so that the result is no smaller than without one.
     """
@@ -323,7 +325,7 @@ def _rdp_epsilon(parts: Sequence[tuple[DpEvent, int]], delta: float, among: Sequ
 
 
 def _pld_speaks(parts: Sequence[tuple[DpEvent, int]], rdp_epsilon: float, delta: float) -> bool:
-    """Whether a claim is PLD's, as `price` says."""
+    """Whether a claim is PLD's; see `price`."""
     plain = all(_has_pld(part) for part, _ in parts)
     return plain and rdp_epsilon <= LARGEST_PLD_EPSILON and delta >= SMALLEST_PLD_DELTA
 
@@ -331,7 +333,7 @@ def _pld_speaks(parts: Sequence[tuple[DpEvent, int]], rdp_epsilon: float, delta:
 def _joined_gaussians(parts: Sequence[tuple[DpEvent, int]]) -> list[tuple[DpEvent, int]]:
     """The same cost with all Gaussian releases as one: of 1/z^2 the sum, exactly (Balle & Wang 2018, theorem 8).
 
-    So thousands of queries are priced without the error that composing as many discretised losses adds up. The
+    So thousands of queries are priced without the accumulated error of composing that many discretised losses. The
     multiplier is rounded towards less noise.
     """
     gaussian = [(part, count) for part, count in parts if isinstance(part, GaussianDpEvent)]

@@ -1,4 +1,5 @@
-"""What noise inside a secure sum costs: Renyi divergences of Skellam and distributed discrete Gaussian releases.
+"""Renyi divergences (Mironov 2017) of Skellam and distributed discrete Gaussian releases: the cost of noise in a secure
+sum.
 
 Bounds that `dp_accounting` does not have, under add-or-remove of one unit, in both directions, at integer orders.
 """
@@ -83,7 +84,7 @@ def _discrete_gaussian(event: DistributedDiscreteGaussianDpEvent, orders: FloatA
 
 
 def alias(sigma: float, shares: int) -> float:
-    """tau of `_discrete_gaussian`: what a sum of shares strays from a discrete Gaussian.
+    """tau of `_discrete_gaussian`: how far a sum of shares deviates from a discrete Gaussian.
 
     From the hundredth share on, each term is charged as if k/(k+1) were 0.99.
     """

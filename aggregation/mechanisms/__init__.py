@@ -1,1 +1,1 @@
-"""Mechanisms: what bounds, noises, sums and prices one kind of answer, the same object at both ends."""
+"""Mechanisms: one object that bounds, noises, sums and prices one kind of answer, the same at party and coordinator."""

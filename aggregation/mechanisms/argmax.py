@@ -32,8 +32,8 @@ def noisy_argmax(votes: IntArray, classes: int, noise: float, stream: NoiseStrea
 
     votes: `[queries, teachers]`, indices of classes. noise: standard deviation, in votes, from 1e-6 to 1e9.
 
-    Only the label may be released, by an aggregator that is trusted with the votes: then it costs what the noisy
-    histogram costs, `GaussianDpEvent(noise / sqrt(2))` a query under add-or-remove of one unit, which changes one
+    Only the label may be released, by an aggregator that is trusted with the votes. It then costs what the noisy
+    histogram costs: `GaussianDpEvent(noise / sqrt(2))` a query under add-or-remove of one unit, which changes one
     teacher's vote (GNMax; Papernot et al. 2018).
 
     At most `teachers` classes have a vote; each of these gets a normal of its own. The largest of the m others' normals
@@ -68,7 +68,7 @@ def noisy_argmax(votes: IntArray, classes: int, noise: float, stream: NoiseStrea
 
 
 def slack(queries: int, epsilon: float) -> float:
-    """Delta to add for this many labels of `noisy_argmax`, at the epsilon that is claimed."""
+    """The delta to add for this many labels of `noisy_argmax`, at the claimed epsilon."""
     return delta_of(queries * TOTAL_VARIATION, epsilon)
 
 
@@ -164,7 +164,7 @@ def _outside(ranked: IntArray, first: NDArray[np.bool_], ranks: IntArray) -> Int
 
 
 def expected_accuracy(counts: IntArray, noise: float, classes: int) -> FloatArray:
-    """Probability `[queries]` that a noisy argmax is a class with the most votes, for a forecast from supposed votes.
+    """Probability `[queries]` that a noisy argmax is a class with the most votes, for a forecast from assumed votes.
 
     counts: votes of the classes that have any `[queries, up to as many]`, in any order, 0 for none; at least one vote a
     query. noise: standard deviation on every class, in votes. With k classes of c votes in the lead it is
@@ -174,7 +174,7 @@ def expected_accuracy(counts: IntArray, noise: float, classes: int) -> FloatArra
     over the other classes j with votes and the m without, by the trapezoidal rule from -9 to 9, in steps of 1/64, which
     is right to 1e-12.
 
-    Raises `ConclaveError` for classes or noise out of range, `IntegrityError` for counts that cannot be.
+    Raises `ConclaveError` for classes or noise out of range, `IntegrityError` for impossible counts.
     """
     check_classes(classes)
     check_noise(noise)

@@ -31,13 +31,13 @@ class CountsMechanism(Priced):
     under add-or-remove of one unit. A sum with `shares` noise shares is post-processing of that sum under
     N(0, sigma^2), sigma >= noise_multiplier * levels, up to a distance that `slack` charges to delta (proof in
     `RoundedGaussian`). The price is one `GaussianDpEvent(noise_multiplier)` for all cells together, however many blocks
-    they travel in.
+    they are sent in.
 
     Source: the Gaussian mechanism (Dwork & Roth 2014, "The Algorithmic Foundations of Differential Privacy", appendix
     A), priced exactly (Balle & Wang 2018, theorem 8).
 
     It holds only if
-      - at least `shares` shares, drawn from secure streams (`NoiseStream.secure`) and unknown to whoever attacks, are
+      - at least `shares` shares, drawn from secure streams (`NoiseStream.secure`) and unknown to the attacker, are
         in the sum: colluders' shares do not count. Further shares are independent of the data, hence post-processing;
       - one unit's counts are one row at one party, and the cells are public;
       - which parties are present does not depend on their data;
@@ -50,7 +50,7 @@ class CountsMechanism(Priced):
     distribution: what the shares are drawn from, one of `shares.DISTRIBUTIONS`. The Gaussian above is the first; under
     another the same integers are released under Skellam or discrete Gaussian noise, priced as that (`shares.event_of`).
 
-    Raises `ConclaveError` for a setting that is no number in its range, or whose share of noise cannot be drawn.
+    Raises `ConclaveError` for a setting out of range, or one whose share of noise cannot be drawn.
     """
 
     kind: ClassVar[str] = "counts"
@@ -84,12 +84,12 @@ class CountsMechanism(Priced):
 
     @property
     def most(self) -> int:
-        """The whole norm of a unit, in one cell."""
+        """The L2 bound of a unit, which may all be in one cell."""
         return self.levels
 
     @property
     def shared(self) -> SharedNoise:
-        """Its noise, as parties share it."""
+        """Its noise, divided into the parties' shares."""
         return SharedNoise(self.noise_multiplier, self.levels**2, self.shares, self.distribution, self.granularity)
 
     def contribute(self, units: sparse.csr_array) -> sparse.csr_array:
@@ -108,7 +108,7 @@ class CountsMechanism(Priced):
         return sparse.csr_array((sums, touched, np.array([0, touched.size])), shape=(1, cells.shape[1]))
 
     def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
-        """This party's noise, grid units. A stream that is not `secure` carries no guarantee: the caller says so."""
+        """This party's noise, grid units. A stream that is not `secure` gives no guarantee; the caller must say so."""
         return self.shared.sample(shape, stream)
 
     def release(self, total: IntArray, present: int) -> Released:
@@ -119,15 +119,17 @@ class CountsMechanism(Priced):
         return self.shared.released(total, present)
 
     def event(self) -> "DpEvent":
-        """One release with this noise multiplier, for the whole vector, however many blocks it travels in."""
+        """One release with this noise multiplier for the whole vector, however many blocks it is sent in."""
         return self.shared.event(self.levels**2)
 
     def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
-        """As `Mechanism`; d bounds the distance per cell from post-processing of the Gaussian that was charged."""
+        """As `Mechanism.slack`; based on a bound per cell of the distance from post-processing of the charged
+        Gaussian.
+        """
         return self.shared.slack(rows * columns * attempts, epsilon)
 
     def described(self, rows: int, columns: int, form: Form) -> str:
-        """Its clip, its noise and how many sums have it."""
+        """Its clip, its noise and the number of sums with that noise."""
         return (
             f"each unit's counts clipped to L2 norm {self.clip:g}, {self.shared.name} noise of standard deviation "
             f"{self.noise_multiplier:g} times that on each of {rows * columns:,} sums, charged once"

@@ -1,4 +1,4 @@
-"""Answers that cost nothing: of models whose training was paid for, so that whatever they say is post-processing."""
+"""Answers that cost nothing: those of models whose private training was charged, so that they are post-processing."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -24,9 +24,9 @@ _UNUSED_SIGMA = 8.0  # grid units of noise that the bounding parts could draw an
 class FreeAnswers(Priced):
     """Votes and hidden states of teachers that were trained under differential privacy, summed without noise.
 
-    It holds only if every teacher that answers is the result of the release `after`, whose event was charged before
-    its training began, and of public values. The grid only makes the numbers travel as all others do: vectors are
-    clipped to `clip` and rounded to clip/levels, which costs nothing and hides nothing.
+    It holds only if every teacher that answers is the result of the release `after`, whose event was charged before its
+    training began, and of public values. The grid only gives the numbers the same form as all others: vectors are
+    clipped to `clip` and rounded to clip/levels, which costs nothing and protects nothing.
 
     Sensitivity: none is charged, under add-or-remove of one unit as under any other relation: post-processing (Dwork &
     Roth 2014, proposition 2.1).
@@ -36,7 +36,7 @@ class FreeAnswers(Priced):
 
     classes: words a vote may name, 0 without votes. layers, width: of the hidden states, layers 0 without them.
     levels: grid units in `clip`; a vote counts 1. Raises `ConclaveError` when there is neither, or for a number out of
-    its range.
+    range.
     """
 
     kind: ClassVar[str] = "free"
@@ -61,7 +61,7 @@ class FreeAnswers(Priced):
         return self.classes + self.layers * self.width
 
     def contribute(self, signal: TeacherSignal) -> sparse.csr_array:
-        """The sum of all teachers' answers, integers [queries, columns]. Raises `IntegrityError` for odd shapes."""
+        """The sum of all teachers' answers, integers [queries, columns]. Raises `IntegrityError` for wrong shapes."""
         return self._bounding().contribute(signal)
 
     def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
@@ -69,7 +69,7 @@ class FreeAnswers(Priced):
         return np.zeros(shape, dtype=np.int64)
 
     def release(self, total: IntArray, present: int) -> JointReleased:
-        """The sums in votes and in the states' own units; sigma is 0. Raises `IntegrityError` for odd shapes."""
+        """The sums in votes and in the states' own units; sigma is 0. Raises `IntegrityError` for wrong shapes."""
         if total.ndim != 2 or total.shape[1] != self.columns or not np.issubdtype(total.dtype, np.integer):
             raise IntegrityError(
                 f"Free answers are integers of {self.columns} columns, not {total.dtype} {total.shape}."
@@ -80,25 +80,25 @@ class FreeAnswers(Priced):
         return JointReleased(votes, hidden)
 
     def event(self) -> "DpEvent":
-        """Nothing: the ledger shows the training."""
+        """No event: the ledger has the training's."""
         from dp_accounting import NoOpDpEvent
 
         return NoOpDpEvent()
 
     def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
-        """Nothing."""
+        """Zero."""
         return 0.0
 
     def queries(self, charges: int) -> int:
-        """None: the training was looked at."""
+        """None: the training was checked instead."""
         return 0
 
     def described(self, rows: int, columns: int, form: Form) -> str:
-        """What paid for it."""
+        """The release that paid for it."""
         return f"answers of what {self.after} paid for: post-processing, no noise, no charge"
 
     def _bounding(self) -> JointMechanism:
-        """What bounds the answers; its noise is never drawn."""
+        """The mechanism that bounds the answers; its noise is never drawn."""
         votes = VotesMechanism(self.classes, 1, _UNUSED_SIGMA, 1) if self.classes else None
         hidden = None
         if self.layers:

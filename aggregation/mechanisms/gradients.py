@@ -1,5 +1,6 @@
-"""Gradients of private training: every unit's clipped, their sum on an integer grid, under Gaussian noise, step by
-step (DP-SGD, Abadi et al. 2016, algorithm 1).
+"""Gradient sums of private training, step by step (DP-SGD, Abadi et al. 2016, algorithm 1).
+
+Every unit's gradient is clipped; the sum is rounded to an integer grid and gets Gaussian noise.
 """
 
 import math
@@ -55,7 +56,7 @@ class GradientMechanism(Priced):
     add-or-remove of one unit, also where the rounded sums of several parties are added, for the unit is one party's.
     The noise of `shares` parties together is that of `shares * draws` rounded normals with a standard deviation of at
     least noise_multiplier * sensitivity; several a party where one exceeds what a table holds. On an integer sum it is
-    post-processing of a Gaussian's, but for what `slack` charges. The price of all steps is `event()`.
+    post-processing of a Gaussian, up to a distance that `slack` charges. The price of all steps is `event()`.
 
     Source: DP-SGD (Abadi et al. 2016, algorithm 1), its event a Poisson-sampled Gaussian (Mironov, Talwar & Zhang 2019,
     "Renyi Differential Privacy of the Sampled Gaussian Mechanism").
@@ -73,7 +74,7 @@ class GradientMechanism(Priced):
     sampling_probability: in (0, 1]. steps: how many sums are taken; fewer may be. parameters: length of a gradient.
     shares: parties whose noise is counted on, each sampling its own units; 1 where a party trains alone.
 
-    Raises `ConclaveError` for a setting that is no number in its range.
+    Raises `ConclaveError` for a setting out of range.
     """
 
     kind: ClassVar[str] = "gradients"
@@ -128,7 +129,7 @@ class GradientMechanism(Priced):
 
     @property
     def shared(self) -> SharedNoise:
-        """The noise of one step: each of the `draws` of every party is a share of it."""
+        """The noise of one step, divided into shares: `draws` for every party."""
         square = int(self.sensitivity) ** 2
         return SharedNoise(self.noise_multiplier, square, self.shares * self.draws, GAUSSIAN, self.granularity)
 
@@ -146,8 +147,8 @@ class GradientMechanism(Priced):
     def scales(self, norms: FloatArray, margin: float = MARGIN) -> FloatArray:
         """What each unit's gradient is multiplied by, [units] in 0..1, given L2 norms or upper bounds of them.
 
-        A gradient of norm up to clip (1 - margin) stays as it is; one whose norm is infinite or NaN is to be left out:
-        0. margin: `MARGIN`, or `SINGLE_MARGIN`. Raises `IntegrityError` for a norm that is negative.
+        A gradient of norm up to clip (1 - margin) is unchanged; one whose norm is infinite or NaN is left out: its
+        factor is 0. margin: `MARGIN`, or `SINGLE_MARGIN`. Raises `IntegrityError` for a norm that is negative.
         """
         if (norms < 0).any():
             raise IntegrityError("A unit's gradient has a negative norm. Bound it from above.")
@@ -156,7 +157,7 @@ class GradientMechanism(Priced):
         return np.asarray(np.where(finite, scales, 0.0), dtype=np.float64)
 
     def contribute(self, signal: FloatArray) -> IntArray:
-        """A batch's sum of clipped gradients, [parameters], to integers on the grid.
+        """Round a batch's sum of clipped gradients, [parameters], to integers on the grid.
 
         Raises `IntegrityError` for another shape or type, for NaN or infinity, and for a sum out of the grid's range.
         """
@@ -167,7 +168,7 @@ class GradientMechanism(Priced):
         return self.contribute_part(signal)
 
     def contribute_part(self, signal: FloatArray) -> IntArray:
-        """As `contribute`, of a stretch of the parameters: stretch by stretch, it needs no array of all of them."""
+        """As `contribute`, for a range of the parameters, so that no array of all of them is needed."""
         if signal.dtype != np.float64 or signal.ndim != 1:
             raise IntegrityError(
                 f"A sum of gradients is float64 [{self.parameters}]; this is {signal.dtype} {list(signal.shape)}."
@@ -180,7 +181,7 @@ class GradientMechanism(Priced):
     def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
         """One party's part of the noise of one step, grid units.
 
-        A stream that is not `secure` carries no guarantee: the caller says so.
+        A stream that is not `secure` gives no guarantee; the caller must say so.
         """
         draw = self.shared.share
         noise = draw.sample(shape, stream)
@@ -201,11 +202,11 @@ class GradientMechanism(Priced):
         return SelfComposedDpEvent(one, self.steps)
 
     def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
-        """As `Mechanism`: what is noised are the parameters in every step, whatever of them leaves."""
+        """As `Mechanism.slack`: all parameters get noise in every step, whatever part of them leaves."""
         return self.shared.slack(self.steps * self.parameters * attempts, epsilon)
 
     def described(self, rows: int, columns: int, form: Form) -> str:
-        """Its clip, sampling, noise and steps, and who trains what."""
+        """Its clip, sampling, noise and steps, and which parties train what."""
         if form == Form.STEPPED:
             return (
                 f"steps of DP-SGD by all parties: each unit's gradient clipped to L2 norm {self.clip:g}, sampling "
@@ -220,7 +221,9 @@ class GradientMechanism(Priced):
 
 
 def fine_levels(noise_multiplier: float, parameters: int) -> int:
-    """Levels at which rounding a sum of gradients costs a sixteenth more noise, or less where one draw allows it."""
+    """The number of levels at which rounding a sum of gradients costs a sixteenth more noise, or fewer where one draw
+    requires it.
+    """
     root = math.sqrt(parameters)
     one_draw = math.floor(LARGEST_SIGMA / noise_multiplier - root) - 1
     return max(1, min(MOST_LEVELS, max(math.ceil(16 * root), one_draw)))
@@ -229,7 +232,7 @@ def fine_levels(noise_multiplier: float, parameters: int) -> int:
 def gradient_norms(parts: NDArray[np.float64], uncertain: NDArray[np.float64]) -> FloatArray:
     """Upper bounds of norms [units], from computed squared norms `parts` and the sizes of the terms that made them.
 
-    Where terms cancel, their rounding stays: 1e-9 of the terms' size is added, far above what double precision loses
-    over sums of up to a million terms.
+    Where terms cancel, their rounding error stays: 1e-9 of the terms' size is added, far above what double precision
+    loses over sums of up to a million terms.
     """
     return np.asarray(np.sqrt(np.maximum(parts, 0.0) + 1e-9 * uncertain), dtype=np.float64)

@@ -25,17 +25,17 @@ class HiddenMechanism(Priced):
     Each vector is put on the grid of step clip/levels so that its integers have norm at most `levels`: checked in
     integers, so it holds exactly. A vector on the grid depends on that vector alone, bit for bit.
 
-    Adding or removing one unit changes one teacher, arbitrarily: in every layer it moves from one vector in the ball to
-    another, as far as its opposite. L2 sensitivity of a query 2 * levels * sqrt(layers) grid units, under add-or-remove
-    of one unit. (DPED, appendix B.2.1, bounds norms by C and takes the change for C, not 2C; and it divides by the
-    number of teachers, which is not what is noised once that number varies. Calibrate on the sum and divide
+    Adding or removing one unit changes one teacher, arbitrarily: in every layer its vector moves to another in the
+    ball, possibly the opposite one. The L2 sensitivity of a query is 2 * levels * sqrt(layers) grid units, under
+    add-or-remove of one unit. (DPED, appendix B.2.1, bounds norms by C and takes the change as C, not 2C. It also adds
+    the noise to the mean, which is wrong once the number of teachers varies. Calibrate on the sum and divide
     afterwards.) A sum with `shares` noise shares is post-processing of that sum under N(0, sigma^2), sigma >= noise, up
     to a distance that `slack` charges to delta: RDP(a) = 2 a layers clip^2 / noise^2 a query.
 
     It holds only if
-      - every teacher learned from units of its own and from public values alone, alignment included;
-      - number of teachers and queries are public;
-      - at least `shares` shares, drawn from secure streams (`NoiseStream.secure`) and unknown to whoever attacks, are
+      - every teacher learned from its own units and public values alone, alignment included;
+      - the number of teachers and the queries are public;
+      - at least `shares` shares, drawn from secure streams (`NoiseStream.secure`) and unknown to the attacker, are
         in the sum, and nobody sees a sum with fewer. With a trusted aggregator, the aggregator does;
       - which parties are present does not depend on their data.
 
@@ -47,7 +47,7 @@ class HiddenMechanism(Priced):
     distribution: what the shares are drawn from, one of `shares.DISTRIBUTIONS`. The Gaussian above is the first; under
     another the same integers are released under Skellam or discrete Gaussian noise, priced as that (`shares.event_of`).
 
-    Raises `ConclaveError` for a setting that is no number in its range, or whose share of noise cannot be drawn.
+    Raises `ConclaveError` for a setting out of range, or one whose share of noise cannot be drawn.
     """
 
     kind: ClassVar[str] = "hidden"
@@ -95,7 +95,7 @@ class HiddenMechanism(Priced):
 
     @property
     def shared(self) -> SharedNoise:
-        """Its noise, as parties share it."""
+        """Its noise, divided into the parties' shares."""
         return SharedNoise(
             self.noise_multiplier, 4 * self.levels**2 * self.layers, self.shares, self.distribution, self.granularity
         )
@@ -125,31 +125,31 @@ class HiddenMechanism(Priced):
         return total.reshape(queries, self.columns)
 
     def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
-        """This party's noise, grid units. A stream that is not `secure` carries no guarantee: the caller says so."""
+        """This party's noise, grid units. A stream that is not `secure` gives no guarantee; the caller must say so."""
         return self.shared.sample(shape, stream)
 
     def release(self, total: IntArray, present: int) -> Released:
         """The noisy SUM over teachers `[queries, layers * width]` in the hidden states' units.
 
-        Divide by the teachers of the parties that are present to have a mean: that is post-processing.
+        Dividing by the number of teachers at the present parties gives a mean, by post-processing.
 
         Raises `IntegrityError` when fewer shares are present than were charged, or the total is not integers.
         """
         return self.shared.released(total, present)
 
     def event(self) -> "DpEvent":
-        """One release: ONE query, all layers together. Compose it as often as there are distinct queries."""
+        """One release: ONE query, all layers together. Compose it as many times as there are distinct queries."""
         # Imported here, as its accountants take a second, and a training process bounds without ever pricing.
         from aggregation.accounting.renyi import l1_of
 
         return self.shared.event(l1_of(self.shared.square, self.columns))
 
     def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
-        """As `Mechanism`: rows are queries, columns numbers of a query."""
+        """As `Mechanism.slack`: rows are queries, columns the numbers of a query."""
         return self.shared.slack(rows * columns * attempts, epsilon)
 
     def described(self, rows: int, columns: int, form: Form) -> str:
-        """Its layers, its clip and its noise; the queries say `JointMechanism`."""
+        """Its layers, its clip and its noise; `JointMechanism` adds the queries."""
         return (
             f"hidden states of {self.layers} layer(s) clipped to L2 norm {self.clip:g} each "
             f"(sensitivity of the sum {2 * self.clip * self.layers**0.5:.3g}), "

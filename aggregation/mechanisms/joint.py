@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TeacherSignal:
-    """What a party's teachers say about the queries.
+    """The answers of a party's teachers to the queries.
 
     votes: `[teachers, queries]`, indices of classes; None where no votes are asked.
     states: `[teachers, queries, layers, width]`; None where no hidden states are asked.
@@ -52,9 +52,9 @@ class JointMechanism(Priced):
 
         1/z^2 = 2/noise_v^2 + 4 layers clip^2/noise_h^2,
 
-    under add-or-remove of one unit, on the assumptions of both parts. It is what composing the two events costs;
-    charging the pair as half an epsilon each under one sigma, as DPED's appendix B.3 does, is less than it costs.
-    Source: composition of Gaussian mechanisms (Dong, Roth & Su 2022, "Gaussian Differential Privacy", corollary 3.3).
+    under add-or-remove of one unit, on the assumptions of both parts. This equals the cost of composing the two events;
+    DPED's appendix B.3, which charges half an epsilon each under one sigma, charges too little. Source: composition of
+    Gaussian mechanisms (Dong, Roth & Su 2022, "Gaussian Differential Privacy", corollary 3.3).
 
     Under Skellam or discrete Gaussian noise the event is both parts' events composed: the noise of each coordinate is
     drawn on its own, so that the Renyi divergence of the pair is the sum of theirs.
@@ -110,15 +110,15 @@ class JointMechanism(Priced):
     def sensitivity(self) -> float:
         """L2 change of one query's joined integers when one unit is added or removed, each part in its own grid units.
 
-        The parts have different noise, so the price is not this over one sigma: see the class.
+        The parts have different noise, so the price does not follow from this and one sigma: see the class.
         """
         return math.sqrt(sum(part.sensitivity**2 for part in self._parts))
 
     def contribute(self, signal: TeacherSignal) -> sparse.csr_array:
         """This party's part of the sum: int64 `[queries, columns]`, votes first.
 
-        Raises `IntegrityError` where a part is missing or not asked, where the two are of different numbers of teachers
-        or queries, and for what the parts' own mechanisms refuse.
+        Raises `IntegrityError` where a part is missing or not asked, where the two have different numbers of teachers
+        or queries, and where the parts' own mechanisms do.
         """
         for name, asked, given in (("votes", self.votes, signal.votes), ("hidden states", self.hidden, signal.states)):
             if (asked is None) != (given is None):
@@ -139,8 +139,8 @@ class JointMechanism(Priced):
     def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
         """This party's noise `[queries, columns]`, grid units of each part.
 
-        Each part draws from a child stream of its own, named by words of this stream, so that asking twice gives two
-        noises. A stream that is not `secure` carries no guarantee: the caller says so.
+        Each part draws from a child stream of its own, named by words of this stream, so that two calls give different
+        noise. A stream that is not `secure` gives no guarantee; the caller must say so.
         """
         queries = self._queries(shape)
         first, second = (int(word) for word in stream.uint64(2))
@@ -177,7 +177,7 @@ class JointMechanism(Priced):
         )
 
     def event(self) -> "DpEvent":
-        """One release: ONE query, both parts. Compose it as often as there are distinct queries."""
+        """One release: ONE query, both parts. Compose it as many times as there are distinct queries."""
         # Imported here: it takes a second, and a party's training process bounds without ever pricing.
         from dp_accounting import ComposedDpEvent, GaussianDpEvent
 
@@ -190,14 +190,16 @@ class JointMechanism(Priced):
         return GaussianDpEvent(multiplier)
 
     def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
-        """As `Mechanism`: rows are queries, columns both parts'. A query that is released in part counts whole."""
+        """As `Mechanism.slack`: rows are queries, columns those of both parts. A query that is released in part counts
+        whole.
+        """
         queries = -(-rows * columns * attempts // self.columns)
         distance = self.classes * self.votes.shared.distance if self.votes else 0.0
         distance += self.hidden.columns * self.hidden.shared.distance if self.hidden else 0.0
         return delta_of(queries * distance, epsilon)
 
     def described(self, rows: int, columns: int, form: Form) -> str:
-        """Both parts, and how many queries pay for them."""
+        """Both parts, and the number of queries that are charged."""
         parts = "; ".join(part.described(rows, columns, form) for part in self._parts)
         return f"{parts}; one joint event a query, {rows:,} queries, abstained ones charged too"
 

@@ -1,4 +1,4 @@
-"""What a mechanism is: one object that bounds, noises, combines, prices and describes, used at both ends."""
+"""The interface of a mechanism: one object that bounds, noises, combines, prices and describes, used at both ends."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Contribution: TypeAlias = IntArray | sparse.csr_array
 
 
 class Form(StrEnum):
-    """In what form parties release something: what leaves, who adds the noise, and what is paid before it is made."""
+    """The form of a release: what leaves a party, who adds the noise, and what is charged before it is made."""
 
     SUMMED = "summed"
     """Rows of one sum over all parties, under the noise of all of them together; paid once."""
@@ -36,12 +36,12 @@ class Form(StrEnum):
 
     @property
     def alone(self) -> bool:
-        """Whether each party trains for itself, so that no other party's noise is counted on and none can be lost."""
+        """Whether each party trains alone, so that no other party's noise is counted on and none can be lost."""
         return self in (Form.WEIGHTS, Form.TRAINING)
 
     @property
     def gives(self) -> bool:
-        """Whether anything of it leaves a party."""
+        """Whether anything leaves a party."""
         return self != Form.TRAINING
 
     @property
@@ -63,26 +63,26 @@ class Released:
 
 
 class Priced:
-    """What mechanisms answer alike unless they say otherwise."""
+    """Defaults that mechanisms share."""
 
     __slots__ = ()
     zeros: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     @property
     def most(self) -> int:
-        """0: what one unit adds to one cell says nothing of how large a sum may get."""
+        """0: the bound of one unit in one cell does not bound the sum."""
         return 0
 
     def event(self) -> "DpEvent":
-        """What one release costs; every mechanism says its own."""
+        """The event of one release; every mechanism has its own."""
         raise NotImplementedError
 
     def queries(self, charges: int) -> int:
-        """What is charged, one by one."""
+        """The number of charges, one a query."""
         return charges
 
     def noise_multiplier_charged(self) -> float:
-        """What its event says; see `Mechanism`."""
+        """The noise multiplier of its event; see `Mechanism`."""
         # Imported here: it takes a second, and a party's training process bounds without ever pricing.
         from aggregation.accounting.events import noise_multiplier_of
 
@@ -90,17 +90,17 @@ class Priced:
 
 
 class Mechanism(Protocol):
-    """How parties answer together so that no one unit shows.
+    """A way for parties to answer together under differential privacy.
 
-    `contribute` and `noise_share` run at a party and decide everything that is private; `event` says what that costs.
-    A mechanism whose contributions are added up has `release` and `sensitivity` too (`Summed`).
+    `contribute` and `noise_share` run at a party and determine its privacy; `event` states the cost. A mechanism whose
+    contributions are added up also has `release` and `sensitivity` (`Summed`).
 
     kind: its name, by which the registry finds it; also the field of a plan's message that holds its numbers.
     forms: the forms in which it may be released, the usual one first.
-    zeros: of its numbers, those for which a message's 0 stands for something else, and for what.
+    zeros: those of its numbers for which a message's 0 stands for another value, with that value.
     shares: how many parties' noise shares the guarantee counts on; more may arrive, fewer must not be released. 0 where
     parties add none, and 1 where each adds all of its own.
-    most: that one unit adds to one cell of the sum, grid units; 0 where units are not what is summed.
+    most: the largest amount that one unit adds to one cell of the sum, grid units; 0 where units are not summed.
     """
 
     kind: ClassVar[str]
@@ -122,29 +122,29 @@ class Mechanism(Protocol):
         ...
 
     def event(self) -> "DpEvent":
-        """What one release costs, under add-or-remove of one unit, for the accountant."""
+        """The cost of one release, under add-or-remove of one unit, for the accountant."""
         ...
 
     def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
-        """Delta to add at the epsilon that is claimed, because noise is not exactly what `event` charges.
+        """The delta to add at the claimed epsilon, because the noise is not exactly what `event` charges.
 
-        rows, columns: of the released matrix. attempts: how often the noise of the whole matrix may be drawn.
+        rows, columns: of the released matrix. attempts: how many times the noise of the whole matrix may be drawn.
         """
         ...
 
     def queries(self, charges: int) -> int:
-        """How many queries a release of so many charges may ask, as a party's `maximum_queries` counts them."""
+        """How many queries a release with this many charges may ask, as a party's `maximum_queries` counts them."""
         ...
 
     def noise_multiplier_charged(self) -> float:
         """Standard deviation of the noise in the whole sum over its L2 sensitivity; infinite where nothing is charged.
 
-        As `aggregation.accounting.events.noise_multiplier_of` reads it in the event.
+        It is what `aggregation.accounting.events.noise_multiplier_of` reads from the event.
         """
         ...
 
     def described(self, rows: int, columns: int, form: Form) -> str:
-        """What a release of so many rows and columns is, bounds and noise, as a sentence without its full stop."""
+        """A release of so many rows and columns, its bounds and its noise, as a sentence without its full stop."""
         ...
 
 

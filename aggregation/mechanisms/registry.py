@@ -1,4 +1,4 @@
-"""Mechanisms by their kind: made from numbers, as a message or a file holds them, and given back as numbers.
+"""Mechanisms by their kind: made from the numbers in a message or a file, and turned back into numbers.
 
 A new mechanism is a module beside this one, a line in `MECHANISMS`, and a message in plan.proto.
 """
@@ -39,9 +39,9 @@ _PARTS: Final[Mapping[str, type[Mechanism]]] = {each.kind: each for each in (Vot
 
 
 def made(kind: str, numbers: Numbers) -> Mechanism:
-    """The mechanism of that kind with these numbers. Raises `ConclaveError` for an unknown kind or what makes no sense.
+    """The mechanism of that kind with these numbers. Raises `ConclaveError` for an unknown kind or impossible numbers.
 
-    A 0 stands for what the mechanism's `zeros` say.
+    A 0 is replaced as the mechanism's `zeros` say.
     """
     if kind not in MECHANISMS:
         raise ConclaveError(f"{kind[:40]!r} is no mechanism; there are {', '.join(MECHANISMS)}.")
@@ -49,14 +49,14 @@ def made(kind: str, numbers: Numbers) -> Mechanism:
 
 
 def of_teachers(mechanism: Mechanism) -> OfTeachers:
-    """The same, where teachers answer under it. Raises `IntegrityError` where they do not."""
+    """The same for a mechanism under which teachers answer. Raises `IntegrityError` for any other."""
     if mechanism.kind not in OF_TEACHERS:
         raise IntegrityError(f"Teachers do not answer under {type(mechanism).__name__}.")
     return cast(OfTeachers, mechanism)
 
 
 def numbers_of(mechanism: Mechanism) -> dict[str, Any]:
-    """A mechanism's numbers by name, of which `made` makes it again."""
+    """A mechanism's numbers by name, from which `made` makes it again."""
     values = {each.name: getattr(mechanism, each.name) for each in fields(mechanism)}  # type: ignore[arg-type]
     return {
         name: numbers_of(value) if name in _PARTS and value is not None else value for name, value in values.items()

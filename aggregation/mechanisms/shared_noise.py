@@ -1,4 +1,4 @@
-"""Noise that parties draw in shares: what counts, vectors, votes, hidden states and gradients have in common."""
+"""Noise in shares: the code that counts, vectors, votes, hidden states and gradients have in common."""
 
 import math
 from dataclasses import dataclass
@@ -35,8 +35,8 @@ class SharedNoise:
 
     noise_multiplier: standard deviation charged over sensitivity. square: the L2 sensitivity squared under
     add-or-remove of one unit, grid units squared, exact. shares: how many shares the guarantee counts on, unknown to
-    whoever attacks; each has variance noise_multiplier^2 square / shares. distribution: what a share is drawn from, one
-    of `shares.DISTRIBUTIONS`. granularity: one grid unit, in the signal's units.
+    the attacker; each has variance noise_multiplier^2 square / shares. distribution: what a share is drawn from, one of
+    `shares.DISTRIBUTIONS`. granularity: one grid unit, in the signal's units.
     """
 
     noise_multiplier: float
@@ -46,28 +46,30 @@ class SharedNoise:
     granularity: float
 
     def check(self) -> None:
-        """Raises `ConclaveError` for shares or a distribution that there are not, and a share that cannot be drawn."""
+        """Raises `ConclaveError` for an invalid number of shares or distribution, and for a share that cannot be
+        drawn.
+        """
         check_shares(self.shares)
         check_distribution(self.distribution)
         _ = self.share
 
     @property
     def share(self) -> Share:
-        """What one share is drawn from, grid units."""
+        """The distribution of one share, grid units."""
         return share_of(self.distribution, self.noise_multiplier, self.square, self.shares)
 
     @property
     def name(self) -> str:
-        """The distribution, as a sentence says it."""
+        """The distribution's name in sentences."""
         return _WORDS[self.distribution]
 
     @property
     def distance(self) -> float:
-        """Per value, the total-variation distance from post-processing of the noise that is charged."""
+        """The total-variation distance, per value, from post-processing of the charged noise."""
         return distance_of(self.share, self.shares)
 
     def sample(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
-        """One share, grid units. A stream that is not `secure` carries no guarantee: the caller says so."""
+        """One share, grid units. A stream that is not `secure` gives no guarantee; the caller must say so."""
         return self.share.sample(shape, stream)
 
     def released(self, total: IntArray, present: int) -> Released:
@@ -86,11 +88,11 @@ class SharedNoise:
         return Released(values=cast(FloatArray, total * self.granularity), sigma=sigma)
 
     def event(self, l1: int) -> "DpEvent":
-        """What one sum costs, whose L1 norm changes by at most `l1` grid units when one unit is added or removed."""
+        """The cost of one sum whose L1 norm changes by at most `l1` grid units when one unit is added or removed."""
         return event_of(self.distribution, self.noise_multiplier, l1, self.square, self.shares)
 
     def slack(self, values: int, epsilon: float) -> float:
-        """Delta to add for so many values at the epsilon that is claimed: (1 + e^epsilon) values distance.
+        """Delta to add for this many values at the claimed epsilon: (1 + e^epsilon) values distance.
 
         More shares than are counted on add nothing: their noise is independent of the data.
         """

@@ -1,4 +1,6 @@
-"""Votes answered only where teachers agree: the test is noised, every query pays, and a filter says when to stop."""
+"""Votes that are answered only where teachers agree: a noisy test, which every query pays for, and a filter that says
+when to stop.
+"""
 
 import math
 from collections.abc import Mapping
@@ -32,12 +34,12 @@ NOT_ASKED = -2
 
 @dataclass(frozen=True, slots=True)
 class ThresholdedAnswers:
-    """What became public about a list of queries.
+    """The released answers to a list of queries.
 
     labels: `[queries]`, a class, `ABSTAINED` or `NOT_ASKED`.
     passed: `[queries]`, whether the noised test found agreement; of those not asked False.
     asked: how many queries were asked, the first ones of the list. answered: how many of them have a class.
-    spent: sum of (sensitivity/sigma)^2 of what happened, rounded up. For curiosity: the claim is the cap.
+    spent: sum of (sensitivity/sigma)^2 of what happened, rounded up. For information only: the claim is the cap.
     """
 
     labels: IntArray
@@ -64,8 +66,8 @@ class ThresholdedVotes(Priced):
     all, since whether a query is answered shows one vote with certainty.)
 
     The number of answers depends on the votes, so composition of fixed events does not apply: a `GaussianFilter` of
-    `cap` does. Before each query, if the dearest outcome of it could pass the cap, that query and all after it are not
-    asked. The decision uses only charges, which are public outcomes of earlier tests. All together costs `event`,
+    `cap` does. Before each query, if its most expensive outcome could exceed the cap, that query and all after it are
+    not asked. The decision uses only charges, which are public outcomes of earlier tests. All together costs `event`,
     whatever was answered.
 
     It holds only for an aggregator that is trusted with the votes in clear, since a linear sum cannot compare; with a
@@ -76,8 +78,8 @@ class ThresholdedVotes(Priced):
     threshold: agreement asked for, in votes. threshold_noise, noise, larger_noise: standard deviations, in votes, from
     1e-6 to 1e9; larger_noise None abstains. cap: largest sum of (sensitivity/sigma)^2.
 
-    Raises `ConclaveError` for a number out of its range, a single teacher, a threshold above the number of teachers,
-    and a larger_noise below noise.
+    Raises `ConclaveError` for a number out of range, a single teacher, a threshold above the number of teachers, and a
+    larger_noise below noise.
     """
 
     kind: ClassVar[str] = "thresholded"
@@ -126,12 +128,11 @@ class ThresholdedVotes(Priced):
     def answer(self, votes: IntArray, stream: NoiseStream) -> ThresholdedAnswers:
         """Labels for queries in the order given: votes `[queries, teachers]`, of all parties together.
 
-        A query's outcomes are independent of every other's, given the votes. So the tests of all queries are drawn at
-        once, and the place to stop is found in their running charge: those asked have the distribution that they have
-        one by one. Draws of queries after that place are thrown away unseen; were they shown, or their number, they
-        would be releases that nobody paid for.
+        Given the votes, queries' outcomes are independent. So the tests of all queries are drawn at once, and the
+        running charge shows where to stop: the queries asked have the same distribution as one by one. Draws of later
+        queries are discarded unseen; if they, or their number, were shown, they would be releases without a charge.
 
-        Raises `IntegrityError` for votes that are no class, or of another number of teachers.
+        Raises `IntegrityError` for votes that are not classes, or of another number of teachers.
         """
         votes = checked_votes(votes, self.classes)
         queries = votes.shape[0]
@@ -158,7 +159,7 @@ class ThresholdedVotes(Priced):
         return _filter(self.cap).event()
 
     def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
-        """As `Mechanism`: rows are queries, a test and a label each, which are drawn once, whatever is attempted."""
+        """As `Mechanism.slack`: rows are queries, with a test and a label each, drawn once whatever is attempted."""
         return delta_of(rows * 2 * TOTAL_VARIATION, epsilon)
 
     def queries(self, charges: int) -> int:
@@ -177,13 +178,13 @@ class ThresholdedVotes(Priced):
 
     @property
     def charges(self) -> tuple[Fraction, Fraction]:
-        """What a query costs in (sensitivity/sigma)^2, exact: where the test fails, and where it passes."""
+        """The cost of a query in (sensitivity/sigma)^2, exact: where the test fails, and where it passes."""
         test = 1 / Fraction(self.threshold_noise) ** 2
         failed = 2 / Fraction(self.larger_noise) ** 2 if self.larger_noise is not None else Fraction(0)
         return test + failed, test + 2 / Fraction(self.noise) ** 2
 
     def _affordable(self, passed: NDArray[np.bool_]) -> tuple[int, Fraction]:
-        """How many queries, from the first, are asked, given what each test would find; and what they cost.
+        """How many queries, from the first, are asked, given each test's outcome; and their cost.
 
         The running charge does not fall, so the first query that the filter refuses is found by halving, in fractions.
         """
@@ -241,7 +242,9 @@ def thresholded_labels(released: Released, threshold: float) -> IntArray:
 
 
 def _filter(cap: float) -> "GaussianFilter":
-    """The filter; imported here, for its accountants take most of a second and a process that trains prices nothing."""
+    """The filter; imported here, because its accountants take most of a second and a training process prices
+    nothing.
+    """
     from aggregation.accounting.price import GaussianFilter
 
     return GaussianFilter(cap)

@@ -34,10 +34,10 @@ class VectorMechanism(Priced):
     N(0, sigma^2), sigma >= noise_multiplier * levels, up to a distance that `slack` charges to delta (proof in
     `RoundedGaussian`). The price is one `GaussianDpEvent(noise_multiplier)` for all coordinates together.
 
-    Source: as `CountsMechanism`.
+    Source: as for `CountsMechanism`.
 
     It holds only if
-      - at least `shares` shares, drawn from secure streams (`NoiseStream.secure`) and unknown to whoever attacks, are
+      - at least `shares` shares, drawn from secure streams (`NoiseStream.secure`) and unknown to the attacker, are
         in the sum: colluders' shares do not count;
       - one unit is one vector at one party, computed from that unit and public values alone;
       - which parties are present does not depend on their data;
@@ -50,7 +50,7 @@ class VectorMechanism(Priced):
     distribution: what the shares are drawn from, one of `shares.DISTRIBUTIONS`. The Gaussian above is the first; under
     another the same integers are released under Skellam or discrete Gaussian noise, priced as that (`shares.event_of`).
 
-    Raises `ConclaveError` for a setting that is no number in its range, or whose share of noise cannot be drawn.
+    Raises `ConclaveError` for a setting out of range, or one whose share of noise cannot be drawn.
     """
 
     kind: ClassVar[str] = "vectors"
@@ -84,12 +84,12 @@ class VectorMechanism(Priced):
 
     @property
     def most(self) -> int:
-        """The whole norm of a unit, in one cell."""
+        """The L2 bound of a unit, which may all be in one cell."""
         return self.levels
 
     @property
     def shared(self) -> SharedNoise:
-        """Its noise, as parties share it."""
+        """Its noise, divided into the parties' shares."""
         return SharedNoise(self.noise_multiplier, self.levels**2, self.shares, self.distribution, self.granularity)
 
     def contribute(self, vectors: NDArray[np.floating]) -> IntArray:
@@ -106,7 +106,7 @@ class VectorMechanism(Priced):
         return total
 
     def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
-        """This party's noise, grid units. A stream that is not `secure` carries no guarantee: the caller says so."""
+        """This party's noise, grid units. A stream that is not `secure` gives no guarantee; the caller must say so."""
         return self.shared.sample(shape, stream)
 
     def release(self, total: IntArray, present: int) -> Released:
@@ -117,15 +117,15 @@ class VectorMechanism(Priced):
         return self.shared.released(total, present)
 
     def event(self) -> "DpEvent":
-        """One release with this noise multiplier, for the whole vector, however many blocks it travels in."""
+        """One release with this noise multiplier, for the whole vector, however many blocks it is sent in."""
         return self.shared.event(self.levels**2)
 
     def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
-        """As `Mechanism`, for all coordinates."""
+        """As `Mechanism.slack`, for all coordinates."""
         return self.shared.slack(rows * columns * attempts, epsilon)
 
     def described(self, rows: int, columns: int, form: Form) -> str:
-        """Its clip, its noise and how many sums have it."""
+        """Its clip, its noise and the number of sums with that noise."""
         return (
             f"each unit's word frequencies and second moments along public directions clipped to L2 norm "
             f"{self.clip:.4g}, {self.shared.name} noise of standard deviation {self.noise_multiplier:g} times that on "

@@ -1,4 +1,6 @@
-"""Votes of teachers: one a teacher and query, summed into histograms under Gaussian noise (PATE)."""
+"""Votes of teachers, one per teacher and query, summed into histograms under Gaussian noise (Papernot et al. 2017,
+2018).
+"""
 
 import math
 from dataclasses import dataclass
@@ -23,15 +25,15 @@ class VotesMechanism(Priced):
     """Histogram of the teachers' votes for each query; every class gets noise, those without a vote included.
 
     Adding or removing one unit changes one teacher, arbitrarily, and so one vote a query: one class loses a vote and
-    another gains it. L2 sensitivity sqrt(2) votes, sqrt(2) * levels grid units, under add-or-remove of one unit. (The 1
-    of DPED, appendix B.2.2, forgets that the vote arrives somewhere.) A sum with `shares` noise shares is
+    another gains it. The L2 sensitivity is sqrt(2) votes, sqrt(2) * levels grid units, under add-or-remove of one unit.
+    (DPED, appendix B.2.2, takes it as 1 and ignores the class that gains the vote.) A sum with `shares` noise shares is
     post-processing of the histogram under N(0, sigma^2), sigma >= noise, up to a distance that `slack` charges to delta
     (proof in `RoundedGaussian`): RDP(a) = a / noise^2 a query (Papernot et al. 2018, proposition 8).
 
     It holds only if
-      - every teacher learned from units of its own and from public values alone;
+      - every teacher learned from its own units and public values alone;
       - number of teachers, queries and classes are public;
-      - at least `shares` shares, drawn from secure streams (`NoiseStream.secure`) and unknown to whoever attacks, are
+      - at least `shares` shares, drawn from secure streams (`NoiseStream.secure`) and unknown to the attacker, are
         in the sum, and nobody sees a sum with fewer. With a trusted aggregator, the aggregator does;
       - which parties are present does not depend on their data.
 
@@ -42,7 +44,7 @@ class VotesMechanism(Priced):
     distribution: what the shares are drawn from, one of `shares.DISTRIBUTIONS`. The Gaussian above is the first; under
     another the same integers are released under Skellam or discrete Gaussian noise, priced as that (`shares.event_of`).
 
-    Raises `ConclaveError` for a setting that is no number in its range, or whose share of noise cannot be drawn.
+    Raises `ConclaveError` for a setting out of range, or one whose share of noise cannot be drawn.
     """
 
     kind: ClassVar[str] = "votes"
@@ -73,7 +75,7 @@ class VotesMechanism(Priced):
 
     @property
     def shared(self) -> SharedNoise:
-        """Its noise, as parties share it."""
+        """Its noise, divided into the parties' shares."""
         return SharedNoise(self.noise_multiplier, 2 * self.levels**2, self.shares, self.distribution, 1 / self.levels)
 
     def contribute(self, votes: IntArray) -> sparse.csr_array:
@@ -91,7 +93,7 @@ class VotesMechanism(Priced):
         )
 
     def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
-        """This party's noise, grid units. A stream that is not `secure` carries no guarantee: the caller says so."""
+        """This party's noise, grid units. A stream that is not `secure` gives no guarantee; the caller must say so."""
         return self.shared.sample(shape, stream)
 
     def release(self, total: IntArray, present: int) -> Released:
@@ -102,15 +104,15 @@ class VotesMechanism(Priced):
         return self.shared.released(total, present)
 
     def event(self) -> "DpEvent":
-        """One release: ONE query. Compose it as often as there are distinct queries, abstained ones too."""
+        """One release: ONE query. Compose it as many times as there are distinct queries, abstained ones included."""
         return self.shared.event(2 * self.levels)
 
     def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
-        """As `Mechanism`: rows are queries, columns classes."""
+        """As `Mechanism.slack`: rows are queries, columns classes."""
         return self.shared.slack(rows * columns * attempts, epsilon)
 
     def described(self, rows: int, columns: int, form: Form) -> str:
-        """Its classes and its noise; the queries say `JointMechanism`."""
+        """Its classes and its noise; `JointMechanism` adds the queries."""
         return (
             f"one vote a teacher among {self.classes:,} classes (L2 sensitivity sqrt(2)), {self.shared.name} noise of "
             f"{self.noise:.4g} votes on every class"
@@ -118,7 +120,7 @@ class VotesMechanism(Priced):
 
 
 def check_teachers(teachers: int, threshold: float = 0.0) -> None:
-    """Raises `ConclaveError` where one teacher's vote would hide nobody, or no query can reach the threshold."""
+    """Raises `ConclaveError` where there is only one teacher, or where no query can reach the threshold."""
     if isinstance(teachers, bool) or not isinstance(teachers, int) or teachers < 1:
         raise ConclaveError(f"There are {teachers} teachers; there must be a whole number of at least 2.")
     if teachers == 1:
@@ -142,8 +144,8 @@ def check_classes(classes: int) -> None:
 def checked_votes(votes: IntArray, classes: int) -> IntArray:
     """Votes of two axes as int64, whatever the order of the axes.
 
-    Raises `IntegrityError` for another number of axes, for what is not integers, and for a vote outside
-    0 .. classes - 1.
+    Raises `IntegrityError` for another number of axes, for anything but integers, and for a vote outside 0 .. classes -
+    1.
     """
     if not isinstance(votes, np.ndarray) or votes.ndim != 2 or not np.issubdtype(votes.dtype, np.integer):
         kind = f"{getattr(votes, 'dtype', type(votes).__name__)} of {getattr(votes, 'ndim', '?')} dimensions"
@@ -155,7 +157,7 @@ def checked_votes(votes: IntArray, classes: int) -> IntArray:
 
 
 def tally(votes: IntArray) -> IntArray:
-    """Votes `[queries, teachers]` to counts of the classes that have any, largest first, then zeros: same shape."""
+    """Votes `[queries, teachers]` as counts of the classes that have any, largest first, then zeros: same shape."""
     ranked = np.sort(votes, axis=1)
     starts = np.ones(votes.shape, dtype=np.bool_)
     starts[:, 1:] = ranked[:, 1:] != ranked[:, :-1]

@@ -1,1 +1,1 @@
-"""Noise from a cryptographic stream: rounded Gaussian, discrete Gaussian, Skellam, by shares."""
+"""Noise from a cryptographic stream, in shares: rounded Gaussian, discrete Gaussian, Skellam."""

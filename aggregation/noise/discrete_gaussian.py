@@ -1,4 +1,4 @@
-"""Discrete Gaussian noise by shares: integers with probabilities proportional to the normal density."""
+"""Discrete Gaussian noise (Canonne, Kamath & Steinke 2020) in shares: integers weighted by the normal density."""
 
 import math
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _END = 21.0  # standard deviations: beyond them lies less than 2^-300
 class DiscreteGaussian:
     """P(k) proportional to exp(-k^2 / (2 sigma^2)) on the integers: one party's noise share, each drawn on its own.
 
-    A sum of such shares is not such a variable, only close to one (Kairouz, Liu & Steinke 2021, "The Distributed
+    A sum of such shares is not discrete Gaussian, only close to it (Kairouz, Liu & Steinke 2021, "The Distributed
     Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation"): what h of them cost together is a
     `DistributedDiscreteGaussianDpEvent`. One sample is within `total_variation` of its law, given uniform words
     (`aggregation.noise.tables`).

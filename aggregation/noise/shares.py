@@ -1,4 +1,4 @@
-"""Noise by shares: what each party adds, so that the sum holds what is charged, and what the sampling adds to delta."""
+"""Noise in shares: what each party adds so that the sum holds the charged noise, and what sampling adds to delta."""
 
 import math
 from fractions import Fraction
@@ -46,11 +46,11 @@ def check_shares(shares: int) -> None:
 
 
 def gaussian_share(noise_multiplier: float, sensitivity_squared: int, shares: int) -> RoundedGaussian:
-    """One party's rounded Gaussian: `shares` of them together hold at least the variance that is charged.
+    """One party's rounded Gaussian: `shares` of them together have at least the charged variance.
 
-    noise_multiplier: the one that the mechanism's event charges. sensitivity_squared: square of the L2 sensitivity,
-    grid units squared, exact. The comparison is made in fractions, so that no rounding leaves too little noise; the
-    sigma returned is the first float at or above the rounded quotient for which it holds.
+    noise_multiplier: that of the mechanism's event. sensitivity_squared: square of the L2 sensitivity, grid units
+    squared, exact. The comparison is made in fractions, so that no rounding leaves too little noise; the sigma returned
+    is the first float at or above the rounded quotient for which it holds.
 
     Raises `ConclaveError` where such a share cannot be drawn (`RoundedGaussian`).
     """
@@ -58,7 +58,7 @@ def gaussian_share(noise_multiplier: float, sensitivity_squared: int, shares: in
 
 
 def share_of(distribution: str, noise_multiplier: float, sensitivity_squared: int, shares: int) -> Share:
-    """One party's noise of this distribution: `shares` of them together hold what `event_of` charges.
+    """One party's noise of this distribution: `shares` of them together have the noise that `event_of` charges.
 
     As `gaussian_share`. Raises `ConclaveError` where such a share cannot be drawn.
     """
@@ -69,11 +69,11 @@ def share_of(distribution: str, noise_multiplier: float, sensitivity_squared: in
 
 
 def event_of(distribution: str, noise_multiplier: float, l1: int, l2_squared: int, shares: int) -> "DpEvent":
-    """What one release under `share_of` costs, under add-or-remove of one unit.
+    """The cost of one release under `share_of`, under add-or-remove of one unit.
 
     l1, l2_squared: bounds of the L1 norm and the squared L2 norm, grid units, of the sum's change when one unit is
     added or removed, in integers; no more coordinates than l1 change, for each changes by at least 1. `shares` shares
-    are counted, unknown to whoever attacks.
+    are counted, unknown to the attacker.
     """
     # Imported here: it takes a second, and a party's training process bounds without ever pricing.
     from dp_accounting import GaussianDpEvent
@@ -89,12 +89,12 @@ def event_of(distribution: str, noise_multiplier: float, l1: int, l2_squared: in
 
 
 def _variance(noise_multiplier: float, l2_squared: int) -> float:
-    """The total variance that is drawn and charged, grid units squared."""
+    """The total variance, drawn and charged, grid units squared."""
     return noise_multiplier * noise_multiplier * l2_squared
 
 
 def _sigma(noise_multiplier: float, l2_squared: int, shares: int) -> float:
-    """Of one share, so that all of them hold at least the variance that the multiplier says."""
+    """Sigma of one share, such that all of them together have at least the variance that the multiplier gives."""
     charged = Fraction(noise_multiplier) ** 2 * l2_squared
     sigma = noise_multiplier * math.sqrt(l2_squared) / math.sqrt(shares)
     while math.isfinite(sigma) and Fraction(sigma) ** 2 * shares < charged:
@@ -103,19 +103,19 @@ def _sigma(noise_multiplier: float, l2_squared: int, shares: int) -> float:
 
 
 def distance_of(share: Share, shares: int) -> float:
-    """Upper bound, per value, of the total-variation distance between the sum of `shares` sampled shares and noise that
-    costs what is charged.
+    """Upper bound, per value, of the total-variation distance between the sum of `shares` sampled shares and the
+    charged noise.
 
-    For rounded Gaussians that is post-processing of the Gaussian (proof in `RoundedGaussian`). A sum of Skellam or
-    discrete Gaussian shares is charged as it is: only the sampler strays. More parties than `shares` add nothing: their
-    noise is independent of the data.
+    For rounded Gaussians the charged noise is post-processing of the Gaussian (proof in `RoundedGaussian`). A sum of
+    Skellam or discrete Gaussian shares is charged exactly: only the sampler deviates. More parties than `shares` add
+    nothing: their noise is independent of the data.
     """
     sampled = shares * share.total_variation
     return sampled + share.sum_distance(shares) if isinstance(share, RoundedGaussian) else sampled
 
 
 def delta_of(distance: float, epsilon: float) -> float:
-    """Delta to add for a release at this total-variation distance from what was charged: (1 + e^epsilon) distance."""
+    """Delta to add for a release at this total-variation distance from the charged noise: (1 + e^epsilon) distance."""
     if distance == 0:
         return 0.0
     exponent = min(epsilon, 700.0)  # beyond it the bound below is 1 anyway

@@ -1,4 +1,4 @@
-"""Skellam noise by shares: the difference of two Poisson variables, of which any sum is one again."""
+"""Skellam noise (Agarwal et al. 2021) in shares: the difference of two Poisson variables; sums are Skellam again."""
 
 import math
 from dataclasses import dataclass

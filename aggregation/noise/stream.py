@@ -1,4 +1,4 @@
-"""Where noise comes from: a cryptographic stream of uniform words.
+"""The source of noise: a cryptographic stream of uniform words.
 
 Noise for privacy comes from a `NoiseStream` and from nothing else; `numpy.random.Generator` is for science. The two
 types differ so that they cannot be swapped by mistake.
@@ -24,10 +24,10 @@ class NoiseStream:
     be told from a random permutation. Guarantees that rest on a stream are therefore computational.
 
     The same key gives the same words. Noise must never be used for two different sums: their difference would show
-    without any noise. Take `child` with labels that name one release of one run, and keep what was sent rather than
-    draw it again for other data.
+    without any noise. Take `child` with labels that name one release of one run, and store what was sent instead of
+    drawing it again for other data.
 
-    Not for two threads at once. A stream that crosses a fork refuses to go on, because parent and child would draw the
+    It must not be used by two threads at once. After a fork a stream raises, because parent and child would draw the
     same words.
     """
 
@@ -66,7 +66,7 @@ class NoiseStream:
     def child(self, *labels: str | int) -> "NoiseStream":
         """The stream named by the labels, from its start: independent of this one and of every other child (HKDF).
 
-        The same labels name the same words, whatever was drawn before; the text "1" and the number 1 differ.
+        The same labels give the same words, whatever was drawn before; the text "1" and the number 1 differ.
         """
         return NoiseStream(_derive(self._key, b"child" + _encode(labels)), secure=self._secure)
 
@@ -89,7 +89,7 @@ def _derive(secret: bytes, info: bytes) -> bytes:
 
 
 def _encode(labels: tuple[str | int, ...]) -> bytes:
-    """Labels as bytes, no two sequences of labels alike: kind, length and text of each."""
+    """Labels as bytes, different for every sequence of labels: kind, length and text of each."""
     parts = []
     for label in labels:
         text = str(label).encode()

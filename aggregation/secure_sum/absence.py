@@ -1,4 +1,4 @@
-"""After an attempt went on without a party: signatures over the one list of survivors, on which it does not stand.
+"""Proof that an attempt went on without a party: signatures over the one list of survivors, which does not name it.
 
 Its masked vector may have left and been charged before it was lost. With `threshold` signatures over a list without it,
 nobody can ever open that vector, and its charge may go.
@@ -42,7 +42,7 @@ _TAG = "conclave secure sum absence v1"
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """The signed list of survivors of an attempt, and what shows that it is this attempt's.
+    """The signed list of survivors of an attempt, and the evidence that it is this attempt's.
 
     roster: digest of the list of advertisements. openings: the encoded list of nonces, empty where no graph is drawn.
     Neither needs to be what the absent party was shown.
@@ -59,14 +59,14 @@ class Absence:
 
     @classmethod
     def decode(cls, data: bytes) -> "Absence":
-        """Read what the coordinator showed. Raises `Cheated` where it is no such list."""
+        """Read what the coordinator showed. Raises `Cheated` where it is not such a list."""
         roster, openings, names, consents = unpack(data, _TAG, (32, None, None, None), COORDINATOR)
         listed = tuple(text(name, COORDINATOR) for name in unpack_all(names, COORDINATOR))
         return cls(roster, openings, listed, Consents.decode(consents))
 
 
 def shows_absence(data: bytes) -> bool:
-    """Whether bytes claim to be an `Absence`, and are to be read as one."""
+    """Whether bytes claim to be an `Absence`, and must be decoded as one."""
     return data.startswith(pack(_TAG))
 
 
@@ -76,13 +76,13 @@ def absence(group: Group, openings: bytes, survivors: Survivors, consents: Conse
 
 
 def check_absent(context: Context, party: str, shown: Absence, verify: Verify) -> None:
-    """The charged party's side: return when nobody can ever open its masked vector of this attempt.
+    """The charged party's side: return if nobody can ever open its masked vector of this attempt.
 
-    Before it takes its charge back its ledger must have on disk that it reveals nothing of the attempt, and have found
-    that it revealed nothing so far.
+    Before the party takes its charge back, its ledger must have found that it revealed nothing of the attempt, and have
+    recorded on disk that it never will.
 
-    Raises `Cheated` for a list that names the party, is not of the context's parties, or has a signature that does not
-    hold; `ConclaveError` for too few signatures, and where colluders alone could rebuild a seed.
+    Raises `Cheated` for a list that names the party, is not of the context's parties, or has an invalid signature;
+    `ConclaveError` for too few signatures, and where colluders alone could rebuild a seed.
     """
     if party in shown.names:
         raise Cheated(COORDINATOR, f"says that {party} was left out of {context.title}, by a list that names it.")

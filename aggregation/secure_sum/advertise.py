@@ -1,4 +1,4 @@
-"""Round 1: every party signs the public halves of its secrets; the coordinator shows everybody one list of them."""
+"""Round 1: every party signs the public halves of its secrets; the coordinator shows all parties one list of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _ROSTER = "conclave secure sum roster v1"
 
 @dataclass(frozen=True, slots=True)
 class Advertisement:
-    """What a party says about its secrets, signed by its long-lived key.
+    """The public halves of a party's secrets, signed by its long-term key.
 
     context: digest of the sum's context. share_key, mask_key: X25519 public keys. seed_hash, nonce_hash: commitments.
     """
@@ -41,7 +41,7 @@ class Advertisement:
 
     @classmethod
     def decode(cls, data: bytes, who: str) -> "Advertisement":
-        """Read what `who` sent. Raises `Cheated` where it is no advertisement."""
+        """Read what `who` sent. Raises `Cheated` where it is not an advertisement."""
         context, name, share_key, mask_key, seed_hash, nonce_hash, signature = unpack(
             data, _TAG, (32, None, *(4 * [KEY_BYTES]), None), who
         )
@@ -50,7 +50,7 @@ class Advertisement:
 
 @dataclass(frozen=True)
 class Roster:
-    """The advertisements of one attempt, by party in order: the list that everybody must see alike."""
+    """The advertisements of one attempt, by party in order: all parties must see the same list."""
 
     advertisements: tuple[Advertisement, ...]
 
@@ -70,7 +70,7 @@ class Roster:
 
     @classmethod
     def decode(cls, data: bytes) -> "Roster":
-        """Read what the coordinator showed. Raises `Cheated` where it is no list of advertisements."""
+        """Read what the coordinator showed. Raises `Cheated` where it is not a list of advertisements."""
         (body,) = unpack(data, _ROSTER, (None,), COORDINATOR)
         return cls(tuple(Advertisement.decode(each, COORDINATOR) for each in unpack_all(body, COORDINATOR)))
 
@@ -84,7 +84,7 @@ def advertise(context: Context, party: str, secrets: Secrets, sign: Sign) -> Adv
 
 
 def check_advertisement(context: Context, advertisement: Advertisement, verify: Verify) -> None:
-    """Raises `Cheated` unless a party of this context made it for this context, by the key pinned for that party."""
+    """Raises `Cheated` unless a party of this context made it for this context, signed with the key pinned for it."""
     who = advertisement.party
     if who not in context.parties:
         raise Cheated(COORDINATOR, f"put {who!r} among the parties of {context.title}, who has no part in it.")
@@ -99,10 +99,10 @@ def check_advertisement(context: Context, advertisement: Advertisement, verify: 
 
 
 def check_roster(context: Context, roster: Roster, own: Advertisement, verify: Verify) -> None:
-    """The party's side: refuse a list that not everybody could have been shown, or that could never be unmasked.
+    """The party's side: refuse a list that cannot be the same for all parties, or whose sum could never be unmasked.
 
     Raises `Cheated` for a list out of order or with a party twice, one without our own advertisement unchanged, one
-    with an advertisement that is not signed for this context, with two keys alike, or shorter than parties - dropouts.
+    with an advertisement that is not signed for this context, with two equal keys, or shorter than parties - dropouts.
     """
     names = [each.party for each in roster.advertisements]
     if names != sorted(set(names)):
@@ -127,7 +127,7 @@ def check_roster(context: Context, roster: Roster, own: Advertisement, verify: V
 
 
 class Advertisements:
-    """The coordinator's side: collects one checked advertisement a party."""
+    """The coordinator's side: collects one checked advertisement per party."""
 
     def __init__(self, context: Context, verify: Verify) -> None:
         self._context, self._verify = context, verify
@@ -140,7 +140,7 @@ class Advertisements:
             raise Cheated(advertisement.party, "advertised two different sets of keys in one attempt.")
 
     def close(self) -> Roster:
-        """The list to show everybody. Raises `AttemptLost` with fewer than parties - dropouts."""
+        """The list to show all parties. Raises `AttemptLost` with fewer than parties - dropouts."""
         if len(self._received) < self._context.fewest:
             raise AttemptLost(
                 f"{len(self._received)} parties advertised keys for {self._context.title}, which needs "

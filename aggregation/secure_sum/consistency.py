@@ -1,7 +1,7 @@
-"""Round 5: every survivor signs the list of survivors, one list an attempt, so that nobody can be shown another.
+"""Round 5: every survivor signs the list of survivors, one list per attempt, so that no party can be shown another.
 
-Two different lists cannot both find `threshold` signers: they would have an honest signer in common, since
-2 threshold > parties + colluders.
+Two different lists cannot both have `threshold` signers: they would have an honest signer in common, since 2 threshold
+> parties + colluders.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Survivors:
 
     @classmethod
     def decode(cls, data: bytes) -> "Survivors":
-        """Read what the coordinator showed. Raises `Cheated` where it is no list of survivors."""
+        """Read what the coordinator showed. Raises `Cheated` where it is not a list of survivors."""
         group, body = unpack(data, _SURVIVORS, (32, None), COORDINATOR)
         return cls(group, tuple(text(name, COORDINATOR) for name in unpack_all(body, COORDINATOR)))
 
@@ -55,14 +55,14 @@ class Consent:
 
     @classmethod
     def decode(cls, data: bytes, who: str) -> "Consent":
-        """Read what `who` sent. Raises `Cheated` where it is no consent."""
+        """Read what `who` sent. Raises `Cheated` where it is not a consent."""
         survivors, name, signature = unpack(data, _TAG, (32, None, None), who)
         return cls(survivors, speaker(name, who), signature)
 
 
 @dataclass(frozen=True, slots=True)
 class Consents:
-    """The signatures that the coordinator shows to everybody who is to reveal shares."""
+    """The signatures that the coordinator shows to all parties that are to reveal shares."""
 
     consents: tuple[Consent, ...]
 
@@ -72,7 +72,7 @@ class Consents:
 
     @classmethod
     def decode(cls, data: bytes) -> "Consents":
-        """Read what the coordinator showed. Raises `Cheated` where these are no consents."""
+        """Read what the coordinator showed. Raises `Cheated` where these are not consents."""
         (body,) = unpack(data, _CONSENTS, (None,), COORDINATOR)
         return cls(tuple(Consent.decode(each, COORDINATOR) for each in unpack_all(body, COORDINATOR)))
 
@@ -109,14 +109,14 @@ def check_survivors(group: Group, party: str, peers: frozenset[str], survivors: 
 
 
 def consent(survivors: Survivors, party: str, sign: Sign) -> Consent:
-    """The party's side, after `check_survivors`: sign the list. Once an attempt; `Participant` sees to that."""
+    """The party's side, after `check_survivors`: sign the list. Once per attempt, which `Participant` ensures."""
     return Consent(survivors.digest, party, sign(_statement(survivors.digest, party)))
 
 
 def check_consents(group: Group, survivors: Survivors, consents: Consents, verify: Verify) -> None:
     """The party's side: refuse to go on without `threshold` survivors' signatures over this very list.
 
-    Raises `Cheated` for a signature that does not hold or is over another list, and for too few signers.
+    Raises `Cheated` for a signature that is invalid or over another list, and for too few signers.
     """
     signed = (each for each in consents.consents if each.party in survivors.names)
     claims = ((each.party, _statement(survivors.digest, each.party), each.signature) for each in signed)
@@ -171,7 +171,7 @@ class Agreement:
         return len(self._received) >= self._group.context.threshold
 
     def close(self) -> Consents:
-        """Threshold consents, which are enough to show. Raises `AttemptLost` with fewer."""
+        """Exactly `threshold` consents, which suffice to be shown. Raises `AttemptLost` with fewer."""
         needed = self._group.context.threshold
         if not self.enough:
             raise AttemptLost(

@@ -1,4 +1,6 @@
-"""Which sum, which attempt, who takes part and how many may fail: all that is signed or derived is bound to it."""
+"""The context of an attempt: which sum, which attempt, which parties, how many may fail. All signatures and keys are
+bound to it.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ def least_threshold(parties: int, colluders: int) -> int:
 
 @dataclass(frozen=True)
 class Context:
-    """One attempt at one sum. Parties make it from the plan themselves, never from what a coordinator says.
+    """One attempt at one sum. Parties derive it from the plan, never from what a coordinator says.
 
     run, plan_hash (hex), sum: which release of which run of which plan.
     attempt: from 0; a retry is a new attempt with fresh noise, keys and charge.
@@ -32,7 +34,7 @@ class Context:
     threshold: signatures over one list of survivors before anything is revealed, and the shares that rebuild a secret
         on the complete graph: (parties + colluders)/2 < threshold <= parties - dropouts.
 
-    Raises `ConclaveError` for figures that break that rule: no threshold protects such a sum.
+    Raises `ConclaveError` for figures that break that rule: no threshold could protect such a sum.
     """
 
     run: str
@@ -79,7 +81,7 @@ class Context:
         dropouts: int,
         colluders: int,
     ) -> "Context":
-        """A context with the names put in order and the least safe threshold."""
+        """A context with sorted names and the smallest safe threshold."""
         names = tuple(sorted(parties))
         threshold = least_threshold(len(names), colluders)
         return cls(run, plan_hash, sum, attempt, names, length, dropouts, colluders, threshold)
@@ -91,7 +93,7 @@ class Context:
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 over every field: what messages, signatures and keys are bound to."""
+        """SHA-256 over every field, to which messages, signatures and keys are bound."""
         return digest(
             "conclave secure sum v1",
             self.run,

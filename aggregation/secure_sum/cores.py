@@ -1,8 +1,8 @@
-"""Work in pieces on every core: the caller's thread takes them one by one, and so does each helper that is free.
+"""Runs pieces of work on all cores: the caller's thread takes them one by one, and so does each free helper thread.
 
-Helpers are worth having where the work leaves the interpreter's lock, as ciphers and numpy do. They only ever help: a
-caller that gets none does everything itself and waits for nobody, so that callers can neither block each other nor hang
-in a process that was forked, where no helper lives.
+Helpers are useful where the work releases the interpreter's lock, as ciphers and numpy do. They are optional: a caller
+that gets none does everything itself and waits for nobody, so that callers can neither block each other nor hang in a
+forked process, where no helper exists.
 """
 
 import os
@@ -19,16 +19,16 @@ MOST = 8  # threads at work for one caller: about where the interpreter's lock w
 
 
 def hands() -> int:
-    """Threads that may work at once: the cores this process may use, at most `MOST`."""
+    """The number of threads that may work at once: the cores this process may use, at most `MOST`."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, MOST)
 
 
 def spread(work: Callable[[int], None], pieces: int, *, alone: bool = False) -> None:
-    """Call work(0) .. work(pieces - 1), each once, in no order that can be relied on, and return when all have ended.
+    """Call work(0) .. work(pieces - 1), each once, in any order, and return when all have ended.
 
-    alone: ask nobody. On a busy machine a helper may be stopped in the middle of a piece for milliseconds, so that
-    less work than that is not worth sharing out.
+    alone: use no helper. On a busy machine a helper may be suspended in the middle of a piece for milliseconds, so less
+    work than that is not worth sharing.
 
     Raises what a piece raised, once the pieces that were begun have ended; no other is begun then.
     """
@@ -55,7 +55,7 @@ def each(work: Callable[[Given], Made], items: Sequence[Given]) -> list[Made]:
 
 
 def _take(left: deque[Callable[[], None]]) -> None:
-    """Do what is left until nothing is. A helper that comes too late holds on to nothing but the empty list."""
+    """Do pieces until none is left. A helper that starts too late only holds the empty list."""
     try:
         while True:
             try:
@@ -80,5 +80,5 @@ def _asked(left: deque[Callable[[], None]], count: int) -> list[Future[None]]:
 
 @cache
 def _helpers(process: int) -> ThreadPoolExecutor:
-    """One pool a process, by its number: after a fork the parent's pool may be locked for ever, and is not touched."""
+    """One pool per process id: after a fork the parent's pool may be locked for ever, and is not used."""
     return ThreadPoolExecutor(max(1, hands() - 1), thread_name_prefix="secure-sum")

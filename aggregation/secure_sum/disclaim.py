@@ -1,6 +1,7 @@
-"""After an attempt was lost: parties sign that they never reveal a share of it, so that its charge may be taken back.
+"""Disclaimers of a lost attempt: parties sign that they never reveal a share of it, so that its charge may be taken
+back.
 
-**Why a charge may go.** What left a party P in the attempt is its noised vector under masks, one of them its own: the
+**Why a charge may go.** What left a party P in the attempt is its noisy vector under masks, one of them its own: the
 key stream of a seed that P alone drew. The seed exists in P's memory and in the shares that P dealt, `threshold` of
 which rebuild it. A share can still come from a holder that did not sign, and from a holder that signed and lies; an
 honest signer's ledger refuses its share for ever, also after a restart, and so does P's. With
@@ -42,14 +43,14 @@ class Disclaimer:
 
     @classmethod
     def decode(cls, data: bytes, who: str) -> "Disclaimer":
-        """Read what `who` sent. Raises `Cheated` where it is no disclaimer."""
+        """Read what `who` sent. Raises `Cheated` where it is not a disclaimer."""
         context, name, signature = unpack(data, _TAG, (32, None, None), who)
         return cls(context, speaker(name, who), signature)
 
 
 @dataclass(frozen=True, slots=True)
 class Disclaimers:
-    """The disclaimers that the coordinator shows to a party that was charged."""
+    """The disclaimers that the coordinator shows to a charged party."""
 
     disclaimers: tuple[Disclaimer, ...]
 
@@ -59,14 +60,16 @@ class Disclaimers:
 
     @classmethod
     def decode(cls, data: bytes) -> "Disclaimers":
-        """Read what the coordinator showed. Raises `Cheated` where these are no disclaimers."""
+        """Read what the coordinator showed. Raises `Cheated` where these are not disclaimers."""
         (body,) = unpack(data, _DISCLAIMERS, (None,), COORDINATOR)
         return cls(tuple(Disclaimer.decode(each, COORDINATOR) for each in unpack_all(body, COORDINATOR)))
 
 
 def disclaim(context: Context, party: str, sign: Sign) -> Disclaimer:
-    """The party's side, once its ledger has on disk that it reveals nothing of this attempt, and has found that it
-    revealed nothing so far.
+    """The party's side: sign a disclaimer.
+
+    Its ledger must first have found that it revealed nothing of this attempt, and have recorded on disk that it never
+    will.
     """
     return Disclaimer(context.digest, party, sign(_statement(context.digest, party)))
 
@@ -82,20 +85,21 @@ def check_disclaimer(context: Context, given: Disclaimer, verify: Verify) -> Non
 
 
 def least_signers(context: Context, holders: Collection[str]) -> int:
-    """How many holders of a party's shares must disclaim before its charge may go: holders + colluders - threshold + 1.
+    """How many holders of a party's shares must disclaim before its charge may be taken back: holders + colluders -
+    threshold + 1.
 
-    holders: everybody who may hold a share of the party's seed, the party itself among them.
+    holders: all parties that may hold a share of the party's seed, itself included.
     """
     return len(holders) + context.colluders - shape(context).threshold + 1
 
 
 def check_disclaimers(context: Context, holders: Collection[str], shown: Disclaimers, verify: Verify) -> None:
-    """The charged party's side, once it has disclaimed itself: return when nobody can ever open its masked vector.
+    """The charged party's side, once it has itself disclaimed: return if nobody can ever open its masked vector.
 
     holders: as in `least_signers`; up to 16 parties all of the context, above that the party's neighbours and itself,
-    or again all parties where it has forgotten who they are. Disclaimers of others count for nothing.
+    or again all parties where it has forgotten who they are. Disclaimers of other parties do not count.
 
-    Raises `Cheated` for one that does not hold, `ConclaveError` for too few.
+    Raises `Cheated` for an invalid one, `ConclaveError` for too few.
     """
     if len(shown.disclaimers) > len(context.parties):
         raise Cheated(COORDINATOR, f"showed more disclaimers of {context.title} than it has parties.")

@@ -41,7 +41,9 @@ def value_at(shares: Mapping[int, bytes], point: int) -> int:
 
 
 def combine(shares: Mapping[int, bytes]) -> bytes | None:
-    """The secret that exactly these shares give, by point; None where the value is no 32 bytes, so no such secret."""
+    """The secret that exactly these shares give, by point; None where the value does not fit 32 bytes and so is no
+    secret.
+    """
     value = value_at(shares, 0)
     return value.to_bytes(SECRET_BYTES, "big") if value >> (8 * SECRET_BYTES) == 0 else None
 

@@ -1,14 +1,14 @@
-"""Who masks with whom: everybody up to 16 parties, above that a k-regular graph that the coordinator cannot choose.
+"""The masking graph: complete up to 16 parties, above that a k-regular graph that the coordinator cannot choose.
 
 Bell et al. 2020, "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead": parties stand in a random order on
 a circle and are neighbours of the k/2 before and the k/2 after them. Each party deals the shares of its secrets to its
 neighbours and itself; `threshold` of them rebuild a secret.
 
-Which list of survivors holds is settled by the signatures of a majority of *all* parties (`consistency`), as on the
-complete graph, so nobody honest gives both kinds of share of one peer. What the graph must still guarantee:
+The signatures of a majority of *all* parties decide which list of survivors is valid (`consistency`), as on the
+complete graph, so no honest party gives both kinds of share of one peer. What the graph must still guarantee:
 
   1. *secrets*: no honest party has `threshold` colluders among its neighbours, or they rebuild its secrets alone;
-  2. *connection*: the honest survivors hang together, or the coordinator learns the sums of parts, with less noise.
+  2. *connection*: the honest survivors are connected, or the coordinator learns the sums of parts, with less noise.
 
 The coordinator may choose whom to lose after it has seen the graph. Parties left on the circle fall apart only where
 two separate runs of at least k/2 neighbouring places are empty: so never while k > colluders + dropouts. Condition 1
@@ -35,9 +35,9 @@ _QUICK = 50_000  # parties times dropouts up to which the exact failure takes se
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Neighbours and threshold of a context's graph, made before anybody has spoken.
+    """The degree and threshold of a context's graph, fixed before any party has sent a message.
 
-    degree: neighbours of each party; parties - 1 or more means everybody.
+    degree: neighbours of each party; parties - 1 or more means the complete graph.
     threshold: of the degree + 1 shares of a secret, how many rebuild it.
     failure: upper bound of the probability that the graph fails its two conditions, however the coordinator chooses
         among the graphs it can bring about; `failing` is what it adds to delta.
@@ -52,7 +52,7 @@ class Shape:
 
 
 def shape(context: Context) -> Shape:
-    """The graph's shape, which every end computes from the context alone."""
+    """The graph's shape, which all ends compute from the context alone."""
     count = len(context.parties)
     if count <= LARGEST_COMPLETE:
         return Shape(count - 1, context.threshold, 0.0, 0.0)
@@ -60,15 +60,16 @@ def shape(context: Context) -> Shape:
 
 
 def drawn(context: Context) -> bool:
-    """Whether the parties draw a graph, so that nonces are opened; otherwise everybody masks with everybody."""
+    """Whether a graph is drawn, so that parties open nonces; otherwise the graph is complete."""
     return len(context.parties) > LARGEST_COMPLETE
 
 
 def failing(parties: int, colluders: int, dropouts: int) -> float:
-    """Delta that graphs take of one sum: upper bound of the probability that any of its attempts' graphs fails.
+    """The part of delta for the graphs of one sum: an upper bound of the probability that any of its attempts' graphs
+    fails.
 
-    The coordinator may give up an attempt as soon as it has seen the graph, at no cost, so all `MOST_BEGUN` count. Of
-    very large sums the bound is the one that `choose` keeps to, in place of the graph's own. Raises as `choose` does.
+    The coordinator may give up an attempt as soon as it has seen the graph, at no cost, so all `MOST_BEGUN` count. For
+    very large sums it uses the bound that `choose` guarantees, instead of the graph's own. Raises as `choose` does.
     """
     if parties <= LARGEST_COMPLETE:
         return 0.0
@@ -81,7 +82,7 @@ def choose(parties: int, colluders: int, dropouts: int) -> Shape:
     """The smallest even degree, not below 2 log2(parties), whose failure is at most 2^-40 and stall at most 1e-6.
 
     The floor keeps the graph from resting on the declared figures alone. The threshold is the largest that does not
-    stall. Raises `ConclaveError` where even everybody as a neighbour is not enough.
+    stall. Raises `ConclaveError` where even the complete graph does not suffice.
     """
     floor = 2 * parties.bit_length()
     for degree in range(floor, parties + 2, 2):

@@ -1,4 +1,4 @@
-"""A party's secrets of one attempt, and the keys that two parties agree on from them."""
+"""A party's secrets of one attempt, and the keys that two parties derive from them."""
 
 import hmac
 import os
@@ -23,7 +23,7 @@ called from several threads at once."""
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """Drawn afresh for every attempt, in memory only, never used again.
+    """The secrets of one attempt: freshly drawn, in memory only, never used again.
 
     share_key: X25519, for the shares that travel to peers; never revealed.
     mask_key: X25519, for the pairwise masks; its private bytes are rebuilt if this party is lost.
@@ -40,7 +40,7 @@ class Secrets:
 
     @classmethod
     def draw(cls) -> "Secrets":
-        """From the operating system."""
+        """Draw the secrets from the operating system."""
         return cls(
             X25519PrivateKey.generate(), X25519PrivateKey.generate(), os.urandom(KEY_BYTES), os.urandom(KEY_BYTES)
         )
@@ -67,14 +67,14 @@ def derive(secret: bytes, *labels: Field) -> bytes:
 
 
 def verified(verify: Verify, claims: Iterable[tuple[str, bytes, bytes]]) -> Verify:
-    """`verify`, knowing already of these claims whether they hold: they are checked here, on every core."""
+    """`verify` with the results of these claims already known: they are checked here, on all cores."""
     asked = list(claims)
     known = dict(zip(asked, each(lambda claim: verify(*claim), asked), strict=True))
     return lambda *claim: known[claim] if claim in known else verify(*claim)
 
 
 def commitment(label: str, secret: bytes) -> bytes:
-    """SHA-256 that commits to 32 random bytes without telling them."""
+    """A SHA-256 commitment to 32 random bytes."""
     return sha256(pack("conclave secure sum commitment v1", label, secret)).digest()
 
 

@@ -32,12 +32,12 @@ class Mask:
 
     @property
     def opposite(self) -> "Mask":
-        """What takes this mask off again."""
+        """The mask that removes this one."""
         return Mask(self.key, not self.negative)
 
 
 class Masks:
-    """Masks that are added together. Any thread may use them; those at work at once have ciphers of their own."""
+    """Several masks added together. Any thread may use them; concurrent threads have ciphers of their own."""
 
     def __init__(self, masks: Sequence[Mask]) -> None:
         self._masks = tuple(masks)

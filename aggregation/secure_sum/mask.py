@@ -1,4 +1,4 @@
-"""Round 4: every party sends its vector under its masks, block by block; the coordinator keeps the parties apart.
+"""Round 4: every party sends its masked vector block by block; the coordinator stores each party's blocks separately.
 
 **What must be on disk before.** The vector holds the party's noise, and its cost is charged in the ledger before the
 first block leaves (`Masking.block`), under the context's digest: whatever happens later, the coordinator has a masked
@@ -40,7 +40,7 @@ class MaskedBlock:
 
     @classmethod
     def decode(cls, data: bytes, who: str) -> "MaskedBlock":
-        """Read what `who` sent; the cells are a view of `data`. Raises `Cheated` where it is no block."""
+        """Read what `who` sent; the cells are a view of `data`. Raises `Cheated` where it is not a block."""
         group, name, index, padding, cells = unpack(memoryview(data), _TAG, (32, None, 8, None, None), who)
         party = speaker(bytes(name), who)
         if bytes(padding) != _padding(party) or len(cells) % 4:
@@ -50,7 +50,7 @@ class MaskedBlock:
 
 
 class Blocks(Protocol):
-    """Where the coordinator keeps masked blocks, each party's apart, until the survivors are known.
+    """The coordinator's storage of masked blocks, separate for each party, until the survivors are known.
 
     A party lost in the middle of its blocks is then left out and nobody begins anew. That is safe because nothing is
     unmasked before every survivor's every block has arrived: the lost party's mask key is rebuilt for the whole vector
@@ -91,7 +91,7 @@ class MemoryBlocks:
 
 
 def block_count(context: Context) -> int:
-    """How many blocks a vector travels in."""
+    """The number of blocks in which a vector is sent."""
     return -(-context.length // BLOCK_CELLS)
 
 
@@ -119,8 +119,8 @@ def pair_mask(group: Group, party: str, peer: str, agreed: bytes) -> Mask:
 class Masking:
     """The party's side: masks the vector in order, each block once.
 
-    Assumption without which the masks hide nothing: a block is masked once. Sent twice over different values, the
-    difference of the values would show; keep the encoded block to send it again.
+    The masks hide nothing unless each block is masked only once. Sent twice over different values, the difference of
+    the values would show; keep the encoded block to send it again.
     """
 
     def __init__(self, group: Group, party: str, secrets: Secrets, peers: Mapping[str, object]) -> None:
@@ -155,7 +155,7 @@ class Masking:
 
 
 class Arrivals:
-    """The coordinator's side: puts checked blocks away and knows whose vector is whole."""
+    """The coordinator's side: stores checked blocks and knows whose vector is complete."""
 
     def __init__(self, group: Group, senders: frozenset[str], blocks: Blocks) -> None:
         """senders: the parties that dealt shares."""

@@ -1,7 +1,7 @@
 """Round 2, above 16 parties: the committed nonces are opened, and the graph is drawn from all of them.
 
-The outcome of the round, or of round 1 where there is no graph, is the `Group`: who is in, who masks with whom, and the
-digest that every later key, share and signature is bound to.
+The outcome of the round, or of round 1 where there is no graph, is the `Group`: its members, who masks with whom, and
+the digest to which every later key, share and signature is bound.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class Opening:
 
     @classmethod
     def decode(cls, data: bytes, who: str) -> "Opening":
-        """Read what `who` sent. Raises `Cheated` where it is no opening."""
+        """Read what `who` sent. Raises `Cheated` where it is not an opening."""
         roster, name, nonce = unpack(data, _TAG, (32, None, KEY_BYTES), who)
         return cls(roster, speaker(name, who), nonce)
 
@@ -50,14 +50,14 @@ class Openings:
 
     @classmethod
     def decode(cls, data: bytes) -> "Openings":
-        """Read what the coordinator showed. Raises `Cheated` where it is no list of openings."""
+        """Read what the coordinator showed. Raises `Cheated` where it is not a list of openings."""
         (body,) = unpack(data, _OPENINGS, (None,), COORDINATOR)
         return cls(tuple(Opening.decode(each, COORDINATOR) for each in unpack_all(body, COORDINATOR)))
 
 
 @dataclass(frozen=True)
 class Group:
-    """Who takes part from here on, and who masks with whom.
+    """The parties that take part from here on, and who masks with whom.
 
     members: in order. digest: binds context, advertisements and nonces; equal only where all of them are.
     near: each member's neighbours, without itself. threshold: shares that rebuild a member's secret.
@@ -94,7 +94,9 @@ def check_opening(roster: Roster, opening: Opening) -> None:
 
 
 def group_digest(context: Context, roster: bytes, openings: bytes) -> bytes:
-    """What every later message is bound to. roster: its digest. openings: encoded; empty where no graph is drawn."""
+    """The digest to which every later message is bound. roster: its digest. openings: encoded; empty where no graph is
+    drawn.
+    """
     return digest("conclave secure sum group v1", context.digest, roster, *([openings] if drawn(context) else []))
 
 
@@ -126,7 +128,7 @@ def group_of(context: Context, roster: Roster, openings: Openings | None) -> Gro
 
 
 class Nonces:
-    """The coordinator's side: collects one checked opening a party."""
+    """The coordinator's side: collects one checked opening per party."""
 
     def __init__(self, context: Context, roster: Roster) -> None:
         self._context, self._roster = context, roster
@@ -138,7 +140,7 @@ class Nonces:
         self._received[opening.party] = opening
 
     def close(self) -> Openings:
-        """The list to show everybody. Raises `AttemptLost` with fewer than parties - dropouts."""
+        """The list to show all parties. Raises `AttemptLost` with fewer than parties - dropouts."""
         if len(self._received) < self._context.fewest:
             raise AttemptLost(
                 f"{len(self._received)} parties opened their nonces for {self._context.title}, which needs "

@@ -1,4 +1,4 @@
-"""A party's end of one attempt: the rounds in their order, each of them once.
+"""A party's side of one attempt: the rounds in order, each of them once.
 
 The coordinator may lose an answer and ask again: the same question gets the same answer. Another question in the same
 round is refused, in this attempt for ever.
@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 
 
 class Attempts:
-    """Which attempts a party has begun, in this process; its ledger keeps the same rule across processes.
+    """The attempts that a party has begun in this process; its ledger enforces the same rule across processes.
 
     A second vector under one attempt would be a second release for one charge.
     """
@@ -43,9 +43,9 @@ class Attempts:
 
 
 class Participant:
-    """One party in one attempt. Everything secret is drawn here, stays in memory and ends with this object.
+    """One party in one attempt. All secrets are drawn here, stay in memory and end with this object.
 
-    The caller's part, in its ledger, durably:
+    The caller must durably record in its ledger:
 
       - before `Participant` is made: that this attempt is begun (`Attempts`);
       - before the first `block`: the cost of the release, charged under the context's digest, since from the first
@@ -77,12 +77,12 @@ class Participant:
 
     @property
     def holders(self) -> frozenset[str] | None:
-        """Who may hold shares of our secrets, ourselves among them; None before we dealt any."""
+        """The parties that may hold shares of our secrets, including us; None before we dealt any."""
         return None if self._group is None else frozenset(self._group.holders(self._party))
 
     @property
     def agreed(self) -> bool:
-        """Whether we signed a list of survivors, on which we then stand."""
+        """Whether we signed a list of survivors, which names us."""
         return self._survivors is not None
 
     def advertise(self) -> Advertisement:
@@ -90,7 +90,7 @@ class Participant:
         return self._advertisement
 
     def open(self, roster: Roster) -> Opening:
-        """Round 2, above 16 parties: our nonce, for a list that holds what it must."""
+        """Round 2, above 16 parties: our nonce, for a list that passes its checks."""
         if not drawn(self._context):
             raise Cheated(COORDINATOR, f"asks {self._party} for a nonce where no graph is drawn.")
 
@@ -124,7 +124,7 @@ class Participant:
         return self._once("showed a list of parties", shown.encode(), answer)
 
     def receive(self, inbox: Inbox) -> None:
-        """Round 4, at its start: the shares that our neighbours dealt us; with each of them we share a mask."""
+        """Round 4, at its start: the shares that our neighbours dealt us; we share a mask with each of them."""
         group = self._group
 
         def answer() -> None:
@@ -137,7 +137,7 @@ class Participant:
         self._once("relayed shares", inbox.encode(), answer)
 
     def block(self, values: NDArray[np.integer]) -> MaskedBlock:
-        """Round 4: the next block of our vector, noise in it, its cost on disk, masked. Each block once."""
+        """Round 4: the next masked block of our vector, with noise in it and its cost on disk. Each block once."""
         if self._masking is None:
             raise self._early("masked blocks")
         with self._lock:
@@ -171,7 +171,7 @@ class Participant:
         return self._once("asked to unmask", survivors.digest, answer)
 
     def _once(self, what: str, question: bytes, answer: Callable[[], Answer]) -> Answer:
-        """The answer to the first question of a round; again for the same question, never for another."""
+        """The answer to the first question of a round; the same question gets it again, another is refused."""
         with self._lock:  # two questions at once must not both be the first
             if what not in self._answered:
                 made = answer()

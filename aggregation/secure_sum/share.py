@@ -36,7 +36,7 @@ class Parcels:
 
     @classmethod
     def decode(cls, data: bytes, who: str) -> "Parcels":
-        """Read what `who` sent. Raises `Cheated` where these are no parcels."""
+        """Read what `who` sent. Raises `Cheated` where these are not parcels."""
         group, name, body = unpack(data, _TAG, (32, None, None), who)
         return cls(group, speaker(name, who), _pairs(body, who))
 
@@ -55,22 +55,23 @@ class Inbox:
 
     @classmethod
     def decode(cls, data: bytes) -> "Inbox":
-        """Read what the coordinator relayed. Raises `Cheated` where it is no inbox."""
+        """Read what the coordinator relayed. Raises `Cheated` where it is not an inbox."""
         group, name, body = unpack(data, _INBOX, (32, None, None), COORDINATOR)
         return cls(group, text(name, COORDINATOR), _pairs(body, COORDINATOR))
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """A share of one owner's mask key and one of its seed. Only one of them is ever given away."""
+    """A share of one owner's mask key and one of its seed. Only one of the two is ever revealed."""
 
     mask_key: bytes = field(repr=False)
     seed: bytes = field(repr=False)
 
 
 def channels(group: Group, party: str, secrets: Secrets) -> dict[str, bytes]:
-    """The party's side: the secret that it shares with each neighbour, from which the sealing keys of both directions
-    come; one agreement a pair. Raises `Cheated` for a key that is none.
+    """The party's side: the secret that it shares with each neighbour, from one key agreement per pair.
+
+    The sealing keys of both directions derive from it. Raises `Cheated` for an invalid key.
     """
     roster = group.roster.by_party
     return {name: agree(secrets.share_key, roster[name].share_key, name) for name in sorted(group.near[party])}

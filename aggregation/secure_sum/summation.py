@@ -1,7 +1,7 @@
-"""The coordinator's end of one attempt: collects each round, closes it, and takes the sum.
+"""The coordinator's side of one attempt: collects each round, closes it, and takes the sum.
 
-A message that is not what it must be raises `Cheated` and changes nothing: the coordinator logs who did what and goes
-on as if that party were lost. A round closes when the caller says so, with whoever has answered.
+An invalid message raises `Cheated` and changes nothing: the coordinator logs who did what and goes on as if that party
+were lost. A round closes when the caller says so, with the parties that have answered.
 """
 
 from collections.abc import Iterator
@@ -27,8 +27,8 @@ class Summation:
 
     verify: by the parties' long-lived keys. blocks: where masked blocks wait, empty.
 
-    Before `survivors` is shown to anybody, the masked blocks and that list must be on disk, so that a coordinator that
-    comes back asks for the same list again.
+    Before `survivors` is shown to any party, the masked blocks and that list must be on disk, so that a restarted
+    coordinator shows the same list again.
     """
 
     def __init__(self, context: Context, verify: Verify, blocks: Blocks) -> None:
@@ -47,7 +47,7 @@ class Summation:
 
     @property
     def group(self) -> Group:
-        """Who takes part, once round 1, or 2, is closed."""
+        """The parties that take part, known once round 1, or 2, is closed."""
         return _due(self._group)
 
     def advertised(self, message: Advertisement) -> None:
@@ -55,7 +55,7 @@ class Summation:
         self._advertisements.add(message)
 
     def roster(self) -> Roster:
-        """Close round 1: what everybody is shown."""
+        """Close round 1: the list that all parties are shown."""
         if self._roster is None:
             self._roster = self._advertisements.close()
             if drawn(self.context):
@@ -69,7 +69,7 @@ class Summation:
         _due(self._nonces).add(message)
 
     def openings(self) -> Openings:
-        """Close round 2: what everybody is shown."""
+        """Close round 2: the list that all parties are shown."""
         if self._openings is None:
             self._openings = _due(self._nonces).close()
             self._form(self._openings)
@@ -92,7 +92,7 @@ class Summation:
         _due(self._arrivals).add(message)
 
     def survivors(self) -> Survivors:
-        """Close round 4: the list of those whose every block arrived. It never changes again."""
+        """Close round 4: the list of parties whose every block arrived. It never changes again."""
         if self._agreement is None:
             self._agreement = Agreement(_due(self._group), _due(self._arrivals).whole(), self._verify)
             self._recovery = Recovery(_due(self._group), self._dealers, self._agreement.survivors)
@@ -103,7 +103,7 @@ class Summation:
         _due(self._agreement).add(message)
 
     def consents(self) -> Consents:
-        """Close round 5: what is shown to everybody who is to reveal shares."""
+        """Close round 5: the signatures shown to all parties that are to reveal shares."""
         return _due(self._agreement).close()
 
     def revealed(self, message: Revealed) -> None:

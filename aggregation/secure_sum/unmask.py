@@ -1,8 +1,8 @@
-"""Round 6: for every neighbour a share of its seed or of its mask key, never both; the coordinator takes masks off.
+"""Round 6: for every neighbour a share of its seed or of its mask key, never both; the coordinator removes the masks.
 
 **What must be on disk before.** `remember` stores, for the context's digest, the digest of the list of survivors, and
-returns when that would survive a power cut; it must refuse another list for the same context. What it has stored says
-for ever after that this attempt's vector may be open, and that its charge can never be taken back (`disclaim`).
+returns when that would survive a power cut; it must refuse another list for the same context. From then on this
+attempt's vector may be open, and its charge can never be taken back (`disclaim`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +39,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Revealed:
-    """The shares that one survivor gives away: owner, kind and share, by owner in order."""
+    """The shares that one survivor reveals: owner, kind and share, by owner in order."""
 
     survivors: bytes
     party: str
@@ -51,7 +51,7 @@ class Revealed:
 
     @classmethod
     def decode(cls, data: bytes, who: str) -> "Revealed":
-        """Read what `who` sent. Raises `Cheated` where these are no shares."""
+        """Read what `who` sent. Raises `Cheated` where these are not shares."""
         survivors, name, body = unpack(data, _TAG, (32, None, None), who)
         fields = unpack_all(body, who)
         kinds = {kind.encode(): kind for kind in Kind}
@@ -108,7 +108,8 @@ class Recovery:
         return all(len(shares) >= self._group.threshold for shares in self._shares.values())
 
     def close(self) -> list[Mask]:
-        """What to add to the sum of the survivors' masked vectors. Fills `misfits` with those whose share did not fit.
+        """The masks to add to the sum of the survivors' masked vectors. Fills `misfits` with the parties whose share
+        was wrong.
 
         Raises `AttemptLost` with too few shares, `Cheated` where shares do not reconstruct what was advertised.
         """

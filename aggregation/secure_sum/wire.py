@@ -1,4 +1,4 @@
-"""Canonical bytes: a sequence of fields has one encoding, and no two sequences share one."""
+"""Canonical encoding: a sequence of fields has one encoding, and no two sequences share one."""
 
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
@@ -41,7 +41,7 @@ def digest(*fields: Field) -> bytes:
 def unpack_all(data: Packed, who: str) -> list[Packed]:
     """The fields of packed bytes; of a memoryview, views of it.
 
-    Raises `Cheated` naming `who` sent bytes that are no whole sequence of fields.
+    Raises `Cheated` naming `who` for bytes that are not a whole sequence of fields.
     """
     fields, at = [], 0
     while at < len(data):
@@ -73,7 +73,7 @@ def unpack(data: Packed, tag: str, lengths: Sequence[int | None], who: str) -> l
 
 
 def text(field: bytes, who: str) -> str:
-    """A field as a name. Raises `Cheated` naming `who` where it is not UTF-8, or nobody could be shown it."""
+    """A field as a name. Raises `Cheated` naming `who` where it is not UTF-8, or not printable."""
     try:
         name = field.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""What the `coordinator` command says: sentences, tables, and one line of JSON."""
+"""The output of the `coordinator` command: sentences, tables, and one line of JSON."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ WIDE: Final = 200
 
 
 def finished(result: Any, as_json: bool) -> None:
-    """What a run, or a training without parties, ended with. result: of `coordinator.api.run`."""
+    """Print how a run, or a training without parties, ended. result: of `coordinator.api.run`."""
     from coordinator.publishing.report import learned_nothing
     from coordinator.systems.system import TrainedAlone
 
@@ -80,7 +80,7 @@ def _summary(result: Any) -> None:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows below headings: the first column is names, the others figures, a column without a heading remarks."""
+    """Rows below headings: names in the first column, then figures; a column without a heading holds remarks."""
     table = Table(box=None, pad_edge=False)
     for number, heading in enumerate(heads):
         justify: Literal["left", "right"] = "right" if number and heading else "left"
@@ -91,7 +91,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def prose(text: str) -> None:
-    """Words broken at spaces on a terminal; one line a sentence elsewhere, for whoever searches in it."""
+    """Text wrapped at spaces on a terminal; elsewhere one line a sentence, which is easier to search."""
     out.print(text, markup=False, soft_wrap=not out.is_terminal)
 
 

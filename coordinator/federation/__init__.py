@@ -1,1 +1,1 @@
-"""All parties as one: asked at once, summed securely, losses survived."""
+"""The federation: all parties of a run, asked at once and summed securely; losses of parties are survived."""

@@ -1,4 +1,4 @@
-"""How parties are admitted to a run: each says what it is, proves who it is, and joins under the plan's hash."""
+"""Admission of parties to a run: each describes itself, proves its identity, and joins under the plan's hash."""
 
 import secrets
 from collections.abc import Coroutine
@@ -18,10 +18,11 @@ NONCE_BYTES: Final = 32
 
 
 async def admit(parties: Participants, plan: plan_pb2.Plan, own: Own) -> dict[str, bytes]:
-    """Have every party described, proven and joined; the signing certificates (DER) of all that were proven.
+    """Have every party describe itself, prove its identity and join; returns the signing certificates (DER) of those
+    proven.
 
-    plan: what they join under. Raises `PartyRefused` for one that speaks another protocol, is another party or does
-    not prove who it is, and whatever a verb raises.
+    plan: what they join under. Raises `PartyRefused` for a party that speaks another protocol, is another party or does
+    not prove its identity, and whatever a verb raises.
     """
     nonces = {name: new_nonce() for name in parties.names}
     described = await parties.ask("be described", lambda link: link.describe(nonces[link.name]))
@@ -60,7 +61,7 @@ def new_nonce() -> bytes:
 
 
 def proven(name: str, answer: party_pb2.DescribeResponse, nonce: bytes, own: Own) -> bytes:
-    """The signing certificate (DER) of a party that has shown that it is who it says. Raises `PartyRefused`."""
+    """The signing certificate (DER) of a party that has proven its identity. Raises `PartyRefused`."""
     try:
         said = own.checked(signed_of(answer.identity), DESCRIBED, name)
     except IdentityError as error:

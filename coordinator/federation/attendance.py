@@ -1,4 +1,4 @@
-"""Who takes part in a run and how they are: shown to people, counted, and asked before a run is stopped."""
+"""Every party's state during a run, shown to people, and whether the run is to stop."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from coordinator.progress.progress import Progress
 
 
 class Attendance:
-    """Every party's state; its `slow`, `away` and `back` are what a link tells of its troubles."""
+    """Every party's state; a link reports its troubles through `slow`, `away` and `back`."""
 
     def __init__(self, progress: Progress, observer: Observer | None, retry_seconds: float) -> None:
         self._progress = progress
@@ -20,7 +20,7 @@ class Attendance:
         self._stop_now = asyncio.Event()
 
     def say(self, line: str) -> None:
-        """A line that stays."""
+        """Print a line that stays on the screen."""
         self._progress.say(line)
 
     def state(self, party: str, state: str) -> None:
@@ -29,7 +29,7 @@ class Attendance:
         self._progress.party(party, state)
 
     def slow(self, party: str, seconds: float) -> None:
-        """Say once a run that a party is slow; it is waited for."""
+        """Say once a run that a party is slow and is being waited for."""
         self._trouble(party, "slow")
         # Once: a party that is slow now is likely to be so for every block.
         if party not in self._told_slow:
@@ -37,29 +37,29 @@ class Attendance:
             self.say(f"  party {party} is slow (nothing for {seconds:g} s, but its node serves); it is waited for")
 
     def away(self, party: str, doing: str, why: str) -> None:
-        """Say once an absence that a party is asked again, and for how long."""
+        """Say once per absence that a party is asked again, and for how long."""
         self._observer.retry(party, doing, why)
         if self._troubled.get(party) != "retrying":
             self.say(f"  party {party} is away ({why}); it is asked again for up to {self._retry_seconds:g} s")
         self._trouble(party, "retrying")
 
     def back(self, party: str) -> None:
-        """Show again what a party did before its trouble."""
+        """Show again what a party was doing before its trouble."""
         if self._troubled.pop(party, None) is not None:
             self._progress.party(party, self._states.get(party, "back"))
 
     def gone(self, party: str, why: str) -> None:
-        """A party was given up."""
+        """Record that a party was given up."""
         self._troubled.pop(party, None)
         self._observer.lost(party, why)
         self._progress.party(party, "lost")
 
     def block(self, release: str, party: str, seconds: float, size: int) -> None:
-        """A party's block came."""
+        """Count a block that came from a party."""
         self._observer.block(release, party, seconds, size)
 
     def stored(self, release: str, done: int, total: int, note: str) -> None:
-        """So many blocks of a release's sum are kept."""
+        """Show how many blocks of a release's sum are stored."""
         self._observer.stored(release, done, total)
         self._progress.bar(release, done, total, note)
 
@@ -69,13 +69,15 @@ class Attendance:
         return self._stop.is_set()
 
     def stop(self) -> None:
-        """Have the run stop."""
+        """Ask the run to stop."""
         self._stop.set()
         if self._troubled:
             self._stop_now.set()
 
     async def stopped(self, *, finish: bool) -> None:
-        """Return when the run is to stop; if it may finish what is in hand, not before a party in trouble delays it."""
+        """Return when the run is to stop; if it may finish the block in hand, only once a party in trouble delays
+        it.
+        """
         await (self._stop_now if finish else self._stop).wait()
 
     def _trouble(self, party: str, state: str) -> None:

@@ -1,4 +1,4 @@
-"""What a party attests a run has cost it, held against the releases in whose sums the party is."""
+"""Checks what a party attests that a run has cost it against the releases in whose sums the party is."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,9 +16,9 @@ from protos.identity.validity import check_dates, moment
 def attested(
     name: str, signed: Signed, run_id: str, plan_hash: str, releases: Sequence[Release], own: Own
 ) -> Mapping[str, Any]:
-    """What a party attests, once it is found to say that this run cost it at least these releases.
+    """A party's attestation, once it is checked to say that this run cost it at least these releases.
 
-    Raises `PartyRefused` for a signature, a run or a cost that is not this run's.
+    Raises `PartyRefused` for a wrong signature, or for a run or a cost that is not this run's.
     """
     try:
         said = own.checked(signed, ATTESTATION, name)

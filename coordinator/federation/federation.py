@@ -1,4 +1,7 @@
-"""All parties of a run as one: what a recipe asks is put to every party at once; a refusal ends it, a loss need not."""
+"""The federation of all parties of a run: each request goes to every party at once.
+
+A refusal ends the request and may end the run; the run may survive the loss of a party.
+"""
 
 import asyncio
 import time
@@ -36,10 +39,10 @@ LAUNCHED_SECONDS: Final = 20.0
 
 
 class Federation:
-    """The parties of a run, asked all at once. Any verb may shrink it, never below the plan's minimum.
+    """The parties of a run, all asked at once. Any verb may lose parties, but never goes below the plan's minimum.
 
-    `Participants` says when a refusal or a loss ends the run; what a link returns as lost was asked again and again
-    before. Every verb raises `PartyRefused`, `PartyLost`, or `RunStopped` after `stop`.
+    `Participants` says when a refusal or a loss ends the run; a link that reports a loss has retried before. Every verb
+    raises `PartyRefused`, `PartyLost`, or `RunStopped` after `stop`.
     """
 
     def __init__(self, links: Sequence[PartyLink], own: Own | None, minimum: int, attendance: Attendance) -> None:
@@ -59,7 +62,9 @@ class Federation:
         progress: Progress,
         observer: Observer | None = None,
     ) -> "Federation":
-        """A federation of gRPC links to these addresses, as patient as the plan says, asked as whom `own` says."""
+        """A federation of gRPC links to these addresses, with the plan's deadlines and the coordinator's identity
+        `own`.
+        """
         settings = bound.plan.federation
         patience = settings.retry_seconds if settings.shards is None else min(settings.retry_seconds, LAUNCHED_SECONDS)
         attendance = Attendance(progress, observer, patience)
@@ -92,7 +97,7 @@ class Federation:
 
     @property
     def lost(self) -> Mapping[str, str]:
-        """Why each party that takes part no more was lost."""
+        """Why each lost party was lost, by its name."""
         return self._parties.lost
 
     @property
@@ -106,22 +111,22 @@ class Federation:
         return self._attendance.stopping
 
     def say(self, line: str) -> None:
-        """A line that a person is to read, and that stays."""
+        """Print a line for a person that stays on the screen."""
         self._attendance.say(line)
 
     def stop(self) -> None:
-        """End the run as soon as nothing that parties sent is wasted. Called on the loop's thread; idempotent.
+        """Stop the run as soon as this wastes nothing that parties sent. Called on the loop's thread; idempotent.
 
-        The block in hand is finished and stored, unless it waits for a party that is slow or away. Anything else ends
-        at once: parties go on with their training by themselves.
+        The block in hand is finished and stored, unless it waits for a party that is slow or away. Anything else stops
+        at once; parties continue their training by themselves.
         """
         self._attendance.stop()
 
     async def open(self, run_id: str, bound: PricedPlan[Plan], *, spent: bool = False) -> None:
-        """Find every party, check that it speaks our protocol and is who the plan says, and have it join.
+        """Find every party, check that it speaks our protocol and is the one the plan names, and have it join.
 
-        spent: whether a ledger may hold a charge of this run, which is resumed. If not, nothing has been spent when
-        this raises.
+        spent: whether a ledger may hold a charge of this run, which is then resumed. If not, nothing has been spent
+        when this raises.
         """
         self._parties.run_id, self._parties.spent = run_id, spent
         assert self._own is not None
@@ -140,10 +145,10 @@ class Federation:
         *,
         then: str = "trained",
     ) -> None:
-        """Have every party train something; `doing` is the word a person sees, for example `counting`.
+        """Have every party train; `doing` is the word that a person sees meanwhile, for example `counting`.
 
-        A party charges it before it opens its shard. request: the same for all, or every party's own. then: the word
-        when it has.
+        A party charges the training before it opens its shard. request: the same for all, or each party's own. then:
+        the word shown when a party has finished.
         """
         self._parties.spent = True
         for name in self.present:
@@ -171,9 +176,9 @@ class Federation:
     ) -> int:
         """Sum a released matrix over the parties, block by block, into the store; returns how many parties are in it.
 
-        One sum covers one matrix under one list of parties: blocks that the store keeps of these very parties' sum are
-        not asked for again, and when a party is lost midway the sum starts again without it; the others send the same
-        bytes as before, at no cost. Memory: one block a party and their sum.
+        One sum covers one matrix and one list of parties. Blocks that the store already keeps of this list's sum are
+        not asked for again. When a party is lost midway, the sum starts again without it; the others send the same
+        bytes as before, at no cost. Memory: one block per party and their sum.
         """
         batches = batches_of(rows, block_rows)
         while True:
@@ -204,19 +209,20 @@ class Federation:
     ) -> int:
         """Sum a released matrix so that nobody sees one party's part; returns how many parties are in it.
 
-        before: what every attempt needs, by its number, for example a sample of its own.
+        before: called before every attempt with its number, to prepare what the attempt needs, for example a sample of
+        its own.
 
-        An attempt that a killed coordinator left goes on where it was. One in which too many parties were lost is made
-        anew, where the plan pays for that; what was lost before any masked vector was sent costs nothing, nor what
-        enough parties disclaim (`coordinator.federation.lost_attempts`). A party whose sealed shares most others could
-        not open is left out of the attempts that follow, as long as enough are left.
+        An attempt that a killed coordinator left is continued. An attempt in which too many parties were lost is made
+        again, where the plan pays for that; it costs nothing if no masked vector had been sent, or if enough parties
+        disclaim it (`coordinator.federation.lost_attempts`). A party whose sealed shares most others could not open is
+        left out of later attempts, as long as enough parties remain.
         """
         return await self._sums.sum(release, terms, block_rows, store, self._certificates, before)
 
     async def repay(self, store: RunStore, *, last: bool = False) -> None:
-        """Have parties that are in no sum of an attempt take back what it charged them, as far as they are there.
+        """Have parties that are in no sum of an attempt take back what it charged them, as far as they can be reached.
 
-        last: whether the run is about to end; then those that were lost are asked too, for a few seconds.
+        last: whether the run is about to end; then lost parties are asked too, for a few seconds.
         """
         await self._sums.repay(store, last=last)
 
@@ -230,10 +236,10 @@ class Federation:
         *,
         odd: Callable[[NDArray[np.int64]], str] = lambda matrix: "",
     ) -> dict[str, NDArray[np.int64]]:
-        """Each party's own matrix [rows, columns], of a release whose noise the coordinator is trusted to draw.
+        """Each party's own matrix [rows, columns], of a release whose noise the coordinator is trusted to add.
 
-        odd: why a matrix is of no use, empty where it is; a party whose is not is lost, and left out. Held in memory
-        alone: it must never be stored or shown. Memory: all parties' matrices.
+        odd: why a matrix cannot be used, empty where it can; a party whose matrix cannot be used counts as lost. The
+        matrices are held in memory alone: they must never be stored or shown. Memory: all parties' matrices.
         """
         batches = batches_of(rows, block_rows)
         found: list[list[NDArray[np.int32]]] = []
@@ -251,10 +257,11 @@ class Federation:
         return {name: each[name] for name in self._parties.links}
 
     async def attest(self, digest: str, sums: Mapping[str, Sequence[Release]]) -> dict[str, Signed]:
-        """Every party's signed word on what the run has cost it, checked against the releases in whose sums it is.
+        """Every party's signed attestation of what the run has cost it, checked against the releases in whose sums it
+        is.
 
-        digest: the plan hash, in hex. A party that is lost meanwhile attests nothing, and one whose word does not
-        count is lost; `lost` says why.
+        digest: the plan hash, in hex. A party that is lost meanwhile attests nothing; a party whose attestation is not
+        valid counts as lost, and `lost` says why.
         """
 
         async def ask(link: PartyLink) -> Outcome[Signed | Refusal]:
@@ -279,14 +286,14 @@ class Federation:
         return signed
 
     def disbelieve(self, odd: Mapping[str, str]) -> None:
-        """Go on without parties whose signed word does not count. odd: why, a sentence each.
+        """Go on without parties whose attestation is not valid. odd: why, one sentence each.
 
         Raises `PartyLost` where too few are left.
         """
         self._parties.disbelieve(odd)
 
     async def leave(self) -> None:
-        """End the run at every party that still answers."""
+        """Tell every party that still answers that the run has ended."""
         await asyncio.gather(*(link.leave() for link in self._parties.links.values()))
 
     async def close(self) -> None:
@@ -297,7 +304,7 @@ class Federation:
         self._shown(release, done, total, "masked")
 
     def _shown(self, release: str, done: int, total: int, note: str) -> None:
-        """Show how much of a sum is there; steps are counted, not shown one by one."""
+        """Show the progress of a sum; steps are counted, not shown one by one."""
         if not is_step_name(release):
             self._attendance.stored(release, done, total, note)
 
@@ -313,7 +320,7 @@ class Federation:
     ) -> bool:
         """All parties' answers to every batch, one batch at a time; False as soon as a party was lost.
 
-        finish: whether a block that parties are making is worth waiting for when the run is to stop.
+        finish: whether to wait for a block that parties are making when the run is to stop.
         """
         self._parties.spent = True
         streams = {name: link.answer(release, batches, columns) for name, link in self._parties.links.items()}

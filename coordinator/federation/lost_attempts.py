@@ -1,8 +1,8 @@
-"""Attempts at a secure sum that were lost: parties sign that they reveal nothing of them, and charges are taken back.
+"""Lost attempts at a secure sum: parties sign that they reveal nothing of them, and charges are taken back.
 
-All of it is a courtesy to the parties' ledgers: what fails here fails no run, and the attempt then stays charged. What
-parties signed is stored, so that a coordinator that was killed in between goes on, and so that a party that is back
-later is asked then.
+This only spares the parties' ledgers: when it fails, the run goes on and the attempt stays charged. What parties signed
+is stored, so that a coordinator that was killed in between can continue, and a party that returns later can be asked
+then.
 """
 
 import base64
@@ -22,9 +22,9 @@ DISCLAIM, REFUND = party_pb2.SUM_ROUND_DISCLAIM, party_pb2.SUM_ROUND_REFUND
 
 
 class LostAttempts:
-    """The lost attempts at one release's sum, each until every party says that it is not charged for it.
+    """The lost attempts at one release's sum, each kept until every party says that it is not charged for it.
 
-    contexts: an attempt's context, by its number.
+    contexts: each attempt's context, by its number.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class LostAttempts:
         self._say = say
 
     def with_(self, attempt: int) -> dict[str, Any]:
-        """The facts that make an attempt a lost one, to be stored with whatever else says so."""
+        """The facts that mark an attempt as lost, to be stored in the same transaction as the rest."""
         return {self._pending_key: [*self._pending, attempt]}
 
     async def settle(self, present: tuple[str, ...]) -> None:
-        """Ask the parties that are present to disclaim what they have not yet, and show it to those that may be
+        """Ask the parties that are present for the disclaimers still missing, and show these to parties that may be
         charged.
         """
         for attempt in self._pending:

@@ -1,4 +1,4 @@
-"""Masked vectors as they arrive: one file a party, on disk until the sum is taken."""
+"""Masked vectors as they arrive, one file per party, on disk until the sum is taken."""
 
 import shutil
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ _SUFFIX: Final = ".cells"
 
 
 class MaskedFiles:
-    """Blocks of one attempt, `aggregation.secure_sum.mask.Blocks`. Memory: one block.
+    """The stored blocks of one attempt; implements `aggregation.secure_sum.mask.Blocks`. Memory: one block.
 
-    What is there when this is made was whole when it was written, but for a last block that a kill cut off, which comes
+    Blocks that are already on disk are complete, except for a last block that a kill may have cut off, which is sent
     again.
     """
 
@@ -28,7 +28,7 @@ class MaskedFiles:
         private_folder(folder)
 
     def kept(self, party: str) -> int:
-        """How many blocks of a party are there whole."""
+        """How many complete blocks of a party are stored."""
         path = self._path(party)
         cells = path.stat().st_size // 4 if path.exists() else 0
         if cells >= self._context.length:
@@ -36,7 +36,7 @@ class MaskedFiles:
         return cells // block_length(self._context, 0)
 
     def put(self, party: str, index: int, block: Cells) -> None:
-        """Keep a block in its place. One that is there already is the same, and is left."""
+        """Store a block at its place. A block that is there already is identical, and is kept."""
         if index < self.kept(party):
             return
         path = self._path(party)
@@ -46,21 +46,21 @@ class MaskedFiles:
             file.truncate()
 
     def blocks(self, index: int) -> Iterator[tuple[str, Cells]]:
-        """Every party that sent this block, and its cells."""
+        """Every party that sent this block, with its cells."""
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             party = path.name.removesuffix(_SUFFIX)
             if index < self.kept(party):
                 yield party, self.block(party, index)
 
     def block(self, party: str, index: int) -> Cells:
-        """One block that is there."""
+        """One stored block."""
         length = block_length(self._context, index)
         return np.fromfile(self._path(party), "<u4", length, offset=4 * block_start(index)).astype(
             np.uint32, copy=False
         )
 
     def remove(self) -> None:
-        """Drop all of it: the sum is taken, or the attempt is lost."""
+        """Remove all blocks, because the sum is taken or the attempt is lost."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _path(self, party: str) -> Path:

@@ -1,4 +1,4 @@
-"""Who takes part in a run: all are asked at once, and a refusal or a loss ends the run or leaves its party out."""
+"""The participants of a run: all are asked at once, and a refusal or a loss ends the run or leaves that party out."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -28,12 +28,12 @@ _MENDABLE: Final = frozenset(
 
 
 class Participants:
-    """The parties that are in a run now, by name in `links`; those that were lost, and why, in `lost`.
+    """The parties in a run now, by name in `links`; those that were lost, with the reason, in `lost`.
 
-    A refusal ends the run before anything was spent: it is a decision, and people may agree on another plan. A loss
-    does not, as long as enough parties stay for the minimum and for the noise; nor does a refusal once something was
-    `spent`. all: the links of everybody that was ever in it. minimum: parties that the plan needs. run_id: of the run
-    that they joined.
+    A refusal before anything was spent ends the run: it is a decision, and people may agree on another plan. A loss, or
+    a refusal after something was `spent`, does not, as long as enough parties stay for the plan's minimum and for the
+    noise. all: the links of every party that was ever in the run. minimum: number of parties that the plan needs.
+    run_id: of the run that they joined.
     """
 
     def __init__(self, links: Sequence[PartyLink], minimum: int, attendance: Attendance) -> None:
@@ -53,20 +53,22 @@ class Participants:
 
     @property
     def money(self) -> str:
-        """What is added to a sentence as long as nothing was spent."""
+        """What is added to an error's sentence as long as nothing was spent."""
         return "" if self.spent else " Nothing was spent."
 
     async def ask(
         self, doing: str, verb: Callable[[PartyLink], Coroutine[Any, Any, Outcome[Value]]]
     ) -> dict[str, Value]:
-        """Ask all parties for one thing; their answers. Raises as `settle` does. doing: completes "refused to ..."."""
+        """Ask all parties for one thing; returns their answers. Raises as `settle` does. doing: completes "refused to
+        ...".
+        """
         outcomes = await self.together({name: verb(link) for name, link in self.links.items()}, finish=False)
         return self.settle(outcomes, doing)
 
     async def together(
         self, calls: dict[str, Coroutine[Any, Any, Outcome[Value]]], *, finish: bool
     ) -> dict[str, Outcome[Value]]:
-        """Every party's outcome, or those that are there as soon as they end the run. Raises `RunStopped`."""
+        """Every party's outcome, or the outcomes so far once they end the run. Raises `RunStopped`."""
         tasks = {name: asyncio.create_task(call) for name, call in calls.items()}
         stopped = asyncio.create_task(self.attendance.stopped(finish=finish))
         pending = set(tasks.values())
@@ -83,14 +85,15 @@ class Participants:
             await asyncio.gather(*tasks.values(), stopped, return_exceptions=True)
 
     def _decided(self, outcomes: list[Outcome[Value]]) -> bool:
-        """Whether the run ends here whatever the other parties say."""
+        """Whether the run ends now, whatever the other parties answer."""
         out = sum(isinstance(outcome, Lost | Refused) for outcome in outcomes)
         refused = any(isinstance(outcome, Refused) for outcome in outcomes)
         return len(self.links) - out < self.minimum or (refused and not self.spent)
 
     def settle(self, outcomes: Mapping[str, Outcome[Value]], doing: str, at: str = "") -> dict[str, Value]:
-        """The answers; lost parties are dropped, and once something is spent those that refuse. Raises when too few are
-        left, or a party refused before.
+        """The answers. Drops lost parties and, once something is spent, parties that refuse.
+
+        Raises when too few parties are left, or when a party refused before anything was spent.
         """
         gone = {name: outcome.why for name, outcome in outcomes.items() if isinstance(outcome, Lost)}
         refused = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Refused)}
@@ -110,7 +113,7 @@ class Participants:
         return {name: outcome.value for name, outcome in outcomes.items() if isinstance(outcome, Answered)}
 
     def disbelieve(self, odd: Mapping[str, str]) -> None:
-        """Go on without parties whose signed word does not count. odd: why, a sentence each.
+        """Go on without parties whose attestation is not valid. odd: why, one sentence each.
 
         Raises `PartyLost` where too few are left.
         """

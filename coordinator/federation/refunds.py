@@ -1,7 +1,8 @@
-"""Parties that were charged for a secure sum that went on without them: what shows that is stored, and sent them later.
+"""Refunds for parties that were charged for a secure sum which went on without them: the evidence is stored and sent
+later.
 
-A courtesy to the parties' ledgers, as `coordinator.federation.lost_attempts`: what fails here fails no run, and a party
-that never comes back stays charged (`aggregation.secure_sum.absence`).
+As with `coordinator.federation.lost_attempts`, this only spares the parties' ledgers: when it fails, the run goes on,
+and a party that never returns stays charged (`aggregation.secure_sum.absence`).
 """
 
 import base64
@@ -17,9 +18,9 @@ _OWED: Final = "left out of sums"
 
 
 def owed(store: RunStore, release: str, attempt: int, names: Collection[str], shown: bytes) -> dict[str, Any]:
-    """The facts that an attempt goes on without these parties, though it may have charged them.
+    """The facts that record that an attempt goes on without these parties, though it may have charged them.
 
-    shown: the encoded `Absence`. To be stored before the last round, once: what is there already stays.
+    shown: the encoded `Absence`. It is stored once, before the last round; an entry that exists stays.
     """
     kept: list[list[Any]] = store.fact(_OWED) or []
     if not names or any(each[:2] == [release, attempt] for each in kept):
@@ -28,9 +29,9 @@ def owed(store: RunStore, release: str, attempt: int, names: Collection[str], sh
 
 
 class Refunds:
-    """What a run owes to parties that it left out of sums.
+    """The refunds that a run owes to parties that it left out of sums.
 
-    A party that did not take its charge back when it was asked is asked once more, when the run is about to end.
+    A party that did not take its charge back when it was asked is asked once more when the run is about to end.
     """
 
     def __init__(self, store: RunStore) -> None:
@@ -39,11 +40,13 @@ class Refunds:
 
     @property
     def owed(self) -> frozenset[str]:
-        """Parties that have not said that they took their charge back."""
+        """Parties that have not confirmed that they took their charge back."""
         return frozenset(name for _, _, names, _ in self._kept for name in names)
 
     async def settle(self, present: Collection[str], ask: Tries, *, last: bool = False) -> list[str]:
-        """Show those that are present why they need not pay; what to tell of it. last: ask whoever refused too."""
+        """Show the parties that are present why they need not pay; returns what to report. last: also ask parties that
+        refused.
+        """
         told = []
         for release, attempt, names, shown in self._kept:
             asked = [name for name in names if name in present]

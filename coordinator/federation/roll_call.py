@@ -1,4 +1,7 @@
-"""Every party asked before a run, at the same time: who it is, and whether it would join. None is bound to anything."""
+"""The roll call before a run: every party is asked at the same time who it is and whether it would join.
+
+No party is bound to anything.
+"""
 
 import asyncio
 import secrets
@@ -34,9 +37,8 @@ LARGEST_DIFFERENCE: Final = 60.0
 
 @dataclass(slots=True)
 class Seen:
-    """What was found about one party. left: seconds that it may still be waited for. certificate: its signing
-    certificate, once it has shown that it is who it says. ahead: seconds its clock is ahead of ours, None where it was
-    not heard.
+    """What was found about one party. left: seconds for which it may still be waited for. certificate: its signing
+    certificate, once it has proven its identity. ahead: seconds by which its clock is ahead of ours, None if unknown.
     """
 
     name: str
@@ -48,9 +50,9 @@ class Seen:
 
 
 async def ask_all(plan: Plan, own: Own, bound: PricedPlan[Plan] | None, needs: party_pb2.Needs | None) -> list[Line]:
-    """Ask every party who it is and, given what it is to be bound by and needs, whether it would join; lines by party.
+    """Ask every party who it is and, given the plan's message and needs, whether it would join; returns lines by party.
 
-    Nobody is waited for longer than the plan's deadline.
+    No party is waited for longer than the plan's deadline.
     """
     settings = plan.federation
     identity = own.identity if own.tls else None
@@ -74,9 +76,9 @@ async def ask_all(plan: Plan, own: Own, bound: PricedPlan[Plan] | None, needs: p
 
 
 def clock_line(name: str, ahead: float, others: Sequence[float]) -> Line:
-    """What to say of a party's clock that is so many seconds ahead of ours; others: of every party, its own included.
+    """A line on a party's clock that is this many seconds ahead of ours; others: of every party, its own included.
 
-    A clock with which most of all clocks agree is taken to be right.
+    A clock that agrees with most of all clocks is taken to be right.
     """
     off = f"{abs(ahead):,.0f} s {'ahead of' if ahead > 0 else 'behind'} this machine's"
     if abs(ahead) <= LARGEST_DIFFERENCE:
@@ -101,7 +103,7 @@ def clock_line(name: str, ahead: float, others: Sequence[float]) -> Line:
 
 
 async def _described(seen: Seen, address: str, own: Own) -> None:
-    """Address, transport, name and versions of a party."""
+    """Lines on a party's address, transport, name and versions."""
     name = seen.name
     if (why := await _unreachable(address)) is not None:
         seen.lines.append(to_do(f"{name} address", f"{address}: {why}"))
@@ -152,7 +154,7 @@ def _version(name: str, answer: party_pb2.DescribeResponse) -> Line:
 
 
 async def _joining(seen: Seen, everyone: Sequence[Seen], bound: PricedPlan[Plan], needs: party_pb2.Needs) -> None:
-    """Whether a party would join: its policy, its budget, and room for the run."""
+    """Whether a party would join: its policy, its budget, and its memory and disk."""
     if seen.certificate is None:
         return
     what = f"{seen.name} plan"
@@ -180,7 +182,7 @@ async def _joining(seen: Seen, everyone: Sequence[Seen], bound: PricedPlan[Plan]
 
 
 async def _unreachable(address: str) -> str | None:
-    """Why no connection to an address can be had, None where one can."""
+    """Why no connection to an address can be made, None where one can."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(CONNECT_SECONDS):

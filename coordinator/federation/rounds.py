@@ -1,4 +1,4 @@
-"""One round of a secure sum, put to many parties at once: what they say is taken in, and why one went no further."""
+"""One round of a secure sum, put to many parties at once: takes in their messages, and records why a party stopped."""
 
 import asyncio
 import contextlib
@@ -16,9 +16,9 @@ OnMessage = Callable[[str, bytes], None]
 
 
 class Asks(Protocol):
-    """Puts one round to parties at once; those that are lost, or out of the attempt, simply do not answer.
+    """Puts one round to parties at once; parties that are lost, or out of the attempt, do not answer.
 
-    Gives the parties that went no further because of what another one sent, and that one's name.
+    Returns the parties that stopped because of another party's message, with that party's name.
     """
 
     def __call__(
@@ -27,7 +27,9 @@ class Asks(Protocol):
 
 
 class Tries(Protocol):
-    """Puts one round to parties at once and goes on whatever becomes of it; why parties did not answer, by party."""
+    """Puts one round to parties at once and continues whatever they answer; returns why parties did not answer, by
+    party.
+    """
 
     def __call__(
         self, requests: Mapping[str, party_pb2.SecureSumRequest], on_message: OnMessage
@@ -35,7 +37,7 @@ class Tries(Protocol):
 
 
 class Rounds:
-    """How the rounds of a secure sum are put to the parties of a run: `ask` is an `Asks`, `attempt` is a `Tries`."""
+    """Puts the rounds of a secure sum to the parties of a run: `ask` is an `Asks`, `attempt` is a `Tries`."""
 
     def __init__(self, parties: Participants) -> None:
         self._parties = parties
@@ -43,10 +45,10 @@ class Rounds:
     async def ask(
         self, requests: Mapping[str, party_pb2.SecureSumRequest], on_message: OnMessage, doing: str
     ) -> dict[str, str]:
-        """One round, at all parties at once. Who cheats, or lost its secrets, is out of the attempt; returns who named
-        another party as the reason, and whom.
+        """Put one round to all parties at once; returns who named another party as the reason for stopping, and whom.
 
-        Raises as every verb does where a party refuses for another reason, or too few are left.
+        A party that cheats, or that lost its secrets, is out of the attempt. Raises as every verb does where a party
+        refuses for another reason, or too few are left.
         """
         one_at_a_time = asyncio.Lock()
 
@@ -64,7 +66,7 @@ class Rounds:
     async def attempt(
         self, requests: Mapping[str, party_pb2.SecureSumRequest], on_message: OnMessage
     ) -> dict[str, str]:
-        """A round that nothing depends on: who did not answer, and why. No party is dropped for it."""
+        """Put a round on which nothing depends; returns who did not answer, and why. No party is dropped for it."""
         one_at_a_time = asyncio.Lock()
 
         async def ask(link: PartyLink) -> Outcome[str]:
@@ -78,10 +80,11 @@ class Rounds:
 async def said(
     link: PartyLink, request: party_pb2.SecureSumRequest, on_message: OnMessage, one_at_a_time: asyncio.Lock
 ) -> Outcome[Refusal | Cheated | None]:
-    """A party's part of a round, message by message; what ended it early by the rules of the sum, None where nothing.
+    """A party's messages in a round; returns what ended the round early by the rules of the sum, None where nothing
+    did.
 
-    Of all rounds but the masked blocks, which are counted as they arrive, a party has one message to say. Where a party
-    refuses for another reason, or is lost, that is the outcome.
+    In every round but that of the masked blocks, which are counted as they arrive, a party sends one message. Where a
+    party refuses for another reason, or is lost, that is the outcome.
     """
     heard = 0
     async with contextlib.aclosing(link.sum_round(request)) as messages:  # type: ignore[type-var]
@@ -102,7 +105,7 @@ async def said(
 
 
 def why(outcome: Outcome[Refusal | Cheated | None]) -> str:
-    """Why a party did not say its part, in words; empty where it did."""
+    """Why a party did not send its message, in words; empty where it did."""
     if isinstance(outcome, Refused):
         return outcome.refusal.sentence
     if not isinstance(outcome, Answered):

@@ -1,4 +1,4 @@
-"""Releases summed so that nobody sees one party's part: attempts are made until one stands, or five were lost."""
+"""Secure sums of releases: attempts are made until one succeeds, or five were lost."""
 
 import asyncio
 import base64
@@ -28,7 +28,7 @@ MOST_TRIES: Final = 5
 class SecureSums:
     """The secure sums of one run.
 
-    rounds: how one is put to the parties. arrived: told of a release how many of how many masked blocks have come.
+    rounds: puts a round to the parties. arrived: told, for a release, how many of how many masked blocks have come.
     """
 
     def __init__(self, parties: Participants, rounds: Rounds, arrived: Callable[[str, int, int], None]) -> None:
@@ -46,9 +46,9 @@ class SecureSums:
         certificates: Mapping[str, bytes],
         before: Callable[[int], Awaitable[None]] | None = None,
     ) -> int:
-        """Sum a release into the store; returns how many parties are in it. `Federation.sum_securely` says the rest.
+        """Sum a release into the store; returns how many parties are in it. See `Federation.sum_securely`.
 
-        certificates: the parties' signing certificates (DER), as far as they joined this time.
+        certificates: the signing certificates (DER) of the parties that joined this time.
         """
         if store.fact(f"summed {release.name}"):
             forget_vectors(store)
@@ -100,9 +100,9 @@ class SecureSums:
         )
 
     async def repay(self, store: RunStore, *, last: bool = False) -> None:
-        """Have parties that are in no sum of an attempt take back what it charged them, as far as they are there.
+        """Have parties that are in no sum of an attempt take back what it charged them, as far as they can be reached.
 
-        last: whether the run is about to end; then those that were lost are asked too, for a few seconds.
+        last: whether the run is about to end; then lost parties are asked too, for a few seconds.
         """
         refunds = self._refunds = self._refunds or Refunds(store)
         told = await refunds.settle(self._parties.names, self._rounds.attempt, last=last)
@@ -114,7 +114,7 @@ class SecureSums:
             self._parties.attendance.say(line)
 
     def _store_rows(self, run: SumRun, survivors: Sequence[str], wanted: Wanted, store: RunStore) -> None:
-        """Unmask the sum into the store, whole before it counts."""
+        """Unmask the sum into the store; it counts only once it is complete."""
         store.begin_sum(wanted.release, survivors)
         for number, (start, stop, block) in enumerate(run.rows()):
             store.put_block(wanted.release, number, start, stop, block)

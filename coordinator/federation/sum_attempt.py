@@ -1,7 +1,8 @@
-"""A secure sum from the coordinator's side: rounds put to the parties, each one's messages on disk before the next.
+"""One attempt at a secure sum from the coordinator's side: the messages of each round are on disk before the next
+round.
 
-A coordinator that was killed goes on with the attempt where it was: what parties said is stored, what they send again
-is the same, and the list of survivors is never another.
+A coordinator that was killed continues the attempt where it stopped: the messages are stored, parties send identical
+ones again, and the list of survivors never changes once it was shown.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ _NAMES: Final = {ADVERTISE: "advertise", OPEN: "open", SHARE: "share", CONSENT: 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One release to be summed: its name and shape, and how its rows are noised at a time."""
+    """One release to be summed: its name, its shape, and how many of its rows take noise at a time."""
 
     release: str
     rows: int
@@ -58,7 +59,7 @@ class Wanted:
 
 
 def context_of(run: str, plan_hash: str, terms: plan_pb2.Terms, wanted: Wanted, attempt: int) -> Context:
-    """The attempt's context, as every party makes it for itself from the plan."""
+    """The attempt's context, which every party derives for itself from the plan."""
     return Context.of(
         run=run,
         plan_hash=plan_hash,
@@ -72,10 +73,11 @@ def context_of(run: str, plan_hash: str, terms: plan_pb2.Terms, wanted: Wanted, 
 
 
 def suspected(named: Mapping[str, str], spoke: Collection[str]) -> dict[str, tuple[int, int]]:
-    """Dealers that at least two parties, and more than half of their peers that spoke, named: by how many of how many.
+    """Dealers named by at least two parties and more than half of their peers that answered; by how many of how many.
 
-    named: who could not open the shares of whom; who relayed them could have changed them, and the coordinator knows
-    that it did not. spoke: all who opened their shares or named somebody. One party alone may be the liar itself.
+    named: which parties could not open whose shares. The coordinator relayed the shares and could have changed them,
+    but it knows that it did not. spoke: all parties that opened their shares or named another. One party alone may
+    itself be the liar.
     """
     found = {}
     for dealer in sorted(set(named.values())):
@@ -89,8 +91,8 @@ def suspected(named: Mapping[str, str], spoke: Collection[str]) -> dict[str, tup
 def without(
     present: tuple[str, ...], out: Mapping[str, str], context: Context, minimum: int
 ) -> tuple[tuple[str, ...], list[str]]:
-    """The parties that take part in an attempt, and what to tell: all that are present but those that are better left
-    `out`, for the reasons given, as long as so many stay as the sum and the plan need.
+    """The parties of an attempt, and what to report: all present parties except those in `out`, for the reasons given,
+    as long as the sum and the plan have enough.
     """
     rest, told = list(present), []
     needed = max(context.fewest, minimum)
@@ -104,12 +106,12 @@ def without(
 
 
 def forget_vectors(store: RunStore) -> None:
-    """Drop masked vectors of attempts that are over."""
+    """Remove the masked vectors of attempts that are over."""
     shutil.rmtree(store.folder / MASKED, ignore_errors=True)
 
 
 def verifier(certificates: Mapping[str, bytes]) -> Verify:
-    """Checks signatures by the keys in the parties' signing certificates (DER)."""
+    """A function that checks signatures with the keys in the parties' signing certificates (DER)."""
     keys = {name: x509.load_der_x509_certificate(each).public_key() for name, each in certificates.items()}
 
     def verify(name: str, statement: bytes, signature: bytes) -> bool:
@@ -141,9 +143,9 @@ class SumRun:
         """Whether parties may have been charged: they were asked for their vectors, maybe before a kill."""
 
     async def run(self, present: tuple[str, ...], arrived: Callable[[int, int], None]) -> tuple[str, ...]:
-        """All rounds; the survivors. arrived: told how many of how many blocks have come.
+        """Run all rounds; returns the survivors. arrived: told how many of how many blocks have come.
 
-        Raises `AttemptLost` with too few parties left in any round.
+        Raises `AttemptLost` when a round has too few parties left.
         """
         total, context = self._sum, self._context
         await self._round(
@@ -176,7 +178,7 @@ class SumRun:
         return survivors.names
 
     def rows(self) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-        """The sum in blocks: start, stop, int64 `[rows, columns]`, signed modulo 2**32. Closes the last round."""
+        """Yield the sum in blocks: start, stop, int64 `[rows, columns]`, signed modulo 2**32. Closes the last round."""
         wanted = self._wanted
         rest: NDArray[np.uint32] = np.empty(0, np.uint32)
         start, cells = 0, self._sum.totals()
@@ -193,22 +195,22 @@ class SumRun:
 
     @property
     def misfits(self) -> tuple[Cheated, ...]:
-        """Parties whose share did not fit, known when all rows were read."""
+        """Parties whose share was wrong; known when all rows were read."""
         return self._sum.misfits
 
     @property
     def suspects(self) -> dict[str, tuple[int, int]]:
-        """Parties whose sealed shares too many others could not open, as `suspected` says."""
+        """Parties whose sealed shares too many others could not open, as `suspected` counts them."""
         return suspected(self._named, self._opened | self._named.keys())
 
     def forget(self) -> None:
-        """Drop the masked vectors."""
+        """Remove the masked vectors."""
         self._files.remove()
 
     async def _round(
         self, kind: "party_pb2.SumRound.ValueType", messages: Mapping[str, bytes], hear: OnMessage
     ) -> None:
-        """One round of single messages: from the store where it was done before, else asked and stored."""
+        """One round of single messages: from the store where it was done before, otherwise asked and stored."""
         key = f"sum {self._wanted.release} {self._context.attempt} {_NAMES[kind]}"
         kept = self._store.fact(key)
         if kept is not None:
@@ -226,7 +228,7 @@ class SumRun:
         await asyncio.to_thread(lambda: self._store.note(**{key: packed}))
 
     async def _vectors(self, inboxes: Mapping[str, bytes], arrived: Callable[[int, int], None]) -> None:
-        """Every party's masked vector, from the block that is not here yet."""
+        """Receive every party's masked vector, from the first block that is missing."""
         self.charged = True
         count, files = block_count(self._context), self._files
         here = {name: files.kept(name) for name in inboxes}
@@ -254,7 +256,7 @@ class SumRun:
         self._named = dict(await self._ask(requests, hear, "send its masked vector"))
 
     def _survivors(self) -> Survivors:
-        """The list that is shown, on disk first; the one that was shown before, if one was."""
+        """The list of survivors to show, stored first; the list that was shown before, if there was one."""
         survivors = self._sum.survivors()
         shown = self._store.fact(self._key("survivors"))
         if shown is not None and shown != list(survivors.names):
@@ -264,7 +266,9 @@ class SumRun:
         return survivors
 
     def _note_left_out(self, survivors: Survivors) -> None:
-        """Store, before anything is opened, what those need that were asked for their vector and are in no sum."""
+        """Store, before any share is opened, the evidence for parties that were asked for their vector and are in no
+        sum.
+        """
         total, context = self._sum, self._context
         lost = set(total.inboxes()) - set(survivors.names)
         openings = total.openings().encode() if drawn(context) else b""

@@ -1,1 +1,1 @@
-"""What a run will cost and show, before a budget is spent."""
+"""Forecasts of what a run will cost and show, before a budget is spent."""

@@ -1,4 +1,4 @@
-"""What every run costs besides privacy, in seconds and bytes: taken once, on one machine, for all systems."""
+"""The seconds and bytes that every run costs besides privacy, measured once on one machine for all systems."""
 
 VALUE_BYTES = 4
 """A number of a release travels as an int32."""

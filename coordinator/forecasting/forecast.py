@@ -1,7 +1,7 @@
-"""What a run will cost and what its releases will show, said before a budget is spent.
+"""A forecast: what a run will cost and what its releases will show, before a budget is spent.
 
-From the plan and public data alone, by each system's own `forecast`. Epsilon is exact; the rest supposes that parties'
-text is like the public.
+Each system's own `forecast` makes it from the plan and public data alone. Epsilon is exact; everything else assumes
+that the parties' text is like the public text.
 """
 
 from dataclasses import asdict, dataclass
@@ -16,19 +16,18 @@ DROWNED_RATIO, DROWNED_ACCURACY = 1 / 3, 0.2
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One signal of a release, as a person judges it. Lengths are in the signal's own units, None where there are none.
+    """One signal of a release with its noise. Lengths are in the signal's own units, None where there are none.
 
-    votes: signal is the mean number of votes for a query's favourite; noise is on a class.
-    hidden: signal is the root mean square of a number of the sum of clipped vectors, the public reference's part in it.
-    counts: signal is the root mean square of the 1 percent largest cells; directions are those of the residual against
-    independence that stand above the noise's edge.
-    moments: signal is the root mean square of second moments along public directions; directions likewise.
-    training: signal is the norm that a batch's clipped gradients would have if they all agreed, at most; noise is that
-    of the whole gradient.
+    votes: signal is the mean number of votes for the class with most votes; noise is on one class. hidden: signal is
+    the root mean square of a number in the sum of clipped vectors, with the public reference's part in it. counts:
+    signal is the root mean square of the largest 1 percent of cells; directions are those of the residual against
+    independence that are above the noise's edge. moments: signal is the root mean square of second moments along public
+    directions; directions likewise. training: signal is the norm that a batch's clipped gradients would have if all
+    agreed, an upper bound; noise is the norm of the whole gradient's noise.
 
-    queries: how often something is asked of all parties. sensitivity: L2, of one unit. ratio: signal over noise.
-    at_most: the signal may be less.
-    accuracy: the expected share of right labels among those answered, a share `answered` of the queries.
+    queries: how many times something is asked of all parties. sensitivity: L2, of one unit. ratio: signal over noise.
+    at_most: the signal may be smaller. accuracy: the expected share of right labels among those answered; `answered`:
+    the share of queries answered.
     """
 
     name: str
@@ -43,12 +42,12 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """Signal over noise, None where nothing is noised."""
+        """Signal over noise, None where no noise is added."""
         return None if not self.noise or self.signal is None else self.signal / self.noise
 
     @property
     def drowned(self) -> bool:
-        """Whether a student would learn next to nothing from it."""
+        """Whether the signal is so far below the noise that a student would learn next to nothing from it."""
         low = self.ratio is not None and self.ratio < DROWNED_RATIO
         wrong = self.accuracy is not None and self.accuracy < DROWNED_ACCURACY
         return low or wrong or self.directions == 0
@@ -56,10 +55,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What is to be expected of a run. epsilon: None where the plan's noise can be reproduced. trained: stand-in
-    teachers. bytes: exchanged with all parties. seconds: of a machine like this one. memory: bytes of each kind of
-    process. clear, assumptions, warnings: sentences, on what stands above the noise, on what was supposed, on what to
-    change. teachers: of a party, where it has any.
+    """The forecast of a run.
+
+    epsilon: None where the plan's noise can be reproduced. trained: number of stand-in teachers. bytes: exchanged with
+    all parties. seconds: on a machine like this one. memory: bytes, for each kind of process. clear, assumptions,
+    warnings: sentences on what is above the noise, on what was assumed, on what to change. teachers: of one party,
+    where it has any.
     """
 
     plan: Plan
@@ -75,12 +76,12 @@ class Forecast:
     teachers: int = 0
 
     def row(self, name: str) -> Row:
-        """The row of that name. Raises `KeyError`."""
+        """The row with that name. Raises `KeyError`."""
         return {row.name: row for row in self.rows}[name]
 
 
 def headline(found: Forecast) -> str:
-    """One line on what the run is."""
+    """One line that describes the run."""
     plan = found.plan
     parties = len(plan.federation.names)
     who = f"{parties} {'party' if parties == 1 else 'parties'}"
@@ -92,7 +93,7 @@ def headline(found: Forecast) -> str:
 
 
 def table(found: Forecast) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells for a person, one row a signal."""
+    """Headings and cells to be shown, one row a signal."""
     heads = ["release", "queries", "sensitivity", "noise", "signal/noise", "expected label accuracy", ""]
     return heads, [
         [
@@ -109,7 +110,7 @@ def table(found: Forecast) -> tuple[list[str], list[list[str]]]:
 
 
 def summary(found: Forecast) -> list[str]:
-    """What stands below the table: the price, the costs, what was supposed, and warnings, a paragraph each."""
+    """The paragraphs below the table: the price, the costs, the assumptions, and the warnings."""
     plan = found.plan
     price = "no guarantee: the plan's noise can be reproduced"
     if found.epsilon is not None:
@@ -121,7 +122,7 @@ def summary(found: Forecast) -> list[str]:
 
 
 def record(found: Forecast) -> dict[str, Any]:
-    """The same for programs."""
+    """The forecast for other programs, as JSON values."""
     return {
         "releases": [asdict(row) | {"ratio": row.ratio, "drowned": row.drowned} for row in found.rows],
         "epsilon": found.epsilon,

@@ -1,7 +1,7 @@
-"""Whether public text is of the parties' kind, as far as public and declared facts tell; private text is never asked.
+"""Whether public text is of the same kind as the parties' text, as far as public and declared facts tell.
 
-A vocabulary, a public start and an evaluation of another kind than the parties' text spend a budget and teach nothing:
-what is counted is not what is there, and what is learned is not what is measured.
+A vocabulary, a public start or an evaluation of another kind of text wastes the budget: the words that are counted do
+not occur, and what is learned is not what is measured. Private text is never asked.
 """
 
 from coordinator.plan.plan import Plan
@@ -10,16 +10,16 @@ from learning.text import documentation
 
 
 def doubts(plan: Plan) -> list[str]:
-    """A sentence for each reason to doubt that public text is like the parties', from what the plan says of it.
+    """A sentence for each reason in the plan to doubt that its public text is like the parties'.
 
-    What a recipe prepared may give more: `coordinator.systems.system.Recipe.doubts`.
+    The public data of a recipe may give more reasons: `coordinator.systems.system.Recipe.doubts`.
     """
     tables = {name: table for name, table in plan.public_tables().items() if table.OF_THEIR_KIND}
     return [doubt for name, table in tables.items() if (doubt := _declared(plan, name, table)) is not None]
 
 
 def _declared(plan: Plan, name: str, table: SourceTable) -> str | None:
-    """What the plan itself says of one table and the parties' text."""
+    """The doubt that the plan's own words on one table and on the parties' text give."""
     shards, built_in = plan.federation.shards, table.source in documentation.NAMES
     if table.like_parties or (shards is not None and (shards.source in documentation.NAMES) == built_in):
         return None

@@ -1,4 +1,4 @@
-"""Who this coordinator is: to the parties it asks, and to whoever checks what it published."""
+"""The coordinator's identity, towards the parties it asks and towards anyone who checks what it published."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ APART: Final = timedelta(days=2)
 class Own:
     """The coordinator's identity in one run.
 
-    identity: signs what is published. authority: whose word on parties counts; None where nobody vouches for them.
-    tls: whether calls go over mutual TLS under this identity. folder: where the authority's files are.
+    identity: signs what is published. authority: the one whose certificates for parties are accepted; None where nobody
+    vouches for them. tls: whether calls use mutual TLS under this identity. folder: where the authority's files are.
     """
 
     identity: Identity
@@ -34,21 +34,21 @@ class Own:
     folder: Path
 
     def vouch(self, name: str, request: bytes) -> bytes:
-        """Certificates (PEM) for a party that this run starts and that made this request (PEM)."""
+        """Certificates (PEM) for a party that this run starts, issued for the request (PEM) that it made."""
         return provisioning.vouched(self.folder, name, request)
 
     def checked(self, signed: Signed, kind: str, name: str) -> Mapping[str, Any]:
-        """What the party of this name says, signed, in a statement of this kind. Raises `IdentityError`."""
+        """The content of a statement of this kind that the party of this name signed. Raises `IdentityError`."""
         revoked = self.identity.revoked if self.authority is not None else None
         return check(signed, kind, authority=self.authority, role=Role.PARTY, name=name, revoked=revoked)
 
 
 def own_identity(plan: Plan, base: Path) -> Own:
-    """The identity that a plan names, or, for a run without one, that of the local run store.
+    """The identity that a plan names, or the one of the local run store where it names none.
 
     The run store has a small authority of its own, in `$CONCLAVE_HOME/identity`: it vouches for what this user ran on
-    this machine, and for the parties that its runs start. Raises `PlanError` for a folder that is none, or certificates
-    that are wrong.
+    this machine, and for the parties that its runs start. Raises `PlanError` for a folder that is not a federation's,
+    or for certificates that are wrong.
     """
     named = plan.federation.identity
     folder = home() / "identity" if named is None else base / named

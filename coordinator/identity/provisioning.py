@@ -57,7 +57,7 @@ _OWN_COPIES: Final = "_coordinator"
 
 @dataclass(frozen=True, slots=True)
 class Provisioned:
-    """What was issued to one end: where its bundle is, its name and fingerprint, and the last day it is valid."""
+    """What was issued to one end: the path of its bundle, its name and fingerprint, and the last day it is valid."""
 
     name: str
     fingerprint: str
@@ -74,9 +74,9 @@ def _sentences() -> Iterator[None]:
 
 
 def make(folder: Path, name: str, *, days: int = DAYS) -> str:
-    """Make the folder of a new federation, whole or not at all; returns its authority's fingerprint.
+    """Make the whole folder of a new federation, or nothing; returns its authority's fingerprint.
 
-    name: the coordinator's. Raises `RunError` when the folder holds anything already, or for a name that cannot be.
+    name: the coordinator's. Raises `RunError` when the folder is not empty, or for a name that is not allowed.
     """
     with _sentences():
         check_name(name, Role.COORDINATOR)
@@ -104,9 +104,9 @@ def make(folder: Path, name: str, *, days: int = DAYS) -> str:
 
 
 def ensure(folder: Path, name: str = LOCAL) -> None:
-    """Make the folder where there is none yet, and renew the coordinator's certificates where they are near their end.
+    """Make the folder if there is none, and renew the coordinator's certificates when they are about to expire.
 
-    Raises `RunError` when what is there cannot be used.
+    Raises `RunError` when an existing folder cannot be used.
     """
     if not (folder / CA).exists():
         try:
@@ -121,7 +121,7 @@ def ensure(folder: Path, name: str = LOCAL) -> None:
 
 
 def vouched(folder: Path, name: str, request: bytes) -> bytes:
-    """The bundle (PEM) that a party of this name asks for; no copy of it is kept.
+    """The bundle (PEM) that a party of this name requests; no copy of it is kept.
 
     Raises `RunError`, also for a request in another name.
     """
@@ -133,7 +133,7 @@ def vouched(folder: Path, name: str, request: bytes) -> bytes:
 
 
 def request_of(path: Path) -> Request:
-    """What a request file asks for. Raises `RunError` for a file that is no request."""
+    """The content of a request file. Raises `RunError` for a file that is not a request."""
     try:
         with _sentences():
             return read_request(path.read_bytes())
@@ -144,11 +144,11 @@ def request_of(path: Path) -> Request:
 
 
 def sign(folder: Path, request: Path, *, told: str, days: int = DAYS) -> Provisioned:
-    """Issue what a request asks for: `<name>.pem` beside it.
+    """Issue the certificates for a request: `<name>.pem` beside it.
 
     told: the fingerprint that the party's administrator gave out of band. Raises `RunError` when it is not the
-    request's, when the name was issued for another signing key that was not revoked (whoever had two keys of one name
-    accepted could take a party's place), and for keys that were.
+    request's; when the name was issued for another signing key that is not revoked, since a second accepted key could
+    take the party's place; and for revoked keys.
     """
     asked = request_of(request)
     if told != asked.fingerprint:
@@ -169,9 +169,9 @@ def sign(folder: Path, request: Path, *, told: str, days: int = DAYS) -> Provisi
 
 
 def revoke(folder: Path, name: str) -> int:
-    """Take back every certificate issued under a name; returns how many were not taken back before.
+    """Revoke every certificate issued under a name; returns how many were not revoked before.
 
-    Raises `RunError` when nothing was issued under it, or it is no name.
+    Raises `RunError` when nothing was issued under it, or it is not a name.
     """
     with _sentences():
         authority = _authority(folder)
@@ -196,7 +196,7 @@ def revoke(folder: Path, name: str) -> int:
 
 
 def renew(folder: Path, *, fresh_keys: bool = False, days: int = DAYS) -> Provisioned:
-    """Issue the coordinator's certificates anew, for the same keys or for fresh ones. Raises `RunError`."""
+    """Issue the coordinator's certificates again, for the same keys or for new ones. Raises `RunError`."""
     with _sentences():
         authority = _authority(folder)
         own = subject_of(_own(folder).signing)
@@ -226,7 +226,7 @@ def issued_to(folder: Path) -> list[str]:
 
 
 def authority_fingerprint(folder: Path) -> str:
-    """What parties write into their file after they have compared it by telephone. Raises `RunError`."""
+    """The authority's fingerprint, which parties compare by telephone and write into their file. Raises `RunError`."""
     with _sentences():
         return fingerprint(_authority(folder).certificate)
 
@@ -279,7 +279,7 @@ def _issue_own(
 
 
 def _check_key(earlier: Bundle, asked: Request, gone: RevocationList, folder: Path) -> None:
-    """Raises `RunError` unless a name that has this bundle may have what is asked as well."""
+    """Raises `RunError` unless a name that has this bundle may have the requested one as well."""
     keys = {fingerprint(asked.transport), asked.fingerprint}
     revoked = gone.revoked(earlier.signing) or gone.revoked(earlier.transport)
     if revoked and keys & {fingerprint(earlier.transport), fingerprint(earlier.signing)}:

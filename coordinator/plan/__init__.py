@@ -1,1 +1,1 @@
-"""What every plan says, whatever its system."""
+"""The part of a plan that all systems share."""

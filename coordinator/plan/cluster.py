@@ -1,4 +1,4 @@
-"""`[federation.cluster]`: the Ray cluster on whose machines the parties of `launch = "ray"` are put."""
+"""`[federation.cluster]`: the Ray cluster whose machines run the parties of `launch = "ray"`."""
 
 import re
 from pathlib import Path
@@ -15,9 +15,9 @@ Amount = Annotated[float, Field(gt=0)]
 
 
 class PlaceTable(Settings):
-    """What a party asks of its machine: custom resources and node labels of Ray, and processors for graphics.
+    """What a party needs of its machine: Ray's custom resources and node labels, and GPUs.
 
-    A machine has a resource by `ray start --resources '{"party": 2}'`, a label by `--labels zone=north`.
+    A machine gets a resource by `ray start --resources '{"party": 2}'`, a label by `--labels zone=north`.
     """
 
     resources: dict[Annotated[str, Field(min_length=1)], Amount] = Field(default_factory=dict)
@@ -27,7 +27,7 @@ class PlaceTable(Settings):
     @field_validator("resources")
     @classmethod
     def _custom(cls, resources: dict[str, float]) -> dict[str, float]:
-        """Parties mostly wait, and their training takes what the machine has: Ray is not told of processors."""
+        """Parties mostly wait, and their training takes what the machine has, so Ray is not told of processors."""
         for name in resources:
             if name in ("CPU", "GPU", "memory", "object_store_memory"):
                 instead = "Use gpus." if name == "GPU" else "Leave it out: a party takes no processor or memory of Ray."
@@ -43,12 +43,12 @@ class PlaceTable(Settings):
 
 
 class ClusterTable(PlaceTable):
-    """Where the cluster is, and what every party asks of its machine.
+    """Where the cluster is, and what every party needs of its machine.
 
     address: "auto", on one of its machines, or "HOST:PORT" of its head. folder: where parties keep their ledgers and
-    working files, on their own machines; below the run's folder by default. ports: "FIRST-LAST" that nodes listen on,
-    one a party; any free one by default. tasks: into how many tasks of Ray a party's teachers are put, on whatever
-    machine has a processor; they stay on the party's own by default. party: what single parties ask instead, by name.
+    working files, on their own machines; by default below the run's folder. ports: "FIRST-LAST" that nodes listen on,
+    one a party; by default any free one. tasks: into how many Ray tasks a party's teachers are divided, on any machine
+    with a free processor; by default they stay on the party's own. party: other needs of single parties, by name.
     """
 
     address: str = "auto"
@@ -74,7 +74,7 @@ class ClusterTable(PlaceTable):
         return self
 
     def check(self, names: tuple[str, ...]) -> None:
-        """Raises ValueError unless these parties can be the ones that the table speaks of."""
+        """Raises ValueError unless the table names only these parties."""
         unknown = sorted(self.party.keys() - set(names))
         if unknown:
             raise ValueError(f"[federation.cluster.party] {unknown[0]}: there is no such party. {_named(names)}")
@@ -94,7 +94,9 @@ class ClusterTable(PlaceTable):
         return int(first), int(last)
 
     def cluster(self, names: tuple[str, ...], base: Path, run: str) -> Cluster:
-        """As a launcher takes it, for a run of this id. base: where a relative folder starts."""
+        """The table as a launcher takes it, for a run of this id. base: the folder against which a relative one is
+        resolved.
+        """
         folder = None if self.folder is None else base / self.folder / run
         asked: dict[str, PlaceTable] = {name: self.party.get(name, self) for name in names}
         places = {name: Place(table.resources, table.labels, table.gpus) for name, table in asked.items()}
@@ -102,7 +104,7 @@ class ClusterTable(PlaceTable):
 
 
 def head_address(address: str) -> str:
-    """The address, if it may be a cluster's head. Raises ValueError saying what to use."""
+    """The address, if it can be that of a cluster's head. Raises ValueError saying what to use."""
     if address.startswith("ray://"):
         raise ValueError(
             f'"{address}" is a Ray Client\'s address. Run the plan on a machine of the cluster, with "auto": by '

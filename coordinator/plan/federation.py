@@ -1,4 +1,4 @@
-"""`[federation]` of a plan: who takes part, who starts their nodes, and how long they are waited for."""
+"""`[federation]` of a plan: the parties, how their nodes are started, and how long they are waited for."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -23,7 +23,7 @@ class PartyEntry(Settings):
 class SplitTable(Settings):
     """How one source is divided among parties on one machine: by hash, by a column, or skewed by a label.
 
-    of: into how many parts, of which each party has one and the rest nobody; as many as parties by default.
+    of: the number of parts; each party has one, and any others are unused. By default as many as parties.
     """
 
     by: str = "hash"
@@ -44,7 +44,7 @@ class SplitTable(Settings):
 
 
 class ShardsTable(Table):
-    """`[federation.shards]`: the one source that `launch = "ray"` divides among parties it starts itself."""
+    """`[federation.shards]`: the one source that `launch = "ray"` divides among the parties it starts."""
 
     PLACES: ClassVar[tuple[str, ...]] = ("source",)
 
@@ -59,10 +59,10 @@ class ShardsTable(Table):
 
 
 class DropTable(Settings):
-    """`[federation] stragglers = { drop_after = SECONDS }`: when a party that does not get on is given up.
+    """`[federation] stragglers = { drop_after = SECONDS }`: when a party that makes no progress is given up.
 
-    drop_after: seconds without a block, an answer to a call, or a rise in a training's percent. train_within: for one
-    training as a whole, also one that tells no percent; 100 times drop_after by default.
+    drop_after: seconds without a block, an answer to a call, or a rise in a training's percentage. train_within:
+    seconds for one whole training, also one that reports no percentage; by default 100 times drop_after.
     """
 
     drop_after: Annotated[float, Field(ge=2)]
@@ -70,14 +70,14 @@ class DropTable(Settings):
 
 
 class FederationTable(Settings):
-    """`[federation]`: who takes part, who starts their nodes, and how long they are waited for.
+    """`[federation]`: the parties, how their nodes are started, and how long they are waited for.
 
-    identity: the folder that `coordinator provision` made, for mutual TLS and the signature on what is published;
-    without it, parties are asked in plain text, and on this machine alone.
-    deadline_seconds: of silence, after which a node is asked whether it serves. retry_seconds: how long a party may be
-    away, asked again and again, before the run goes on without it or stops, to be resumed; 0 asks once. stragglers:
-    "wait" for a party as long as its node serves, or { drop_after = SECONDS } without progress (`DropTable`).
-    cluster: the Ray cluster on which `launch = "ray"` starts the parties, instead of a Ray of its own.
+    identity: the folder that `coordinator provision` made, for mutual TLS and for the signature on what is published;
+    without it, parties are asked in plain text, and only on this machine. deadline_seconds: seconds of silence after
+    which a node is asked whether it serves. retry_seconds: for how long a lost party is asked again before the run goes
+    on without it, or stops and can be resumed; 0 asks once. stragglers: "wait" for a party as long as its node serves,
+    or { drop_after = SECONDS } without progress (`DropTable`). cluster: the Ray cluster on which `launch = "ray"`
+    starts the parties, instead of a Ray of its own.
     """
 
     launch: str
@@ -153,7 +153,9 @@ class FederationTable(Settings):
             )
 
     def on_cluster(self, address: str) -> "FederationTable":
-        """The same federation on the Ray cluster at an address. Raises `ValueError` where none goes with it."""
+        """The same federation on the Ray cluster at an address. Raises `ValueError` where it cannot run on a
+        cluster.
+        """
         if self.shards is None:
             raise ValueError(f'a Ray cluster goes with launch = "ray"; with "{self.launch}" parties run already.')
         table = self.cluster or ClusterTable()

@@ -1,4 +1,4 @@
-"""What a source or a model is called wherever its place is nobody's business."""
+"""The public name of a source or a model, without its path on this machine."""
 
 from pathlib import PurePath
 
@@ -6,10 +6,10 @@ from learning.text.hub import is_hub_name
 
 
 def named(source: str) -> str:
-    """A source's or a model's name without the place where it lies: the last part of a path, and a hub's name whole.
+    """A source's or a model's name without its path: the last part of a path, or the whole name on a hub.
 
-    It goes by the name alone, never by what is there, so that a plan whose files moved has the same hash. A folder that
-    is named as a hub's data is, by two words and a slash, keeps both.
+    It depends on the name alone, never on what exists at that path, so that a plan whose files were moved keeps its
+    hash. A folder whose name has the form of a hub's (two words and a slash) keeps both.
     """
     if is_hub_name(source):
         return source

@@ -1,4 +1,4 @@
-"""What every plan says, whatever its recipe: the run, the promise, the federation, what is published, public text."""
+"""The tables that every plan has: the run, the guarantee, the federation, what is published, public text."""
 
 import json
 from typing import Annotated, Any, ClassVar, Self
@@ -14,7 +14,7 @@ from protos.console.settings import Settings
 
 
 class RunTable(Settings):
-    """`[run]`: what this run is called and does. The seed governs model starts and public shuffles, never noise.
+    """`[run]`: the run's name, recipe and seed. The seed governs model starts and public shuffles, never noise.
 
     recipe: the name of a system (`coordinator.systems.registry`), whose tables the plan has.
     """
@@ -33,9 +33,10 @@ class StudentTable(Settings):
 
 
 class ProbeTable(SourceTable):
-    """`[[evaluation.probes]]`: a public labelled task for which the embeddings are the features, measured by `compare`.
+    """`[[evaluation.probes]]`: a public labelled task with the embeddings as features, measured by `compare`.
 
-    source trains a linear classifier on at most `rows` rows, `test` measures it. label: the column of labels.
+    A linear classifier is trained on at most `rows` rows of `source` and measured on `test`. label: the column of
+    labels.
     """
 
     PLACES: ClassVar[tuple[str, ...]] = ("source", "test")
@@ -57,7 +58,9 @@ class EvaluationTable(SourceTable):
 
 
 class Plan(Settings):
-    """What plans of all recipes have in common; `coordinator.systems.registry.read_plan` reads one of a recipe."""
+    """What the plans of all recipes have in common; `coordinator.systems.registry.read_plan` reads a plan of one
+    recipe.
+    """
 
     run: RunTable
     privacy: PrivacyTable
@@ -97,7 +100,7 @@ class Plan(Settings):
         return self
 
     def public_tables(self) -> dict[str, SourceTable]:
-        """The tables of public text, by name; those of a list by their place in it too."""
+        """The tables of public text by name; a table in a list also by its position."""
         found = {}
         for name in type(self).model_fields:
             match getattr(self, name):
@@ -109,14 +112,14 @@ class Plan(Settings):
 
     @property
     def shares_noise(self) -> bool:
-        """Whether the noise of a release is made of shares that several parties add."""
+        """Whether the noise of a release is the sum of shares that several parties add."""
         return True
 
     def _check_recipe(self) -> None:
-        """What else a recipe's tables must agree in. Raises ValueError."""
+        """Check that a recipe's own tables agree with the rest. Raises ValueError."""
 
     def _check_secure_sum(self) -> None:
-        """Raises ValueError where no threshold could keep a secure sum safe."""
+        """Raises ValueError where no threshold could make a secure sum safe."""
         privacy, parties = self.privacy, len(self.federation.names)
         if privacy.trust == "secure-sum" and parties + privacy.colluders >= 2 * (parties - privacy.dropouts):
             raise ValueError(
@@ -128,13 +131,15 @@ class Plan(Settings):
 
     @property
     def minimum_parties(self) -> int:
-        """Below how many parties the run stops: the plan's figure, or as many as the noise is calibrated for."""
+        """The number of parties below which the run stops: the plan's figure, or the number that the noise is
+        calibrated for.
+        """
         return self.federation.minimum_parties or len(self.federation.names) - self.privacy.dropouts
 
     def on_cluster(self, address: str | None) -> Self:
-        """The plan with its parties on the Ray cluster at this address; as it is without one.
+        """The plan with its parties on the Ray cluster at this address; unchanged without an address.
 
-        Raises `PlanError` for an address that is none, and where parties run elsewhere.
+        Raises `PlanError` for an invalid address, and where parties run elsewhere.
         """
         if address is None:
             return self
@@ -144,10 +149,10 @@ class Plan(Settings):
             raise PlanError(f"--ray-address: {error}") from None
 
     def document(self, *, places: bool = False) -> str:
-        """The plan as canonical JSON, less what does not affect data, privacy or result: the part that is hashed.
+        """The plan as canonical JSON, without what does not affect data, privacy or result: the part that is hashed.
 
-        It goes to every party and is published, so of a source it has the name and not the place (`plan.named`) unless
-        `places` is asked for, which is for this machine's own use: two files of one name are two.
+        It is sent to every party and published, so of a source it has only the name and not the place (`plan.named`).
+        With `places` it has the places as well, for use on this machine only, where two files of one name differ.
         """
         tables: dict[str, Any] = self.model_dump(mode="json")
         federation = tables["federation"]
@@ -162,7 +167,9 @@ class Plan(Settings):
         return json.dumps(tables, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     def divide_again(self, tables: dict[str, Any], factor: float) -> None:
-        """Scale what the system's own tables spend of epsilon, in `tables`: epsilon is `factor` times as large."""
+        """Scale the parts of epsilon that the system's own tables in `tables` spend: epsilon becomes `factor` times as
+        large.
+        """
 
     def _document(self, tables: dict[str, Any]) -> None:
-        """Write into `tables` what the plan hash covers in another form than the file has it."""
+        """Write into `tables` what the plan hash covers in another form than the file has."""

@@ -1,4 +1,4 @@
-"""`[privacy]` of a plan: what is promised, to whom, and with what noise."""
+"""`[privacy]` of a plan: the guarantee, the trust model, and the noise."""
 
 from typing import Annotated, Literal
 
@@ -10,13 +10,13 @@ LARGEST_DELTA = 1e-3
 
 
 class PrivacyTable(Settings):
-    """`[privacy]`: the promise, under add-or-remove of one unit at one party.
+    """`[privacy]`: the guarantee, under add-or-remove of one unit at one party.
 
-    declared_size: units of all parties together, a public figure, about right; only `coordinator forecast` uses it.
-    trust: "secure-sum", under which the coordinator learns noisy sums alone, or "trusted-aggregator". dropouts: parties
-    that may be lost without losing the noise. colluders: parties that may pool what they know with the coordinator.
-    attempts: how often a secure sum may be made, each paid for, where more than `dropouts` are lost amid one.
-    noise: what each party draws its part of the noise from.
+    declared_size: approximate number of units of all parties together, a public figure; only `coordinator forecast`
+    uses it. trust: "secure-sum", under which the coordinator learns only noisy sums, or "trusted-aggregator". dropouts:
+    number of parties that may be lost without weakening the noise. colluders: number of parties that may pool what they
+    know with the coordinator. attempts: how many times a secure sum may be attempted, each attempt charged, where more
+    than `dropouts` parties are lost during one. noise: the distribution of each party's part of the noise.
     """
 
     epsilon: Annotated[float, Field(gt=0, le=100)]

@@ -1,4 +1,4 @@
-"""Where a plan's public text comes from."""
+"""The sources of a plan's public text."""
 
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -10,11 +10,11 @@ from learning.text.source import Source
 
 
 class SourceTable(Table):
-    """Where text comes from: a built-in source, a local file, pattern or folder, or a name on a data hub.
+    """A source of text: a built-in source, a local file, pattern or folder, or a name on a data hub.
 
-    like_parties: that whoever wrote the plan knows it to be text of the kind that the parties hold, which nothing that
-    is public can tell: `coordinator.forecasting.kinship` warns where nobody says so. OF_THEIR_KIND: whether a table of
-    this class wants such text; a corpus is chosen from for its likeness.
+    like_parties: the plan's author knows it to be text of the kind that the parties hold. Nothing public can show this,
+    so `coordinator.forecasting.kinship` warns where nobody says so. OF_THEIR_KIND: whether a table of this class needs
+    such text; a corpus does not, because private-like texts are chosen from it.
     """
 
     PLACES: ClassVar[tuple[str, ...]] = ("source",)

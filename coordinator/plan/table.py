@@ -1,4 +1,4 @@
-"""A table of a plan, which says what of it is for people alone and what names a place of this machine."""
+"""The base of a plan's tables, which knows which keys are only for people and which name a place on this machine."""
 
 from typing import Any, ClassVar
 
@@ -7,16 +7,16 @@ from protos.console.settings import Settings
 
 
 class Table(Settings):
-    """A table of a plan. PLACES: keys that may hold a path. FOR_PEOPLE: keys that change nothing of a run."""
+    """A table of a plan. PLACES: keys that may hold a path. FOR_PEOPLE: keys that do not affect a run."""
 
     PLACES: ClassVar[tuple[str, ...]] = ()
     FOR_PEOPLE: ClassVar[tuple[str, ...]] = ()
 
 
 def told(table: Settings, content: dict[str, Any], *, places: bool) -> None:
-    """Leave out of a table's content, and of all tables in it, what is for people; and places, but for `places`.
+    """Remove from a table's content, and from all tables in it, the keys for people and, unless `places`, the paths.
 
-    content: of the table as JSON values, which may lack or have otherwise what other parties are not told.
+    content: the table as JSON values, which may lack keys or hold values in another form.
     """
     if isinstance(table, Table):
         for key in table.FOR_PEOPLE:

@@ -1,1 +1,1 @@
-"""From a plan to what binds both ends: releases, their noise, their price."""
+"""Pricing: a plan's releases, the noise of each, and what they cost together."""

@@ -1,4 +1,4 @@
-"""From a plan to what binds both ends: mechanisms calibrated to the budget, priced before anything runs."""
+"""Prices a plan before anything runs: chooses the noise of its mechanisms so that they fit the privacy budget."""
 
 import math
 from typing import Protocol, TypeVar
@@ -29,9 +29,10 @@ PlanT_co = TypeVar("PlanT_co", bound=Plan, covariant=True)
 
 
 class Priceable(Protocol[PlanT_co]):
-    """What is asked of a recipe to find its noise and its price.
+    """What pricing needs to know of a recipe.
 
-    fewer_cells, finer_grid: what to change in a plan that releases too much for its delta, or on too coarse a grid.
+    fewer_cells, finer_grid: what to change in a plan that releases too many numbers for its delta, or on too coarse a
+    grid.
     """
 
     @property
@@ -45,20 +46,24 @@ class Priceable(Protocol[PlanT_co]):
 
     @property
     def labelled(self) -> plan_pb2.LabelledText | None:
-        """What is read from parties' rows where they have labels."""
+        """How the parties' rows are read where they have labels."""
         ...
 
     def total_event(self, multiplier: float) -> DpEvent:
-        """An event that costs no less than all releases at this noise multiplier, if their noise is Gaussian."""
+        """An event that costs no less than all releases together at this noise multiplier, if their noise is
+        Gaussian.
+        """
         ...
 
     def releases(self, multiplier: float) -> tuple[Release, ...]:
-        """What is released where all of it together has this noise multiplier. Raises `PlanError`."""
+        """The releases whose joint noise multiplier is this one. Raises `PlanError`."""
         ...
 
 
 def price_plan(recipe: Priceable[PlanT_co]) -> PricedPlan[PlanT_co]:
-    """Choose the noise and price it. Raises `PlanError` when the plan cannot be paid from its own budget."""
+    """Choose the noise multiplier and price the plan. Raises `PlanError` when its budget cannot pay for its
+    releases.
+    """
     plan = recipe.plan
     privacy = plan.privacy
     spare = privacy.delta * (1 - SAMPLER_SHARE)
@@ -165,7 +170,7 @@ def _message(recipe: Priceable[Plan], releases: tuple[Release, ...]) -> plan_pb2
 
 
 def _release(release: Release) -> plan_pb2.Release:
-    """The message of a release, its mechanism number by number."""
+    """The protocol message of a release, its mechanism's parameters number by number."""
     message = plan_pb2.Release(name=release.name, charges=release.charges, form=number(plan_pb2.Form, release.form))
     fill(getattr(message, release.mechanism.kind), numbers_of(release.mechanism))
     return message

@@ -1,4 +1,4 @@
-"""What parties release together, priced, and a plan whose mechanisms are chosen."""
+"""A release, which parties make together, and a plan whose mechanisms are chosen and priced."""
 
 import math
 from collections.abc import Sequence
@@ -26,11 +26,12 @@ MechanismT = TypeVar("MechanismT")
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One thing that parties release together, as the plan's budget allows it.
+    """One matrix that parties release together, with its mechanism and its cost.
 
-    rows, columns: shape of the released matrix; [0, 0] where nothing travels. charges: how often the mechanism's event
-    is paid. attempts: how often the whole release may be made anew, each time charged. form: what leaves, who adds
-    noise, when it is paid for. Of a stepped release every step's sum is [rows, columns].
+    rows, columns: shape of the released matrix; [0, 0] where nothing is sent. charges: how many times the mechanism's
+    event is charged. attempts: how many times the whole release may be attempted; each attempt is charged. form: what
+    leaves the party, who adds the noise, and when the release is charged. For a stepped release, the sum of every step
+    is [rows, columns].
 
     Raises `ValueError` for a form that the mechanism does not have.
     """
@@ -48,39 +49,39 @@ class Release:
             raise ValueError(f"{self.mechanism.kind} are never {self.form}; {self.name} needs another form")
 
     def under(self, kind: type[MechanismT]) -> MechanismT:
-        """Its mechanism, where its planner knows which it is. Raises `TypeError` where it is another."""
+        """The release's mechanism, as the type its caller expects. Raises `TypeError` where it is of another type."""
         if not isinstance(self.mechanism, kind):
             raise TypeError(f"release {self.name} is under {self.mechanism.kind}, not {kind.__name__}")
         return self.mechanism
 
     @property
     def steps(self) -> int:
-        """How many sums are taken of it."""
+        """How many sums the release takes."""
         return self.under(GradientMechanism).steps if self.form == Form.STEPPED else 1
 
     def step(self, number: int) -> "Release":
-        """One step of a stepped release, as parties know it."""
+        """One step of a stepped release, as parties name it."""
         one = replace(self.under(GradientMechanism), steps=1)
         return replace(self, name=step_name(self.name, number), mechanism=one)
 
     @property
     def event(self) -> DpEvent:
-        """What all of it costs, made once."""
+        """The cost of one attempt at the whole release."""
         event = self.mechanism.event()
         return event if self.charges == 1 else SelfComposedDpEvent(event, self.charges)
 
     @property
     def at_most(self) -> DpEvent:
-        """What it costs when every attempt that the plan allows is made: what the plan's epsilon has to pay for."""
+        """The cost when every attempt that the plan allows is made: this is what the plan's epsilon has to cover."""
         return self.event if self.attempts == 1 else SelfComposedDpEvent(self.event, self.attempts)
 
     def slack(self, epsilon: float) -> float:
-        """Delta that the noise sampler's distance from its ideal takes."""
+        """The part of delta that covers the distance between the noise sampler and its ideal distribution."""
         return self.mechanism.slack(self.rows, self.columns, epsilon, self.attempts)
 
     @property
     def described(self) -> str:
-        """What it is, bounds and noise, in one sentence."""
+        """The release, its bounds and its noise in one sentence."""
         return self.mechanism.described(self.rows, self.columns, self.form)
 
 
@@ -88,8 +89,8 @@ class Release:
 class PricedPlan(Generic[PlanT_co]):
     """A plan with its mechanisms chosen.
 
-    guarantee: what the run costs at every party, delta being the plan's; `slack` is inside it. binding: the message
-    that every party is asked to join under. graphs: of delta, what the graphs of its secure sums take.
+    guarantee: what the run costs at every party, at the plan's delta, which includes `slack`. binding: the message that
+    every party is asked to join under. graphs: the part of delta that covers failing graphs of its secure sums.
     """
 
     plan: PlanT_co
@@ -100,43 +101,45 @@ class PricedPlan(Generic[PlanT_co]):
 
     @property
     def slack(self) -> float:
-        """Delta that the accountant does not see: of noise samplers that are not ideal, and of graphs that fail."""
+        """The part of delta outside the accountant: for noise samplers that are not ideal, and for graphs that fail."""
         return sum(release.slack(self.guarantee.epsilon) for release in self.releases) + self.graphs
 
     @property
     def private(self) -> bool:
-        """Whether the guarantee holds: never when the noise can be reproduced from the plan."""
+        """Whether the guarantee holds. It never does when the noise can be reproduced from the plan."""
         return not self.plan.privacy.insecure_reproducible_noise
 
     def release(self, name: str) -> Release | None:
-        """The release of that name, or None where the plan has no use for it."""
+        """The release with that name, or None where the plan makes no such release."""
         return next((release for release in self.releases if release.name == name), None)
 
 
 def graphs_delta(releases: Sequence[Release], parties: int, colluders: int, dropouts: int) -> float:
-    """Delta that the graphs of all secure sums of these releases take. Raises `ConclaveError` where there is none."""
+    """The part of delta for the graphs of all secure sums of these releases. Raises `ConclaveError` where no graph
+    fits.
+    """
     return failing(parties, colluders, dropouts) * sum(release.steps for release in releases if release.form.gives)
 
 
 def rounded_up(epsilon: float, decimals: int = 3) -> str:
-    """An epsilon as a person reads it, never less than it is."""
+    """An epsilon as it is shown to a person, rounded up so that it is never understated."""
     grid = 10**decimals
     return "infinity" if math.isinf(epsilon) else f"{math.ceil(epsilon * grid) / grid:.{decimals}f}"
 
 
 def budget(guarantee: Guarantee, plan: Plan) -> str:
-    """What stands beside a progress bar."""
+    """The privacy budget as it is shown beside a progress bar."""
     if plan.privacy.insecure_reproducible_noise:
         return "no guarantee: reproducible noise"
     return f"epsilon {rounded_up(guarantee.epsilon, 2)} / {plan.privacy.epsilon:g}"
 
 
 def shares(plan: Plan) -> int:
-    """How many parties' noise the guarantee counts on: not of those that may be lost, nor that know their own."""
+    """How many parties' noise the guarantee counts on: all but those that may be lost or that know their own noise."""
     return honest_shares(len(plan.federation.names), plan.privacy.dropouts, plan.privacy.colluders)
 
 
 @lru_cache(maxsize=64)
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
-    """The noise multiplier of one Gaussian release of that price."""
+    """The noise multiplier of the one Gaussian release that has this price."""
     return calibrate(GaussianDpEvent, epsilon, delta)

@@ -1,4 +1,4 @@
-"""What happens in a run, told to whoever keeps count of it: metrics, logs. Never text, answers, keys or losses."""
+"""The events of a run, reported to observers: metrics and logs. Never text, answers, keys or losses of a model."""
 
 import logging
 import math
@@ -18,10 +18,10 @@ SECONDS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 
 class Observer(Protocol):
-    """Told by the federation and the run what happened; never asks anything back, never raises."""
+    """Is told by the federation and the run what happened; never asks anything back, never raises."""
 
     def opened(self, run: str, epsilon: float | None, budget: float) -> None:
-        """A run begins or goes on: its id, what it promises (None: nothing), and what its plan allows."""
+        """A run begins or is resumed: its id, the epsilon it guarantees (None: nothing), and what its plan allows."""
         ...
 
     def stage(self, name: str, state: str) -> None:
@@ -29,11 +29,11 @@ class Observer(Protocol):
         ...
 
     def block(self, release: str, party: str, seconds: float, size: int) -> None:
-        """A party's block came, so long after it was asked for, so many bytes."""
+        """A party's block came: the seconds since it was asked for, and its bytes."""
         ...
 
     def stored(self, release: str, done: int, total: int) -> None:
-        """The sum of a block is on disk; so many of all are."""
+        """The sum of a block is on disk: how many of how many are stored."""
         ...
 
     def retry(self, party: str, doing: str, why: str) -> None:
@@ -46,7 +46,7 @@ class Observer(Protocol):
 
 
 class Unobserved:
-    """Keeps nothing."""
+    """Ignores all events."""
 
     def opened(self, run: str, epsilon: float | None, budget: float) -> None: ...
 
@@ -62,7 +62,7 @@ class Unobserved:
 
 
 class Metrics:
-    """Keeps count for Prometheus, in the registry that is given; docs/metrics.md says what each figure means."""
+    """Counts events for Prometheus in the given registry; docs/metrics.md explains each figure."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         party, release = ["party"], ["release"]
@@ -108,7 +108,7 @@ class Metrics:
 
 
 class Logged:
-    """Writes an event of each, with the run's id; blocks at DEBUG, since there are many."""
+    """Writes every event to the log with the run's id; blocks at DEBUG level, since there are many."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
@@ -141,7 +141,7 @@ class Logged:
 
 
 class Everyone:
-    """Tells several observers, in order."""
+    """Passes every event to several observers, in order."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = tuple(observers)
@@ -173,10 +173,10 @@ class Everyone:
 
 @contextmanager
 def serve_metrics(address: str, registry: CollectorRegistry) -> Iterator[str]:
-    """Serve a registry over HTTP at "host:port" (port 0: any free one); yields the address where it is served.
+    """Serve a registry over HTTP at "host:port" (port 0: any free one); yields the address.
 
-    The figures are for whoever runs the coordinator: choose a loopback host, unless the network is trusted with them.
-    Raises `PlanError` for an address that is none, `RunError` when it cannot be listened on.
+    The figures are for whoever runs the coordinator: choose a loopback host, unless everyone on the network may see
+    them. Raises `PlanError` for an invalid address, `RunError` when it cannot be listened on.
     """
     host, port = _host_and_port(address)
     try:
@@ -196,9 +196,9 @@ def serve_metrics(address: str, registry: CollectorRegistry) -> Iterator[str]:
 
 @contextmanager
 def traced_to(where: str) -> Iterator[None]:
-    """Trace the runs that are driven inside, to the URL of a collector or into a file.
+    """Trace the runs inside the context, to the URL of a collector or into a file.
 
-    Raises `PlanError` for a URL that is none and without OpenTelemetry, `RunError` for a file that cannot be written.
+    Raises `PlanError` for an invalid URL and without OpenTelemetry, `RunError` for a file that cannot be written.
     """
     try:
         tracer = tracers.tracer(where, Path.cwd(), "conclave-coordinator")
@@ -218,5 +218,5 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 
 def _own_words(why: str) -> str:
-    """What we say ourselves of a loss. Behind a colon or in brackets stand a node's own words, which may quote text."""
+    """Our own words on a loss: after a colon or in brackets come the node's own words, which may quote text."""
     return re.split(r": | \(", why, maxsplit=1)[0]

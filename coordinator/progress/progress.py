@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: parties, blocks, budget. One protocol, and two ways to show it."""
+"""The progress of a run as a person sees it: parties, blocks, budget. One protocol, with two ways to show it."""
 
 import sys
 from typing import Protocol, TextIO
@@ -11,27 +11,27 @@ BAR = 24
 
 
 class Progress(Protocol):
-    """Told by the run what happens; never asks anything back."""
+    """Is told by the run what happens; never asks anything back."""
 
     def say(self, line: str) -> None:
-        """A line that stays."""
+        """Print a line that stays on the screen."""
         ...
 
     def party(self, name: str, state: str) -> None:
-        """A party's state in a word or two, for example `ready` or `counting 62%`."""
+        """Show a party's state in a word or two, for example `ready` or `counting 62%`."""
         ...
 
     def bar(self, label: str, done: int, total: int, note: str = "") -> None:
-        """How far something is; the same label again moves the same bar."""
+        """Show how far something is; the same label again moves the same bar."""
         ...
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """End the display."""
         ...
 
 
 class Silent:
-    """Shows nothing: for programs and notebooks that want the result alone."""
+    """Shows nothing: for programs and notebooks that only want the result."""
 
     def say(self, line: str) -> None: ...
 
@@ -76,7 +76,7 @@ class Terminal:
             self._live.stop()
 
     def _drawing(self) -> Group:
-        """What stands below the lines that stay; called by the display's own thread."""
+        """The part below the lines that stay; called by the display's own thread."""
         parties = " · ".join(f"{name} {state}" for name, state in list(self._parties.items()))
         lines = [Text(f"  parties   {parties}")] if parties else []
         lines += [Text(f"  {_line(label, *bar)}") for label, bar in list(self._bars.items())]

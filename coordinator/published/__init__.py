@@ -1,1 +1,1 @@
-"""What a published folder holds, for whoever writes, reads, checks or removes one."""
+"""The content of a published folder, for the code that writes, reads, checks or removes one."""

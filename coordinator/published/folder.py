@@ -1,6 +1,7 @@
-"""Reading a published folder that nobody vouches for yet: nothing in it is believed, followed, executed or unpickled.
+"""Reads a published folder that is not yet trusted: nothing in it is believed, followed, executed or unpickled.
 
-Files are read in blocks or up to a limit, links and devices are never opened, and what is odd is said in a sentence.
+Files are read in blocks or up to a limit, links and devices are never opened, and anything unusual is reported in a
+sentence.
 """
 
 import hashlib
@@ -26,8 +27,8 @@ Model = TypeVar("Model", bound=Settings)
 class Published:
     """A folder as it was found.
 
-    sizes: of its plain files, by path with slashes. folders: the paths of those in it. odd: a sentence for anything
-    else, and for a file that has another name somewhere.
+    sizes: of its plain files, by path with slashes. folders: the paths of its folders. odd: a sentence for anything
+    else, and for a file with a second name (hard link).
     """
 
     folder: Path
@@ -37,7 +38,7 @@ class Published:
 
     @classmethod
     def at(cls, folder: Path) -> "Published":
-        """Look at every name in the folder, and below it. Raises `IntegrityError` where there is no folder."""
+        """List every name in the folder and below it. Raises `IntegrityError` where there is no folder."""
         if not os.path.isdir(folder):  # which no name is too long for
             raise IntegrityError(f"{shown(folder)} is not a folder. Name the published folder of a student.")
         sizes: dict[str, int] = {}
@@ -83,7 +84,7 @@ class Published:
         return digest.hexdigest()
 
     def read(self, path: str) -> bytes:
-        """A file of ordinary size. Raises `IntegrityError`."""
+        """The content of a file of limited size. Raises `IntegrityError`."""
         with os.fdopen(self._open(path), "rb") as file:
             try:
                 content = file.read(LARGEST_TEXT + 1)
@@ -94,7 +95,7 @@ class Published:
         return content
 
     def text(self, path: str) -> str:
-        """The same of UTF-8. Raises `IntegrityError`."""
+        """The same, decoded from UTF-8. Raises `IntegrityError`."""
         try:
             return self.read(path).decode()
         except UnicodeDecodeError as error:
@@ -105,7 +106,7 @@ class Published:
         return shaped(self.read(path), path, model)
 
     def _open(self, path: str) -> int:
-        """Only what was found to be a plain file is opened, and it must be one still."""
+        """Open a file only if it was found to be a plain one and still is."""
         if path not in self.sizes:
             raise IntegrityError(f"{shown(path)} is missing.")
         try:

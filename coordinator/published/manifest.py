@@ -1,4 +1,4 @@
-"""What makes a published folder checkable: who signed it, what the parties attest, and a digest of every file.
+"""The manifest of a published folder: who signed it, what the parties attest, and a digest of every file.
 
 The manifest is made last, over every other file. Beside it lie the coordinator's signature of it, raw, and the
 coordinator's signing certificate, so that it can be checked by hand:
@@ -42,11 +42,11 @@ Seconds = Annotated[float, Field(ge=0, le=LATEST)]
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """What a student's folder is sealed with.
+    """The material that a student's folder is sealed with.
 
-    binding: what every party joined, whose hash is `plan_hash` (hex). attestations: each party's signed word on what
-    the run cost it. not_attested: of every other party in a sum, why there is none. attested_at, signed_at: when the
-    coordinator had the attestations, and when it signs; seconds since 1970.
+    binding: the message that every party joined under, whose hash is `plan_hash` (hex). attestations: each party's
+    signed statement of what the run cost it. not_attested: for every other party in a sum, why there is none.
+    attested_at, signed_at: when the coordinator received the attestations, and when it signs; seconds since 1970.
     """
 
     run: str
@@ -75,8 +75,8 @@ class Attestor(Settings):
 class Manifest(Settings):
     """`manifest.json`. files: by their path in the folder, with slashes; all but the manifest and its signature.
 
-    attested_at: when the coordinator had the parties' attestations, by its own clock: with it the coordinator vouches
-    for the times that they carry. None in manifests that say nothing of it.
+    attested_at: when the coordinator received the parties' attestations, by its own clock, with which it confirms the
+    times that they state. None in manifests without this field.
     """
 
     format: Literal[1]
@@ -92,7 +92,8 @@ class Manifest(Settings):
 
 
 def write(folder: Path, seal: Seal) -> None:
-    """Add the plan, the attestations, the signer's certificate and the signed manifest to a folder that is whole else.
+    """Add the plan, the attestations, the signer's certificate and the signed manifest to a folder that is otherwise
+    complete.
 
     Raises OSError when it cannot be written.
     """
@@ -112,7 +113,7 @@ def write(folder: Path, seal: Seal) -> None:
 
 
 def attestation_files(party: str) -> tuple[str, str, str]:
-    """Where a party's statement, its signature and the certificate of its signer are, in the folder."""
+    """The paths, in the folder, of a party's statement, its signature and its signer's certificate."""
     return (
         f"{ATTESTATIONS}/{party}.json",
         f"{ATTESTATIONS}/{party}.sig",

@@ -1,4 +1,4 @@
-"""What a published folder states, as far as it is looked at: `privacy.json`, and what a party attests."""
+"""The parts of a published folder's statements that are checked: `privacy.json`, and what a party attests."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -9,7 +9,7 @@ from protos.console.settings import Settings
 
 
 class Stated(Settings):
-    """An object of a published file; keys that are not looked at may be there."""
+    """An object in a published file; keys that are not checked may be present."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -19,7 +19,7 @@ MOST_COSTS: Final = 100_000
 
 
 class StatedSteps(Stated):
-    """Of a release in steps: parties in the smallest sum, and in how many of the sums each party is."""
+    """Of a stepped release: the number of parties in the smallest sum, and in how many sums each party is."""
 
     fewest: int = Field(ge=0)
     parties: dict[PartyName, Annotated[int, Field(ge=1)]]
@@ -38,7 +38,7 @@ class StatedRelease(Stated):
 
     @property
     def throughout(self) -> frozenset[str]:
-        """The parties in all of its sums: of a release in steps, in every step's."""
+        """The parties in all of its sums: for a stepped release, in every step's."""
         if self.steps is None:
             return frozenset(self.parties)
         every = self.mechanism.get("steps")
@@ -46,7 +46,7 @@ class StatedRelease(Stated):
 
 
 class StatedParties(Stated):
-    """How many parties, in `privacy.json`."""
+    """The number of parties, in `privacy.json`."""
 
     planned: int
     in_the_sum: int
@@ -54,7 +54,7 @@ class StatedParties(Stated):
 
 
 class Privacy(Stated):
-    """`privacy.json`, as far as it can be checked. epsilon and delta: None where nothing is guaranteed."""
+    """`privacy.json`, as far as it can be checked. epsilon and delta: None where there is no guarantee."""
 
     format: Literal[1]
     run: str

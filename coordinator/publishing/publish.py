@@ -1,7 +1,7 @@
-"""Publishing a student: an ordinary folder that other libraries load, and beside the model what it promises.
+"""Publishes a student: a folder that other libraries load, with the privacy guarantee beside the model.
 
-The folder is made beside its place and renamed into it, so that nobody ever sees half of one. Everybody may read what
-is in it, whatever the run's own folder allows: it is made to be given away.
+The folder is written under a temporary name and renamed, so that nobody ever sees half of it. Everybody may read it,
+whatever the permissions of the run's own folder: it is meant to be given away.
 """
 
 import errno
@@ -21,7 +21,7 @@ from coordinator.publishing.student import Student
 
 
 def check_free(folder: Path) -> None:
-    """Raises `RunError` when something stands where the student is to go."""
+    """Raises `RunError` when the student's place is taken."""
     try:
         taken = os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:
@@ -31,9 +31,9 @@ def check_free(folder: Path) -> None:
 
 
 def try_place(folder: Path) -> None:
-    """Do beforehand, and undo, what publishing does at the end: a folder with a file in it, renamed where it is to go.
+    """Do and undo in advance what publishing does at the end: rename a folder with a file in it to the student's place.
 
-    Raises `RunError`, before anything is spent, where that fails or something stands there.
+    Raises `RunError`, before anything is spent, where that fails or the place is taken.
     """
     check_free(folder)
     above = next(each for each in folder.absolute().parents if os.path.lexists(each))
@@ -53,7 +53,7 @@ def try_place(folder: Path) -> None:
 
 
 def publish(student: Student, statement: Statement, folder: Path, seal: Seal) -> None:
-    """Write the student's folder whole and signed, or not at all. Raises `RunError` when it cannot be written."""
+    """Write the student's whole signed folder, or nothing. Raises `RunError` when it cannot be written."""
 
     def fill(beside: Path) -> None:
         student.write(beside)
@@ -65,7 +65,7 @@ def publish(student: Student, statement: Statement, folder: Path, seal: Seal) ->
 
 
 def placed(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Have a folder that `fill` writes stand whole in its place, or not at all. Raises `RunError`."""
+    """Put the folder that `fill` writes in its place, complete or not at all. Raises `RunError`."""
     check_free(folder)
     beside = folder.with_name(f".{folder.name}.part")
     try:
@@ -83,7 +83,7 @@ def placed(folder: Path, fill: Callable[[Path], None]) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """Make every file readable for all, whatever library wrote it, and wait until it is on disk."""
+    """Make every file readable by all, whatever library wrote it, and flush it to disk."""
     for path in folder.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
         _sync(path)

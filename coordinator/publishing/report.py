@@ -1,4 +1,4 @@
-"""What a run promises and what it measured: one statement for the report, the model card and `privacy.json`."""
+"""What a run guarantees and what it measured: one statement for the report, the model card and `privacy.json`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -81,9 +81,9 @@ _UNMEASURED = "Nothing was measured: the plan names no public test text."
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What is said of one run.
+    """The statement of one run.
 
-    privacy: the content of `privacy.json`. epsilon: None where nothing is guaranteed.
+    privacy: the content of `privacy.json`. epsilon: None where there is no guarantee.
     """
 
     plan: Plan
@@ -105,11 +105,12 @@ def state(
     left_out: Mapping[str, str] = MappingProxyType({}),
     claimed: float | None = None,
 ) -> Statement:
-    """Put together what can be said of a run whose sum over `parties` is complete.
+    """Make the statement of a run whose sum over `parties` is complete.
 
-    sums: the parties in the sum of each release, by its name; one that is not there (a training) has all of `parties`.
-    steps: of a stepped release, the parties in the sum of each step. left_out: why nothing is promised for a party.
-    claimed: the epsilon that a paper's own formula gives for the same noise (`coordinator.publishing.student`).
+    sums: the parties in the sum of each release, by its name; a release that is missing (a training) has all of
+    `parties`. steps: for a stepped release, the parties in the sum of each step. left_out: why the guarantee leaves a
+    party out. claimed: the epsilon that a paper's own formula gives for the same noise
+    (`coordinator.publishing.student`).
     """
     plan = bound.plan
     epsilon = bound.guarantee.epsilon if bound.private else None
@@ -174,7 +175,7 @@ def _in_steps(steps: Sequence[Sequence[str]]) -> dict[str, Any]:
 
 
 def secure_sum(plan: Plan, weights: bool = False) -> str:
-    """What the secure sum excludes, in a sentence; weights: whether something leaves outside of it."""
+    """What the secure sum hides, in one sentence; weights: whether something leaves a party outside of it."""
     colluders = plan.privacy.colluders
     parties = "1 party" if colluders == 1 else f"{colluders} parties"
     pooling = f"and up to {parties} pooling what they know" if colluders else "alone"
@@ -187,12 +188,12 @@ def secure_sum(plan: Plan, weights: bool = False) -> str:
 
 
 def promise(statement: Statement) -> str:
-    """The guarantee in one sentence, or that there is none."""
+    """The guarantee in one sentence, or the sentence that there is none."""
     return promised(statement.privacy)
 
 
 def promised(privacy: Mapping[str, Any]) -> str:
-    """The same of what `privacy.json` holds."""
+    """The same sentence from the content of `privacy.json`."""
     if privacy["epsilon"] is None:
         return (
             "No privacy guarantee: the noise can be reproduced from the plan's seed (insecure_reproducible_noise). "
@@ -207,12 +208,12 @@ def promised(privacy: Mapping[str, Any]) -> str:
 
 
 def _left_out(privacy: Mapping[str, Any]) -> list[str]:
-    """A sentence for every party that the promise leaves out."""
+    """A sentence for every party that the guarantee leaves out."""
     return [f"Nothing is promised for {name}: {why}." for name, why in sorted(privacy.get("left_out", {}).items())]
 
 
 def markdown(statement: Statement) -> str:
-    """The statement as Markdown: the promise, who has to be trusted, what is not protected, the measurements."""
+    """The statement as Markdown: the guarantee, who has to be trusted, what is not protected, the measurements."""
     privacy = statement.privacy
     rdp, claimed = privacy["epsilon_by_rdp"], privacy["epsilon_by_the_papers_formula"]
     lines = [
@@ -241,7 +242,7 @@ def markdown(statement: Statement) -> str:
 
 
 def _away(release: Mapping[str, Any]) -> str:
-    """Of a release in steps, which parties are not in all of its sums, in words; empty where all are."""
+    """Which parties are missing from some sums of a stepped release, in words; empty where none is."""
     if "steps" not in release:
         return ""
     every, counts = release["mechanism"]["steps"], release["steps"]["parties"]
@@ -257,13 +258,15 @@ def _claim(epsilon: float) -> str:
 
 
 def shown_perplexity(value: float) -> str:
-    """With a decimal, or its order of magnitude where it says no more than that."""
+    """A perplexity with one decimal, or only its order of magnitude where more digits mean nothing."""
     return f"{value:.1f}" if value < 1e5 else f"{value:.0e}"
 
 
 def learned_nothing(metrics: Mapping[str, Any]) -> str | None:
-    """A sentence where a student is no better, on public text, than what costs nothing: what it began with, how
-    frequent words or classes are. None where it is, or nothing was measured.
+    """A sentence where a student is no better on public text than its free baselines.
+
+    The baselines are the model that it began with, and the frequencies of words or classes. None where the student is
+    better, or nothing was measured.
     """
     if "perplexity" in metrics:
         floors = {
@@ -292,7 +295,7 @@ def learned_nothing(metrics: Mapping[str, Any]) -> str | None:
 
 
 def measurements(metrics: dict[str, Any]) -> list[tuple[str, str]]:
-    """Each metric with its name in words and its value as a person reads it."""
+    """Each metric with its name in words and its value as it is shown."""
     shown: list[tuple[str, str]] = []
     if "perplexity" in metrics:
         shown.append(("context perplexity on public held-out text", shown_perplexity(metrics["perplexity"])))
@@ -325,7 +328,7 @@ def _word_lists(metrics: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def statement_of(store: RunStore) -> dict[str, Any]:
-    """What the store keeps for `coordinator report`: the finished run's statement as plain JSON values."""
+    """What the store keeps for `coordinator report`: the finished run's statement as JSON values."""
     return {
         "run": store.id,
         "name": store.fact("name"),
@@ -343,7 +346,7 @@ def statement_of(store: RunStore) -> dict[str, Any]:
 
 
 def render(report: dict[str, Any]) -> str:
-    """A stored report as a person reads it in a terminal."""
+    """A stored report as text for a terminal."""
     nothing = learned_nothing(report["metrics"] or {})
     lines = [*([nothing, ""] if nothing else []), f"run {report['run']}  {report['status']}"]
     if report["error"]:

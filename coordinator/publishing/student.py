@@ -1,4 +1,4 @@
-"""A student as it is published: whatever a system learned, measured."""
+"""The interface of a student: what a system learned, measured and ready to be published."""
 
 from pathlib import Path
 from typing import Any, Protocol
@@ -7,10 +7,10 @@ from coordinator.publishing.report import Statement
 
 
 class Student(Protocol):
-    """What was learned, measured and ready to be published.
+    """A student, measured and ready to be published.
 
-    metrics: what was measured on public data, JSON values. neighbours: of embeddings, the nearest words of a few.
-    claimed: the epsilon that the paper's own formula gives for the same noise, None where it speaks of other releases.
+    metrics: measurements on public data, as JSON values. neighbours: for embeddings, the nearest words of a few.
+    claimed: the epsilon that the paper's own formula gives for the same noise, None where it covers other releases.
     """
 
     @property
@@ -23,8 +23,8 @@ class Student(Protocol):
     def claimed(self) -> float | None: ...
 
     def write(self, folder: Path) -> None:
-        """Write the model into a folder that is made for it, as other libraries read it. Raises OSError."""
+        """Write the model into a new folder in the form that other libraries read. Raises OSError."""
 
     def card(self, statement: Statement) -> str:
-        """The model card, Markdown with its front matter: what it is, how to use it, and the promise in full."""
+        """The model card, Markdown with front matter: what the model is, how to use it, and the whole guarantee."""
         ...

@@ -1,1 +1,1 @@
-"""One run's life, from wherever it stands to its end."""
+"""The life of one run, from any stage to its end."""

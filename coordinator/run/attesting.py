@@ -1,4 +1,4 @@
-"""Parties sign what a run has cost them; sums are made again without a party that is gone before it could."""
+"""Parties sign what a run has cost them; sums are made again without parties that were lost before they signed."""
 
 import base64
 import re
@@ -36,14 +36,15 @@ async def attest(
     statement: Callable[[], Statement],
     again: Callable[[], Awaitable[None]] | None,
 ) -> dict[str, Any]:
-    """Have every party in a sum sign what the run has cost it, and look at it as whoever verifies it will.
+    """Have every party in a sum sign what the run has cost it, and check the signatures as a verifier will.
 
-    Where one is lost before it could, or signs what does not count, nobody would vouch for its part: the sums start
-    again without it, free. Where they cannot, and for one that was charged beyond the plan, nothing is promised, as
-    long as the others are enough; else nothing is published, and the run can be resumed.
+    A party that is lost before it signs, or whose attestation is not valid, leaves its part of the sums unattested: the
+    sums are made again without it, at no cost. Where they cannot be made again, and for a party that was charged beyond
+    the plan, no guarantee is given, as long as enough others remain; otherwise nothing is published, and the run can be
+    resumed.
 
-    sums: whose contributions are in each release now. statement: what can be said of the run now. again: makes the
-    sums again of the parties that are left; None where a sum is made once. Returns the result of the stage.
+    sums: whose contributions are in each release now. statement: what can be said of the run now. again: makes the sums
+    again with the remaining parties; None where a sum is made only once. Returns the result of the stage.
     """
     await federation.repay(store, last=True)
     gone = dict(federation.lost)  # of steps before the last, whose sums stand without them
@@ -76,7 +77,7 @@ async def attest(
 
 
 def seal(store: RunStore, binding: plan_pb2.Plan, identity: Identity) -> Seal:
-    """What a student of this run is sealed with now. Raises `RunError` where what is kept of it is damaged."""
+    """The signing material for a student of this run. Raises `RunError` where what is stored of it is damaged."""
     with sound(store.folder):
         _, attested_at, kept = store.stages()["attest"]
         signed = {name: _unpacked(each) for name, each in kept["signed"].items()}
@@ -96,7 +97,7 @@ def seal(store: RunStore, binding: plan_pb2.Plan, identity: Identity) -> Seal:
 
 
 def _too_few_vouch(few: list[str], beyond: Mapping[str, str], lost: Mapping[str, str], run: str) -> str:
-    """That nothing is published, because of whom, and what to do."""
+    """The message that nothing is published, because of which parties, and what to do."""
     why = [f"party {name} was charged for more than this run's plan: {each}." for name, each in beyond.items()]
     why += [f"party {name} was lost: {each}." for name, each in lost.items()]
     return (
@@ -108,7 +109,7 @@ def _too_few_vouch(few: list[str], beyond: Mapping[str, str], lost: Mapping[str,
 def _charged_to(
     party: str, bound: PricedPlan[Any], store: RunStore, sums: Mapping[str, tuple[str, ...]]
 ) -> list[Release]:
-    """What a party's ledger has to have been charged: the releases in whose sums it is, step by step."""
+    """What a party's ledger must have been charged: the releases in whose sums it is, step by step."""
     found = []
     for release in bound.releases:
         if release.form == Form.STEPPED:
@@ -126,7 +127,7 @@ async def _without(
     progress: Progress,
     again: Callable[[], Awaitable[None]] | None,
 ) -> None:
-    """Make the sums again of the parties that are left."""
+    """Make the sums again with the remaining parties."""
     gone = " and ".join(unsigned)
     if again is None:
         raise PartyLost(
@@ -139,7 +140,7 @@ async def _without(
 
 
 def _without_places(why: str) -> str:
-    """Why a party was lost, without the address or the path that the sentence for the coordinator's own eyes names."""
+    """Why a party was lost, without the address or path that only the coordinator's own user should see."""
     return _PATH.sub("a path", _ADDRESS.sub("its address", why))
 
 

@@ -1,4 +1,4 @@
-"""How a run is ended for good: whoever drives it stops, and its parties forget it."""
+"""Cancels a run: its driver stops, and its parties forget it."""
 
 import asyncio
 import shutil
@@ -23,7 +23,7 @@ CANCEL_SECONDS: Final = 60.0
 
 
 def cancelled(store: RunStore, launcher: Launcher, own: Own) -> str:
-    """End a run for good; whoever drives it is asked to stop first. Returns one sentence on what was done."""
+    """End a run for good; a driver is first asked to stop. Returns one sentence on what was done."""
     driver = store.driver()
     if driver is not None:
         store.note(**{lease.CANCEL: True})
@@ -48,9 +48,9 @@ def cancelled(store: RunStore, launcher: Launcher, own: Own) -> str:
 
 
 def leave(store: RunStore, launcher: Launcher, base: Path, own: Own) -> list[str]:
-    """Tell the parties that a run which nobody asks anything more is over; the names of those that did not answer.
+    """Tell the parties of a finished run that it is over; returns the names of those that did not answer.
 
-    Parties that a launcher starts are gone by then: what they kept is removed.
+    Parties that a launcher started no longer exist; their files are removed.
     """
     with sound(store.folder):
         plan = plan_of(store.fact("plan"))

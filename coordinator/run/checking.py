@@ -1,6 +1,6 @@
-"""What a coordinator looks at before a run: its plan, this machine, and every party, asked and bound to nothing.
+"""Checks everything a run needs: its plan, this machine, and every party, without binding any of them.
 
-Nothing is spent and no party keeps anything of it. All parties are looked at, at the same time, even when one fails.
+Nothing is spent, and no party keeps anything. All parties are checked at the same time, even when one fails.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ EXPIRING: Final = timedelta(days=30)
 
 
 def check(path: Path, ray_address: str | None = None) -> list[Line]:
-    """Everything that running the plan in `path` needs, a line each. Reads the public text that the plan names.
+    """Check everything that running the plan in `path` needs, one line each. Reads the public text that the plan names.
 
-    ray_address: of the Ray cluster that the parties would be put on, whatever the plan says.
+    ray_address: of the Ray cluster to put the parties on, whatever the plan says.
     """
     try:
         plan = read_plan(path).on_cluster(ray_address)
@@ -98,7 +98,7 @@ def _identity(plan: Plan, own: Own) -> Line:
 
 
 def _store() -> Line:
-    """Whether runs can be kept: the index opens, and a file can be written beside it."""
+    """Whether runs can be stored: the index opens, and a file can be written beside it."""
     folder = home()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -122,7 +122,7 @@ def _publish(folder: Path) -> Line:
 
 
 def _room(room: Needs, parties: int) -> list[Line]:
-    """Memory and disk of this machine, for the coordinator and for as many parties as it starts here."""
+    """Memory and disk of this machine, for the coordinator and for the parties that it starts here."""
     memory, disk = room.memory + parties * room.party_memory, room.disk + parties * room.party_disk
     who = f"coordinator and {parties} parties" if parties else "coordinator"
     free, space = free_memory(), free_disk(home())

@@ -1,7 +1,7 @@
-"""One run from wherever it stands to its end: parties launched and asked, the student learned, measured and published.
+"""Drives one run from any stage to its end: launches and asks parties, then learns, measures and publishes the student.
 
-Every stage's outcome is stored before the next begins, so a run that was stopped or killed anywhere is driven again
-from there by the same code. Interrupted once, it finishes the block in hand; twice, it stops at once.
+Every stage's result is stored before the next begins, so that the same code resumes a run that was stopped or killed at
+any point. The first interrupt lets it finish the block in hand; the second stops it at once.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ STUDENT: Final = "artefacts/student.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """What driving a run needs."""
+    """Everything that driving a run needs."""
 
     bound: PricedPlan[Any]
     recipe: Recipe[Any]
@@ -55,12 +55,13 @@ class Drive:
 
     @property
     def student_folder(self) -> Path:
-        """Where the student is published. Raises `RunError` where what is kept is no place."""
+        """The folder in which the student is published. Raises `RunError` where the stored path is not one."""
         with sound(self.store.folder):
             return Path(self.store.fact("student"))
 
     def to_the_end(self) -> tuple[Statement, dict[str, list[str]]]:
-        """Drive the run from its last stored block or stage; the statement and the nearest words of a few common ones.
+        """Drive the run from its last stored block or stage; returns the statement and the nearest words of a few
+        common ones.
 
         Raises `RunStopped` where it was interrupted, whatever the stages raise, and `RunError` while another process
         drives the run.
@@ -78,7 +79,7 @@ class Drive:
                 raise self._stopped() from None
 
     def _told(self) -> tuple[Statement, dict[str, list[str]]]:
-        """All stages; where one fails, the run's status and a sentence are in the store."""
+        """Run all stages; where one fails, the store gets the run's status and a sentence."""
         plan = self.bound.plan
         try:
             return self._stages()
@@ -115,7 +116,7 @@ class Drive:
         left_out: Mapping[str, str] = MappingProxyType({}),
         claimed: float | None = None,
     ) -> Statement:
-        """What can be said of the run once its sums are complete. present: who stayed to the end."""
+        """What can be stated of the run once its sums are complete. present: the parties that stayed to the end."""
         store, sums = self.store, self._sums()
         steps = {
             release.name: [store.summed(release.step(number).name) for number in range(release.steps)]
@@ -131,13 +132,13 @@ class Drive:
         )
 
     def _left_out(self) -> dict[str, str]:
-        """Why nothing is promised for a party, as it was found when parties signed."""
+        """Why the guarantee leaves out each party, as found when parties signed."""
         with sound(self.store.folder):
             kept = self.store.stages()["attest"][2].get("left_out", {})
             return {name: str(why) for name, why in kept.items()}
 
     def _collected(self) -> tuple[tuple[str, ...], dict[str, int]]:
-        """Who stayed to the end, and how many parties are in the sum of each release; asked only if not stored."""
+        """The parties that stayed to the end, and how many are in the sum of each release; asked only if not stored."""
         plan = self.bound.plan
         if self.store.finished("attest"):
             if not self.store.fact("left"):
@@ -156,7 +157,7 @@ class Drive:
         return self._kept()
 
     def _kept(self) -> tuple[tuple[str, ...], dict[str, int]]:
-        """What the last sum's stage left. Raises `RunError` where that is damaged."""
+        """The stored result of the stage with the last sum. Raises `RunError` where it is damaged."""
         asked = [release.name for release in self.bound.releases if release.form.gives]
         with sound(self.store.folder):
             kept = self.store.stages()["aggregate"][2]
@@ -185,7 +186,7 @@ class Drive:
             await federation.close()
 
     def _begun(self) -> None:
-        """Every party has joined: runs that made way for this one in its folder are not needed any more."""
+        """Every party has joined, so runs that this one replaced in its folder are no longer needed."""
         with sound(self.store.folder):
             replaced = {str(each) for each in self.store.fact("replaced") or []}
         if not replaced:
@@ -220,7 +221,7 @@ class Drive:
 
     @property
     def _spent(self) -> bool:
-        """Whether a ledger may hold a charge of this run: parties charge whatever they train before they do it."""
+        """Whether a ledger may hold a charge of this run: parties charge a training before they run it."""
         return not {"train", "aggregate"}.isdisjoint(self.store.stages())
 
     async def _leave(self, federation: Federation) -> None:
@@ -229,7 +230,7 @@ class Drive:
         self.store.note(left=True)
 
     def _learned(self, sizes: dict[str, int]) -> bytes:
-        """The student's parameters, from the store where it was learned before."""
+        """The student's parameters, from the store where they were learned before."""
         path = self.store.folder / STUDENT
         if self.store.finished("distil") and path.exists():
             return path.read_bytes()
@@ -261,7 +262,9 @@ class Drive:
         self.observer.stage(name, "finished")
 
     def _stopped(self) -> ConclaveError:
-        """What an interrupted run ends with: by its user, by `cancel`, or because another coordinator drives it."""
+        """The error for an interrupted run: stopped by its user, by `cancel`, or because another coordinator drives
+        it.
+        """
         store = self.store
         if store.fact(lease.CANCEL):
             self._note(RESUMABLE, "asked to cancel")

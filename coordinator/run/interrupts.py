@@ -1,4 +1,4 @@
-"""Waiting for a coroutine so that an interrupt ends it in order: the first asks it to stop, the second cancels it."""
+"""Runs a coroutine so that interrupts end it in order: the first asks it to stop, the second cancels it."""
 
 import asyncio
 import threading
@@ -13,11 +13,12 @@ Value = TypeVar("Value")
 def waited(
     make: Callable[[Callable[[Callable[[], None]], None]], Coroutine[Any, Any, Value]], stopping: Callable[[], None]
 ) -> Value:
-    """Run a coroutine to its end in a thread of its own, so that it also works where a loop runs already.
+    """Run a coroutine to its end in a thread of its own, so that it also works where a loop is already running.
 
-    make: is given a function that takes what is to be called, on the loop's thread, at the first interrupt; `stopping`
-    is called beside it. The second interrupt, or the first where there is nothing to be called, cancels the coroutine
-    and waits until it has cleaned up. However it then ended, an interrupt of the waiting thread is raised again.
+    make: returns the coroutine; it is given a function with which to register what is called, on the loop's thread, at
+    the first interrupt; `stopping` is called too. The second interrupt, or the first where nothing is registered,
+    cancels the coroutine and waits for its clean-up. However it ended, an interrupt of the waiting thread is raised
+    again.
     """
     loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
     stops: list[Callable[[], None]] = []

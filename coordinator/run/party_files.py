@@ -1,4 +1,6 @@
-"""The party files of a plan that divides one source itself: each party's part of it, and a policy just wide enough."""
+"""The party files of a plan that divides one source itself: each party's part of it, and the narrowest policy that
+works.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -11,9 +13,9 @@ _MOST_EPSILON: Final = 1000.0
 
 
 def party_tables(plan: Plan, releases: Sequence[Release] = ()) -> dict[str, dict[str, Any]]:
-    """The party files of a plan that divides one source itself: each party's part, and a policy just wide enough.
+    """The party files of a plan that divides one source itself: each party's part, and the narrowest policy that works.
 
-    releases: what the plan comes to. Empty for a plan whose parties run elsewhere: they have files of their own.
+    releases: the releases of the plan. Empty for a plan whose parties run elsewhere: they have files of their own.
     """
     shards = plan.federation.shards
     if shards is None:
@@ -39,8 +41,10 @@ def party_tables(plan: Plan, releases: Sequence[Release] = ()) -> dict[str, dict
 
 
 def _cap(plan: Plan, releases: Sequence[Release]) -> float:
-    """Room for one run under a lifetime cap, which counts a release for more than the run's own accountant does: little
-    more for Gaussian releases, much more for few steps on random batches.
+    """A lifetime cap with room for one run.
+
+    A lifetime cap counts a release for more than the run's own accountant does: little more for Gaussian releases, much
+    more for few steps on random batches.
     """
     cap, events = 2 * plan.privacy.epsilon, [release.at_most for release in releases]
     while events and cap < _MOST_EPSILON and not LifetimeFilter(cap, plan.privacy.delta).admits(events[1:], events[0]):

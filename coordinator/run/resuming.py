@@ -1,4 +1,4 @@
-"""Whether a run can go on, under which plan, and where its student goes: looked at before anything is asked again."""
+"""Checks before a run is resumed: whether it can go on, under which plan, and where its student goes."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from protos.digest import plan_hash
 
 
 def check_open(store: RunStore) -> None:
-    """Raises `RunError` for a run that is over."""
+    """Raises `RunError` for a run that has ended."""
     status = store.status()
     if status == FINISHED:
         raise RunError(f"run {store.id} is finished; its student is in {shown(store.fact('student'), 300)}.")
@@ -34,7 +34,9 @@ def check_open(store: RunStore) -> None:
 
 
 def plan_again(store: RunStore, given: Path | None) -> tuple[Plan, Path]:
-    """The run's plan as its file is now, or as it was kept where that is gone; and where its paths start."""
+    """The run's plan from its file, or the stored copy where the file is gone; and the folder that its paths start
+    at.
+    """
     with sound(store.folder):
         was = store.fact("path")
         path = given or (None if was is None else Path(was))
@@ -44,13 +46,15 @@ def plan_again(store: RunStore, given: Path | None) -> tuple[Plan, Path]:
 
 
 def plan_kept(store: RunStore) -> tuple[Plan, Path]:
-    """The run's plan as it was kept, and where its paths start. Raises `RunError` where that is damaged."""
+    """The stored copy of the run's plan, and the folder that its paths start at. Raises `RunError` where it is
+    damaged.
+    """
     with sound(store.folder):
         return plan_of(store.fact("plan")), Path(store.fact("base"))
 
 
 def check_same(store: RunStore, bound: PricedPlan[Plan]) -> None:
-    """Raises `PlanError`, naming what differs, when a run would go on under another plan hash."""
+    """Raises `PlanError`, naming what differs, when a run would be resumed under another plan hash."""
     if plan_hash(bound.binding).hex() == store.fact("plan_hash"):
         return
     with sound(store.folder):
@@ -63,7 +67,8 @@ def check_same(store: RunStore, bound: PricedPlan[Plan]) -> None:
 
 
 def place_again(store: RunStore, plan: Plan, base: Path) -> None:
-    """Publish where the plan says by now, unless it is published or all of the run is in one folder; tried beforehand.
+    """Publish where the plan now says, unless the student is published or all of the run is in one folder; tried
+    beforehand.
 
     Raises `RunError` where nothing can be published there.
     """

@@ -1,4 +1,4 @@
-"""What a plan's releases say of a run's sums: whose parts are in each, and whether they can be made again."""
+"""Whose contributions are in a run's sums, and whether a sum can be made again."""
 
 from typing import Any
 
@@ -9,8 +9,10 @@ from coordinator.store.store import RunStore
 
 
 def made_once(bound: PricedPlan[Any]) -> bool:
-    """Whether a sum cannot be made again without a party that was lost after it: it was a step towards the next, or one
-    that the coordinator keeps noised alone, or masks hide whose part is which.
+    """Whether a sum cannot be made again without a party that was lost after it.
+
+    This holds for a step on which the next depends, for a sum of which the coordinator keeps only the noisy form, and
+    for a secure sum, whose masks hide which part is whose.
     """
     kept = {Form.STEPPED, Form.WEIGHTS, Form.CLEAR_VOTES}
     return bound.plan.privacy.trust == "secure-sum" or any(release.form in kept for release in bound.releases)
@@ -19,7 +21,7 @@ def made_once(bound: PricedPlan[Any]) -> bool:
 def parties_of(bound: PricedPlan[Any], store: RunStore) -> dict[str, tuple[str, ...]]:
     """Whose contributions are in each release, by its name.
 
-    Of one in steps, who is in any step; a training's parties are those that answered after it.
+    For a stepped release, the parties in any of its steps; for a training, the parties that answered after it.
     """
     found: dict[str, tuple[str, ...]] = {}
     for release in bound.releases:
@@ -33,5 +35,5 @@ def parties_of(bound: PricedPlan[Any], store: RunStore) -> dict[str, tuple[str, 
 
 
 def _after(release: Release) -> str:
-    """The release that paid for free answers."""
+    """The release that paid for answers that are free."""
     return release.under(FreeAnswers).after

@@ -1,1 +1,1 @@
-"""Where runs are kept, and who drives one."""
+"""The store: where runs are kept, and which process drives each."""

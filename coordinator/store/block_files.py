@@ -1,4 +1,4 @@
-"""A block of a noisy sum as a file of NumPy's format, whose header is believed only where the bytes behind it agree."""
+"""Files with blocks of a noisy sum in NumPy's format; a header is trusted only where the file's bytes agree with it."""
 
 from io import BytesIO
 from pathlib import Path
@@ -16,14 +16,14 @@ _HEADER_BYTES: Final = 10_000
 
 
 def packed(block: NDArray[np.int64]) -> bytes:
-    """The content of a block's file."""
+    """The bytes of a block's file."""
     content = BytesIO()
     np.save(content, block, allow_pickle=False)
     return content.getvalue()
 
 
 def unpacked(content: bytes, rows: int, path: Path) -> NDArray[np.int64]:
-    """The rows in a block's file, int64 [rows, columns]. Raises `RunError` for what is no block of so many rows."""
+    """The rows in a block's file, int64 [rows, columns]. Raises `RunError` unless it is a block of so many rows."""
     file = BytesIO(content)
     try:
         version = np.lib.format.read_magic(file)

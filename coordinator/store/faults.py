@@ -1,4 +1,4 @@
-"""What a disk or a database that is full, closed or damaged does to a run, as a sentence."""
+"""Error sentences for a disk or database that is full, closed or damaged."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ _ODD: Final = (ValueError, TypeError, AttributeError, LookupError, ArithmeticErr
 
 @contextmanager
 def made_in(folder: Path) -> Iterator[None]:
-    """What the disk says of a folder that cannot be made, as a sentence."""
+    """Report a folder that cannot be made as a `RunError` with a sentence."""
     try:
         yield
     except OSError as error:
@@ -24,7 +24,10 @@ def made_in(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def written(path: Path, run: Callable[[], str] | None = None) -> Iterator[None]:
-    """What SQLite says of a disk that is full, read-only or broken, as a sentence. run: its id, which goes on after."""
+    """Report an SQLite write that failed, on a disk that is full, read-only or broken, as a `RunError` with a sentence.
+
+    run: the id of the run, which can be resumed afterwards.
+    """
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the second where damage garbles what SQLite says
@@ -44,9 +47,9 @@ def go_on(run: Callable[[], str] | None) -> str:
 
 @contextmanager
 def sound(path: Path) -> Iterator[None]:
-    """A sentence for what is read of a database and cannot be what was written.
+    """Report a value that was read from a database and cannot be the one that was written, as a `RunError`.
 
-    For reading alone: SQLite keeps no digest of a page, so a damaged one may give any value of any kind.
+    For reading only: SQLite keeps no digest of a page, so a damaged page may give any value of any type.
     """
     try:
         yield
@@ -55,7 +58,7 @@ def sound(path: Path) -> Iterator[None]:
 
 
 def damaged(path: Path, why: str) -> RunError:
-    """That what is kept of a run cannot be what was written."""
+    """The error for stored data of a run that cannot be what was written."""
     return RunError(
         f"{path} cannot be read: what it keeps of a run is damaged ({why}). Restore it from a backup; what was "
         "charged at the parties stays charged."

@@ -1,4 +1,4 @@
-"""The index of all runs: which there are, wherever their folders lie, and how a new one takes its folder."""
+"""The index of all runs: where each run's folder is, and how a new run takes its folder."""
 
 import secrets
 import sqlite3
@@ -36,18 +36,18 @@ class RunEntry:
 
 
 class RunIndex:
-    """All runs this user has started on this machine, wherever their folders are."""
+    """All runs that this user has started on this machine, wherever their folders are."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or home()
         self._path = self._folder / "runs.sqlite"
 
     def add(self, name: str, plan_hash: bytes, folder: Path | None, *, replace: bool = False) -> RunStore:
-        """Make a new run with a random id. `folder` is where everything of it goes, by default below the index.
+        """Make a new run with a random id. `folder` holds all of its files, by default below the index.
 
-        replace: set the run aside that the folder holds; the fact `replaced` says where it and those that it had set
-        aside are, until the new run has begun. Raises `RunError`, with everything as it was, when the folder holds a
-        run already, or anything that is none, or cannot be written.
+        replace: set aside the run that is in the folder; the fact `replaced` says where it is, with those that it had
+        set aside, until the new run has begun. Raises `RunError`, with everything unchanged, when the folder holds a
+        run already, holds anything else, or cannot be written.
         """
         run_id = f"{secrets.token_hex(4)}-{name}"
         if folder is None:
@@ -73,7 +73,9 @@ class RunIndex:
         return store
 
     def _set_aside(self, folder: Path) -> list[str]:
-        """Rename a run's folder out of the way, and say so in the index; where it and those are that it replaced."""
+        """Rename a run's folder out of the way and update the index; returns where it and those that it replaced
+        are.
+        """
         with closing(RunStore(folder)) as store:
             run_id, before = store.id, store.fact("replaced") or []
         aside = output.set_aside(folder, run_id)
@@ -81,7 +83,7 @@ class RunIndex:
         return [str(aside), *before]
 
     def put_back(self, aside: Path, folder: Path) -> None:
-        """Have a run that was set aside stand where it was, in place of one that never began. Raises `RunError`."""
+        """Put a run that was set aside back in its place, instead of one that never began. Raises `RunError`."""
         output.put_back(aside, folder)
         with closing(RunStore(folder)) as store:
             run_id = store.id
@@ -100,7 +102,7 @@ class RunIndex:
             return [entry for row in rows if (entry := self._entry(row)) is not None]
 
     def find(self, run: str) -> RunStore:
-        """The run with this id, with a unique beginning of it, or in this folder. Raises `RunError`."""
+        """The run with this id, with a unique prefix of it, or in this folder. Raises `RunError`."""
         if holds_run(Path(run)):
             return RunStore(Path(run).absolute())
         entries = self.entries()

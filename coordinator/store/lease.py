@@ -1,7 +1,7 @@
-"""One driver a run: a lease that is renewed while the run goes on, and runs out soon after its driver died.
+"""One driver per run: a lease that its driver renews, and that expires soon after the driver died.
 
-A driver that was stopped longer than its lease lasts may find that another one took over: every later write of it
-fails, so two never write one run.
+A driver that was suspended for longer than its lease may find that another took over. Every later write of it then
+fails, so that two drivers never write one run.
 """
 
 import _thread
@@ -24,10 +24,10 @@ CANCEL: Final = "cancel"
 
 @contextmanager
 def held(store: RunStore) -> Iterator[None]:
-    """Drive the run meanwhile. Raises `RunError` when somebody else does.
+    """Hold the run's lease inside the context. Raises `RunError` when another process drives the run.
 
-    A thread renews the lease; asked to cancel, or overtaken, it interrupts the main thread as Ctrl-C would, but not
-    once the run ends by itself: what it ends with is to be said.
+    A thread renews the lease. When it is asked to cancel, or another driver took over, it interrupts the main thread as
+    Ctrl-C would, but not once the run is ending by itself, so that the run's own outcome is reported.
     """
     store.take(secrets.token_hex(16), LEASE_SECONDS)
     ended, ending = threading.Event(), threading.Lock()

@@ -1,8 +1,8 @@
-"""A run's own folder among a person's files: which one a run may take, and how an earlier run makes way.
+"""A run's own folder among a person's files: which folder a run may take, and how an earlier run is replaced.
 
-A folder is a run's when it holds the marker that the store writes and nothing but what a run makes. An earlier run is
-renamed aside, and removed once the new one has begun: a kill in between loses neither. What is removed is removed by
-name, file by file; links are never followed, and what nobody knows is left where it is.
+A folder is a run's when it holds the marker that the store writes and nothing but a run's files. An earlier run is
+renamed aside, and removed once the new one has begun, so that a kill in between loses neither. Files are removed by
+name, one by one; links are never followed, and unknown files are left where they are.
 """
 
 import json
@@ -48,7 +48,7 @@ _FILES: Final = re.compile(
 
 
 class Marker(Settings):
-    """`conclave-run.json`: that a folder is a run's own."""
+    """`conclave-run.json`: marks a folder as a run's own."""
 
     format: Literal[1]
     kind: Literal["conclave run"]
@@ -61,7 +61,7 @@ def marker_of(run: str) -> bytes:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises `RunError` for a folder that no run may take: one that holds anything but a run. Touches nothing."""
+    """Raises `RunError` for a folder that no run may take: one that holds anything but a run. Changes nothing."""
     if folder.is_symlink() and not folder.exists():
         raise RunError(f"{folder} is a link to nothing. Name a folder.")
     if not os.path.exists(folder):
@@ -89,7 +89,7 @@ def check_marker(folder: Path, run: str) -> None:
 
 
 def strangers(folder: Path) -> list[str]:
-    """What a folder holds that no run made, by its path below it; all of it where no marker says that it is a run's.
+    """Paths below the folder that no run made; all of them where no marker says that the folder is a run's.
 
     Raises `RunError` for a folder that cannot be read.
     """
@@ -103,13 +103,13 @@ def strangers(folder: Path) -> list[str]:
 
 
 def named(paths: list[str]) -> str:
-    """A few of them, and how many more there are."""
+    """The first few of these paths, and how many more there are."""
     more = len(paths) - MOST_SHOWN
     return ", ".join(shown(path) for path in paths[:MOST_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def set_aside(folder: Path, run: str) -> Path:
-    """Rename a run's folder out of the way; returns where it is then. Raises `RunError`, and nothing was changed."""
+    """Rename a run's folder out of the way; returns its new place. Raises `RunError`, with nothing changed."""
     if folder.is_symlink():
         raise RunError(f"{folder} is a link, never followed to remove a run. Name the folder that it leads to.")
     if Path.cwd().is_relative_to(folder.resolve()):
@@ -126,12 +126,12 @@ def set_aside(folder: Path, run: str) -> Path:
 
 
 def left_aside(folder: Path) -> list[Path]:
-    """Runs that were set aside for others in this folder, and are there still."""
+    """Runs that were set aside for others in this folder and still exist."""
     return [path for path in sorted(folder.parent.glob(f".{folder.name}.{_ASIDE}-*")) if _marker(path) is not None]
 
 
 def put_back(aside: Path, folder: Path) -> None:
-    """Rename a run that was set aside into its place, in which is a run that never began: its files are removed.
+    """Rename a run that was set aside back into its place; the files of the run there, which never began, are removed.
 
     Raises `RunError`, naming where both are.
     """
@@ -146,8 +146,8 @@ def put_back(aside: Path, folder: Path) -> None:
 def remove(folder: Path) -> list[str]:
     """Remove a run's own files, and its folder where nothing else is left in it; returns what was left.
 
-    The marker goes last, so that a removal that was killed is gone on with. Raises FileNotFoundError for a folder that
-    is not there.
+    The marker is removed last, so that a removal that was killed can be continued. Raises FileNotFoundError for a
+    folder that does not exist.
     """
     if _marker(folder) is None:
         return sorted(os.listdir(folder))
@@ -173,7 +173,7 @@ def _unlink(path: Path) -> None:
 
 
 def _marker(folder: Path) -> Marker | None:
-    """What the marker says, None where there is none that is one."""
+    """The content of the marker, None where there is no valid one."""
     path = folder / MARKER
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
@@ -184,7 +184,7 @@ def _marker(folder: Path) -> Marker | None:
 
 
 def _sorted_out(folder: Path) -> Iterator[tuple[str, bool]]:
-    """Every path below a run's folder and whether the run made it; a folder after what is in it."""
+    """Every path below a run's folder, and whether the run made it; a folder comes after its content."""
     published = _published(folder / STUDENT)
     for above, folders, files in os.walk(folder, topdown=False, followlinks=False):
         below = Path(above).relative_to(folder)
@@ -198,7 +198,7 @@ def _sorted_out(folder: Path) -> Iterator[tuple[str, bool]]:
 
 
 def _published(student: Path) -> set[str]:
-    """The paths, below the run's folder, of a student that is published there: those that its manifest names."""
+    """The paths, below the run's folder, of a student that is published there, as its manifest lists them."""
     try:
         found = Published.at(student)
         files = {MANIFEST, SIGNATURE, *found.model(MANIFEST, Manifest).files}

@@ -1,4 +1,4 @@
-"""Files of this user alone: below one home, closed to others, and written whole or not at all."""
+"""Files that only their owner can read, below one home folder, written completely or not at all."""
 
 import os
 import secrets
@@ -14,9 +14,9 @@ def home() -> Path:
 
 
 def write_whole(path: Path, content: bytes) -> Path:
-    """Write a file whole or not at all, on disk when this returns. Raises `RunError` when the disk does not take it.
+    """Write a file completely or not at all; it is on disk when this returns. Raises `RunError` when the disk fails.
 
-    What is written beside it has a name of its own each time: two that write one file never write into each other's.
+    The temporary file beside it has a new name each time, so that two writers of one file never mix their content.
     """
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
@@ -33,19 +33,19 @@ def write_whole(path: Path, content: bytes) -> Path:
 
 
 def private_opener(path: str, flags: int) -> int:
-    """An opener, for `open`, of files that their owner alone may read."""
+    """An opener, for `open`, of files that only their owner may read."""
     return os.open(path, flags, 0o600)
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, for their owner alone. Raises OSError."""
+    """Make a folder, and its missing parents, readable by their owner only. Raises OSError."""
     for each in reversed((folder, *folder.parents)):
         if not os.path.isdir(each):
             each.mkdir(mode=0o700, exist_ok=True)
 
 
 def close_to_others(folder: Path) -> None:
-    """Take what libraries wrote below a folder, and the folder, from all but their owner. Raises OSError."""
+    """Make a folder and the files that libraries wrote below it readable by their owner only. Raises OSError."""
     for above, folders, files in os.walk(folder, followlinks=False):
         os.chmod(above, 0o700)
         for name in (*folders, *files):
@@ -55,7 +55,7 @@ def close_to_others(folder: Path) -> None:
 
 
 def private_file(path: Path) -> None:
-    """Have a file that its owner alone may read, for a library that would make it for everybody. Raises OSError."""
+    """Make a file that only its owner may read, for a library that would make it readable by all. Raises OSError."""
     os.close(private_opener(str(path), os.O_CREAT | os.O_RDWR))
     with suppress(PermissionError):
         path.chmod(0o600)

@@ -1,9 +1,9 @@
-"""One run in one folder: its facts, its stages, the blocks of its sums, and who drives it.
+"""One run in one folder: its facts, its stages, the blocks of its sums, and its driver.
 
-What is kept is what was released, plus public artefacts: nothing here that a leak could turn into a breach. Every
-file is written beside its place and renamed into it; the SQLite row that names it is committed after that. So a kill at
-any point leaves a store that opens, with everything that was said to be in it. Folders have mode 0700 and files 0600;
-of a student that is published, which is for others, everybody may read a copy.
+The store keeps what was released and public artefacts, so that a leak of it reveals nothing private. Every file is
+written under a temporary name and renamed; the SQLite row that names it is committed after that. So a kill at any point
+leaves a store that opens and holds everything its rows name. Folders have mode 0700 and files 0600; a published student
+is meant for others, so everybody may read its copy.
 """
 
 import hashlib
@@ -47,9 +47,9 @@ RUNNING, RESUMABLE, FINISHED, FAILED, CANCELLED = "running", "resumable", "finis
 
 
 class RunStore:
-    """One run's folder: `conclave-run.json`, `run.sqlite`, `blocks/`, `artefacts/`, and what it publishes.
+    """One run's folder: `conclave-run.json`, `run.sqlite`, `blocks/`, `artefacts/`, and what the run publishes.
 
-    `coordinator.store.output` knows every name in it: a file of another name is not the run's, and is never removed.
+    `coordinator.store.output` lists every name in it: a file of another name is not the run's, and is never removed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -72,7 +72,7 @@ class RunStore:
 
     @classmethod
     def create(cls, folder: Path, run_id: str, name: str, plan_hash: bytes) -> "RunStore":
-        """Start a run's folder, which is new, empty, or holds a run that was killed while it was made.
+        """Make the folder of a new run; it must be new, empty, or left by a run that was killed while it was made.
 
         Raises `RunError`.
         """
@@ -91,7 +91,7 @@ class RunStore:
 
     @property
     def id(self) -> str:
-        """The random run id. Raises `RunError` where what is kept is none."""
+        """The random run id. Raises `RunError` where the stored one is damaged."""
         found = self.fact("id")
         if not isinstance(found, str) or _RUN_ID.fullmatch(found) is None:
             raise damaged(self.folder, "it has no run id")
@@ -99,12 +99,12 @@ class RunStore:
 
     @property
     def plan_hash(self) -> bytes:
-        """The plan hash under which the run began. Raises `RunError` where what is kept is none."""
+        """The plan hash under which the run began. Raises `RunError` where the stored one is damaged."""
         with sound(self.folder):
             return bytes.fromhex(self.fact("plan_hash"))
 
     def note(self, **facts: Any) -> None:
-        """Write facts of the run, as JSON, in one transaction."""
+        """Store facts of the run, as JSON, in one transaction."""
         with self._transaction() as transaction:
             transaction.executemany(
                 "INSERT OR REPLACE INTO facts VALUES (?, ?)", [(key, json.dumps(value)) for key, value in facts.items()]
@@ -117,12 +117,14 @@ class RunStore:
             return None if row is None else json.loads(row[0])
 
     def status(self) -> str:
-        """running, resumable (its driver is gone, or it stopped where it can go on), finished, failed or cancelled."""
+        """The status: running, resumable (its driver is gone, or it stopped where it can go on), finished, failed or
+        cancelled.
+        """
         status = str(self.fact("status"))
         return RESUMABLE if status == RUNNING and self.driver() is None else status
 
     def driver(self) -> str | None:
-        """Who drives the run just now, in words; None when nobody does, or whoever did is gone."""
+        """Which process drives the run now, in words; None where none does, or where its driver is gone."""
         with self._lock, sound(self.folder):
             row = self._connection.execute("SELECT host, process, expires FROM lease").fetchone()
             if row is None or row[2] < time.time() or (row[0] == this_host() and not _alive(row[1])):
@@ -130,9 +132,9 @@ class RunStore:
             return f"process {row[1]} on {shown(row[0].split(' ')[0])}"
 
     def take(self, owner: str, seconds: float) -> None:
-        """Become the one driver of the run; what the last one was writing when it was killed goes.
+        """Become the run's one driver; files that the last driver was writing when it was killed are removed.
 
-        Raises `RunError` naming who drives it already.
+        Raises `RunError` naming the current driver.
         """
         with self._transaction(driving=False) as transaction:
             driver = self.driver()
@@ -151,7 +153,7 @@ class RunStore:
                 left.unlink()
 
     def renew(self, seconds: float) -> bool:
-        """Hold the lease for so long from now; False when another driver has it."""
+        """Extend the lease to this many seconds from now; False when another driver has it."""
         with self._transaction(driving=False) as transaction:
             changed = transaction.execute(
                 "UPDATE lease SET expires = ? WHERE owner = ?", (time.time() + seconds, self.owner)
@@ -159,14 +161,14 @@ class RunStore:
             return changed.rowcount == 1
 
     def let_go(self) -> None:
-        """Drive no longer. Idempotent."""
+        """Give up the lease. Idempotent."""
         owner, self.owner = self.owner, None
         with self._transaction() as transaction:
             transaction.execute("DELETE FROM lease WHERE owner = ?", (owner,))
 
     @contextmanager
     def _transaction(self, *, driving: bool = True) -> Iterator[sqlite3.Connection]:
-        """One transaction, whole or not at all. Raises `RunError` when the disk does not take it, or another drives."""
+        """One atomic transaction. Raises `RunError` when the disk fails, or another process drives the run."""
         with self._lock, written(self.folder, lambda: self.id):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -186,7 +188,7 @@ class RunStore:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[dict[str, Any]]:
-        """Mark a stage as started, and on the way out as finished with what was put into the dictionary.
+        """Mark a stage as started, and on leaving the context as finished, with the dictionary's content as its result.
 
         A stage that raises stays unfinished.
         """
@@ -200,7 +202,7 @@ class RunStore:
             transaction.execute("INSERT OR REPLACE INTO stages (name, started) VALUES (?, ?)", (stage, time.time()))
 
     def finished(self, stage: str) -> bool:
-        """Whether a stage came to its end."""
+        """Whether a stage is finished."""
         found = self.stages().get(stage)
         return found is not None and found[1] is not None
 
@@ -219,7 +221,7 @@ class RunStore:
             return {name: (start, end, json.loads(result) if result else None) for name, start, end, result in rows}
 
     def put_block(self, release: str, batch: int, start: int, stop: int, block: NDArray[np.int64]) -> None:
-        """Keep rows [start, stop) of a noisy sum. Storing a batch again replaces it."""
+        """Store rows [start, stop) of a noisy sum. Storing a batch again replaces it."""
         content = packed(block)
         name = f"blocks/{release}/{batch:06}.npy"
         self.write(name, content)
@@ -231,9 +233,9 @@ class RunStore:
             )
 
     def begin_sum(self, release: str, parties: Sequence[str]) -> frozenset[int]:
-        """Say whose sum a release is; returns the batches that are kept of the very same parties' sum.
+        """Store whose sum a release is; returns the batches that are stored of a sum of exactly these parties.
 
-        One sum covers one list of parties: blocks of another list are dropped, in the same transaction.
+        One sum covers one list of parties: blocks of another list are removed in the same transaction.
         """
         with self._transaction() as transaction, sound(self.folder):
             row = transaction.execute("SELECT parties FROM sums WHERE release = ?", (release,)).fetchone()
@@ -244,7 +246,7 @@ class RunStore:
         return frozenset(batch for (batch,) in kept)
 
     def drop_blocks(self, release: str) -> None:
-        """Drop a sum that nothing asks for again; whose sum it was stays known."""
+        """Remove the blocks of a sum that nothing will ask for again; the list of its parties stays."""
         with self._transaction() as transaction:
             files = transaction.execute("SELECT file FROM blocks WHERE release = ?", (release,)).fetchall()
             transaction.execute("DELETE FROM blocks WHERE release = ?", (release,))
@@ -253,19 +255,19 @@ class RunStore:
                 (self.folder / name).unlink()
 
     def summed(self, release: str) -> tuple[str, ...]:
-        """The parties whose sum a release is, as `begin_sum` was told; none before."""
+        """The parties whose sum a release is, as `begin_sum` stored them; none before."""
         with self._lock, sound(self.folder):
             row = self._connection.execute("SELECT parties FROM sums WHERE release = ?", (release,)).fetchone()
             return () if row is None else tuple(json.loads(row[0]))
 
     def block_counts(self) -> dict[str, int]:
-        """How many blocks of each release are kept."""
+        """How many blocks of each release are stored."""
         with self._lock, sound(self.folder):
             found = self._connection.execute("SELECT release, COUNT(*) FROM blocks GROUP BY release").fetchall()
         return {str(release): count for release, count in found}
 
     def blocks(self, release: str) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-        """All kept rows of a release as (start, stop, int64 [rows, columns]), one block in memory at a time.
+        """All stored rows of a release as (start, stop, int64 [rows, columns]), with one block in memory at a time.
 
         Raises `RunError` for a file that is not the one that was stored.
         """
@@ -285,7 +287,7 @@ class RunStore:
             yield start, stop, unpacked(content, rows_in_it, path)
 
     def write(self, name: str, content: bytes) -> Path:
-        """Write a file of the run whole or not at all. Raises `RunError` when the disk does not take it."""
+        """Write a file of the run completely or not at all. Raises `RunError` when the disk fails."""
         try:
             return write_whole(self.folder / name, content)
         except RunError as error:
@@ -313,9 +315,9 @@ def holds_run(folder: Path) -> bool:
 
 
 def check_unused(folder: Path, *, replace: bool = False) -> None:
-    """Raises `RunError` for a folder that holds a run, or anything that is none.
+    """Raises `RunError` for a folder that holds a run or anything else.
 
-    replace: the run is to make way, so it may be there if nobody drives it.
+    replace: the run will be replaced, so that it may be there if no process drives it.
     """
     if replace and holds_run(folder):
         with closing(RunStore(folder)) as store:
@@ -332,7 +334,7 @@ def check_unused(folder: Path, *, replace: bool = False) -> None:
 
 
 def this_host() -> str:
-    """This machine since it was started: a name, and what tells one start from another where the system says it."""
+    """This machine since its last start: its name, and an identifier of the start where the system gives one."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     try:
         return f"{socket.gethostname()} {boot.read_text().strip()}"

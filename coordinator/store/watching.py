@@ -1,8 +1,8 @@
-"""A run as another process sees it: from its store alone, without asking the coordinator that drives it.
+"""A run as another process sees it, from its store alone, without asking the coordinator that drives it.
 
-The driver wraps its progress in `Recorded`, which keeps in the store what a person at its terminal sees; `look` reads
-it. The store's folder may be on another disk than the watcher's home, and the driver may be dead: what is shown is what
-was last written, and how long ago that was.
+The driver wraps its progress in `Recorded`, which stores what a person at its terminal sees; `look` reads this. The
+store may be on another disk than the watcher's home, and the driver may be dead: `look` shows what was last written,
+and how long ago.
 """
 
 import math
@@ -26,7 +26,7 @@ SIGN_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage and how long it took, or has taken so far; one of a run at rest may be unfinished."""
+    """A stage and how many seconds it took, or has taken so far; a run at rest may have one unfinished stage."""
 
     name: str
     seconds: float
@@ -35,7 +35,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """How far something is: a release in blocks on disk, the student in percent. total: None when it is not known."""
+    """How far something is: a release in blocks on disk, the student in percent. total: None when it is unknown."""
 
     label: str
     done: int
@@ -45,10 +45,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a store shows of its run.
+    """The content of a run's store, to be shown.
 
-    quiet: seconds since the driver's last sign of life; None before the first. epsilon: of what is
-    published, None before. error: what a run at rest ended with.
+    quiet: seconds since the driver's last sign of life; None before the first. epsilon: of the published student, None
+    before. error: why a run at rest stopped.
     """
 
     run: str
@@ -63,16 +63,16 @@ class View:
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing more will happen unless somebody starts it."""
+        """Whether nothing more will happen until somebody starts the run again."""
         return self.status != RUNNING
 
 
 class Recorded:
-    """A progress that passes everything on to another, and keeps parties' states and bars in the store.
+    """A progress that passes everything on to another, and also stores the parties' states and the bars.
 
-    A thread of its own writes, at most once every `every` seconds, so that neither the event loop nor training waits
-    for the disk; with nothing new it still gives a sign of life. What cannot be written is left: it is for looking at,
-    and the run does not need it.
+    A thread of its own writes at most once every `every` seconds, so that neither the event loop nor training waits for
+    the disk; with nothing new it still writes a sign of life. Failed writes are ignored: the record is only for looking
+    at, and the run does not need it.
     """
 
     def __init__(self, progress: Progress, store: RunStore, *, every: float = 1.0) -> None:
@@ -94,7 +94,7 @@ class Recorded:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Write what is left and stop writing; the other progress stays open. Before the store is closed."""
+        """Write what is left and stop writing, before the store is closed; the other progress stays open."""
         self._ended.set()
         self._changed.set()
         self._writer.join()
@@ -137,7 +137,7 @@ class Recorded:
 
 
 def look(store: RunStore) -> View:
-    """What the store shows of its run now. Raises `RunError` where what is kept is damaged."""
+    """What the store shows of its run now. Raises `RunError` where stored data is damaged."""
     with sound(store.folder):
         return _look(store)
 
@@ -179,7 +179,7 @@ def _finite(kept: Any) -> float:
 
 
 def _or_none(kind: Callable[[Any], Value], kept: Any) -> Value | None:
-    """A fact of this kind, whatever a damaged store has in its place. Raises as the kind does."""
+    """A stored fact of this type, or None; a damaged store may hold anything in its place. Raises as the type does."""
     return None if kept is None else kind(kept)
 
 

@@ -1,1 +1,1 @@
-"""The systems: one folder each. None imports another."""
+"""The systems, one folder each; none imports another."""

@@ -1,4 +1,4 @@
-"""The commented plan that `coordinator init` writes: each system has its own, in its folder."""
+"""The commented plans that `coordinator init` writes; each system has its own in its folder."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,9 @@ _FEDERATION: Final = re.compile(r"^\[federation\]$.*?^(?=\[(?!federation))", re.
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A plan to start from. plan: of parties that it starts itself. connect: `[federation]` of parties elsewhere."""
+    """An example plan. plan: for parties that the coordinator starts itself. connect: `[federation]` of parties
+    elsewhere.
+    """
 
     plan: str
     connect: str
@@ -28,6 +30,6 @@ class Example:
 
 
 def example(package: str) -> Example:
-    """`plan.toml` and `connect.toml` of a system's package."""
+    """The example in `plan.toml` and `connect.toml` of a system's package."""
     here = files(package)
     return Example(*(here.joinpath(f"{name}.toml").read_text(encoding="utf-8") for name in ("plan", "connect")))

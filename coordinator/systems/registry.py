@@ -1,6 +1,6 @@
-"""The systems that are installed, by name, and the plan of a run: each system has tables of its own.
+"""The installed systems by name, and the plan of a run: each system has tables of its own.
 
-A plan decides data, privacy and result; it is checked whole before any party is contacted.
+A plan decides data, privacy and result; the whole plan is checked before any party is contacted.
 """
 
 import sys
@@ -26,12 +26,12 @@ PlanT = TypeVar("PlanT", bound=Plan)
 
 
 def names() -> tuple[str, ...]:
-    """The names of all systems that are installed, in the order of their letters; those of other packages last."""
+    """The names of all installed systems in alphabetical order; those of other packages come last."""
     return tuple(_installed())
 
 
 def system(name: str) -> System:
-    """The system of that name, loaded when it is first asked for. Raises `PlanError` naming those that there are."""
+    """The system with that name, loaded at its first use. Raises `PlanError` naming the systems there are."""
     point = _installed().get(name)
     if point is None:
         raise PlanError(f'[run] recipe = "{name}" is not one of {_listed()}.')
@@ -39,9 +39,9 @@ def system(name: str) -> System:
 
 
 def template(launch: str, recipe: str | None = None) -> str:
-    """The commented plan of a system for a way of launching, `ray` or `connect`; the first system's by default.
+    """The commented plan of a system for a way of launching, `ray` or `connect`; by default of the first system.
 
-    Raises `PlanError` for any other, and for a system that has none.
+    Raises `PlanError` for another way of launching, and for a system without such a plan.
     """
     name = names()[0] if recipe is None else recipe
     found = system(name).example if name in names() else None
@@ -53,7 +53,7 @@ def template(launch: str, recipe: str | None = None) -> str:
 
 
 def prepared(plan: Plan, base: Path, cache: Path) -> Recipe[Any]:
-    """The recipe of a plan, everything public read. Raises as the system's `prepare` does."""
+    """The recipe of a plan with its public data read. Raises what the system's `prepare` raises."""
     return system(plan.run.recipe).prepared(plan, base, cache)
 
 
@@ -63,24 +63,22 @@ def recipe_of(name: str, plan: Plan, public: Any) -> Recipe[Any]:
 
 
 def bind(plan: PlanT, public: Any = None) -> PricedPlan[PlanT]:
-    """A plan, priced. public: what its system prepared; needed where releases depend on it. Raises `PlanError`."""
+    """Price a plan. public: what its system prepared, needed where releases depend on it. Raises `PlanError`."""
     return price_plan(recipe_of(plan.run.recipe, plan, public))
 
 
 def plan_of(tables: dict[str, Any]) -> Plan:
-    """A plan from its tables, as `Plan.model_dump` gives them. Raises ValueError."""
+    """A plan from its tables as `Plan.model_dump` gives them. Raises ValueError."""
     return _class_of(tables).model_validate(tables)
 
 
 def check_plan(tables: dict[str, Any], name: str, text: str = "") -> Plan:
-    """The same of tables that were read from a file. `name` and `text` are for the sentence alone of `SettingsError`,
-    which it raises.
-    """
+    """A plan from tables that were read from a file. Raises `SettingsError`, whose sentence uses `name` and `text`."""
     return check_settings(tables, _class_of(tables), name, text)
 
 
 def read_plan(path: Path) -> Plan:
-    """Read and check a plan file. Raises `PlanError` naming the file, the key and what would be right."""
+    """Read and check a plan file. Raises `PlanError` naming the file, the key and a value that would do."""
     try:
         tables, text = read_tables(path)
         return check_plan(tables, path.name, text)
@@ -89,7 +87,7 @@ def read_plan(path: Path) -> Plan:
 
 
 class _KnownRun(RunTable):
-    """`[run]` of a system that is installed."""
+    """`[run]` of an installed system."""
 
     @field_validator("recipe", mode="before")
     @classmethod
@@ -100,7 +98,7 @@ class _KnownRun(RunTable):
 
 
 class _Unknown(Plan):
-    """A plan whose tables nobody knows, for its recipe is not installed or not named: reading it says so."""
+    """A plan whose recipe is missing or not installed, so that its tables are unknown: validating it says so."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -108,7 +106,7 @@ class _Unknown(Plan):
 
 
 def _class_of(tables: dict[str, Any]) -> type[Plan]:
-    """Which tables a plan of its recipe has; of an unknown recipe, whatever will say so."""
+    """The plan class of a recipe; for an unknown recipe, the class whose validation says so."""
     run = tables.get("run")
     recipe = run.get("recipe") if isinstance(run, dict) else None
     return system(recipe).plan if isinstance(recipe, str) and recipe in _installed() else _Unknown
@@ -120,7 +118,7 @@ def _installed() -> Mapping[str, EntryPoint]:
 
 @cache
 def _found(path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
-    """Entry points by name, looked up once for each search path: that reads a file of every package there is."""
+    """Entry points by name, looked up once per search path, because that reads a file of every installed package."""
     found: dict[str, EntryPoint] = {}
     for point in sorted(entry_points(group=GROUP), key=lambda each: (_foreign(each), each.name.replace("_", ""))):
         other = found.setdefault(point.name, point)

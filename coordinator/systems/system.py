@@ -1,4 +1,4 @@
-"""What a system is to everything around it: one value, and the recipe that it makes of a plan."""
+"""The interface of a system: one value, and the recipe that it makes from a plan."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -26,10 +26,10 @@ Stage = Callable[[str], AbstractContextManager[dict[str, Any]]]
 
 
 class Recipe(Priceable[PlanT_co], Protocol[PlanT_co]):
-    """A plan and what is public of it, and what a system has to say of them at each station of a run.
+    """A plan with its public data, and the system's part in each stage of a run.
 
-    What is released under which noise is in `Priceable`: `coordinator.pricing.priced_plan.price_plan` prices a recipe,
-    and hands it the outcome at every later station.
+    `Priceable` gives its releases and their noise: `coordinator.pricing.priced_plan.price_plan` prices a recipe, and
+    every later stage is given the priced plan.
     """
 
     def doubts(self) -> list[str]:
@@ -39,27 +39,30 @@ class Recipe(Priceable[PlanT_co], Protocol[PlanT_co]):
     async def collect(
         self, priced: PricedPlan[Any], federation: Federation, store: RunStore, stage: Stage
     ) -> dict[str, int]:
-        """The private half: how many parties are in the sum of each release that has rows, once all are stored.
+        """The private half: have all releases made and stored. Returns how many parties are in the sum of each release
+        with rows.
 
-        Run again after it was stopped, it asks for nothing that is stored.
+        When it is run again after a stop, it asks for nothing that is already stored.
         """
         ...
 
     def learn(self, priced: PricedPlan[Any], present: dict[str, int], store: RunStore, progress: Progress) -> bytes:
-        """The student's parameters, safetensors, from what is stored. Post-processing throughout.
+        """The student's parameters, as safetensors, from the stored releases, by post-processing alone.
 
-        present: what `collect` gave.
+        present: what `collect` returned.
         """
         ...
 
     def student(self, content: bytes, priced: PricedPlan[Any], present: dict[str, int], store: RunStore) -> Student:
-        """The student of these parameters, measured on public data."""
+        """The student with these parameters, measured on public data."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """What training without parties needs: a plan, and who reads its simulated text. folder: the student's place."""
+    """What training without parties needs: a plan and a reader of its simulated text. folder: where the student
+    goes.
+    """
 
     plan: Any
     launcher: Launcher
@@ -72,8 +75,8 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class TrainedAlone:
-    """A finished training without parties. student: its folder, absolute. metrics: of public test text. warning: that
-    nothing is promised. epsilon, delta: none.
+    """A finished training without parties. student: its folder, an absolute path. metrics: on public test text.
+    warning: that there is no privacy guarantee. epsilon, delta: None.
     """
 
     student: Path
@@ -85,15 +88,15 @@ class TrainedAlone:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A system, found by its name: the entry points of the group `conclave.systems` name values of this class.
+    """A system, found by its name among the entry points of the group `conclave.systems`.
 
-    plan: the tables of its plans. prepare: reads everything public that a run uses, so that a mistake in it costs
-    nothing; raises `PlanError`, and `ConclaveError` of whatever could not be read. recipe: of a plan and of what
-    `prepare` gave, None where nothing was read. needs: what a recipe, priced, is expected to need of memory and
-    disk; `base` and `cache` as `prepare` takes them. forecast: what it would cost and show; and how many seconds
-    `prepare` took. comparison: its rows and its measures. example: the commented plan that
-    `coordinator init` writes, None for a system that has none of its own. alone: trains without parties, on simulated
-    text, what promises nothing; such a system has no recipe, and its `prepare` says so.
+    plan: the class of its plans. prepare: reads all public data that a run uses, so that a mistake in it costs nothing;
+    raises `PlanError`, and `ConclaveError` for what could not be read. recipe: makes a recipe from a plan and the
+    result of `prepare`, None where nothing was read. needs: the expected memory and disk of a priced recipe; `base` and
+    `cache` as `prepare` takes them. forecast: what a run would cost and show, given how many seconds `prepare` took.
+    comparison: its rows and measures in a comparison. example: the commented plan that `coordinator init` writes, None
+    for a system without one. alone: trains without parties and without privacy, on simulated text; such a system has no
+    recipe, and its `prepare` says so.
     """
 
     name: str
@@ -107,5 +110,7 @@ class System:
     alone: Callable[[Alone], TrainedAlone] | None = None
 
     def prepared(self, plan: Plan, base: Path, cache: Path) -> Recipe[Any]:
-        """The recipe of a plan, everything public read. base: the folder that the plan's paths start at."""
+        """The recipe of a plan with its public data read. base: the folder against which the plan's paths are
+        resolved.
+        """
         return self.recipe(plan, self.prepare(plan, base, cache))

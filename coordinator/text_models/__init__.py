@@ -1,1 +1,1 @@
-"""What systems that train a text model share."""
+"""The code that all systems training a text model share."""

@@ -1,7 +1,7 @@
-"""Numbers for every row of a corpus that may be larger than memory: worked out in parts, written as they come.
+"""Computes a vector for every row of a corpus that may exceed memory: in parts, each written as soon as it is done.
 
-A streamer works out parts of a corpus, in whatever order they are done. `written` keeps what it gives in a `.npy` file
-with a mark for every part, so that a crash costs the parts under way, and what is there is not made again.
+A streamer computes the parts in any order. `written` stores them in one `.npy` file and marks every finished part, so
+that a crash loses only the parts in progress and no finished part is computed again.
 """
 
 import fcntl
@@ -32,22 +32,22 @@ Part = tuple[int, int]
 
 
 class Streamer(Protocol):
-    """Does the work on parts of a corpus."""
+    """Computes vectors for parts of a corpus."""
 
     def rows(self, corpus: Corpus, work: TextRows, parts: Sequence[Part]) -> Iterator[tuple[int, FloatRows]]:
-        """The number of a part's first row and float32 [rows, width], once for every part, in any order.
+        """Yield the number of a part's first row and its float32 [rows, width], once for every part, in any order.
 
-        No more than a few parts are under way or waiting for the caller. A caller that stops early closes the iterator,
-        and nothing that was started for it outlives that. Raises `ConclaveError` saying what cannot be read or loaded.
+        At most a few parts are in progress or waiting for the caller. A caller that stops early closes the iterator,
+        which ends everything that was started for it. Raises `ConclaveError` saying what cannot be read or loaded.
         """
         ...
 
 
 class LocalStreamer:
-    """Does the work in this process, part after part. In memory: the model, and one part's texts and rows."""
+    """Computes the parts one after the other in this process. Memory: the model, and one part's texts and rows."""
 
     def rows(self, corpus: Corpus, work: TextRows, parts: Sequence[Part]) -> Iterator[tuple[int, FloatRows]]:
-        """See `Streamer`; parts come in the order given."""
+        """As `Streamer.rows`; parts come in the order given."""
         if parts:
             do = work.load()
             for first, end in parts:
@@ -55,9 +55,9 @@ class LocalStreamer:
 
 
 def find_streamer(name: str) -> Streamer:
-    """The streamer of a name: "local", or one that is installed under the entry-point group `conclave.streamers`.
+    """The streamer with that name: "local", or one installed under the entry-point group `conclave.streamers`.
 
-    Raises `PlanError` naming those there are.
+    Raises `PlanError` naming the streamers there are.
     """
     if name == "local":
         return LocalStreamer()
@@ -71,7 +71,7 @@ def find_streamer(name: str) -> Streamer:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A finished file of rows, float32 [count, width], read block by block as often as wanted."""
+    """A finished file of rows, float32 [count, width], which can be read block by block any number of times."""
 
     path: Path
     count: int
@@ -80,12 +80,12 @@ class Rows:
     block: int
 
     def __iter__(self) -> Iterator[FloatRows]:
-        """All rows in order, at most `block` in memory at a time."""
+        """All rows in order, with at most `block` of them in memory."""
         for first in range(0, self.count, self.block):
             yield self.read(first, min(first + self.block, self.count))
 
     def read(self, first: int, end: int) -> FloatRows:
-        """Some rows, [end - first, width]. Raises `IntegrityError` for a file that was cut."""
+        """The rows from `first` to `end`, [end - first, width]. Raises `IntegrityError` for a truncated file."""
         wanted = (end - first) * self.width
         found = np.fromfile(self.path, np.float32, wanted, offset=self.start + 4 * first * self.width)
         if found.size != wanted:
@@ -94,7 +94,9 @@ class Rows:
 
 
 def blocks(path: Path, rows: int = 4096) -> Rows:
-    """A `.npy` file of float32 [count, width] as blocks of so many rows. Raises `IntegrityError` for another file."""
+    """A `.npy` file of float32 [count, width] in blocks of the given number of rows. Raises `IntegrityError` for
+    another file.
+    """
     try:
         with path.open("rb") as file:
             shape, start = _header(file)
@@ -112,13 +114,15 @@ def written(
     part: int = PART,
     on_block: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Do the work on a whole corpus; returns the `.npy` file of its rows, float32 [rows, width], row by number.
+    """Compute rows for a whole corpus; returns the `.npy` file that holds them, float32 [rows, width], indexed by row
+    number.
 
-    folder: of such files, each named by the digests of corpus and work: one that is finished is returned as it is, one
-    that was begun is gone on with. part: rows in a part; begun with another number it starts again. on_block: told how
-    many rows are done, and of how many, at the beginning and after every part. In memory: what the streamer holds, one
-    part's rows, and 17 bytes a part. A part is marked only when it is on disk.
-    Raises `ConclaveError` like the streamer; `IntegrityError` for rows that are not finite or of a wrong shape;
+    folder: holds such files, each named by the digests of corpus and work. A finished file is returned as it is; an
+    unfinished one is continued. part: rows in a part; with another number of rows a file is started again. on_block:
+    told how many rows are done, and of how many, at the start and after every part. Memory: what the streamer holds,
+    one part's rows, and 17 bytes per part. A part is marked only when it is on disk.
+
+    Raises `ConclaveError` as the streamer does; `IntegrityError` for rows that are not finite or have a wrong shape;
     `RunError` when another process is writing the same file, or it cannot be written.
     """
     count = corpus.count()
@@ -188,7 +192,9 @@ _MARK_START: Final = 8
 
 
 def _begun(file: BinaryIO, marked: BinaryIO, parts: int, part: int) -> tuple[bytearray, tuple[int, int] | None, int]:
-    """Marks, shape and where rows start, of a file that was begun in such parts; no shape if it was not."""
+    """The marks, the shape and the offset of the rows in a file that was begun with such parts; no shape if it was
+    not.
+    """
     marked.seek(0)
     state = marked.read(_MARK_START + parts + 1)
     if len(state) != _MARK_START + parts or int.from_bytes(state[:_MARK_START], "big") != part:
@@ -202,7 +208,7 @@ def _begun(file: BinaryIO, marked: BinaryIO, parts: int, part: int) -> tuple[byt
 
 
 def _begin(file: BinaryIO, marked: BinaryIO, shape: tuple[int, int], parts: int, part: int) -> int:
-    """Make the file in its full size, then the marks, none set; returns where rows start."""
+    """Make the file in its full size, then the marks, all unset; returns the offset of the rows."""
     marked.truncate(0)
     file.truncate(0)
     file.seek(0)
@@ -216,7 +222,9 @@ def _begin(file: BinaryIO, marked: BinaryIO, shape: tuple[int, int], parts: int,
 
 
 def _header(file: BinaryIO) -> tuple[tuple[int, int], int]:
-    """The shape in a `.npy` file, and where its rows start. Raises `ValueError` unless it is as long as it says."""
+    """The shape in a `.npy` file and the offset of its rows. Raises `ValueError` unless the file's length fits the
+    shape.
+    """
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("another version")
     shape, fortran, kind = np.lib.format.read_array_header_1_0(file)
@@ -229,7 +237,7 @@ def _header(file: BinaryIO) -> tuple[tuple[int, int], int]:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open a file to read and write anywhere in it; made if absent, and left as it is if not."""
+    """Open a file for reading and writing at any offset; it is made if absent and otherwise left unchanged."""
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
 
 
@@ -248,7 +256,7 @@ def _alone(marked: BinaryIO, done: Path) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """Have the new name itself on disk."""
+    """Flush the folder, so that the new name itself is on disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -257,5 +265,5 @@ def _settle(folder: Path) -> None:
 
 
 def _closable(found: Iterator[tuple[int, FloatRows]]) -> Generator[tuple[int, FloatRows], None, None]:
-    """An iterator that can be closed, whatever it is, so that a streamer's own ending runs."""
+    """Make any iterator closable, so that a streamer's own clean-up runs."""
     yield from found

@@ -1,5 +1,6 @@
-"""How a text model descends among parties: in federated steps, or in rounds of each party's own; for every recipe that
-trains one privately on labelled text.
+"""Private training of a text model by all parties, in federated steps or in rounds of local training.
+
+Every recipe that trains a model privately on labelled text uses it.
 """
 
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -39,7 +40,7 @@ Floats: TypeAlias = NDArray[np.float32]
 
 
 def descent_releases(plan: ClassifierPlan, multiplier: float, parameters: int) -> tuple[Release, ...]:
-    """What training so many parameters releases at this noise multiplier. Raises `PlanError`."""
+    """The releases of a training of so many parameters at this noise multiplier. Raises `PlanError`."""
     settings = plan.dp_sgd
     if settings.form == "federated":
         steps = mechanism(plan, multiplier, parameters, settings.steps)
@@ -51,7 +52,7 @@ def descent_releases(plan: ClassifierPlan, multiplier: float, parameters: int) -
 
 
 def descent_event(plan: ClassifierPlan, multiplier: float, parameters: int) -> DpEvent:
-    """An event that costs no less than all of them."""
+    """An event that costs no less than all of these releases."""
     every = mechanism(plan, multiplier, parameters, plan.dp_sgd.steps).event()
     return every if plan.privacy.attempts == 1 else SelfComposedDpEvent(every, plan.privacy.attempts)
 
@@ -63,10 +64,11 @@ async def descend(
     federation: Federation,
     store: RunStore,
 ) -> dict[str, int]:
-    """All steps or rounds from the last that was stored: how many parties are in the smallest sum of each release.
+    """Run all steps or rounds after the last stored one; returns how many parties are in the smallest sum of each
+    release.
 
-    The parties have the model that `public` is of. Raises what the federation's verbs raise, and `RunError` for an
-    optimiser's state that is damaged.
+    The parties have the model that `public` was made from. Raises what the federation's verbs raise, and `RunError` for
+    a damaged optimiser state.
     """
     if bound.plan.dp_sgd.form == "federated":
         (release,) = releases
@@ -75,7 +77,7 @@ async def descend(
 
 
 def mechanism(plan: ClassifierPlan, multiplier: float, parameters: int, steps: int) -> GradientMechanism:
-    """The noisy sum of so many steps. Raises `PlanError`."""
+    """The mechanism of so many noisy gradient sums. Raises `PlanError`."""
     settings = plan.dp_sgd
     levels = min(fine_levels(multiplier, parameters), max(1, LARGEST_SUM // (_HEADROOM * settings.batch)))
     try:
@@ -93,7 +95,7 @@ def mechanism(plan: ClassifierPlan, multiplier: float, parameters: int, steps: i
 
 
 def optimisation_of(settings: DescentTable, expected_batch: float) -> "Optimisation":
-    """What is done with noisy sums. expected_batch: what a sum is divided by, a public number."""
+    """The optimiser that noisy sums are given to. expected_batch: the public number that a sum is divided by."""
     from learning.models.schedules import Schedule
     from learning.private_training.optimisation import Optimisation
 
@@ -110,7 +112,7 @@ def optimisation_of(settings: DescentTable, expected_batch: float) -> "Optimisat
 async def _steps(
     bound: PricedPlan[ClassifierPlan], release: Release, public: PublicText, federation: Federation, store: RunStore
 ) -> dict[str, int]:
-    """All steps from the last that was stored: how many parties are in the smallest sum."""
+    """Run all steps after the last stored one; returns how many parties are in the smallest sum."""
     plan = bound.plan
     mechanism = release.under(GradientMechanism)
     descent, note = _descent(plan, public, store), budget(bound.guarantee, plan)
@@ -149,7 +151,7 @@ async def _rounds(
     federation: Federation,
     store: RunStore,
 ) -> dict[str, int]:
-    """All rounds of local training: after each, the mean of the models is where the next begins."""
+    """Run all rounds of local training: each begins with the mean of the models of the one before."""
     plan, point, present = bound.plan, public.start, {}
     for number, release in enumerate(releases):
         if not (store.folder / _round_file(number)).exists():
@@ -173,15 +175,15 @@ async def _rounds(
 
 
 def floats_of(bits: NDArray[np.int64]) -> Floats:
-    """A party's parameters from the bits that came, int [1, parameters]."""
+    """A party's parameters from the received bits, int [1, parameters]."""
     found: Floats = bits[0].astype(np.int32).view(np.float32)
     return found
 
 
 def odd_weights(bits: NDArray[np.int64]) -> str:
-    """Why a party's model is mixed into nothing, empty where it may be.
+    """Why a party's model cannot be averaged with the others; empty where it can.
 
-    A model that is merely wrong cannot be told from a good one: the party alone saw its text.
+    A model that is merely wrong cannot be recognised: only the party has seen its text.
     """
     found = floats_of(bits)
     if not np.isfinite(found).all():
@@ -192,7 +194,7 @@ def odd_weights(bits: NDArray[np.int64]) -> str:
 
 
 def descended(plan: ClassifierPlan, public: PublicText, store: RunStore) -> Floats:
-    """What was trained, [parameters]."""
+    """The trained parameters, [parameters]."""
     if plan.dp_sgd.form == "federated":
         kept: Floats = _descent(plan, public, store).point.numpy()
         return kept
@@ -206,7 +208,7 @@ def _round_file(number: int) -> str:
 
 
 def _descent(plan: ClassifierPlan, public: PublicText, store: RunStore) -> "Training":
-    """The optimiser as it was left. Raises `RunError` for what is none."""
+    """The optimiser in its stored state. Raises `RunError` for a state that is damaged."""
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load
@@ -232,6 +234,6 @@ def _packed(descent: "Training") -> bytes:
 
 
 def _local_descent(plan: ClassifierPlan) -> party_pb2.Descent:
-    """A party's own training: its share of the declared units, as all others'."""
+    """A party's own training: its units are an equal share of the declared ones."""
     settings = plan.dp_sgd
     return descent_message(settings, expected_batch=settings.batch / len(plan.federation.names))

@@ -1,6 +1,6 @@
-"""What is published of a text classifier: a folder of the standard library's own, a picture of how good it is, a card.
+"""The published folder of a text classifier: a model in the standard library's format, a chart of its quality, a card.
 
-What the folder promises, its signature and its place are the publisher's affair (`coordinator.publishing.publish`).
+`coordinator.publishing.publish` adds the guarantee and the signature, and puts the folder in its place.
 """
 
 import copy
@@ -33,11 +33,11 @@ _TRAINED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """How a student with fewer layers than its teacher came about.
+    """How a student with fewer layers than its teacher was made.
 
-    layers, parameters: of the student and of the teacher. texts: public ones that it was distilled on; method: how they
-    were chosen. agreement: between the parties' domain classifiers, a rank correlation, None where it is not known.
-    warnings: sentences on the choice.
+    layers, parameters: of the student and of the teacher. texts: number of public texts that it was distilled on;
+    method: how they were chosen. agreement: rank correlation between the parties' domain classifiers, None where it is
+    not known. warnings: sentences on the choice.
     """
 
     layers: tuple[int, int]
@@ -50,13 +50,13 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class ClassifierStudent:
-    """What a recipe learned, ready to be published.
+    """A text classifier or regression that a recipe trained, ready to be published.
 
-    model: as it was trained, adapters in it or not, a regression's in standard scores. targets: what it says. pairs:
-    whether it takes two texts. base: the public model that it was made from, by the name that the plan calls it. adapt:
-    what of that was trained. metrics: of public test text, see `metrics_of`; empty where there was none. measures: the
-    same in full, None where there was none. scores: of a regression, what it said and what is true, each [examples] in
-    the declared range. made: of one that was distilled from `base`, how.
+    model: as it was trained, with or without adapters; a regression's output is in standard scores. targets: what it
+    predicts. pairs: whether it takes two texts. base: the public model that it started from, by the name in the plan.
+    adapt: which of its parameters were trained. metrics: on public test text, see `metrics_of`; empty where there was
+    none. measures: the same in full, None where there was none. scores: of a regression, predictions and true values,
+    each [examples] in the declared range. made: of a student distilled from `base`, how.
     """
 
     model: "PreTrainedModel"
@@ -91,18 +91,19 @@ def metrics_of(measures: "ClassifierMeasures | RegressionMeasures") -> dict[str,
 
 
 def about(made: Made) -> dict[str, Any]:
-    """The same for a report: how large the student is, and how good the choice of public text was."""
+    """For a report: the size of the student, and how good the choice of public text was."""
     found: dict[str, Any] = {"parameters": made.parameters[0], "of_teacher": made.parameters[0] / made.parameters[1]}
     found |= {} if made.agreement is None else {"agreement": made.agreement}
     return found | ({"warnings": list(made.warnings)} if made.warnings else {})
 
 
 def write(student: ClassifierStudent, folder: Path) -> None:
-    """Write model, tokenizer and picture into a folder, which is made where it is not there.
+    """Write model, tokenizer and chart into a folder, which is made if absent.
 
-    The model is a plain one of the standard library, its adapters merged, a regression in the declared range; the
-    student's own stays as it is. The tokenizer gives what the model was trained on, and no more than it takes. There is
-    no picture where nothing was measured.
+    The model has the standard library's plain form: adapters are merged, and a regression predicts in the declared
+    range. The student's own model is not changed. The tokenizer cuts texts to the length that the model takes and gives
+    the inputs that it was trained on. There is no chart where nothing was measured.
+
     Raises `learning.models.checkpoints.ModelError` for a model that is not finite; `OSError`.
     """
     from learning.models.adapting import merged
@@ -118,8 +119,9 @@ def write(student: ClassifierStudent, folder: Path) -> None:
 
 
 def _tokenizer(student: ClassifierStudent, plain: "PreTrainedModel") -> "PreTrainedTokenizerBase":
-    """Its own tokenizer, that says which text of a pair a token is of where the model takes that: not every one does
-    unless it is asked, and whoever uses the folder does not ask.
+    """The model's tokenizer, set to return token types where the model takes them.
+
+    Not every tokenizer returns them unless it is asked, and a user of the folder would not ask.
     """
     from learning.models.batching import form_of
     from learning.models.encoders import longest
@@ -134,7 +136,7 @@ def _tokenizer(student: ClassifierStudent, plain: "PreTrainedModel") -> "PreTrai
 
 
 def picture(student: ClassifierStudent, path: Path) -> bool:
-    """Draw how good the student is; returns whether there was anything to draw."""
+    """Draw a chart of the student's quality; returns whether there was anything to draw."""
     from learning.classification.chart import draw, draw_scores
     from learning.classification.metrics import ClassifierMeasures
 
@@ -158,10 +160,10 @@ def card(
     language: str,
     licence: str,
 ) -> str:
-    """The model card: what it is and says, how it is used, the promise in full, how good it is, how to check it.
+    """The model card: what the model is and predicts, how to use it, the guarantee, its quality, and how to check it.
 
-    statement_markdown: the promise, and what was measured, as `coordinator.publishing.report.markdown`. name: of the
-    run. parties: in the result.
+    statement_markdown: the guarantee and the measurements, as `coordinator.publishing.report.markdown` gives them.
+    name: of the run. parties: number of parties in the result.
     """
     texts = "pairs of texts" if student.pairs else "texts"
     return f"""{_front(student, ["differential-privacy", "text-classification"], language, licence)}
@@ -184,7 +186,9 @@ with the coordinator's signature, and this promise with what the parties signed 
 def clear_card(
     student: ClassifierStudent, warning: str, *, name: str, parties: int, recipe: str, language: str, licence: str
 ) -> str:
-    """The model card of a student that was trained in clear: the warning, then what it is, its use, how good it is."""
+    """The card of a student trained without privacy: the warning first, then what the model is, its use and its
+    quality.
+    """
     texts = "pairs of texts" if student.pairs else "texts"
     return f"""{_front(student, ["text-classification"], language, licence)}
 # {name}
@@ -204,13 +208,13 @@ put together. It was made from the public model `{student.base}`: {_TRAINED[stud
 
 
 def _nothing(student: ClassifierStudent) -> str:
-    """The first line of a card whose student is no better than its public start."""
+    """The first line of the card of a student that is no better than its public start."""
     nothing = learned_nothing(student.metrics)
     return "" if nothing is None else f"**{nothing}**\n\n"
 
 
 def _front(student: ClassifierStudent, tags: list[str], language: str, licence: str) -> str:
-    """The card's front matter."""
+    """The card's YAML front matter."""
     head = {
         "language": language,
         "license": licence,
@@ -243,7 +247,7 @@ _CHOSEN: Final = {
 
 
 def _origin(student: ClassifierStudent) -> str:
-    """Which public model it was made from, and how."""
+    """The public model that the student started from, and how it was made."""
     trained, made = _TRAINED[student.adapt], student.made
     if made is None:
         return f"It was made from the public model `{student.base}`: {trained}."
@@ -275,14 +279,14 @@ def _says(targets: LabelMap | ScoreRange) -> str:
 
 
 def _code(text: str) -> str:
-    """Text as it stands, whatever it holds, as Markdown."""
+    """Any text as inline code in Markdown, unchanged."""
     fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
     space = " " if "`" in text else ""
     return f"{fence}{space}{' '.join(text.split())}{space}{fence}"
 
 
 def _shown(student: ClassifierStudent) -> str:
-    """The picture, where there is one."""
+    """The chart in Markdown, where there is one."""
     if student.measures is None:
         return ""
     what = "Scores said over true scores" if _what(student) == "regression" else "Reliability and confusion matrix"

@@ -1,6 +1,6 @@
-"""What a run of a text classifier will cost, whatever its signals are.
+"""Forecasts what a run of a text classifier will cost, for every kind of signal.
 
-From the plan and the public model alone: one made-up batch is timed. Epsilon is exact.
+Only the plan and the public model are used; one made-up batch is timed. Epsilon is exact.
 """
 
 import os
@@ -46,10 +46,11 @@ def forecast(
     sums: int,
     teachers: int = 0,
 ) -> Forecast:
-    """The forecast of a run whose signals are known; nothing of the parties is read or asked, and nothing is spent.
+    """The forecast of a run whose signals are known. No party is asked, none of their data is read, and nothing is
+    spent.
 
-    rows, warnings: of the signals. prepared: seconds that reading what is public took. looked: as often as a party
-    looks at a text, or as long as it takes. sums: how many are made. teachers: of a party.
+    rows, warnings: of the signals. prepared: seconds that reading the public data took. looked: how many times a party
+    processes a text, or the seconds this takes. sums: how many sums are made. teachers: of one party.
     """
     plan = priced.plan
     return Forecast(
@@ -77,7 +78,7 @@ def needs(recipe: TextRecipe, priced: PricedPlan[ClassifierPlan], base: Path, ca
 
 
 def traffic(priced: PricedPlan[ClassifierPlan], public: PublicText) -> int:
-    """Bytes of the model and of public texts to all parties, and of what every step, round or query exchanges."""
+    """Bytes of the model and of public texts sent to all parties, and of what every step, round or query exchanges."""
     exchanged = sum(
         VALUE_BYTES
         * release.rows
@@ -91,7 +92,7 @@ def traffic(priced: PricedPlan[ClassifierPlan], public: PublicText) -> int:
 
 
 def memory(priced: PricedPlan[ClassifierPlan], public: PublicText) -> dict[str, int]:
-    """Upper estimates of each kind of process' memory at its fullest, in bytes."""
+    """Upper estimates of the peak memory of each kind of process, in bytes."""
     plan, parameters = priced.plan, len(public.start)
     parties = len(plan.federation.names)
     model = model_bytes(public)
@@ -106,7 +107,7 @@ def memory(priced: PricedPlan[ClassifierPlan], public: PublicText) -> dict[str, 
 
 
 def drowning(row: Row, what: str, advice: list[str], priced: PricedPlan[Any]) -> str:
-    """A sentence on a signal that drowns, and on what would help. what: the signal, in words."""
+    """A sentence on a signal that is below its noise, and on what would help. what: the name of the signal."""
     assert row.ratio is not None
     return (
         f"The noise is {1 / row.ratio:,.0f} times {what}: the student will hardly learn. Use "
@@ -115,7 +116,7 @@ def drowning(row: Row, what: str, advice: list[str], priced: PricedPlan[Any]) ->
 
 
 def seconds_a_text(public: PublicText) -> float:
-    """How long the model takes to look at one text of the plan's length, on this machine."""
+    """Seconds that the model takes to process one text of the plan's length on this machine."""
     from learning.classification.training import predict
     from learning.models.batching import Tokens
 
@@ -127,7 +128,7 @@ def seconds_a_text(public: PublicText) -> float:
 
 
 def trained_sums(plan: ClassifierPlan) -> tuple[float, int]:
-    """How often a party looks at a text where `[dp_sgd]` trains the model, and how many sums are made."""
+    """How many times a party processes a text where `[dp_sgd]` trains the model, and how many sums are made."""
     settings, parties = plan.dp_sgd, len(plan.federation.names)
     looked = settings.steps * settings.batch / parties * TRAINED
     if plan.model.adapt == "head":
@@ -136,7 +137,10 @@ def trained_sums(plan: ClassifierPlan) -> tuple[float, int]:
 
 
 def seconds(plan: ClassifierPlan, prepared: float, looked: float, sums: int, seen: float) -> float:
-    """From the command to the end. Parties that are launched here share this machine's cores. seen: of one look."""
+    """Seconds from the run's command to its end. Parties that are launched here share this machine's cores.
+
+    seen: seconds to process one text.
+    """
     shared = plan.federation.shards is not None
     crowd = 1.0 if not shared else max(1.0, len(plan.federation.names) / (os.cpu_count() or 1))
     secure = SECURE_SECONDS if plan.privacy.trust == "secure-sum" else 0.0
@@ -145,10 +149,10 @@ def seconds(plan: ClassifierPlan, prepared: float, looked: float, sums: int, see
 
 
 def model_bytes(public: PublicText) -> int:
-    """Of the model's files, as every party is sent them."""
+    """Bytes of the model's files as every party is sent them."""
     return sum(path.stat().st_size for path in public.files.values())
 
 
 def declared(plan: ClassifierPlan) -> int:
-    """Units of all parties together: as the plan says, or as many as is usual."""
+    """Units of all parties together: the plan's figure, or a typical one."""
     return plan.privacy.declared_size or USUAL_UNITS * len(plan.federation.names)

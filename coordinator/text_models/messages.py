@@ -1,4 +1,4 @@
-"""A text model, and how it is trained, as parties are told."""
+"""The messages that tell parties which text model to train, and how."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -29,9 +29,10 @@ _FALLING: Final = {
 async def provide_model(
     public: PublicText, plan: ClassifierPlan, federation: Federation, store: RunStore, fact: str = "model"
 ) -> None:
-    """Send a public model to every party; a party that has it reads no further than its name.
+    """Send a public model to every party; a party that has it already does not read the content again.
 
-    fact: under which the run keeps which model it was. Raises `RunError` where a run that goes on began with another.
+    fact: the name under which the run stores which model it was. Raises `RunError` where a resumed run began with
+    another.
     """
     began = store.fact(fact)
     if began is None:
@@ -46,7 +47,7 @@ async def provide_model(
 
 
 def model_message(plan: ClassifierPlan, public: PublicText, adapt: "Adapt | None" = None) -> party_pb2.TextModel:
-    """The model by its files' digests, and what of it is trained: what the plan says, or `adapt`."""
+    """The model by its files' digests, and which of its parameters are trained: the plan's setting, or `adapt`."""
     adapt = adapt or plan.model.adapt
     lora = adapt == "lora"
     return party_pb2.TextModel(
@@ -61,7 +62,7 @@ def model_message(plan: ClassifierPlan, public: PublicText, adapt: "Adapt | None
 def descent_message(
     settings: DescentTable, *, expected_batch: float = 0.0, epochs: int = 0, batch: int = 0
 ) -> party_pb2.Descent:
-    """How a party descends by itself: privately by its expected batch, or in so many epochs of batches."""
+    """How a party trains alone: privately with its expected batch, or for so many epochs in batches."""
     return party_pb2.Descent(
         learning_rate=settings.learning_rate,
         optimiser=_OPTIMISER[settings.optimiser],

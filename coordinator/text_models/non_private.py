@@ -1,4 +1,4 @@
-"""Ordinary training on all simulated text in clear, without privacy: what private methods are compared with."""
+"""Ordinary training without privacy on all simulated text: the baseline of private methods."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Pooled:
 
 
 def pooled(parts: Sequence[LabelledPart]) -> Pooled:
-    """The examples of all parts, in their order."""
+    """The examples of all parts in order."""
     rows = [part.rows[place] for part in parts for place in range(len(part.rows))]
     return Pooled(rows, np.concatenate([part.labels for part in parts]))
 
@@ -51,9 +51,10 @@ def trained(
     vectors: NDArray[np.float32] | None,
     progress: Progress,
 ) -> NDArray[np.float32]:
-    """The parameters [parameters] that ordinary training finds from the public start. Not private.
+    """The parameters [parameters] of ordinary training from the public start. Not private.
 
-    vectors: what the last layer sees of the examples, where that alone is trained; made here where they are None.
+    vectors: the input of the last layer for the examples, where only that layer is trained; computed here where it is
+    None.
     """
     import torch
 

@@ -1,14 +1,14 @@
-"""Plans whose student is a text classifier, or a regression."""
+"""Plans whose student is a text classifier or a regression."""
 
 from coordinator.plan.plan import Plan
 from coordinator.text_models.tables import DpSgdTable, FineTuneTable, ModelTable, PateTable, TextTable
 
 
 class ClassifierPlan(Plan):
-    """A plan of labelled text, a public model, and how that is trained: what the plans of several systems say alike.
+    """A plan of labelled text, a public model, and how it is trained: the part that several systems' plans share.
 
-    A comparison sets the ways of training side by side on one plan, so that each may be said in any of them.
-    `[privacy] declared_size` fixes sampling rates and divisors; the shards' own sizes are private.
+    A comparison runs several ways of training on one plan, so the plan may hold the tables of each. `[privacy]
+    declared_size` fixes sampling rates and divisors, because the shards' own sizes are private.
     """
 
     text: TextTable
@@ -34,7 +34,7 @@ class ClassifierPlan(Plan):
             raise ValueError("[evaluation] second is missing: the column that holds the second texts.")
 
     def _check_learning(self) -> None:
-        """What else the way in which a system learns must agree with. Raises ValueError."""
+        """Check what else a system's way of training requires of the plan. Raises ValueError."""
 
     def check_descent(self) -> None:
         """Raises ValueError unless the model can be trained under DP-SGD as the plan says."""
@@ -92,6 +92,6 @@ class ClassifierPlan(Plan):
 
     @property
     def sampling(self) -> float:
-        """The chance of a unit to be taken in a step."""
+        """The probability that a step takes a given unit."""
         assert self.privacy.declared_size is not None
         return self.dp_sgd.batch / self.privacy.declared_size

@@ -1,4 +1,4 @@
-"""What is public of a classifier's run: the model that everybody starts from, and labelled text to measure on."""
+"""The public data of a classifier's run: the model that every party starts from, and labelled text to measure on."""
 
 import hashlib
 import shutil
@@ -34,12 +34,12 @@ _KIND: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PublicText:
-    """The public side of a plan.
+    """The public data of a plan.
 
-    model: with what is trained of it marked, adapters in it. files: what of the model parties are sent, by name;
-    sha256: of each; digest: of all. start: what is trained, float32 [parameters]. longest: tokens of an example, no
-    more than the model takes. heldout: the examples of `[evaluation]`. queries: the public texts of `[pate]`,
-    one text or two each.
+    model: with its trained parameters marked, with or without adapters. files: the model's files that parties are sent,
+    by name; sha256: of each; digest: of all. start: the trained parameters' start values, float32 [parameters].
+    longest: maximum length of an example in tokens, no more than the model takes. heldout: the examples of
+    `[evaluation]`. queries: the public texts of `[pate]`, one or two each.
     """
 
     model: "PreTrainedModel"
@@ -54,7 +54,7 @@ class PublicText:
 
 
 def labelled_text(plan: ClassifierPlan) -> plan_pb2.LabelledText:
-    """What is read of parties' rows, as they join it."""
+    """Which columns of the parties' rows are read, as a party is told when it joins."""
     text = plan.text
     low, high = text.range or (0.0, 0.0)
     return plan_pb2.LabelledText(
@@ -63,12 +63,12 @@ def labelled_text(plan: ClassifierPlan) -> plan_pb2.LabelledText:
 
 
 def prepare(plan: ClassifierPlan, base: Path, cache: Path, *, asks: bool = False) -> PublicText:
-    """Load the public model, mark what is trained of it, and read the public text.
+    """Load the public model, mark the parameters that are trained, and read the public text.
 
     asks: whether there are texts for teachers to vote on.
 
-    Raises `learning.models.checkpoints.ModelError` for a model that cannot be had, or whose gradients cannot be told
-    apart by examples; `DataError` naming the source.
+    Raises `learning.models.checkpoints.ModelError` for a model that cannot be loaded, or whose gradients cannot be
+    computed per example; `DataError` naming the source.
     """
     table = plan.model
     public = public_model(plan, placed_model(table.name, base), cache, pool=table.pooling)
@@ -77,7 +77,7 @@ def prepare(plan: ClassifierPlan, base: Path, cache: Path, *, asks: bool = False
 
 
 def placed_model(name: str, base: Path) -> str:
-    """A model's name as it is loaded: a folder of that name beside the plan comes first."""
+    """The name under which a model is loaded: a folder of that name beside the plan takes precedence."""
     return str(base / name) if (base / name).is_dir() else name
 
 
@@ -90,10 +90,10 @@ def public_model(
     targets: LabelMap | ScoreRange | None = None,
     how: "Adapt | None" = None,
 ) -> PublicText:
-    """A public model with what is trained of it marked, and no text.
+    """A public model with its trained parameters marked, and without text.
 
-    name: a folder, the packaged encoder, or a name on the hub. targets: what it is to say, the plan's labels by
-    default. how: what is trained, by default what the plan says. Raises `ModelError` like `prepare`.
+    name: a folder, the packaged encoder, or a name on the hub. targets: what it predicts, by default the plan's labels.
+    how: which parameters are trained, by default as the plan says. Raises `ModelError` as `prepare` does.
     """
     from learning.models.adapting import Lora, adapt, flatten
     from learning.models.checkpoints import save
@@ -122,7 +122,7 @@ def public_model(
 
 
 def _kept(made: Path, folder: Path) -> tuple[dict[str, Path], dict[str, bytes], str]:
-    """A model's files under the digest of all of them, so that the same model is there once."""
+    """A model's files stored under the digest of all of them, so that the same model is stored once."""
     digests = {}
     for path in sorted(path for path in made.iterdir() if path.is_file()):
         with path.open("rb") as file:
@@ -138,7 +138,7 @@ def _kept(made: Path, folder: Path) -> tuple[dict[str, Path], dict[str, bytes], 
 
 
 def queries(plan: ClassifierPlan, base: Path, cache: Path) -> tuple[tuple[str, ...], ...]:
-    """The first public texts of `[pate]`. Raises `DataError` where there are fewer than it asks about."""
+    """The first public texts of `[pate]`. Raises `DataError` where there are fewer than the plan's queries."""
     table = plan.pate
     if table is None:
         return ()

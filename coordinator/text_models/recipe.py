@@ -1,4 +1,4 @@
-"""What recipes of text models share: what they read, what training or voting releases, their student."""
+"""The parts that recipes of text models share: their public data, the releases of training or voting, their student."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from protos.conclave.v1 import plan_pb2
 
 @dataclass(frozen=True, slots=True)
 class TextRecipe:
-    """A part of a `coordinator.systems.system.Recipe`. The student is one vector: the parameters that are trained.
+    """Part of a `coordinator.systems.system.Recipe`. The student is one vector: the trained parameters.
 
     public: None where nothing was read.
     """
@@ -42,7 +42,7 @@ class TextRecipe:
 
     @property
     def read(self) -> PublicText:
-        """What is public, where it was read. Raises `PlanError` where it was not."""
+        """The public data, where it was read. Raises `PlanError` where it was not."""
         if self.public is None:
             raise PlanError("The public model says how much is trained, and none was read.")
         return self.public
@@ -50,14 +50,14 @@ class TextRecipe:
 
 @dataclass(frozen=True, slots=True)
 class Trained(TextRecipe):
-    """The private half of a model that all parties train under DP-SGD, as `[dp_sgd]` says: what it releases."""
+    """The releases of a model that all parties train under DP-SGD, as `[dp_sgd]` says."""
 
     fewer_cells = "Use a larger delta, fewer steps, or train less of the model ([model] adapt)."
     finer_grid = "Leave noise out."
 
     @staticmethod
     def check(plan: ClassifierPlan) -> None:
-        """Raises ValueError for a plan that cannot be trained so."""
+        """Raises ValueError for a plan whose model cannot be trained this way."""
         plan.check_descent()
 
     def total_event(self, multiplier: float) -> DpEvent:
@@ -69,14 +69,14 @@ class Trained(TextRecipe):
 
 @dataclass(frozen=True, slots=True)
 class Voted(TextRecipe):
-    """The private half of a model that learns from votes of the parties' classifiers, as `[pate]` says."""
+    """The releases of a model that learns from votes of the parties' classifiers, as `[pate]` says."""
 
     fewer_cells = "Use a larger delta, or fewer [pate] queries."
     finer_grid = "Leave noise out."
 
     @staticmethod
     def check(plan: ClassifierPlan) -> None:
-        """Raises ValueError for a plan of which no votes can be asked."""
+        """Raises ValueError for a plan under which no votes can be asked."""
         plan.check_votes()
 
     def total_event(self, multiplier: float) -> DpEvent:

@@ -1,4 +1,4 @@
-"""A classifier's student: the public model with what was trained in it, measured on public text, to be published."""
+"""A classifier's student: the public model with its trained parameters, measured on public text, to be published."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -59,9 +59,9 @@ class PublishedClassifier:
 def student_of(
     plan: ClassifierPlan, public: PublicText, point: NDArray[np.float32], made: Made | None = None
 ) -> PublishedClassifier:
-    """The public model with these parameters [parameters] in place of its own, measured where there is public text.
+    """The public model with these trained parameters [parameters], measured where there is public text.
 
-    made: of a model that was distilled, how.
+    made: how it was made, where it was distilled.
     """
     import torch
 
@@ -101,7 +101,7 @@ def student_of(
 def _free(
     plan: ClassifierPlan, public: PublicText, start: "ClassifierMeasures | RegressionMeasures"
 ) -> dict[str, float | None]:
-    """What of the same measure costs nothing: the public start's, and that of always saying the commonest class."""
+    """The same measurements of two baselines that cost nothing: the public start, and the most frequent class."""
     found = metrics_of(start)
     if not isinstance(plan.text.targets, LabelMap):
         return {"public_start": found["pearson"]}
@@ -110,7 +110,7 @@ def _free(
 
 
 def heldout_rows(plan: ClassifierPlan, public: PublicText) -> "list[Tokens]":
-    """The held-out examples as the model takes them."""
+    """The held-out examples as inputs of the model."""
     from learning.models.batching import encode
 
     second = [example.second or "" for example in public.heldout] if plan.text.pairs else None
@@ -121,7 +121,7 @@ def heldout_rows(plan: ClassifierPlan, public: PublicText) -> "list[Tokens]":
 def measured(
     plan: ClassifierPlan, public: PublicText, said: NDArray[np.float32]
 ) -> "ClassifierMeasures | RegressionMeasures":
-    """How good a model is that says this of the held-out examples: logits, or standard scores as [examples, 1]."""
+    """The quality of a model with these outputs on the held-out examples: logits, or standard scores [examples, 1]."""
     from learning.classification.metrics import measure_classifier, measure_regression
     from learning.classification.training import probabilities
 

@@ -1,4 +1,4 @@
-"""`[text]`, `[model]`, `[dp_sgd]`, `[pate]`, `[fine_tune]` of a plan: labelled text, a public model, how it learns."""
+"""The tables `[text]`, `[model]`, `[dp_sgd]`, `[pate]` and `[fine_tune]` of a plan."""
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class TextTable(Settings):
-    """`[text]`: what is read of every row, and what its label means.
+    """`[text]`: which columns of every row are read, and what its label means.
 
     kind: one text and its class, two texts and their class, or one or two texts and a score. labels: the classes, in
-    order. values: what label columns hold for each, the labels by default; a party whose own file states a map reads by
-    that. range: the lowest and highest score. second: of a regression, whether the score is of two texts. longest: in
-    tokens; longer texts are cut.
+    order. values: what label columns contain for each class, by default the labels; a party whose own file states a map
+    is read by that map. range: the lowest and highest score. second: for a regression, whether the score is of two
+    texts. longest: maximum length in tokens; longer texts are cut.
     """
 
     kind: Literal["single", "pair", "regression"] = "single"
@@ -56,7 +56,7 @@ class TextTable(Settings):
 
     @property
     def targets(self) -> LabelMap | ScoreRange:
-        """What a model says of a text."""
+        """What a model predicts for a text."""
         if self.range is not None:
             return ScoreRange(*self.range)
         return LabelMap(tuple(self.labels), tuple(self.values))
@@ -68,11 +68,11 @@ class TextTable(Settings):
 
 
 class ModelTable(Table):
-    """`[model]`: the public model that everybody starts from, and what of it is trained.
+    """`[model]`: the public model that every party starts from, and which of its parameters are trained.
 
     name: the packaged encoder, a local folder, or a name on the model hub. adapt: "head", the last layers alone;
     "lora", low-rank adapters of the attention, and the head; "full". rank, alpha: of the adapters. pooling: which
-    vector of a text the head sees, as the model was made for by default.
+    vector of a text the head takes, by default the one the model was made for.
     """
 
     PLACES: ClassVar[tuple[str, ...]] = ("name",)
@@ -85,9 +85,9 @@ class ModelTable(Table):
 
 
 class DescentTable(Table):
-    """What every training by gradients may say of its optimiser; what is usual, and the batch, are each table's own.
+    """The optimiser settings that every gradient training may have; each table has its own defaults and its own batch.
 
-    warm_up: the share of the steps over which the learning rate rises. momentum: of "sgd". decay: weight decay.
+    warm_up: the share of the steps over which the learning rate rises. momentum: for "sgd". decay: weight decay.
     """
 
     learning_rate: Annotated[float, Field(gt=0)] = 0.01
@@ -102,9 +102,9 @@ class DpSgdTable(DescentTable):
     """`[dp_sgd]`: how the model is trained.
 
     form: "federated", where every step is a noisy sum over all parties and the optimiser is the coordinator's; or
-    "local", where each party trains alone under noise of its own and the models are averaged, `rounds` times.
-    batch: units of all parties together that a step is expected to take. clip: L2 norm of one unit's gradient.
-    momentum: of "sgd". decay: weight decay. warm_up: the share of the steps over which the learning rate rises.
+    "local", where each party trains alone under noise of its own and the models are averaged, `rounds` times. batch:
+    expected number of units, over all parties, in a step. clip: L2 norm of one unit's gradient. momentum: of "sgd".
+    decay: weight decay. warm_up: the share of the steps over which the learning rate rises.
     """
 
     form: Literal["federated", "local"] = "federated"
@@ -136,7 +136,7 @@ class FineTuneTable(DescentTable):
     decay: Annotated[float, Field(ge=0)] = 0.01
 
     def fit(self) -> "Fit":
-        """As training takes it."""
+        """The settings in the form that training takes."""
         from learning.classification.training import Fit
         from learning.models.schedules import Schedule
 
@@ -152,11 +152,11 @@ class FineTuneTable(DescentTable):
 
 
 class PateTable(SourceTable, FineTuneTable):
-    """`[pate]`: public texts that every party's classifiers vote on, and how those, and the student, are trained.
+    """`[pate]`: the public texts that the parties' classifiers vote on, and how classifiers and student are trained.
 
-    source, text, second: the public texts; queries: how many of them, from the first. teachers_per_party: classifiers
-    on units of their own. threshold: noised votes that a label needs for the student to learn from it; every query is
-    charged all the same. epochs: passes over a teacher's units, and over the texts that got a label.
+    source, text, second: the public texts; queries: how many of them, from the first. teachers_per_party: number of
+    classifiers, each on units of its own. threshold: noisy votes that a label needs for the student to learn from it;
+    every query is charged either way. epochs: passes over a teacher's units, and over the texts that got a label.
     """
 
     second: str | None = None

@@ -1,6 +1,6 @@
-"""Votes of the parties' classifiers on public texts, and a student that learns from what they name.
+"""Votes of the parties' classifiers on public texts, and a student that learns from the resulting labels.
 
-Private aggregation of teacher ensembles (Papernot et al. 2017, 2018), for text models.
+Private aggregation of teacher ensembles (Papernot et al. 2017, 2018) for text models.
 """
 
 import json
@@ -28,9 +28,10 @@ _GRID_SIGMA: Final = 16.0
 
 
 def mechanism(plan: ClassifierPlan, multiplier: float, queries: int) -> JointMechanism:
-    """Votes on so many queries, as noisy together as one Gaussian release of that multiplier. Raises `PlanError`.
+    """The mechanism of votes on so many queries, all together one Gaussian release with that noise multiplier.
 
-    A unit is in one teacher, which changes one vote a query: L2 sensitivity sqrt(2) under add-or-remove of one unit.
+    A unit is in one teacher, which changes one vote per query: L2 sensitivity sqrt(2) a query under add-or-remove of
+    one unit. Raises `PlanError`.
     """
     targets, honest = plan.text.targets, shares(plan)
     assert isinstance(targets, LabelMap)
@@ -43,7 +44,7 @@ def mechanism(plan: ClassifierPlan, multiplier: float, queries: int) -> JointMec
 
 
 def labels_of(votes: Released, plan: ClassifierPlan) -> NDArray[np.int64]:
-    """The class that the noisy votes name on each query [queries], -1 below the plan's threshold: post-processing."""
+    """The class with the most noisy votes on each query [queries], -1 below the plan's threshold: post-processing."""
     assert plan.pate is not None
     threshold = plan.pate.threshold
     named = votes.values.argmax(axis=1) if threshold is None else thresholded_labels(votes, threshold)
@@ -53,7 +54,7 @@ def labels_of(votes: Released, plan: ClassifierPlan) -> NDArray[np.int64]:
 def learned(
     plan: ClassifierPlan, public: PublicText, labels: NDArray[np.int64], progress: Progress
 ) -> NDArray[np.float32]:
-    """The student's parameters: trained on the public texts that got a label; the start where none did.
+    """The student's parameters, trained on the public texts that got a label.
 
     Raises `PlanError` where no text got a label.
     """
@@ -86,6 +87,6 @@ def learned(
 
 
 def texts_of(public: PublicText) -> bytes:
-    """The public texts as parties are sent them: JSON, a list of texts, or of lists of two."""
+    """The public texts as parties are sent them: a JSON list of texts, or of lists of two."""
     asked = [list(each) if len(each) > 1 else each[0] for each in public.queries]
     return json.dumps(asked, ensure_ascii=False, separators=(",", ":")).encode()

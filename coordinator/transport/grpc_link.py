@@ -1,4 +1,4 @@
-"""The verbs of one party over gRPC, each asked once; bytes come as values, a failed call as a refusal or a loss."""
+"""The verbs of one party over gRPC, each called once: bytes come as values, a failed call as a refusal or a loss."""
 
 import asyncio
 import math
@@ -48,12 +48,13 @@ HEALTH_SECONDS: Final = 5.0
 
 
 class GrpcLink:
-    """A party at an address, asked once a call; `coordinator.transport.retry` asks again.
+    """A party at an address; every call is made once, and `coordinator.transport.retry` repeats it.
 
-    identity: who we are, for mutual TLS with a node that must be this party's by its certificate; without one the call
-    goes in plain text. A new connection is looked at first: a certificate that is wrong is told in a sentence, at once.
-    deadline: seconds of silence after which the node is asked for its health. drop_after: seconds without progress
-    after which a party is given up though its node serves; None waits. train_within: `coordinator.transport.silence`.
+    identity: the coordinator's, for mutual TLS with a node whose certificate must be this party's; without it the call
+    goes in plain text. A new connection is checked first, so that a wrong certificate is reported at once and in a
+    sentence. deadline: seconds of silence after which the node's health is asked. drop_after: seconds without progress
+    after which a party is given up although its node serves; None waits. train_within: see
+    `coordinator.transport.silence`.
     """
 
     def __init__(
@@ -93,13 +94,13 @@ class GrpcLink:
         return self._bearer + tracing.metadata()
 
     def bind(self, run_id: str, plan_hash: bytes) -> None:
-        """Have every later call carry this run, which the party joined before."""
+        """Make every later call part of this run, which the party joined before."""
         self._run = party_pb2.RunContext(run_id=run_id, plan_hash=plan_hash)
 
     async def describe(self, nonce: bytes) -> Outcome[party_pb2.DescribeResponse]:
-        """Ask who is there; waits for a node that is just starting, up to the deadline.
+        """Ask the party who it is; waits up to the deadline for a node that is starting.
 
-        nonce: 16 to 64 fresh random bytes, which the party signs; whoever asked checks that.
+        nonce: 16 to 64 fresh random bytes, which the party signs; the caller checks the signature.
         """
         if (trouble := await self._mend()) is not None:
             return trouble
@@ -118,8 +119,8 @@ class GrpcLink:
     ) -> Outcome[None]:
         """Bind this party to a run; every later call carries its id and plan hash.
 
-        peers: who else takes part, by their signing certificates. needs: what the run is expected to take there; given,
-        the party says whether it would join, and nothing is bound.
+        peers: the other parties' signing certificates. needs: the memory and disk that the run is expected to take
+        there. Where it is given, the party only says whether it would join, and is not bound.
         """
         if (trouble := await self._mend()) is not None:
             return trouble
@@ -139,7 +140,7 @@ class GrpcLink:
         return joined
 
     async def leave(self) -> Outcome[None]:
-        """Tell the party that the run is over; it may drop its working files. One deadline, slow or dead."""
+        """Tell the party that the run is over; it may remove its working files. Waits at most one deadline."""
         if (trouble := await self._mend()) is not None:
             return trouble
         request = party_pb2.LeaveRequest(run=self._run)
@@ -150,7 +151,7 @@ class GrpcLink:
         return Answered(None)
 
     async def provide(self, kind: str, content: bytes) -> Outcome[None]:
-        """Send a public artefact; a party that has it already reads no further than the header."""
+        """Send a public artefact; a party that has it already reads only the header."""
         if (trouble := await self._mend()) is not None:
             return trouble
         header = party_pb2.ArtefactHeader(run=self._run, kind=kind, sha256=artefact_digest(content), size=len(content))
@@ -165,7 +166,7 @@ class GrpcLink:
         return Answered(None) if isinstance(provided, Answered) else provided
 
     async def train(self, request: party_pb2.TrainRequest, on_percent: OnPercent) -> Outcome[None]:
-        """Have something trained; the deadline runs anew with every sign of progress."""
+        """Have the party train; the deadline restarts with every sign of progress."""
         if (trouble := await self._mend()) is not None:
             return trouble
         request.run.CopyFrom(self._run)
@@ -218,7 +219,7 @@ class GrpcLink:
             call.cancel()
 
     async def sum_round(self, request: party_pb2.SecureSumRequest) -> AsyncIterator[Outcome[bytes]]:
-        """One round of a secure sum: what the party says, one message or masked blocks in order, up to a failure."""
+        """One round of a secure sum: yields the party's one message, or its masked blocks in order, until a failure."""
         if (trouble := await self._mend()) is not None:
             yield trouble
             return
@@ -237,7 +238,7 @@ class GrpcLink:
             call.cancel()
 
     async def attest(self) -> Outcome[Signed]:
-        """Ask for the party's signed word on what the run has cost it; whoever asked checks it."""
+        """Ask for the party's signed statement of what the run has cost it; the caller checks it."""
         if (trouble := await self._mend()) is not None:
             return trouble
         answered = await self._outcome(
@@ -282,9 +283,9 @@ class GrpcLink:
         )
 
     async def _mend(self) -> Lost | None:
-        """Leave a connection behind over which a call was lost; what is wrong with the transport, if anything is.
+        """Drop a connection over which a call was lost; returns what is wrong with the transport, if anything is.
 
-        gRPC says of a handshake that failed only that nothing answers, so a new connection is looked at by hand.
+        gRPC reports a failed handshake only as no answer, so a new connection is checked separately.
         """
         if self._broken:
             await self._channel.close()
@@ -306,9 +307,10 @@ class GrpcLink:
             return self._failure(error)
 
     async def _heard(self, call: Awaitable[Value], patience: Patience | None = None) -> Value:
-        """What a call, or the next message of a stream, brings, as `coordinator.transport.silence.heard` waits for it.
+        """The result of a call, or the next message of a stream, as `coordinator.transport.silence.heard` waits for it.
 
-        patience: of what the call is part of; by default it is progress in itself. Raises `Unheard` or `Stuck`.
+        patience: of the larger operation that the call belongs to; by default the call itself is progress. Raises
+        `Unheard` or `Stuck`.
         """
         brought = await heard(
             call, patience or Patience(self._drop_after), self._name, self._deadline, self._serves, self._troubles
@@ -318,7 +320,7 @@ class GrpcLink:
         return brought
 
     async def _serves(self) -> bool:
-        """Whether the node says over this very connection, and soon, that it serves."""
+        """Whether the node answers a health check soon, over this same connection."""
         try:
             said = await self._health.Check(
                 health_pb2.HealthCheckRequest(),
@@ -330,7 +332,7 @@ class GrpcLink:
         return bool(said.status == health_pb2.HealthCheckResponse.SERVING)
 
     def _failure(self, error: BaseException) -> Refused | Lost:
-        """What a failed call means. A loss leaves the connection in doubt: the next call makes a new one."""
+        """The meaning of a failed call. After a loss the connection is in doubt, so the next call makes a new one."""
         refusal = refused(error)
         self._broken = refusal is None
         if refusal is not None:
@@ -340,7 +342,7 @@ class GrpcLink:
 
 
 def _plain(said: party_pb2.DescribeResponse) -> party_pb2.DescribeResponse:
-    """What a party says of itself, without what a terminal or a page of Markdown would take for its own."""
+    """A party's own words without characters that a terminal or Markdown would interpret."""
     return party_pb2.DescribeResponse(
         name=plain(said.name),
         protocol_version=said.protocol_version,
@@ -353,7 +355,7 @@ def _plain(said: party_pb2.DescribeResponse) -> party_pb2.DescribeResponse:
 
 
 async def _status_of(call: Any, error: BaseException) -> BaseException:
-    """The status a broken stream ended with: a write may fail before the refusal that caused it was read."""
+    """The status that a broken stream ended with: a write may fail before the refusal that caused it was read."""
     if isinstance(error, grpc.aio.AioRpcError) and refusal_of(error) is not None:
         return error
     try:

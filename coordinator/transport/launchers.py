@@ -1,7 +1,7 @@
-"""How a run gets its parties: a launcher starts them, here or on a cluster, or simulates them without nodes.
+"""Launchers start a run's parties, here or on a cluster, or simulate them without nodes.
 
-A launcher other than `connect` is found by the entry-point group `conclave.launchers`; the name is what a plan says
-in `launch`. So the coordinator starts parties without importing the code that runs them.
+A launcher other than `connect` is found through the entry-point group `conclave.launchers`, under the name that a plan
+gives in `launch`. So the coordinator starts parties without importing the code that runs them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartyAddress:
-    """Where a party's node listens. `token` is what it wants to hear from its caller, empty for none."""
+    """Where a party's node listens. `token` is the token that it expects of its caller, empty for none."""
 
     name: str
     address: str
@@ -38,7 +38,7 @@ class PartyAddress:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a party asks of the machine that it is put on, of Ray's resources and labels. gpus: may be a part of one."""
+    """What a party needs of its machine, in Ray's resources and labels. gpus: may be a fraction."""
 
     resources: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -47,11 +47,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster that runs already, and how parties are put on its machines.
+    """A running cluster, and how parties are put on its machines.
 
-    address: "HOST:PORT" of its head, or "auto" on one of its machines. folder: for what parties keep, on their
-    machines; the run's own where None. ports: the first and the last that nodes may listen on; any where None.
-    places: by party. tasks: into how many of Ray's a party's teachers are put; None leaves them to its machine.
+    address: "HOST:PORT" of its head, or "auto" on one of its machines. folder: for the parties' files on their
+    machines; where None, the run's own. ports: the first and the last that nodes may listen on; where None, any.
+    places: by party. tasks: into how many Ray tasks a party's teachers are divided; where None, they stay on its
+    machine.
     """
 
     address: str
@@ -63,13 +64,13 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """Which parties to start.
+    """The parties to start.
 
     parties: for each name the tables of a party file (`shard`, `policy`, ...), as `party serve` would read them.
-    folder: a private folder of the run for everything the parties keep; relative paths in the tables start at `base`.
-    vouch: the certificates (PEM) that a party of this name gets for the request (PEM) it made: its private keys never
-    leave it. Raises `ConclaveError` for what is no request of that name. cluster: machines to start them on; None is
-    this one. say: told what people should know of the machines.
+    folder: a private folder of the run for all the parties' files; relative paths in the tables start at `base`. vouch:
+    returns the certificates (PEM) for the request (PEM) that a party of this name made, whose private keys never leave
+    it; raises `ConclaveError` for anything but a request in that name. cluster: machines to start them on; None is this
+    one. say: told what people should know of the machines.
     """
 
     parties: Mapping[str, Mapping[str, Any]]
@@ -80,7 +81,7 @@ class LaunchRequest:
     say: Callable[[str], None] = lambda sentence: None
 
     def introduced(self, requests: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
-        """The parties' tables, each with `peers`: the others by the signing keys in their requests (PEM)."""
+        """The parties' tables, each with `peers`: the other parties' signing keys from their requests (PEM)."""
         keys = {name: read_request(request).fingerprint for name, request in requests.items()}
         return {
             name: {**table, "peers": {other: key for other, key in keys.items() if other != name}}
@@ -90,9 +91,9 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True)
 class SimulationRequest:
-    """Whose text a simulation reads, and how it is counted: parties and base as in `LaunchRequest`.
+    """Whose text a simulation reads, and how it is counted. parties, base: as in `LaunchRequest`.
 
-    vocabulary: the bytes of the public vocabulary, empty where no words are counted; window: of counting. folder: for
+    vocabulary: the bytes of the public vocabulary, empty where no words are counted; window: for counting. folder: for
     working files.
     """
 
@@ -107,7 +108,9 @@ class SimulationRequest:
 
 @dataclass(frozen=True, slots=True)
 class TeachersWanted:
-    """Teachers that a simulation trains at every party, and what they are asked: `party_pb2.TeachersTask` in words."""
+    """The teachers that a simulation trains at every party, and their queries: the fields of
+    `party_pb2.TeachersTask`.
+    """
 
     teachers_per_party: int
     alignment: Literal["initialisation", "procrustes"]
@@ -120,9 +123,10 @@ class TeachersWanted:
 
 @dataclass(frozen=True, slots=True)
 class TextWanted:
-    """Labelled text as a text model takes it.
+    """How a text model takes labelled text.
 
-    text: what is read of rows, as parties join it. tokenizer: the public model's. longest: tokens of an example.
+    text: which columns of rows are read, as parties join under it. tokenizer: the public model's. longest: maximum
+    length of an example in tokens.
     """
 
     text: plan_pb2.LabelledText
@@ -131,24 +135,26 @@ class TextWanted:
 
 
 class LabelledPart(Protocol):
-    """One party's units in clear, as learning takes them (`learning.private_training.text_units.TextUnits`)."""
+    """One party's units in clear, in the form that training takes
+    (`learning.private_training.text_units.TextUnits`).
+    """
 
     @property
     def rows(self) -> Sequence["Tokens"]: ...
 
     @property
     def labels(self) -> NDArray[np.int64] | NDArray[np.float32]:
-        """Classes' places, or standard scores, [examples]."""
+        """Class indices, or standard scores, [examples]."""
         ...
 
     @property
     def members(self) -> Sequence[Sequence[int]] | None:
-        """For every unit where its examples are; None where every example is a unit."""
+        """For every unit the positions of its examples; None where every example is a unit."""
         ...
 
 
 class Simulation(Protocol):
-    """Simulated parties' text in clear: for comparing methods on data that is nobody's secret."""
+    """Simulated parties' text in clear, for comparing methods on data that is not secret."""
 
     def links(self) -> Sequence[PartyLink]:
         """Every party as a recipe asks it, for plans on this text: no identity, no ledger, no secure sum."""
@@ -179,7 +185,7 @@ class Launcher(Protocol):
         ...
 
     def look(self, cluster: Cluster) -> str:
-        """What a cluster is, in a sentence, if it has room for the parties. Raises `ConclaveError` saying why not."""
+        """Describe the cluster in a sentence, if it has room for the parties. Raises `ConclaveError` saying why not."""
         ...
 
     def simulate(self, request: SimulationRequest) -> Simulation:
@@ -188,7 +194,7 @@ class Launcher(Protocol):
 
 
 def find_launcher(name: str) -> Launcher:
-    """The launcher a plan names. Raises `PlanError` naming those that are installed."""
+    """The launcher that a plan names. Raises `PlanError` naming the installed ones."""
     known = {point.name: point for point in entry_points(group="conclave.launchers")}
     if name not in known:
         names = ", ".join(f'"{each}"' for each in ["connect", *sorted(known)])

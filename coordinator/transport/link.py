@@ -1,4 +1,4 @@
-"""One party as the coordinator sees it: typed verbs that come back with an answer, a refusal, or news of a loss.
+"""One party as the coordinator sees it: typed verbs that return an answer, a refusal or a loss.
 
 A call does not raise for what a party or a network does; only bugs raise.
 """
@@ -28,14 +28,14 @@ class Answered(Generic[Value]):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The party said no. Asking again the same way gives the same."""
+    """The party refused. The same call again would be refused again."""
 
     refusal: Refusal
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The party did not answer, or not with what can be used. `why` completes the sentence "party north was lost: ...".
+    """The party did not answer, or not with anything usable. `why` completes the sentence "party north was lost: ...".
 
     passing: whether asking again may help.
     """
@@ -49,7 +49,7 @@ Outcome = Answered[Value] | Refused | Lost
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows [start, stop) of a released matrix, under the number they keep for the whole run."""
+    """Rows [start, stop) of a released matrix, with the number that they keep for the whole run."""
 
     number: int
     start: int
@@ -57,10 +57,10 @@ class Batch:
 
 
 class Troubles(Protocol):
-    """Told by a link what is the matter with its party while a call goes on; never asks anything back."""
+    """Is told by a link what is wrong with its party while a call goes on; never asks anything back."""
 
     def slow(self, party: str, seconds: float) -> None:
-        """Nothing came for so long, but the party's node says that it serves; it is waited for."""
+        """The party has been silent for this long, but its node says that it serves; it is waited for."""
         ...
 
     def away(self, party: str, doing: str, why: str) -> None:
@@ -68,12 +68,12 @@ class Troubles(Protocol):
         ...
 
     def back(self, party: str) -> None:
-        """A party that was slow or away is heard again."""
+        """A party that was slow or away answers again."""
         ...
 
 
 class Untroubled:
-    """Tells nobody."""
+    """Ignores all troubles."""
 
     def slow(self, party: str, seconds: float) -> None: ...
 
@@ -83,7 +83,7 @@ class Untroubled:
 
 
 class PartyLink(Protocol):
-    """The verbs of one party. The first form is direct gRPC; parties that dial out will be another."""
+    """The verbs of one party. The first implementation is direct gRPC; parties that dial out will be another."""
 
     @property
     def name(self) -> str: ...

@@ -1,4 +1,4 @@
-"""What a call that failed means: a refusal, or a loss that may or may not pass. Bytes that are no message are one."""
+"""The meaning of a failed call: a refusal, or a loss that may pass or not. Bytes that are not a message are a loss."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,17 +12,17 @@ from protos.refusal import Reason, Refusal, plain, printable, refusal_of
 
 
 class Garbled(Unheard):
-    """A party sent bytes that are no message."""
+    """A party sent bytes that are not a message."""
 
 
 class Garbage:
-    """What came in place of a message, and is none."""
+    """Stands for bytes that are not a message."""
 
 
 class Readable:
-    """Stands for a channel when the stubs register their methods: bytes that are no message come as `Garbage`.
+    """Stands for a channel when the stubs register their methods: bytes that are not a message come as `Garbage`.
 
-    gRPC would log a trace for each of them, and give None.
+    gRPC would log a traceback for each of them, and return None.
     """
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
@@ -38,7 +38,7 @@ class Readable:
 
 
 def or_garbage(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
-    """A parser that never raises for what a party sent."""
+    """A parser that never raises, whatever a party sent."""
 
     def parsed(content: bytes) -> object:
         try:
@@ -50,7 +50,7 @@ def or_garbage(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
 
 
 def refused(error: BaseException) -> Refusal | None:
-    """The refusal in a failed call, None where it is a loss: a node that ends or is busy answers later."""
+    """The refusal in a failed call, None where it is a loss: a node that is ending or busy may answer later."""
     refusal = refusal_of(error) if isinstance(error, grpc.aio.AioRpcError) else None
     return None if refusal is not None and refusal.reason in (Reason.DRAINING, Reason.BUSY) else refusal
 

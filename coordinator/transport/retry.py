@@ -1,7 +1,7 @@
-"""When a party that was lost is asked again: one policy for every verb, with back-off, jitter and an overall limit.
+"""When a lost party is asked again: one policy for every verb, with exponential back-off, jitter and an overall limit.
 
-Asking again is safe because every verb gives the same when it is asked twice: a training has an operation id, a batch
-a number and a digest, and neither is paid for more than once.
+Asking again is safe because every verb is idempotent: a training has an operation id, a batch a number and a digest,
+and neither is charged more than once.
 """
 
 import asyncio
@@ -22,9 +22,10 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The policy. After n tries that failed it waits for 0 to `first * factor**(n - 1)` seconds (full jitter).
+    """The policy. After n failed tries it waits for 0 to `first * factor**(n - 1)` seconds (full jitter).
 
-    limit: seconds a party may be away before it is given up; 0 gives it up at once. longest: of one wait, in seconds.
+    limit: seconds that a party may be away before it is given up; 0 gives it up at once. longest: maximum wait, in
+    seconds.
     """
 
     limit: float
@@ -36,7 +37,7 @@ class Retry:
     clock: Callable[[], float] = time.monotonic
 
     def pause(self, tries: int) -> float:
-        """Seconds to wait when so many tries, 1 or more, have failed since the party last got on with its work."""
+        """Seconds to wait after this many failed tries, 1 or more, since the party last made progress."""
         most = self.longest
         # A power that grows for days would overflow.
         if tries < 64:
@@ -47,8 +48,8 @@ class Retry:
 class Absence:
     """How long one party has been away in one call.
 
-    Time away adds up until the party gets on with its work: a node that comes back only to fall over again is not
-    waited for without end.
+    Time away adds up until the party makes progress, so that a node which restarts only to fail again is not waited for
+    without end.
     """
 
     def __init__(self, retry: Retry) -> None:
@@ -59,7 +60,7 @@ class Absence:
 
     @property
     def seconds(self) -> float:
-        """Time away since the party last got on with its work."""
+        """Seconds away since the party last made progress."""
         now = 0.0 if self._since is None else self._retry.clock() - self._since
         return self._before + now
 
@@ -70,7 +71,7 @@ class Absence:
         return was_away
 
     def moved(self) -> bool:
-        """Note that the party got on with its work: all is forgiven. Returns whether it was away until now."""
+        """Note that the party made progress, which resets its absence. Returns whether it was away until now."""
         was_away = self.seen()
         self._before, self.tries = 0.0, 0
         return was_away
@@ -85,7 +86,7 @@ class Absence:
 
 
 class PatientLink:
-    """A party that is asked again when it was lost, until the policy's limit. A refusal is passed on as it is."""
+    """A link that asks a lost party again until the policy's limit. A refusal is passed on as it is."""
 
     def __init__(self, link: PartyLink, retry: Retry, troubles: Troubles) -> None:
         self._link = link
@@ -119,7 +120,7 @@ class PatientLink:
         return await self._asked("join", lambda: self._link.join(run_id, plan, plan_hash, peers=peers, needs=needs))
 
     async def leave(self) -> Outcome[None]:
-        """Tell the party that the run is over, once: it is a courtesy that nothing waits for."""
+        """Tell the party once that the run is over; nothing depends on it."""
         return await self._link.leave()
 
     async def provide(self, kind: str, content: bytes) -> Outcome[None]:
@@ -127,7 +128,7 @@ class PatientLink:
         return await self._asked(f"take the {kind}", lambda: self._link.provide(kind, content))
 
     async def train(self, request: party_pb2.TrainRequest, on_percent: OnPercent) -> Outcome[None]:
-        """Have something trained. It goes on at the party while nobody listens; after a restart it begins again."""
+        """Have the party train. Its training continues while nobody listens; after a restart it begins again."""
         absence, furthest = Absence(self._retry), 0
 
         def heard(percent: int | None) -> None:
@@ -146,7 +147,7 @@ class PatientLink:
         return self._streamed("answer", lambda have: self._link.answer(release, wanted[have:], columns), len(wanted))
 
     def sum_round(self, request: party_pb2.SecureSumRequest) -> AsyncIterator[Outcome[bytes]]:
-        """One round of a secure sum; after a loss from the block that has not come yet, which is the same as it was."""
+        """One round of a secure sum; after a loss from the first missing block, which is the same as before."""
 
         def again(have: int) -> AsyncIterator[Outcome[bytes]]:
             own = party_pb2.SecureSumRequest()
@@ -158,7 +159,7 @@ class PatientLink:
         return self._streamed("sum", again, None if request.round == party_pb2.SUM_ROUND_MASK else 1)
 
     async def attest(self) -> Outcome[Signed]:
-        """Ask for the party's signed word on what the run has cost it."""
+        """Ask for the party's signed statement of what the run has cost it."""
         return await self._asked("attest", self._link.attest)
 
     async def close(self) -> None:
@@ -168,7 +169,7 @@ class PatientLink:
     async def _streamed(
         self, doing: str, start: Callable[[int], AsyncIterator[Outcome[Value]]], total: int | None
     ) -> AsyncIterator[Outcome[Value]]:
-        """What a stream brings, begun again after a loss with as many as have come; total: None where unknown."""
+        """The messages of a stream, which is continued after a loss; total: None where unknown."""
         absence, have = Absence(self._retry), 0
         while total is None or have < total:
             stream = start(have)
@@ -205,7 +206,7 @@ class PatientLink:
                 return given_up
 
     async def _given_up(self, absence: Absence, doing: str, lost: Lost) -> Lost | None:
-        """None when it is time to ask again; else what is told of the party."""
+        """None when it is time to ask again; otherwise the loss to report of the party."""
         if not lost.passing:
             return lost
         pause = absence.lost()

@@ -1,4 +1,4 @@
-"""A silent party is slow or dead: its node's health tells which, and its progress how long a slow one is waited for."""
+"""Whether a silent party is slow or dead: its node's health tells which, and its progress how long it is waited for."""
 
 import asyncio
 import math
@@ -13,11 +13,11 @@ Clock = Callable[[], float]
 
 
 class Unheard(Exception):
-    """A call brought nothing that can be used, though gRPC has no error for it."""
+    """A call brought nothing usable, though gRPC reports no error."""
 
 
 class Silent(Unheard):
-    """A party was not heard of for so many seconds, and its node does not say that it serves."""
+    """A party was silent for so many seconds, and its node does not say that it serves."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -25,11 +25,11 @@ class Silent(Unheard):
 
 
 class Stuck(Exception):
-    """A party did not get on in time. The message completes the sentence "party north was lost: ..."."""
+    """A party made no progress in time. The message completes the sentence "party north was lost: ..."."""
 
 
 class Patience:
-    """One call's, from when it is made. Progress is a block, or the answer to a call.
+    """How long one call waits, from when it is made. Progress is a block, or the answer to a call.
 
     drop_after: seconds without progress after which the party is given up; None waits.
     """
@@ -41,12 +41,12 @@ class Patience:
 
     @property
     def left(self) -> float:
-        """Seconds until the party is given up; not above 0 when it is, infinite where it is waited for."""
+        """Seconds until the party is given up; 0 or less when it is, infinite where it is waited for."""
         return self._limit - (self._clock() - self._moved)
 
     @property
     def alive(self) -> bool:
-        """Whether a sign of life came so lately that nobody need be asked for another."""
+        """Whether the last sign of life is so recent that the node's health need not be asked."""
         return False
 
     def check(self) -> None:
@@ -59,13 +59,13 @@ class Patience:
 
 
 class TrainingPatience(Patience):
-    """A training's. Progress is a rise in percent above all that was told before.
+    """How long a training waits. Progress is a percentage above all that were reported before.
 
-    A training may tell no percent, while it reads records whose number nobody is to know; then signs of life are
-    enough, up to `train_within` for the training as a whole.
+    A training may report no percentage while it reads records whose number is secret; then signs of life are enough,
+    for up to `train_within` in total.
 
-    began: by the clock, when this training was first asked for; train_within: seconds from then, None for as long as
-    one takes whose every percent comes just in time, 100 times drop_after.
+    began: when this training was first asked for, by the clock; train_within: seconds from then. None: as long as a
+    training takes whose every percent comes just in time, 100 times drop_after.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class TrainingPatience(Patience):
         self._known = False
 
     def told(self, percent: int | None) -> None:
-        """Note a sign of life; percent: how far the training says that it is, None where it does not."""
+        """Note a sign of life; percent: the training's reported progress, None where it reports none."""
         self._heard = self._clock()
         self._known = percent is not None
         if percent is not None and percent > self._furthest:
@@ -91,14 +91,14 @@ class TrainingPatience(Patience):
 
     @property
     def left(self) -> float:
-        """As of any call."""
+        """As `Patience.left`."""
         now = self._clock()
         since = self._moved if self._known else self._heard
         return min(self._limit - (now - since), self._within - (now - self._began))
 
     @property
     def alive(self) -> bool:
-        """As of any call."""
+        """As `Patience.alive`."""
         return self._heard > self._called and self._clock() - self._heard < self._limit
 
     def _why(self) -> str:
@@ -117,10 +117,10 @@ async def heard(
     serves: Callable[[], Awaitable[bool]],
     troubles: Troubles,
 ) -> Value:
-    """What a call, or the next message of a stream, brings, however long that takes while the party's node serves.
+    """The result of a call, or the next message of a stream, waited for as long as the party's node serves.
 
-    deadline: seconds of silence after which `serves` is asked whether it does. Raises `Silent` or `Stuck`, and ends the
-    call, when it does not or the party is to be dropped.
+    deadline: seconds of silence after which `serves` is asked. Raises `Silent` or `Stuck`, and ends the call, when the
+    node does not serve or the party is to be given up.
     """
     waiting = asyncio.ensure_future(call)
     waited, first = 0.0, True

@@ -1,8 +1,8 @@
-"""A party's link whose every call is a span: the verb, which try it is, how much came, how it ended.
+"""A party's link whose every call is a span: the verb, the number of the try, how much came, and how it ended.
 
-It stands above the link, not in the channel as an interceptor: of an answer that cannot be read gRPC says that it was
-OK, of a party that fell silent and of blocks that all came that the call was cancelled, and of a handshake that failed
-nothing. The link knows.
+It wraps the link instead of being a channel interceptor: gRPC reports OK for an answer that cannot be parsed, CANCELLED
+for a party that fell silent and for a stream of blocks that is complete, and nothing for a failed handshake. The link
+knows better.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
@@ -21,12 +21,12 @@ Value = TypeVar("Value")
 
 
 def traced(link: PartyLink) -> PartyLink:
-    """The link, with spans while a run is traced, and as it is otherwise."""
+    """The link, wrapped in spans while a run is traced, otherwise unchanged."""
     return link if tracing.current() is tracing.OFF else TracedLink(link)
 
 
 class TracedLink:
-    """A party whose calls are spans of what is being done; each asks once, so that calls made again are spans too."""
+    """A party whose calls are spans under the current one. Each call is made once, so that retries are spans too."""
 
     def __init__(self, link: PartyLink) -> None:
         self._link = link
@@ -81,7 +81,7 @@ class TracedLink:
         return self._streamed(self._link.sum_round(request), "SecureSum", what)
 
     async def attest(self) -> Outcome[Signed]:
-        """Ask for the party's signed word on what the run has cost it."""
+        """Ask for the party's signed statement of what the run has cost it."""
         return await self._asked("Attest", self._link.attest())
 
     async def close(self) -> None:
@@ -124,7 +124,7 @@ class TracedLink:
         return tracing.begin(f"call {verb}", **told)
 
     def _end(self, call: tracing.Part, verb: str, outcome: Outcome[Any], before: int) -> None:
-        """End a call's span by what came; a loss makes the next call of the same verb another try."""
+        """End a call's span with its outcome; after a loss the next call of the same verb counts as another try."""
         self._failed[verb] = self._failed.get(verb, 0) + 1 if isinstance(outcome, Lost) else 0
         call.set({"bytes": self.traffic - before})
         match outcome:

@@ -1,1 +1,1 @@
-"""`coordinator verify`: what a published folder proves."""
+"""`coordinator verify`: checks what a published folder proves."""

@@ -1,4 +1,4 @@
-"""What the parties of a run attest: that it is theirs, of this run, and what the run cost each of them."""
+"""What the parties of a run attest: their identity, which run it was, and what it cost each of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ UNATTESTED: Final = "what the run cost there is the coordinator's word alone"
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What parties' statements come to, beside the plan.
+    """The result of checking parties' attestations against the plan.
 
-    unfit: why a statement counts for nothing, by party. beyond: what a party was charged for beyond the plan, in words.
+    unfit: why an attestation is not valid, by party. beyond: what a party was charged beyond the plan, in words.
     """
 
     unfit: Mapping[str, str]
@@ -40,8 +40,8 @@ class Judged:
 class Attested:
     """What the parties of a published folder attest.
 
-    statements: of each party that the promise is for, as far as it could be read. times: when parties signed, of
-    statements with which nothing is wrong.
+    statements: of each party that the guarantee is for, as far as it could be read. times: when parties signed the
+    statements that are valid.
     """
 
     statements: tuple[tuple[Charged, Attestation], ...]
@@ -50,7 +50,7 @@ class Attested:
 
 
 def judged(signed: Mapping[str, Signed], privacy: Privacy) -> Judged:
-    """Look at what parties signed as whoever verifies the folder will, before anything is published."""
+    """Check what parties signed as a verifier of the folder will, before anything is published."""
     unfit, beyond = {}, {}
     for name, each in signed.items():
         said, unread = tried(lambda each=each, name=name: shaped(each.payload, name, Attestation))  # type: ignore[misc]
@@ -73,7 +73,9 @@ def check_parties(
     plan: plan_pb2.Plan | None,
     trust: Trust | None,
 ) -> Attested:
-    """As many parties as the promise needs attest their cost, and of every other it is said why not."""
+    """Check that as many parties as the guarantee needs attest their cost, and that a reason is stated for every other
+    party.
+    """
     if manifest is None:
         return Attested((), (), told("parties", ["Without the manifest nothing says who attests."], ""))
     left_out = {} if privacy is None else privacy.left_out
@@ -123,7 +125,7 @@ def check_parties(
 def _attested(
     found: Published, name: str, expected: str, manifest: Manifest, trust: Trust | None
 ) -> tuple[Attestation | None, list[str]]:
-    """What a party attests, and what is wrong with who says so, of which run, and when."""
+    """A party's attestation, and what is wrong with its signer, its run or its time."""
     statement, signature, certificate = attestation_files(name)
     signed, unread = tried(
         lambda: Signed(found.read(statement), found.read(signature), certificate_in(found, certificate))
@@ -145,9 +147,10 @@ def _attested(
 
 
 def _dated(signed: Signed, said: Attestation, manifest: Manifest) -> list[str]:
-    """Where the coordinator does not vouch for the time that a party states, in sentences.
+    """In sentences, where the coordinator does not confirm the time that a party states.
 
-    Whoever holds a key whose certificate expired can state an earlier time: it takes the coordinator's word as well.
+    Whoever holds the key of an expired certificate could state an earlier time, so the coordinator's time is needed as
+    well.
     """
     at, name = datetime.fromtimestamp(said.signed_at, UTC), said.party
     if at > datetime.now(UTC) + APART:
@@ -166,7 +169,7 @@ def _dated(signed: Signed, said: Attestation, manifest: Manifest) -> list[str]:
 
 
 def _signed(times: list[float], manifest: Manifest) -> str:
-    """When parties signed by their own clocks, and when the coordinator had it by its own."""
+    """When parties signed by their own clocks, and when the coordinator received it by its own."""
     if not times:
         return ""
     first, last = (moment(datetime.fromtimestamp(each, UTC)) for each in (min(times), max(times)))
@@ -183,7 +186,7 @@ def _strays(found: Published, manifest: Manifest) -> list[str]:
 
 
 def _beyond(costs: Charged, privacy: Privacy) -> str:
-    """What a party was charged for beyond the run's plan, in words; empty where that is nothing."""
+    """What a party was charged beyond the run's plan, in words; empty where nothing."""
     try:
         dear = dearer(privacy, costs)
     except (ConclaveError, ArithmeticError, ValueError) as error:

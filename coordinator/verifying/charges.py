@@ -1,4 +1,4 @@
-"""What a party attests that a run has cost it, beside what `privacy.json` states of the run's releases."""
+"""Compares what a party attests that a run has cost it with the releases that `privacy.json` states."""
 
 import json
 from collections import Counter
@@ -18,10 +18,10 @@ from protos.steps import parsed
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """What a party attests.
+    """The charges that a party attests.
 
-    events: what it was charged for stated releases. more: in words, how often beyond that. beyond: in words, charges
-    that are of no release of the plan.
+    events: its charges for stated releases. more: in words, how many charges it has beyond the stated number. beyond:
+    in words, charges that belong to no release of the plan.
     """
 
     party: str
@@ -31,11 +31,11 @@ class Charged:
 
 
 def charged(attestation: Attestation, privacy: Privacy) -> tuple[Charged, list[str]]:
-    """What a party was charged, and in sentences where that departs from `privacy.json`.
+    """A party's charges, and in sentences where they differ from `privacy.json`.
 
-    More than is stated there (another attempt, a release that was begun without coming to an end) is no departure: it
-    is priced. Nor is a charge for something else: it is the party's own affair. A step of a release is charged as a
-    release of its own.
+    More charges than stated (another attempt, a release that was begun and not finished) are no error: they are priced.
+    A charge for something outside the plan is no error either: it is the party's own affair. A step of a release is
+    charged as a release of its own.
     """
     party = attestation.party
     found, more, beyond = [], [], []
@@ -84,7 +84,9 @@ def charged(attestation: Attestation, privacy: Privacy) -> tuple[Charged, list[s
 
 
 def _stated_event(release: StatedRelease) -> tuple[DpEvent | None, str]:
-    """What a party is charged for a release once, or for one of its steps; None, and why, where that cannot be."""
+    """The event that a party is charged for one release or one of its steps; None, and the reason, where it cannot be
+    known.
+    """
     try:
         if release.steps is None:
             return from_json(release.event), ""
@@ -94,7 +96,7 @@ def _stated_event(release: StatedRelease) -> tuple[DpEvent | None, str]:
 
 
 def _release_of(name: str, known: Mapping[str, tuple[StatedRelease, Any, Any]]) -> str | None:
-    """The stated release that a charge is of: of that name, or whose step has that name."""
+    """The stated release that a charge belongs to: the one with its name, or with a step of its name."""
     if name in known:
         return name if known[name][0].steps is None else None
     base, number = parsed(name)
@@ -105,7 +107,7 @@ def _release_of(name: str, known: Mapping[str, tuple[StatedRelease, Any, Any]]) 
 
 
 def _sums_with(party: str, release: StatedRelease) -> int:
-    """How many of a release's sums a party is in."""
+    """The number of a release's sums that a party is in."""
     return int(party in release.parties) if release.steps is None else release.steps.parties.get(party, 0)
 
 

@@ -1,4 +1,4 @@
-"""One thing that was looked at in a published folder, and whose word counts for it."""
+"""One check of a published folder, and which certificates are trusted."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ _UNREADABLE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at: what was found, or every sentence of what is wrong."""
+    """One check: what was found, or every sentence of what is wrong."""
 
     name: str
     ok: bool
@@ -44,14 +44,16 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Whose word counts: the authority's, and what it took back."""
+    """What is trusted: the authority's certificate, and its list of revoked certificates."""
 
     authority: x509.Certificate
     revoked: RevocationList | None
 
     @classmethod
     def read(cls, authority: Path, revoked: Path | None) -> "Trust":
-        """Raises `RunError` for a file that is not one certificate, or no list of that authority."""
+        """Read the files. Raises `RunError` for a file that is not one certificate, or not a revocation list of that
+        authority.
+        """
         try:
             (certificate,) = x509.load_pem_x509_certificates(authority.read_bytes())
             certificate = read_certificate(certificate.public_bytes(Encoding.DER))
@@ -67,12 +69,12 @@ class Trust:
 
 
 def told(name: str, wrong: Sequence[str], well: str) -> Check:
-    """A check with what is wrong, or else what is well."""
+    """A check that failed with these sentences, or else passed with this one."""
     return Check(name, not wrong, tuple(wrong) if wrong else (well,))
 
 
 def tried(act: Callable[[], Value]) -> tuple[Value | None, str]:
-    """What `act` returns, or the sentence of what is wrong with the folder."""
+    """What `act` returns, or the sentence that says what is wrong with the folder."""
     try:
         return act(), ""
     except (IntegrityError, IdentityError) as error:
@@ -84,14 +86,14 @@ def tried(act: Callable[[], Value]) -> tuple[Value | None, str]:
 def stands(
     signed: Signed, kind: str, role: Role, name: str | None, signed_at: float | None, trust: Trust | None
 ) -> tuple[Mapping[str, Any] | None, str]:
-    """What was stated, or the sentence why it does not count; the certificate must be valid when it was signed."""
+    """The attested statement, or why it is not valid; the certificate must have been valid when it was signed."""
     at = None if signed_at is None else datetime.fromtimestamp(signed_at, UTC)
     authority, revoked = (None, None) if trust is None else (trust.authority, trust.revoked)
     return tried(lambda: check(signed, kind, authority=authority, role=role, name=name, revoked=revoked, at=at))
 
 
 def certificate_in(found: Published, path: str) -> bytes:
-    """The certificate (DER) in a file of exactly one. Raises `IntegrityError`."""
+    """The certificate (DER) in a file that holds exactly one. Raises `IntegrityError`."""
     try:
         (certificate,) = x509.load_pem_x509_certificates(found.read(path))
     except ValueError:

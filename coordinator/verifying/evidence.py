@@ -1,4 +1,4 @@
-"""Whether what a published folder states follows from its plan, and from what parties signed about its cost."""
+"""Whether the statements of a published folder follow from its plan and from what parties signed about its cost."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ one sum: more than any run has, and little enough to be priced soon."""
 
 
 def plan_of(content: bytes) -> plan_pb2.Plan:
-    """The plan in `plan.json`. Raises `IntegrityError` unless it is one, in the very bytes that are hashed."""
+    """The plan in `plan.json`. Raises `IntegrityError` unless its bytes are exactly those that are hashed."""
     strict_json(content, PLAN)
     plan = plan_pb2.Plan()
     try:
@@ -50,7 +50,7 @@ def plan_of(content: bytes) -> plan_pb2.Plan:
 
 
 def against_plan(privacy: Privacy, plan: plan_pb2.Plan) -> list[str]:
-    """Where `privacy.json` departs from the plan, in sentences."""
+    """In sentences, where `privacy.json` differs from the plan."""
     terms = plan.terms
     stated = {
         "unit": (privacy.unit, word(plan_pb2.Unit, terms.privacy.unit)),
@@ -87,9 +87,10 @@ def against_plan(privacy: Privacy, plan: plan_pb2.Plan) -> list[str]:
 
 
 def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]) -> tuple[float, list[str]]:
-    """Epsilon of the worst party's events, and in sentences where the stated one departs from it or from the plan.
+    """Epsilon of the most expensive party's events, and in sentences where the stated one differs from it or from the
+    plan.
 
-    What privacy.json lists is priced too: it is all that is known of a party that attests nothing.
+    The releases in privacy.json are priced too, because they are all that is known of a party that attests nothing.
     """
     if privacy.epsilon is None or privacy.delta is None:
         return 0.0, ["privacy.json states no epsilon and delta, though its noise cannot be reproduced."]
@@ -127,7 +128,7 @@ def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]
 
 
 def dearer(privacy: Privacy, party: Charged) -> str:
-    """That what a party attests costs more than the stated epsilon, in words; empty where it does not.
+    """The sentence that a party's attested charges cost more than the stated epsilon; empty where they do not.
 
     Raises `ConclaveError` for events without a price.
     """
@@ -138,10 +139,10 @@ def dearer(privacy: Privacy, party: Charged) -> str:
 
 
 def lacking(privacy: Privacy, plan: plan_pb2.Plan, attesting: AbstractSet[str]) -> list[str]:
-    """Where fewer parties attest validly than the promise needs, in sentences.
+    """In sentences, where fewer parties attest validly than the guarantee needs.
 
-    The promise counts on the noise of `minimum_parties` in every sum; what only the coordinator says of a party is no
-    evidence that it was there.
+    The guarantee counts on the noise of `minimum_parties` in every sum; the coordinator's word alone is no evidence
+    that a party was there.
     """
     planned, needed = len(plan.terms.parties), max(1, plan.terms.minimum_parties)
     if len(attesting) < needed:
@@ -208,7 +209,7 @@ def _steps_against(
 
 
 def _release(message: plan_pb2.Release, values: int, terms: plan_pb2.Terms) -> Release:
-    """The release that a plan's message stands for; its shape is as far as its price needs it."""
+    """The release that a plan's message describes; of its shape only what its price needs."""
     kind, parties = message.WhichOneof("mechanism"), len(terms.parties)
     if kind is None or kind not in MECHANISMS:
         raise IntegrityError("it names no mechanism that is known here.")
@@ -224,7 +225,7 @@ def _release(message: plan_pb2.Release, values: int, terms: plan_pb2.Terms) -> R
 
 
 def _costs(lists: Mapping[str, Sequence[DpEvent]], delta: float) -> dict[str, float]:
-    """Epsilon of each list of events. Raises `IntegrityError` for one that would take long to price."""
+    """Epsilon of each list of events. Raises `IntegrityError` for a list that would take long to price."""
     known: dict[str, float] = {}
     costs = {}
     for who, events in lists.items():

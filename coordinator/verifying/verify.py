@@ -1,7 +1,7 @@
-"""What `coordinator verify` finds in a published folder: every check by name, each well or with what is wrong.
+"""Verifies a published folder: every check by name, passed or with what is wrong.
 
-With the authority's certificate at hand this shows who signed the folder, and that its parties stand by its cost.
-Without it the folder is checked against itself alone, and whoever changed it could have signed it anew.
+Given the authority's certificate, this shows who signed the folder and that its parties attest its cost. Without it the
+folder is only checked for consistency, and whoever changed it could have signed it anew.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,7 +43,7 @@ _UNSIGNED: Final = (names.MANIFEST, names.SIGNATURE)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All checks of a folder. run, epsilon: as the folder states them, where that can be read."""
+    """All checks of a folder. run, epsilon: as the folder states them, where they can be read."""
 
     folder: Path
     run: str | None
@@ -52,12 +52,12 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether all is well."""
+        """Whether all checks passed."""
         return all(each.ok for each in self.checks)
 
 
 def verify(folder: Path, trust: Trust | None = None) -> Verdict:
-    """Check all of a published folder; whatever is in it, this ends with a verdict.
+    """Run all checks of a published folder; whatever is in it, this ends with a verdict.
 
     Raises `IntegrityError` where there is no folder.
     """
@@ -78,7 +78,7 @@ def verify(folder: Path, trust: Trust | None = None) -> Verdict:
 
 
 def lines(verdict: Verdict) -> list[str]:
-    """The verdict as a person reads it, one line a sentence."""
+    """The verdict for a person, one line a sentence."""
     said = []
     for each in verdict.checks:
         for number, sentence in enumerate(each.sentences):
@@ -98,7 +98,7 @@ def record(verdict: Verdict) -> dict[str, Any]:
 
 
 def _files(found: Published, manifest: Manifest | None, unread: str) -> Check:
-    """Every file is the one that was signed, and there is no other, nor a folder without one."""
+    """Check that every file is the one that was signed, and that there is no other file and no empty folder."""
     wrong = some(found.odd)
     if manifest is None:
         return told("files", [*wrong, f"{unread} Without it nothing says which files belong here."], "")
@@ -125,9 +125,11 @@ def _files(found: Published, manifest: Manifest | None, unread: str) -> Check:
 
 
 def _signer(found: Published, manifest: Manifest | None, trust: Trust | None, times: Sequence[float]) -> Check:
-    """The manifest is signed with the key in coordinator.pem, which is the coordinator's.
+    """Check that the manifest is signed with the key in coordinator.pem, and that this certificate is the
+    coordinator's.
 
-    times: when parties signed. A certificate that has expired since counts only where they vouch for the time of it.
+    times: when parties signed. A certificate that has expired since is accepted only where the parties confirm the time
+    of signing.
     """
     signed, unread = tried(
         lambda: Signed(found.read(names.MANIFEST), found.read(names.SIGNATURE), certificate_in(found, names.SIGNER))
@@ -179,7 +181,7 @@ def _privacy(
     plan: plan_pb2.Plan | None,
     parties: Sequence[Charged],
 ) -> Check:
-    """The stated guarantee follows from the events, and these from the plan."""
+    """Check that the stated guarantee follows from the events, and the events from the plan."""
     if privacy is None:
         return told("privacy", [unread], "")
     wrong = []
@@ -206,7 +208,7 @@ def _privacy(
 
 
 def _card(found: Published, privacy: Privacy | None) -> Check:
-    """The model card promises what privacy.json states."""
+    """Check that the model card states the guarantee of privacy.json."""
     text, unread = tried(lambda: found.text(names.CARD))
     if text is None:
         return told("card", [unread], "")
@@ -218,7 +220,7 @@ def _card(found: Published, privacy: Privacy | None) -> Check:
 
 
 def _trust(plan: plan_pb2.Plan | None, trust: Trust | None, simulation: bool) -> Check:
-    """What is to be believed if all is well; nothing here can fail by itself."""
+    """What has to be trusted if all checks passed; this entry itself cannot fail."""
     if trust is None:
         return told("trust", [], ONLY_ACCIDENTS)
     if plan is None:
@@ -239,13 +241,13 @@ def _trust(plan: plan_pb2.Plan | None, trust: Trust | None, simulation: bool) ->
 
 
 def _empty(found: Published, listed: Iterable[str]) -> list[str]:
-    """The folders that no listed file is in."""
+    """The folders that contain no listed file."""
     used = {str(parent) for path in listed for parent in PurePosixPath(path).parents}
     return sorted(set(found.folders) - used)
 
 
 def _inside(path: str) -> bool:
-    """Whether a path that the manifest lists is a plain one below the folder, and may be listed."""
+    """Whether a path in the manifest is a plain one below the folder, and may be listed."""
     parts = path.split("/")
     plain = not any(part in ("", ".", "..") for part in parts) and "\0" not in path and "\\" not in path
     return plain and not PurePosixPath(path).is_absolute() and path not in _UNSIGNED

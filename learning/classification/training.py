@@ -58,10 +58,9 @@ def fit(
     """Train what is trainable in a model on labelled examples, in place. Not private.
 
     labels: a class's place, int64 [examples], or a standard score, float32 [examples]. Examples of like length share a
-    batch. A shard of one class only trains a model that says that class: whoever must not tell what a shard holds may
-    not fail on it. on_step: told the fraction done.
-    Raises `DataError` without examples, `ConclaveError` for a model of which nothing is to be trained, `Diverged` for
-    one that goes to infinity.
+    batch. A shard with only one class trains a model that always predicts it, and is no error: an error would reveal
+    what the shard holds. on_step: told the fraction done. Raises `DataError` without examples, `ConclaveError` for a
+    model of which nothing is to be trained, `Diverged` for one that goes to infinity.
     """
     if not rows or len(rows) != len(labels):
         raise DataError(f"Training needs a label for every example: {len(rows):,} examples, {len(labels):,} labels.")

@@ -61,7 +61,7 @@ _ROUNDS = 30
 class Features:
     """The words' public features: rows [V, F] of unit norm, float64. Raises `IntegrityError` for anything else.
 
-    They must not depend on private text: whoever knows them knows what the embedding's numbers mean.
+    They must not depend on private text: they are public, and give the embedding's numbers their meaning.
     """
 
     rows: NDArray[np.float64]

@@ -9,7 +9,7 @@ it. So units release those instead of counts. A sentence's V * V counts are spre
 count each, and under noise on every cell little is left to learn; its moments are a few thousand numbers, each of them
 a mean over all of the text.
 
-The directions are those along which words of public text differ in their company: with A the prior's interaction and p
+The directions are those along which words of public text differ in their contexts: with A the prior's interaction and p
 public frequencies, the leading eigenvectors of diag(p)^1/2 A diag(p)^1/2, divided by p^1/2, so that each has variance 1
 over the text and words of every frequency count. A constant comes first: its moments are how many pairs were counted,
 after clipping, and their means. Frequencies are weighted by p^-1/2, as chi-square does: noise falls where words are

@@ -1,10 +1,10 @@
 """The neighbour-aware baseline: hidden states noised in proportion to how far a word's public neighbours are.
 
 The published mechanism (Bollegala et al. 2023) noises finished, static word vectors: little where a word has close
-neighbours that it can be taken for, more where it stands alone. What it promises is metric, local privacy of a word's
-*vector*: whoever sees a noised vector cannot well tell it from its neighbours'. It promises nothing about the records
-that the vectors were learned from, because both where the neighbours are and the vectors themselves follow from those
-records. Calling that (epsilon, delta) for a record, as tables of comparison do, has no proof.
+neighbours that it can be taken for, more where it stands alone. Its guarantee is metric, local privacy of a word's
+*vector*: a noisy vector is hard to distinguish from its neighbours'. There is no guarantee for the records that the
+vectors were learned from, because both where the neighbours are and the vectors themselves follow from those records.
+Calling that (epsilon, delta) for a record, as tables of comparison do, has no proof.
 
 What this does instead, with a promise for a unit: the radius of a word's neighbourhood comes from a *public* reference
 model; a teacher's hidden state is taken relative to the reference's and measured in radii; clipped, summed over

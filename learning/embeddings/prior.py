@@ -11,8 +11,8 @@ and the student minimises
     sum_ij P_ij - 2 b . f - <K, S> + 1/2 sum_kl R_kl (K - a K0)_kl^2
 
 with f the frequencies and S the moments, as shares of the whole. That is convex, and linear in what is noisy, so noise
-does not bias it. K0 is the public interaction: what words' company in private text shares with public text, its syntax
-above all, costs nothing.
+does not bias it. K0 is the public interaction: whatever co-occurrence in private text has in common with public text,
+above all syntax, costs nothing.
 
 How far to trust it is learned from the released values alone, which is free. Directions are turned, in the order of
 their strength, to have mean 0 and be uncorrelated under f. There the curvature is about the identity, so the residual

@@ -37,11 +37,11 @@ def train_teacher(
 ) -> SkipGram:
     """Fit a teacher to the exact counts [V, V] of its units, in the space of the public reference.
 
-    alignment: "initialisation" goes on from the reference and minimises the counts' negative log-likelihood plus
-    `RIDGE` / 2 |vectors - reference|^2, without which 40 steps forget the reference's space; `seed` plays no part.
-    "procrustes" starts from random vectors of the seed and is rotated onto the reference. A teacher without any pair
-    is still a teacher. Changing one unit may change the teacher in any way. Memory: as of `fit`.
-    Raises `IntegrityError` like `fit`, `ConclaveError` for an alignment that is neither.
+    alignment: "initialisation" starts from the reference and minimises the counts' negative log-likelihood plus `RIDGE`
+    / 2 |vectors - reference|^2, without which 40 steps forget the reference's space; `seed` plays no part. "procrustes"
+    starts from random vectors of the seed and is rotated onto the reference. A teacher without any pair is still a
+    teacher. Changing one unit may change the teacher in any way. Memory: as of `fit`. Raises `IntegrityError` like
+    `fit`, `ConclaveError` for an alignment that is neither.
     """
     if alignment == "initialisation":
         return _adapt(counts, reference, steps)

@@ -1,4 +1,5 @@
-"""In which sizes of batches an example's numbers are the same bits, whoever else is there, tried on made-up examples.
+"""Finds the batch sizes at which an example's outputs are the same bits, whatever else is in the batch, on made-up
+examples.
 
 A processor adds in an order that depends on the shape of what it is given, so that one example more can change the last
 digits of all others, and a model that is made for it turns last digits into anything. The order depends on the shape
@@ -62,7 +63,9 @@ def divided(count: int, sizes: tuple[int, ...]) -> list[int]:
 
 
 def filled(examples: int) -> int:
-    """How many places a unit of so many examples takes in its micro-batch: the next power of two, 0 for none."""
+    """The number of places that a unit of so many examples takes in its micro-batch: the next power of two, 0 for
+    none.
+    """
     return 1 << (examples - 1).bit_length() if examples else 0
 
 

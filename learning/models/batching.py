@@ -176,7 +176,7 @@ def _encoded(some: Callable[[int, int], Encoded], count: int, known: int | None)
 
 
 def _apart(some: Callable[[int, int], Encoded], start: int, stop: int) -> list[Encoded]:
-    """As `some`, text by text where the tokenizer fails on one of them: a text is tokenised alike in any company."""
+    """As `some`, text by text where the tokenizer fails on one of them: a text's tokens do not depend on the others."""
     try:
         return [some(start, stop)]
     except BaseException as error:  # a tokenizer written in Rust may panic, which is no Exception

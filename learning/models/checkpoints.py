@@ -35,7 +35,7 @@ _AUTO: Final = {
 
 
 class ModelError(ConclaveError):
-    """A pre-trained model that cannot be had, or not as what the plan wants it for. The message names the model."""
+    """A pre-trained model that cannot be loaded, or does not fit the plan. The message names the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +195,10 @@ def _tokenizer(name: str, place: str, config: "PretrainedConfig", cache: Path | 
 
 
 def _kind_of_tokenizer(place: str) -> Any:
-    """What reads a tokenizer. One that is said to be as tokenizer.json has it is read so: for some kinds of model the
-    library would make another of its words, by rules of its own.
+    """The class that reads a tokenizer.
+
+    One that is declared as a tokenizer.json is read from that: for some kinds of model the library would rebuild it
+    from its vocabulary, by rules of its own.
     """
     from transformers import AutoTokenizer, TokenizersBackend
 
@@ -209,7 +211,9 @@ def _kind_of_tokenizer(place: str) -> Any:
 
 
 def _had(name: str, place: str, get: Callable[..., Found], cache: Path | None) -> Found:
-    """What the library gives: from here if it is here, else from the hub, else a `ModelError` that says why not."""
+    """What the library loads: from here if present, otherwise from the hub, otherwise a `ModelError` that says why
+    not.
+    """
     from huggingface_hub import constants
     from safetensors import SafetensorError
 

@@ -85,7 +85,7 @@ class Worth:
 
     @property
     def informative(self) -> bool | None:
-        """Whether any figure is beyond noise; None where there is none to judge by."""
+        """Whether any figure is beyond noise; None where there is no figure."""
         return any(measure.tells for _, measure in self._measures()) if self._measures() else None
 
     def warnings(self) -> tuple[str, ...]:

@@ -71,7 +71,7 @@ def table_of(path: Path, name: str, lenient: bool) -> Table:
 def _lines(path: Path, lenient: bool = False) -> Iterator[str]:
     """Lines with their ends, decoded one by one so that the message can name the line.
 
-    lenient: a byte that is none of UTF-8 becomes half a surrogate pair, by which a document knows the row it is in.
+    lenient: an invalid UTF-8 byte becomes half a surrogate pair, by which a document recognises the bad row.
     """
     errors = "surrogateescape" if lenient else "strict"
     try:
@@ -144,7 +144,7 @@ def _strict_csv(path: Path, delimiter: str) -> Iterator[list[str]]:
 
 
 def _lenient_csv(path: Path, delimiter: str) -> Iterator[list[str] | str]:
-    """Records, a string in place of what is none: it costs its first line, and the lines that it took for its own are
+    """Records, or a string in place of an invalid one: it costs its first line, and the further lines that it took are
     read again.
     """
     feed = _Feed(_bounded_lines(path))

@@ -168,10 +168,10 @@ def examples(
 ) -> Iterator[Example]:
     """The examples of documents that were read from `source_of`, in their order.
 
-    left_out: gets rows without a second text or without a label; it counts and never tells. A document makes one
-    example or none, so whoever has the documents of one unit has the examples of that unit. lenient: for private text;
-    a label or score that the plan does not have is left out as well.
-    Raises `LabelError` for such a label or score of public text.
+    left_out: is given rows without a second text or without a label; it counts them and reports nothing. A document
+    makes one example or none, so the documents of one unit give the examples of that unit. lenient: for private text; a
+    label or score that the plan does not have is left out as well. Raises `LabelError` for such a label or score of
+    public text.
     """
     for document in documents:
         second = None if columns.second is None else document.fields.get(columns.second, "")

@@ -114,7 +114,8 @@ def pair(student_layers: int, teacher_layers: int) -> tuple[int, ...]:
 def make_student(
     teacher: "PreTrainedModel", layers: int, start: Start = "spread", *, seed: int = 0
 ) -> "PreTrainedModel":
-    """A model of the teacher's class with so many layers, float32, on the teacher's device; the teacher stays as it is.
+    """A model of the teacher's class with this many layers, float32, on the teacher's device; the teacher is not
+    changed.
 
     start: "spread" copies the layers of `copied`; "first" the first ones; either copies embeddings and head as well.
     "random" takes nothing of the teacher: weights are the seed's, the same on every machine (`learning.models.seeded`).

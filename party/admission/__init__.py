@@ -1,1 +1,1 @@
-"""Whether this party takes part in a run, and how much it can be asked."""
+"""Admission: whether this party takes part in a run, and how much work it may be asked for."""

@@ -1,4 +1,4 @@
-"""Whether this party takes part: the plan's terms against the party's own rules, before anything is spent."""
+"""Admission to a run: checks the plan's terms against the party's own rules, before anything is spent."""
 
 import math
 import re
@@ -29,7 +29,7 @@ MOST_CHARGES: Final = 10**6
 
 
 def admit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
-    """Return when this party takes part under these terms, else raise `Refusal` naming the rule. Spends nothing.
+    """Return when this party takes part under these terms, otherwise raise `Refusal` naming the rule. Spends nothing.
 
     A rule of the party file is refused as POLICY; terms that no party could accept as PLAN.
     """
@@ -60,21 +60,21 @@ def admit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
 
 
 def queries_of(release: plan_pb2.Release) -> int:
-    """How many queries a release may ask, as `maximum_queries` counts them: what is charged one by one.
+    """How many queries a release may ask, as `maximum_queries` counts them: those that are charged one by one.
 
-    Teachers' answers: `charges`, one a row. Counts, moments and a private training: `charges` too, which is one for a
+    Teachers' answers: `charges`, one a row. Counts, moments and a private training: also `charges`, which is one for a
     whole matrix or training. Votes under a threshold are charged by a cap on all of them together: as many as that cap
     pays for if every test fails, since the terms do not say how many will be asked. Free answers: none. Raises
-    `Refusal` (PLAN) like `mechanism_of`.
+    `Refusal` (PLAN) as `mechanism_of` does.
     """
     return mechanism_of(release).queries(release.charges)
 
 
 def times(release: plan_pb2.Release, terms: plan_pb2.Terms) -> int:
-    """How often a release of these terms, or each of its steps, may be charged: once, but for secure sums that may be
-    tried again.
+    """How many times a release of these terms, or each of its steps, may be charged: once, except for secure sums with
+    more attempts.
 
-    A training that a party does for itself is one; its answers cost nothing, so their sum may be tried as often as any
+    A party's own training is charged once; its answers cost nothing, so their sum may be attempted as often as any
     plan's.
     """
     match release.form:
@@ -86,7 +86,9 @@ def times(release: plan_pb2.Release, terms: plan_pb2.Terms) -> int:
 
 
 def affordable(terms: plan_pb2.Terms) -> list[tuple[str, DpEvent]]:
-    """All that these terms may charge, one by one: by what name, and its event. Raises `Refusal` (PLAN)."""
+    """Everything that these terms may charge, one by one: the name of the charge, and its event. Raises `Refusal`
+    (PLAN).
+    """
     wanted: list[tuple[str, DpEvent]] = []
     for release in terms.releases:
         often = times(release, terms)
@@ -98,7 +100,7 @@ def affordable(terms: plan_pb2.Terms) -> list[tuple[str, DpEvent]]:
 
 
 def event_of(release: plan_pb2.Release) -> DpEvent:
-    """What a release costs. Raises `Refusal` (PLAN) like `mechanism_of`."""
+    """The event of a release. Raises `Refusal` (PLAN) as `mechanism_of` does."""
     event = mechanism_of(release).event()
     return event if release.charges == 1 else SelfComposedDpEvent(event, release.charges)
 
@@ -173,9 +175,9 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
 
 
 def _admit_form(release: plan_pb2.Release, mechanism: Mechanism, form: Form) -> None:
-    """Only what is summed, whole or in steps, has noise of several parties that is theirs together.
+    """Check that only a sum, whole or in steps, counts on noise that several parties add together.
 
-    So the parameters of a model that one party trained alone have all the noise that is charged, and no sum has to
+    The parameters of a model that one party trained alone carry all the noise that is charged, so no sum has to
     complete it: they may leave, where the policy says so, under a secure sum as under a trusted aggregator.
     """
     if form.alone and mechanism.shares > 1:
@@ -209,7 +211,7 @@ def _admit_size(mechanism: Mechanism, config: PartyConfig) -> None:
 
 
 def _admit_free(release: plan_pb2.Release, terms: plan_pb2.Terms) -> None:
-    """Answers are free only after a training that the same terms charge, and under no other name.
+    """Check that answers are free only after a training that the same terms charge, under that training's name.
 
     Nothing else of that training may leave: it has one noise key, under which another start or other texts would be a
     second training that nobody paid for.

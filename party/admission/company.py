@@ -1,7 +1,7 @@
-"""In whose company this party takes part, and who is trusted with the sum.
+"""Which other parties this party takes part with, and who is trusted with the sum.
 
-A plan's list of parties is the coordinator's word. What a party knows of is itself, and those whose signing keys its
-administrator learned out of band and pinned in `[peers]`; everybody else the coordinator may have made up.
+A plan's list of parties is only the coordinator's claim. A party knows itself, and those whose signing keys its
+administrator learned out of band and pinned in `[peers]`; the coordinator may have invented all others.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ MOST_ATTEMPTS: Final = 10
 
 
 def unproven(terms: plan_pb2.Terms, config: PartyConfig) -> list[str]:
-    """The plan's parties that may be inventions: all that are neither this one nor pinned.
+    """The plan's parties that may be invented: all that are neither this one nor pinned.
 
-    In a simulation, whose text is nobody's secret, none is. `admit_peers` then has those that are pinned show the keys
-    that they are pinned by.
+    In a simulation, whose text is not secret, there are none. `admit_peers` then checks that pinned parties show the
+    keys that they are pinned by.
     """
     if config.policy.simulation:
         return []
@@ -27,21 +27,21 @@ def unproven(terms: plan_pb2.Terms, config: PartyConfig) -> list[str]:
 
 
 def certain_shares(terms: plan_pb2.Terms, config: PartyConfig) -> int:
-    """How many shares of noise are surely in a sum that holds this party's, and unknown to whoever attacks.
+    """How many shares of noise are certain to be in a sum with this party's share, and unknown to an attacker.
 
-    h = survivors - the greater of colluders and `unproven`, where parties - dropouts survive, or as few as the plan
-    goes on with: invented parties are the first of the colluders, whoever is trusted with the sum. At least 1, for a
-    sum without this party's own share does not hold its data either.
+    h = survivors - max(colluders, `unproven`), where survivors is parties - dropouts, or the plan's minimum of parties
+    if that is smaller: invented parties count as colluders first, whoever is trusted with the sum. At least 1, because
+    a sum without this party's own share does not contain its data either.
     """
     survivors = min(len(terms.parties) - terms.privacy.dropouts, terms.minimum_parties)
     return max(1, survivors - max(terms.privacy.colluders, len(unproven(terms, config))))
 
 
 def admit_company(terms: plan_pb2.Terms, config: PartyConfig) -> None:
-    """Raises `Refusal` (`minimum_parties`) where fewer proven parties than the policy wants may be left in a sum.
+    """Raises `Refusal` (`minimum_parties`) where a sum may have fewer proven parties than the policy demands.
 
-    A sum goes on with as few as the plan's `minimum_parties`, and all that were made up may be among these, this party
-    apart: a sum without it does not hold its data.
+    A sum goes on with as few as the plan's `minimum_parties`, and these may include all the invented ones. This party
+    is always among them: a sum without it does not contain its data.
     """
     policy, parties, strangers = config.policy, terms.parties, unproven(terms, config)
     rule = f"minimum_parties = {policy.minimum_parties}"
@@ -61,11 +61,12 @@ def admit_company(terms: plan_pb2.Terms, config: PartyConfig) -> None:
 
 
 def admit_trust(terms: plan_pb2.Terms, config: PartyConfig) -> None:
-    """Raises `Refusal` where the sum would be shown to more than the policy trusts, or would not be what it is called.
+    """Raises `Refusal` where the sum would be shown to more parties than the policy trusts, or is not what the plan
+    calls it.
 
-    A policy without `trust` means the secure sum wherever peers are pinned. Where none is, an aggregator is trusted
-    only by a party that says so; in a simulation the plan decides. Under the secure sum a party that is not pinned
-    counts as a colluder.
+    A policy without `trust` demands the secure sum wherever peers are pinned. Where none is pinned, an aggregator is
+    trusted only if the policy says so; in a simulation the plan decides. Under the secure sum a party that is not
+    pinned counts as a colluder.
     """
     privacy, parties = terms.privacy, list(terms.parties)
     if not 0 <= privacy.attempts <= MOST_ATTEMPTS:
@@ -95,8 +96,10 @@ def admit_trust(terms: plan_pb2.Terms, config: PartyConfig) -> None:
 
 
 def admit_shares(release: plan_pb2.Release, shares: int, terms: plan_pb2.Terms, config: PartyConfig) -> None:
-    """Raises `Refusal` where a release counts on more shares of noise than are certain: PLAN where the plan's own
-    numbers say so, POLICY (`shares`) where they are the shares of parties that may have been made up.
+    """Raises `Refusal` where a release counts on more shares of noise than are certain.
+
+    It is PLAN where the plan's own numbers show this, POLICY (`shares`) where the shares are those of parties that may
+    have been invented.
     """
     privacy = terms.privacy
     honest = len(terms.parties) - privacy.dropouts - privacy.colluders
@@ -121,11 +124,12 @@ def admit_shares(release: plan_pb2.Release, shares: int, terms: plan_pb2.Terms, 
 
 
 def admit_peers(peers: Sequence[party_pb2.Peer], terms: plan_pb2.Terms, config: PartyConfig) -> None:
-    """Return when every party of the plan that `[peers]` pins has the signing key that is pinned, else raise `Refusal`.
+    """Return when every party of the plan that `[peers]` pins has the pinned signing key, otherwise raise `Refusal`.
 
-    The coordinator may run the certificate authority, so its word makes nobody a peer: what counts is the fingerprint
-    that was learned out of band. A pinned party for which no certificate came, or several keys, is refused as well.
-    Parties that are not pinned are fine here; `admit_company`, `admit_trust` and `admit_shares` count them for nothing.
+    The coordinator may run the certificate authority, so its certificate proves nobody to be a peer: only the
+    fingerprint that was learned out of band does. A pinned party without a certificate, or with several keys, is
+    refused as well. Parties that are not pinned pass here; `admit_company`, `admit_trust` and `admit_shares` do not
+    count them.
     """
     for name, pinned in sorted(config.peers.items()):
         if name not in terms.parties:
@@ -163,7 +167,7 @@ def _unpinned(terms: plan_pb2.Terms, config: PartyConfig) -> list[str]:
 
 
 def _named(strangers: Sequence[str], most: int = 8) -> str:
-    """Who they are, a few of them by name, with the verb."""
+    """A few of these parties by name, with the verb."""
     if len(strangers) > most:
         return f"{', '.join(strangers[:most])} and {len(strangers) - most:,} more are"
     return f"{', '.join(strangers) or 'nobody'} {'are' if len(strangers) > 1 else 'is'}"

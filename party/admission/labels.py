@@ -1,6 +1,6 @@
-"""A plan's labelled text against what a party's file maps: which columns are read, and what their labels mean.
+"""Compares a plan's labelled text with the party's own file: which columns are read, and what their labels mean.
 
-Nothing here reads a row: what is compared is what the plan and the administrator declared.
+No row is read here: only the declarations of the plan and of the administrator are compared.
 """
 
 import itertools
@@ -23,10 +23,10 @@ _SHOWN: Final = 40
 
 
 def admit_labelled(terms: plan_pb2.Terms, shard: ShardTable) -> None:
-    """Return when the labelled text of these terms, if they read any, can be had from this shard.
+    """Return when this shard can give the labelled text that these terms read, if they read any.
 
-    Raises `Refusal` naming the rule: PLAN for a map or range that no party could read by, POLICY for columns or classes
-    that this party's file does not have.
+    Raises `Refusal` naming the rule: PLAN for a label map or range that no party could use, POLICY for columns or
+    classes that this party's file does not have.
     """
     if not terms.HasField("labelled"):
         return
@@ -40,7 +40,7 @@ def admit_labelled(terms: plan_pb2.Terms, shard: ShardTable) -> None:
 
 
 def columns_of(labelled: plan_pb2.LabelledText, shard: ShardTable) -> TextColumns:
-    """The columns of this shard that the plan's labelled text is read from. Raises `Refusal` as `admit_labelled`."""
+    """The columns of this shard that the plan's labelled text comes from. Raises `Refusal` as `admit_labelled` does."""
     if labelled.kind not in _KINDS:
         raise broken("it does not say what its labelled text is: single, pair or regression")
     if labelled.second and labelled.kind != plan_pb2.TEXT_KIND_REGRESSION:
@@ -59,10 +59,10 @@ def columns_of(labelled: plan_pb2.LabelledText, shard: ShardTable) -> TextColumn
 
 
 def targets_of(labelled: plan_pb2.LabelledText, shard: ShardTable) -> LabelMap | ScoreRange:
-    """What labels of this shard become: the plan's range, or its classes, read by the values that the party's own file
-    states where it states a map, and by the plan's where it does not.
+    """What the labels of this shard become: the plan's range, or its classes.
 
-    Raises `Refusal` as `admit_labelled`.
+    Labels are read by the values in the party's own file where it states a map, otherwise by the plan's. Raises
+    `Refusal` as `admit_labelled` does.
     """
     try:
         if labelled.kind == plan_pb2.TEXT_KIND_REGRESSION:
@@ -96,7 +96,7 @@ def _admit_votes(release: plan_pb2.Release, labelled: plan_pb2.LabelledText) -> 
 
 
 def _standard(scores: ScoreRange) -> None:
-    """Raises `LabelMapError` for a range so wide or narrow that its scores have no place from -1 to 1."""
+    """Raises `LabelMapError` for a range so wide or narrow that its scores cannot be scaled to -1 to 1."""
     if (
         not math.isfinite(scores.half)
         or scores.half <= 0

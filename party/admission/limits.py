@@ -1,7 +1,7 @@
-"""What one caller may make a node do: calls at a time and a second, queries a second, runs, memory.
+"""Limits on one caller: concurrent calls, calls per second, queries per second, runs, memory.
 
-A coordinator is admitted by its certificate, not trusted with the machine: what it asks too much of waits, or is
-refused with a sentence, and costs the node nothing that grows.
+A coordinator is admitted by its certificate but not trusted with the machine: excessive requests wait or are refused
+with a sentence, and cost the node nothing that grows with them.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ LINES_A_SECOND: Final = 10.0
 
 
 class Pace:
-    """So many a second on average, and a second's worth at once: a bucket that fills at that rate."""
+    """A rate limit: so many a second on average, and at most one second's worth at once (token bucket)."""
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate
@@ -26,7 +26,7 @@ class Pace:
         self._at = clock()
 
     def take(self, amount: float = 1.0) -> bool:
-        """Take so many where they are there; False, and nothing is taken, where they are not."""
+        """Take this many tokens if they are there; otherwise take none and return False."""
         self._fill()
         if amount > self._free:
             return False
@@ -34,7 +34,7 @@ class Pace:
         return True
 
     def borrow(self, amount: float) -> float:
-        """Take so many in any case; the seconds until they would have been there."""
+        """Take this many tokens in any case; returns the seconds until they would have been there."""
         self._fill()
         self._free -= amount
         return max(0.0, -self._free / self._rate)
@@ -46,7 +46,7 @@ class Pace:
 
 
 class Limits:
-    """The limits of a node as it runs."""
+    """The current limits of a node."""
 
     def __init__(self, party: str, table: LimitsTable) -> None:
         self._party = party
@@ -57,7 +57,7 @@ class Limits:
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
-        """A call, while it lasts. Raises `Refusal` (BUSY) for one too many, at a time or a second."""
+        """Count a call while it lasts. Raises `Refusal` (BUSY) when there are too many at a time or a second."""
         if self._calls >= self._table.calls or not self._pace.take():
             raise Refusal(
                 Reason.BUSY,
@@ -71,7 +71,7 @@ class Limits:
             self._calls -= 1
 
     def check_runs(self, open_runs: int) -> None:
-        """Raises `Refusal` (POLICY) where no further run may be joined."""
+        """Raises `Refusal` (POLICY) where no more runs may be joined."""
         if open_runs >= self._table.runs:
             raise Refusal(
                 Reason.POLICY,

@@ -1,4 +1,4 @@
-"""Whether a run fits on this party's machine, by what is free of it."""
+"""Whether a run fits on this party's machine, given its free memory and disk."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +13,16 @@ COARSE: Final = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What is free of a machine, in bytes. memory: None where the system does not say."""
+    """The free memory and disk of a machine, in bytes. memory: None where the system does not say."""
 
     disk: int
     memory: int | None
 
     @classmethod
     def of(cls, home: Path, *, frank: bool) -> Self:
-        """What is free now; of private text in whole GB, and to be looked at once, before any of it is read.
+        """The free memory and disk now; in whole GB where text is private. Read once, before any of the text is.
 
-        Asked again and again while a party trains, free bytes would tell how large its text and its sums are.
+        If it were read repeatedly while a party trains, free bytes would tell how large its text and its sums are.
         """
         disk, memory = free_disk(home), free_memory()
         if frank:
@@ -33,7 +33,7 @@ class Room:
 def fits(needs: party_pb2.Needs, room: Room) -> str | None:
     """Why a run does not fit on a machine, in a sentence for the coordinator; None where it does.
 
-    A need of 0 is not known and is not looked at, and neither is memory where the system does not say how much is free.
+    A need of 0 means unknown and is not checked; memory is not checked where the system does not say how much is free.
     """
     if room.disk < needs.disk_bytes:
         return (

@@ -25,7 +25,7 @@ _RECORDS: Final = cast(dict[int, Unit], words(plan_pb2.Record))
 
 
 def of_terms(terms: plan_pb2.Terms) -> Protection | None:
-    """What a plan protects; None where it does not say, which `party.admission.admit.admit` refuses."""
+    """The unit that a plan protects; None where it does not say, which `party.admission.admit.admit` refuses."""
     if terms.privacy.unit == plan_pb2.UNIT_USER:
         return Protection("user")
     unit = _RECORDS.get(terms.privacy.record)
@@ -33,7 +33,9 @@ def of_terms(terms: plan_pb2.Terms) -> Protection | None:
 
 
 def admit_unit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
-    """Return when a plan protects what this party's account counts, else raise `Refusal` (POLICY, rule `unit`)."""
+    """Return when a plan protects the same unit as this party's account, otherwise raise `Refusal` (POLICY, rule
+    `unit`).
+    """
     own, asked = of_policy(config.policy), of_terms(terms)
     if asked is None or asked == own:
         return

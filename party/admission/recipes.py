@@ -1,7 +1,7 @@
-"""Whether a plan asks what its recipe may ask: what is released together, and which tasks give it.
+"""Whether a plan stays within its recipe: what it releases together, and which tasks make each release.
 
-A coordinator calls its plan what it likes. What the name binds it to is the recipe that is installed under it at this
-party (`party.recipes`), made of what an honest plan of that recipe asks and of nothing else.
+A coordinator may name any recipe in its plan. The name binds the plan to the recipe that is installed under it at this
+party (`party.recipes`), which covers what an honest plan of that recipe asks and nothing else.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ _OBJECTIVES: Final = {
 
 
 def kind_of(release: plan_pb2.Release) -> Kind | None:
-    """What a release, or one step of it, is; None for one that no recipe has."""
+    """The kind of a release, or of one step of it; None for one that no recipe has."""
     match release.WhichOneof("mechanism"), release.form:
         case "gradients", plan_pb2.FORM_STEPPED:
             return Kind.STEPS
@@ -49,7 +49,7 @@ def kind_of(release: plan_pb2.Release) -> Kind | None:
 
 
 def task_of(request: party_pb2.TrainRequest) -> str:
-    """The kind of task that a request asks for, and of a text model what it learns."""
+    """The kind of task that a request asks for, and for a text model what it learns."""
     kind = request.WhichOneof("task") or "nothing"
     return _OBJECTIVES.get(request.text_model.objective, kind) if kind == "text_model" else kind
 
@@ -77,7 +77,7 @@ def why_not(terms: plan_pb2.Terms) -> str | None:
 
 
 def tasks_of(terms: plan_pb2.Terms, release: plan_pb2.Release) -> frozenset[str]:
-    """The tasks by which a release of these terms, or one step of it, may be given; none where nothing gives it."""
+    """The tasks that may make a release of these terms, or one step of it; none where no task does."""
     recipe, kind = find_recipe(terms.recipe), kind_of(release)
     if recipe is None or kind is None:
         return frozenset()
@@ -85,7 +85,7 @@ def tasks_of(terms: plan_pb2.Terms, release: plan_pb2.Release) -> frozenset[str]
 
 
 def _forms(recipe: Recipe, terms: plan_pb2.Terms) -> list[Form]:
-    """The forms that these terms may be of."""
+    """The forms of plan that these terms may have."""
     if any(kind_of(release) is None for release in terms.releases):
         return []
     kinds = _kinds(terms)

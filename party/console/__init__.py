@@ -1,1 +1,1 @@
-"""The `party` command, and what it looks at before it serves."""
+"""The `party` command, and its checks before it serves."""

@@ -1,4 +1,4 @@
-"""What a party looks at before it serves, and before a run begins: is everything there, and is there room.
+"""Checks before a party serves and before a run begins: is everything there, and is there room.
 
 Nothing is served, charged or sent, and no text of a record is shown.
 """
@@ -51,7 +51,7 @@ OLD_LIST: Final = timedelta(days=30)
 
 
 def check(path: Path) -> list[Line]:
-    """Everything about the party file `path` that must be right before `party serve`, a line each, in order."""
+    """Check everything about the party file `path` that must be right before `party serve`, one line each, in order."""
     try:
         config = read_config(path)
         base = path.absolute().parent
@@ -76,12 +76,12 @@ def check(path: Path) -> list[Line]:
 
 
 def needed_memory(words: int = WORDS) -> int:
-    """Bytes that the node and one training take at most, for a vocabulary of so many words."""
+    """Upper bound, in bytes, on the memory of the node and one training, for a vocabulary of this many words."""
     return NODE_MEMORY + TRAINING_MEMORY + WORD_MEMORY * words
 
 
 def needed_disk(words: int = WORDS) -> int:
-    """Bytes that one run leaves in the party's folder at most, for a vocabulary of so many words."""
+    """Upper bound, in bytes, on what one run leaves in the party's folder, for a vocabulary of this many words."""
     return LEAST_DISK + CELL_DISK * words**2
 
 
@@ -140,7 +140,7 @@ def _revoked(path: Path | None) -> Line:
 
 
 def _clock(path: Path) -> Iterator[Line]:
-    """The certificates were issued in the past, or this machine's clock is behind."""
+    """Check that the certificates were issued in the past; otherwise this machine's clock is slow."""
     try:
         issued = max(each.not_valid_before_utc for each in x509.load_pem_x509_certificates(path.read_bytes()))
     except (OSError, *UNREADABLE):
@@ -157,7 +157,7 @@ def _clock(path: Path) -> Iterator[Line]:
 
 
 def _peers(config: PartyConfig) -> Line:
-    """Who is known, and whether that is company enough for any plan."""
+    """Which peers are pinned, and whether they are enough for any plan."""
     policy, pinned = config.policy, sorted(set(config.peers) - {config.name})
     if policy.simulation:
         return ok("peers", f"pinned: {', '.join(pinned)}" if pinned else "none pinned: a simulation")
@@ -246,7 +246,7 @@ def _account(config: PartyConfig, home: Path) -> Line:
 
 
 def _shard(shard: ShardTable, home: Path) -> Line:
-    """The first record that can be used, and no other. What it says is not looked at."""
+    """Check that the shard has a usable record: reads up to the first one, and does not look at its text."""
     from learning.text.source import read
 
     with TemporaryDirectory(prefix="conclave-check-") as folder:
@@ -262,7 +262,7 @@ def _shard(shard: ShardTable, home: Path) -> Line:
 
 
 def _policy(config: PartyConfig) -> Line:
-    """Rules that contradict each other, or a party's size, without being wrong by themselves."""
+    """Warnings about rules that contradict each other or the party's size, without being wrong by themselves."""
     policy = config.policy
     records = policy.declared_size
     if records is not None and policy.delta * records >= 1:
@@ -303,7 +303,7 @@ def _disk(shard: ShardTable, home: Path) -> Line:
 
 
 def _bytes_of(source: Path) -> int:
-    """Bytes of a local source, 0 for one that is not here."""
+    """Bytes of a local source; 0 for a source elsewhere."""
     if source.is_dir():
         return sum(each.stat().st_size for each in source.rglob("*") if each.is_file())
     if source.is_file():

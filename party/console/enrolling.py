@@ -1,4 +1,4 @@
-"""How a party asks to be taken into a federation: its keys are made here and stay here, its request may go anywhere."""
+"""How a party asks to join a federation: its keys are made and stay here; its certificate request may go anywhere."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from protos.identity.requests import key_pem, make_request, new_keys
 
 @dataclass(frozen=True, slots=True)
 class Enrolled:
-    """A party's key file and request, and the fingerprint of its signing key. kept: the keys were there before."""
+    """A party's key file and request, and the fingerprint of its signing key. kept: whether the keys existed before."""
 
     key: Path
     request: Path
@@ -21,10 +21,10 @@ class Enrolled:
 
 
 def enroll(config: PartyConfig, base: Path) -> Enrolled:
-    """Make this party's keys and its request to have them certified, where [identity] of its file says.
+    """Make this party's keys and its certificate request at the path that [identity] of its file gives.
 
-    The request, `NAME.request.pem`, lies beside the certificate that is to come. Keys that are there already are used
-    and left alone. base: the folder of the party file. Raises `PartyError`.
+    The request, `NAME.request.pem`, lies beside the future certificate. Existing keys are used unchanged. base: the
+    folder of the party file. Raises `PartyError`.
     """
     table = config.identity
     if table is None:

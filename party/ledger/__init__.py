@@ -1,1 +1,1 @@
-"""What this party has spent, on disk before anything leaves."""
+"""The ledger: what this party has spent, on disk before anything leaves."""

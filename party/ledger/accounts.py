@@ -1,6 +1,7 @@
-"""Accounts of a party's ledger: opened once, on purpose and on record, with a cap for the life of their data.
+"""Accounts of a party's ledger: opened once, deliberately and on record, with a cap for the life of their data.
 
-What prices is imported where something is priced: it takes a second, and most commands of a party price nothing.
+The accountant is imported only where something is priced: its import takes a second, and most commands of a party price
+nothing.
 """
 
 import contextlib
@@ -43,9 +44,9 @@ DOCUMENT = Protection()
 class Opened:
     """An account as it was opened. opened_at: seconds since 1970.
 
-    id: random; it is all of the ledger that may leave the party. uncounted: charged when units were not yet counted, so
-    that nobody can say which records it read. protection: what its cap is about, for ever; None where it was opened
-    before that was kept, and nobody has said since.
+    id: random; only this part of the ledger may leave the party. uncounted: it was charged before records were counted,
+    so that nobody can say which records were read. protection: what its cap protects, permanently; None where it was
+    opened before this was stored, and nobody has stated it since.
     """
 
     id: str
@@ -60,17 +61,17 @@ class Opened:
 
     @property
     def about(self) -> str:
-        """What the cap is about, for people."""
+        """What the cap protects, in words."""
         return "units that nobody has stated" if self.protection is None else str(self.protection)
 
     @property
     def cap(self) -> str:
-        """The cap with what it is about, for people."""
+        """The cap and what it protects, in words."""
         return f"epsilon {self.epsilon:g} (delta {self.delta:g}) for {self.about}"
 
     @property
     def filter(self) -> "LifetimeFilter":
-        """What enforces the cap: the order follows from epsilon and delta, which never change."""
+        """The privacy filter that enforces the cap: its order follows from epsilon and delta, which never change."""
         from aggregation.accounting.price import LifetimeFilter
 
         return LifetimeFilter(self.epsilon, self.delta)
@@ -78,9 +79,10 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """One event that an account was charged. Times are seconds since 1970; `answered_at` is None until a byte left.
+    """One event that an account was charged. Times are seconds since 1970; `answered_at` is None until the first byte
+    leaves.
 
-    refunded_at: when the charge was taken back, since then it costs nothing; None while it stands. blank: what left
+    refunded_at: when the charge was taken back, after which it costs nothing; None while it counts. blank: what left
     under it was made without text.
     """
 
@@ -95,13 +97,13 @@ class Reservation:
 
     @property
     def stands(self) -> bool:
-        """Whether it costs anything."""
+        """Whether the charge counts."""
         return self.refunded_at is None
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account as it stands. `id` is random: it is all of the ledger that may leave the party."""
+    """The current state of an account. `id` is random; only this part of the ledger may leave the party."""
 
     id: str
     lineage: str
@@ -114,7 +116,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A line of the ledger's log: when, of which lineage, what, and the operating system's name of who did it."""
+    """A line of the ledger's log: when, for which lineage, what, and the operating system's name of the user."""
 
     at: float
     lineage: str
@@ -125,11 +127,11 @@ class Noted:
 def open_account(
     home: Path, lineage: str, *, epsilon: float, delta: float, simulation: bool, protection: Protection = DOCUMENT
 ) -> tuple[Opened, bool]:
-    """Open an account in the ledger of `home`, for good; whether it is new. On record with time and user.
+    """Open an account permanently in the ledger of `home`; returns whether it is new. Recorded with time and user.
 
-    One that is there already under this cap stays as it is; where it was opened before accounts kept what they protect,
-    it is on record from now on that all it was charged for protected this. Raises `PartyError` while a node holds the
-    folder, for another cap than it was opened with, and for a cap that admits nothing.
+    An existing account under this cap stays unchanged. If it was opened before accounts stored what they protect, this
+    records that everything it was charged for protected this. Raises `PartyError` while a node holds the folder, for
+    another cap than it was opened with, and for a cap that admits nothing.
     """
     with held(home), contextlib.closing(connect(home / FILE)) as sql:
         there = find(sql, lineage)
@@ -146,7 +148,7 @@ def ensure(
     path: Path,
     protection: Protection = DOCUMENT,
 ) -> Opened:
-    """The lineage's account, opened when it is not there. Raises `PartyError` like `open_account`."""
+    """The lineage's account, opened if it does not exist. Raises `PartyError` as `open_account` does."""
     from aggregation.accounting.price import LifetimeFilter
 
     LifetimeFilter(epsilon, delta)
@@ -181,9 +183,10 @@ def take_up(
     path: Path,
     protection: Protection,
 ) -> Opened:
-    """The lineage's account as a node goes on with it. Raises `PartyError` as `party.ledger.ledger.Ledger.open` says.
+    """The lineage's account as a node continues it. Raises `PartyError` as `party.ledger.ledger.Ledger.open` says.
 
-    One from before accounts kept what they protect is the policy's from now on, provided it was never charged.
+    An account that was opened before accounts stored what they protect takes over the policy's unit, provided it was
+    never charged.
     """
     found = find(sql, lineage)
     if found is None and not simulation:
@@ -195,7 +198,7 @@ def take_up(
 
 
 def _state(sql: sqlite3.Connection, found: Opened, protection: Protection) -> Opened:
-    """Put on record what an account from before that was kept protects."""
+    """Record what an account protects that was opened before this was stored."""
     with transaction(sql):
         sql.execute(
             "UPDATE accounts SET unit = ?, relation = ? WHERE id = ?",
@@ -213,9 +216,9 @@ def check(
     path: Path,
     protection: Protection | None = DOCUMENT,
 ) -> None:
-    """Raises `PartyError` when the policy says otherwise than it did when the account was opened.
+    """Raises `PartyError` when the policy differs from the one under which the account was opened.
 
-    protection: what the policy's cap is about; None is not looked at.
+    protection: what the policy's cap protects; None is not compared.
     """
     if (found.epsilon, found.delta) != (epsilon, delta):
         raise PartyError(
@@ -245,7 +248,7 @@ def check(
 
 
 def missing(sql: sqlite3.Connection, lineage: str, folder: Path) -> PartyError:
-    """What to say of a lineage whose account nobody opened."""
+    """The message for a lineage whose account nobody opened."""
     there = ", ".join(each.lineage for each in every(sql))
     known = f" It has {there}: one that this party goes on with is named by account = in its file." if there else ""
     return PartyError(
@@ -260,7 +263,7 @@ def find(sql: sqlite3.Connection, lineage: str) -> Opened | None:
 
 
 def every(sql: sqlite3.Connection) -> tuple[Opened, ...]:
-    """All accounts, in the order in which they were opened."""
+    """All accounts in the order in which they were opened."""
     columns, version = _COLUMNS, version_of(sql)
     if version < COUNTING_UNITS:
         columns = "id, rowid, lineage, epsilon, delta, simulation, opened_at, 1"
@@ -275,7 +278,7 @@ def every(sql: sqlite3.Connection) -> tuple[Opened, ...]:
 
 
 def is_charged(sql: sqlite3.Connection, account: Opened) -> bool:
-    """Whether anything made of text was ever charged to an account, taken back or not."""
+    """Whether anything made from text was ever charged to an account, taken back or not."""
     of_text = "" if version_of(sql) < PROTECTING else "AND NOT blank"
     row = sql.execute(
         f"SELECT EXISTS (SELECT 1 FROM reservations WHERE account = ? {of_text})", (account.id,)
@@ -284,7 +287,7 @@ def is_charged(sql: sqlite3.Connection, account: Opened) -> bool:
 
 
 def reservations(sql: sqlite3.Connection, account: str) -> tuple[Reservation, ...]:
-    """All that an account was ever charged, in order; what was taken back says so."""
+    """Everything that an account was ever charged, in order; charges that were taken back are marked."""
     from aggregation.accounting import events
 
     version = version_of(sql)
@@ -301,9 +304,9 @@ def reservations(sql: sqlite3.Connection, account: str) -> tuple[Reservation, ..
 
 
 def charges(sql: sqlite3.Connection, account: str, *, blank: bool = True) -> "list[DpEvent]":
-    """What an account was charged and stands, each event once with how often: hundreds of steps cost the same.
+    """The charges of an account that count, each event once with its number: hundreds of steps cost the same to price.
 
-    blank: with what was answered without text.
+    blank: include what was answered without text.
     """
     from dp_accounting import SelfComposedDpEvent
 
@@ -325,7 +328,7 @@ def note(sql: sqlite3.Connection, lineage: str, what: str) -> None:
 
 
 def noted(sql: sqlite3.Connection, lineages: Iterable[str]) -> tuple[Noted, ...]:
-    """What the log has of these lineages, in order."""
+    """The log's lines on these lineages, in order."""
     wanted = set(lineages)
     if version_of(sql) < COUNTING_UNITS:
         return ()
@@ -334,7 +337,7 @@ def noted(sql: sqlite3.Connection, lineages: Iterable[str]) -> tuple[Noted, ...]
 
 
 def read_account(path: Path, lineage: str) -> Account | None:
-    """The account of a lineage as the ledger file has it; safe beside a running node. Raises `PartyError`."""
+    """The account of a lineage as stored in the ledger file; safe beside a running node. Raises `PartyError`."""
     if not path.exists():
         return None
     with reading(path) as sql:

@@ -1,10 +1,11 @@
-"""Attempts at secure sums in the ledger: which are charged, which revealed shares, which are over and cost nothing.
+"""Attempts at secure sums in the ledger: which are charged, which revealed shares, which were disclaimed and cost
+nothing.
 
-The functions that write run inside a transaction, and the order of their rows is the order in which things were
-promised: an attempt that was disclaimed reveals nothing for ever after, one that revealed is never disclaimed.
+The functions that write run inside a transaction, and the order of their rows is the order of the promises: a
+disclaimed attempt never reveals anything afterwards, and one that revealed is never disclaimed.
 
-A release is charged before private text is opened for it. Until something of it leaves, that charge is unsent: it goes
-over to whichever attempt sends something first, so that one opening of the text is one charge.
+A release is charged before private text is opened for it. Until something of it leaves, that charge is unsent. It
+passes to the first attempt that sends something, so that opening the text once is charged once.
 """
 
 import sqlite3
@@ -14,7 +15,7 @@ from protos.refusal import Reason, Refusal
 
 
 def reservation(sql: sqlite3.Connection, run: str, release: str, attempt: int) -> tuple[int, bytes | None] | None:
-    """Id and noise key of what was charged for an attempt, taken back or not; the key is None once it is erased."""
+    """Id and noise key of an attempt's charge, taken back or not; the key is None once it is erased."""
     row = sql.execute(
         "SELECT id, noise_key FROM reservations WHERE run = ? AND release = ? AND attempt = ?", (run, release, attempt)
     ).fetchone()
@@ -22,7 +23,7 @@ def reservation(sql: sqlite3.Connection, run: str, release: str, attempt: int) -
 
 
 def attempted(sql: sqlite3.Connection, run: str, release: str) -> tuple[int, ...]:
-    """The attempts at a release that are charged, in order; without those whose charge was taken back."""
+    """The attempts at a release that are charged, in order, without those whose charge was taken back."""
     rows = sql.execute(
         "SELECT attempt FROM reservations WHERE run = ? AND release = ? AND refunded_at IS NULL ORDER BY attempt",
         (run, release),
@@ -31,13 +32,13 @@ def attempted(sql: sqlite3.Connection, run: str, release: str) -> tuple[int, ...
 
 
 def used(sql: sqlite3.Connection, run: str, release: str, attempt: int) -> bool:
-    """Whether an attempt may never begin again: something of it may have left at some time, or it was disclaimed."""
+    """Whether an attempt may never begin again, because something of it may have left or it was disclaimed."""
     row = reservation(sql, run, release, attempt)
     return (row is not None and not is_unsent(sql, row[0])) or _disclaimed(sql, run, release, attempt)
 
 
 def is_unsent(sql: sqlite3.Connection, reserved: int) -> bool:
-    """Whether nothing has left under a reservation: no masked vector, no block of rows."""
+    """Whether nothing has left under a reservation: no masked vector and no block of rows."""
     return bool(sql.execute("SELECT unsent FROM reservations WHERE id = ?", (reserved,)).fetchone()[0])
 
 
@@ -50,7 +51,7 @@ def sent(sql: sqlite3.Connection, run: str, release: str) -> bool:
 
 
 def all_blank(sql: sqlite3.Connection, run: str, release: str) -> bool:
-    """Whether a release was charged before, and each time for what is made without text."""
+    """Whether a release was charged before, each time for something made without text."""
     row = sql.execute(
         "SELECT COUNT(*) > 0 AND MIN(blank) FROM reservations WHERE run = ? AND release = ?", (run, release)
     ).fetchone()
@@ -58,14 +59,14 @@ def all_blank(sql: sqlite3.Connection, run: str, release: str) -> bool:
 
 
 def send(sql: sqlite3.Connection, reserved: int) -> None:
-    """Note that something leaves under a reservation from now on, other than a masked vector. Idempotent."""
+    """Record that something other than a masked vector leaves under a reservation from now on. Idempotent."""
     sql.execute("UPDATE reservations SET unsent = 0 WHERE id = ? AND unsent", (reserved,))
 
 
 def take_over(sql: sqlite3.Connection, run: str, release: str, attempt: int) -> None:
-    """Make an unsent charge of a release, if there is one, that of the masked vector of this attempt.
+    """Let this attempt's masked vector take over an unsent charge of the release, if there is one.
 
-    The attempt's own comes first, then the earliest; where the attempt was charged and has sent, none does.
+    The attempt's own comes first, then the earliest; where the attempt was charged and has sent, none is taken over.
     """
     own = reservation(sql, run, release, attempt)
     if own is not None and not is_unsent(sql, own[0]):
@@ -80,7 +81,7 @@ def take_over(sql: sqlite3.Connection, run: str, release: str, attempt: int) -> 
 
 
 def move(sql: sqlite3.Connection, run: str, release: str, start: int, end: int) -> bool:
-    """Make the unsent charge of one attempt that of another; whether it was. As `Ledger.move` says."""
+    """Move the unsent charge of one attempt to another; returns whether there was one. See `Ledger.move`."""
     row = reservation(sql, run, release, start)
     if row is None or row[1] is None or not is_unsent(sql, row[0]):
         return False
@@ -91,7 +92,7 @@ def move(sql: sqlite3.Connection, run: str, release: str, start: int, end: int) 
 
 
 def check_most(sql: sqlite3.Connection, run: str, release: str, attempt: int, most: int | None) -> None:
-    """Raises `Refusal` (BUDGET) for one charge more than may stand, where there is such a bound."""
+    """Raises `Refusal` (BUDGET) for a charge beyond the allowed number, where there is one."""
     charged = attempted(sql, run, release)
     if most is not None and attempt not in charged and len(charged) >= most:
         often = "1 attempt" if most == 1 else f"{most} attempts"
@@ -102,7 +103,7 @@ def check_most(sql: sqlite3.Connection, run: str, release: str, attempt: int, mo
 
 
 def open_for(sql: sqlite3.Connection, reserved: int, release: str, request: bytes) -> None:
-    """Note what the text is opened for under a charge. Raises `Refusal` (CONFLICT) where that is something else."""
+    """Record what the text is opened for under a charge. Raises `Refusal` (CONFLICT) if something else is recorded."""
     sql.execute("UPDATE reservations SET request = ? WHERE id = ? AND request IS NULL", (request, reserved))
     kept = sql.execute("SELECT request FROM reservations WHERE id = ?", (reserved,)).fetchone()
     if bytes(kept[0]) != request:
@@ -124,7 +125,7 @@ def check_going(sql: sqlite3.Connection, run: str, release: str, attempt: int) -
 
 
 def reveal(sql: sqlite3.Connection, run: str, release: str, attempt: int, survivors: bytes) -> None:
-    """Note to which list of survivors an attempt's shares go. Raises `Refusal` as `Ledger.reveal` does."""
+    """Record to which list of survivors an attempt's shares go. Raises `Refusal` as `Ledger.reveal` does."""
     check_going(sql, run, release, attempt)
     row = reservation(sql, run, release, attempt)
     if row is None or row[1] is None or is_unsent(sql, row[0]):
@@ -140,7 +141,7 @@ def reveal(sql: sqlite3.Connection, run: str, release: str, attempt: int, surviv
 
 
 def disclaim(sql: sqlite3.Connection, run: str, release: str, attempt: int) -> None:
-    """Note that no share of an attempt is ever revealed. Idempotent. Raises `Refusal` as `Ledger.disclaim` does."""
+    """Record that no share of an attempt is ever revealed. Idempotent. Raises `Refusal` as `Ledger.disclaim` does."""
     row = reservation(sql, run, release, attempt)
     if row is not None:
         _check_unrevealed(sql, row[0], release, attempt)
@@ -148,11 +149,11 @@ def disclaim(sql: sqlite3.Connection, run: str, release: str, attempt: int) -> N
 
 
 def refund(sql: sqlite3.Connection, run: str, release: str, attempt: int, disclaims: bool = False) -> bool:
-    """Take back an attempt's charge; whether there was one. Raises `Refusal` as `Ledger.refund` does.
+    """Take back an attempt's charge; returns whether there was one. Raises `Refusal` as `Ledger.refund` does.
 
-    disclaims: whether it is disclaimed with that, in the same transaction. The row stays, so that the attempt's number
-    is never used again; its noise key goes. An unsent charge is not taken back: the text was opened for it. It waits
-    for the next attempt.
+    disclaims: also disclaim the attempt, in the same transaction. The row stays, so that the attempt's number is never
+    used again; its noise key is erased. An unsent charge is not taken back, because the text was opened for it: it
+    waits for the next attempt.
     """
     if disclaims:
         disclaim(sql, run, release, attempt)

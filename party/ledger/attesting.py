@@ -1,4 +1,4 @@
-"""What a party signs: that it is who it says, and what its ledger says a run has cost it."""
+"""What a party signs: its identity, and what a run has cost it according to its ledger."""
 
 import time
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ NONCE_BYTES: Final = range(16, 65)
 
 
 def described(identity: Identity, nonce: bytes) -> party_pb2.SignedStatement:
-    """The caller's nonce and this party's name, signed. Raises `Refusal` (REQUEST) for a nonce of an odd length."""
+    """The caller's nonce and this party's name, signed. Raises `Refusal` (REQUEST) for a nonce of a wrong length."""
     if len(nonce) not in NONCE_BYTES:
         raise Refusal(
             Reason.REQUEST,
@@ -37,9 +37,9 @@ def attestation(
     *,
     simulation: bool,
 ) -> party_pb2.SignedStatement:
-    """What a run has cost this party's account so far, event by event, signed.
+    """The signed list of events that a run has cost this party's account so far.
 
-    charged: release, attempt and event of every reservation. Of the ledger nothing else leaves: the account by its
+    charged: release, attempt and event of every reservation. Nothing else of the ledger leaves: the account only by its
     random id, none of its other runs, and nothing of the shard.
     """
     privacy = run.terms.privacy

@@ -1,4 +1,4 @@
-"""What `party budget` shows: an account, what its runs cost, what it inherited, and who opened it."""
+"""The output of `party budget`: an account, the cost of its runs, what it inherited, and who opened it."""
 
 import time
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from party.ledger.runs import JoinedRun, joined_runs
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """What one run was charged. price: None where its events have none; what was refunded is not in it.
+    """The charges of one run, without refunds. price: None where its events have no price.
 
-    The price is the run's own, by the accountant that is tight for events that the plan fixed beforehand; the account's
+    The price is the run's own, by the accountant that is tight for events fixed in advance by the plan; the account's
     filter counts the same run for more.
     """
 
@@ -29,7 +29,7 @@ class RunCost:
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """An account whose records are among this one's, and how many releases it was charged for."""
+    """An account that shares records with this one, and how many releases it was charged for."""
 
     account: Opened
     charges: int
@@ -37,8 +37,8 @@ class Inherited:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One account in full. documents: how many different ones it was charged for. hindered: why nothing can be paid for
-    with its records, whatever is left.
+    """One account in full. documents: how many distinct documents it was charged for. hindered: why nothing can be
+    charged for its records, whatever is left.
     """
 
     account: Opened
@@ -53,7 +53,7 @@ class Statement:
 def statements(home: Path, lineage: str | None = None) -> tuple[Statement, ...]:
     """The accounts of the ledger in `home`, or one of them; safe beside a running node.
 
-    Raises `PartyError` when there is no such account, or the file is no ledger.
+    Raises `PartyError` when there is no such account, or the file is not a ledger.
     """
     path = home / FILE
     if not path.exists():
@@ -118,7 +118,7 @@ def to_json(statement: Statement) -> dict[str, Any]:
 
 
 def shown(statement: Statement) -> list[tuple[str, str]]:
-    """A statement for people: what each line is about, and the line."""
+    """A statement for people: the label of each line, and the line."""
     account, budget = statement.account, statement.budget
     counted = "before documents were counted" if account.uncounted else f"{statement.documents:,} documents charged"
     runs, accounts = len(statement.runs), len(statement.inherited)
@@ -192,7 +192,7 @@ def _releases(cost: RunCost) -> str:
 
 
 def _how(charge: Reservation) -> str:
-    """In brackets, where there is anything to say: which attempt it was, and that a refunded one costs nothing."""
+    """In brackets, where it applies: which attempt it was, and that a refunded one costs nothing."""
     said = [f"attempt {charge.attempt + 1}"] if charge.attempt or not charge.stands else []
     said += [] if charge.stands else ["refunded, costs nothing"]
     said += ["without text"] if charge.blank else []

@@ -1,9 +1,9 @@
-"""What a training read, as keyed hashes: so that a ledger knows a record again, under whatever name it comes back.
+"""The census: keyed hashes of what a training read, by which a ledger recognises records under any later name.
 
-A hash is HMAC-SHA256 under a secret of the party's, 16 bytes of it; the file holds nothing else and does not outlive
-its way into the ledger. Two documents are the same when their text, their user or their explicit id is, and where parts
-of documents are protected, sentences or pairs, also when they have one sentence in common, character for character.
-What was edited is not known again, but by its user or id: near-duplicates are other records here.
+A hash is the first 16 bytes of an HMAC-SHA256 under a secret of the party's. The file holds nothing else, and is
+removed once it is in the ledger. Two documents are the same when their text, their user or their explicit id is the
+same. Where parts of documents are protected (sentences or pairs), they are also the same when they share one identical
+sentence. Edited text is recognised only by its user or id: near-duplicates count as other records.
 """
 
 import hmac
@@ -31,10 +31,10 @@ _BUFFER: Final = 1 << 18
 
 
 class Census:
-    """Writes the hashes of documents as they are read: one row of 17 bytes a hash, the last byte its kind.
+    """Writes the hashes of documents as they are read: one row of 17 bytes a hash, whose last byte is its kind.
 
-    parts: also those of each document's sentences, where what is protected is part of a document; so the unit is there
-    and all that contains it. Memory: the file's buffer, 256 kB, and the user that came last.
+    parts: also hash each document's sentences, for units that are part of a document, so that the unit and all text
+    that contains it are recognised. Memory: the file's buffer, 256 kB, and the last user.
     """
 
     def __init__(self, file: BinaryIO, key: bytes, shard: ShardTable, *, parts: bool) -> None:
@@ -45,7 +45,7 @@ class Census:
         self._user = ""
 
     def note(self, document: Document) -> None:
-        """One document that the training reads in this party's part."""
+        """Hash one document that the training reads in this party's part."""
         self._write(TEXT, document.text)
         if self._parts:
             for sentence in sentences(document.text):
@@ -73,9 +73,9 @@ def written(
     *,
     by_user: bool = False,
 ) -> Iterator[Census]:
-    """A census that is in the file at `path`, mode 0600, when this ends. What was there is replaced.
+    """A census in the file at `path`, mode 0600, complete when the context ends. An existing file is replaced.
 
-    record, by_user: what the training's unit is, as `party.shard.units.units` takes it.
+    record, by_user: the training's unit, as `party.shard.units.units` takes it.
     """
     path.unlink(missing_ok=True)
     handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
@@ -84,7 +84,7 @@ def written(
 
 
 def chunks(path: Path) -> Iterator[list[bytes]]:
-    """The rows of a census, sorted and without repetition within each chunk of 2**16.
+    """The rows of a census, sorted and distinct within each chunk of 2**16.
 
     Memory: about 15 MB. Raises `PartyError` for a file that ends within a row.
     """

@@ -1,6 +1,6 @@
-"""What a run writes into the ledger: that it joined, what it is charged, which rows are noised, what left.
+"""What a run writes into the ledger: that it joined, its charges, which rows got noise, what left.
 
-All of it runs inside a transaction of the ledger (`party.ledger.ledger`), which says when it may be asked.
+All functions run inside a transaction of the ledger (`party.ledger.ledger`), whose methods say when each may be called.
 """
 
 import json
@@ -23,7 +23,9 @@ NOISE_KEY_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to noise one block: made once, on disk already. `noise_key` belongs to the release, 32 bytes."""
+    """The right to add noise to one block: made once, and already on disk. `noise_key` belongs to the release, 32
+    bytes.
+    """
 
     noise_key: bytes
     fresh: bool
@@ -32,7 +34,7 @@ class Claim:
 def join(
     sql: sqlite3.Connection, own: Opened, run: str, plan_hash: bytes, wanted: Sequence[tuple[str, DpEvent]]
 ) -> None:
-    """Bind a run id to a plan, as `Ledger.join`."""
+    """Bind a run id to a plan; see `Ledger.join`."""
     known = runs.bound(sql, own, run)
     if known is not None and known[1] is not None:
         raise Refusal(Reason.NOT_JOINED, f"run {run} has ended here; start a new run.")
@@ -55,7 +57,7 @@ def reserve(
     most: int | None,
     request: bytes | None,
 ) -> bytes:
-    """Charge a release before text is opened for it, as `Ledger.reserve`; its noise key."""
+    """Charge a release before text is opened for it, and return its noise key; see `Ledger.reserve`."""
     attempts.check_most(sql, run, release, attempt, most)
     reserved, key = _reserved(sql, own, run, release, event, attempt, opening=True)
     if request is not None:
@@ -66,7 +68,7 @@ def reserve(
 def mask(
     sql: sqlite3.Connection, own: Opened, run: str, release: str, event: DpEvent, attempt: int, most: int | None
 ) -> bytes:
-    """Charge a masked vector before it leaves, as `Ledger.mask`; its noise key."""
+    """Charge a masked vector before it leaves, and return its noise key; see `Ledger.mask`."""
     attempts.check_going(sql, run, release, attempt)
     attempts.take_over(sql, run, release, attempt)
     attempts.check_most(sql, run, release, attempt, most)
@@ -85,7 +87,7 @@ def claim(
     digest: bytes,
     rows: tuple[int, int],
 ) -> Claim:
-    """Take rows of a release for one batch, as `Ledger.claim`."""
+    """Claim rows of a release for one batch; see `Ledger.claim`."""
     start, stop = rows
     reservation, key = _reserved(sql, own, run, release, event, 0)
     attempts.send(sql, reservation)
@@ -109,7 +111,7 @@ def claim(
 
 
 def answered(sql: sqlite3.Connection, run: str, release: str) -> None:
-    """Note the first time that bytes of a release left."""
+    """Record the first time that bytes of a release left."""
     sql.execute(
         "UPDATE reservations SET answered_at = ? WHERE run = ? AND release = ? AND answered_at IS NULL",
         (time.time(), run, release),
@@ -126,7 +128,7 @@ def _reserved(
     *,
     opening: bool = False,
 ) -> tuple[int, bytes]:
-    """Id and noise key of the reservation, made if it is not there.
+    """Id and noise key of the reservation, made if it does not exist.
 
     opening: before text is opened for it (`party.ledger.paying.check_charge`).
     """

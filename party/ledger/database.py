@@ -1,4 +1,4 @@
-"""The ledger's file: its tables, how an older one is brought up to date, its transactions, and the folder's lock."""
+"""The ledger's file: its tables, the migration of older files, its transactions, and the folder's lock."""
 
 import contextlib
 import fcntl
@@ -92,9 +92,9 @@ read from an older one lacks it."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a ledger to write in it, made with mode 0600 or brought up to date in one transaction where need be.
+    """Open a ledger for writing; made with mode 0600, or migrated in one transaction, where need be.
 
-    Raises `PartyError` for a file that is no ledger, or that a newer version wrote.
+    Raises `PartyError` for a file that is not a ledger, or that a newer version wrote.
     """
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     connection = sqlite3.connect(path, isolation_level=None)
@@ -116,13 +116,15 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def version_of(sql: sqlite3.Connection) -> int:
-    """How many of the steps that lead to today's tables a ledger has taken."""
+    """How many of the migrations a ledger has had."""
     return int(sql.execute("PRAGMA user_version").fetchone()[0])
 
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """A ledger to read from, as it is at one moment, beside a running node. Raises `PartyError` for what is none."""
+    """A consistent read-only view of a ledger, beside a running node. Raises `PartyError` for a file that is not
+    one.
+    """
     with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as sql:
         sql.isolation_level = None
         try:
@@ -135,7 +137,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """All or nothing, and on disk when it closes."""
+    """An atomic transaction, on disk when the context closes."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield connection
@@ -148,7 +150,9 @@ def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 
 
 def lock_folder(folder: Path, cure: str = "Stop that one, or give this party another folder") -> int:
-    """Hold `folder` for this process until it ends, however it ends. Raises `PartyError` where another node does."""
+    """Lock `folder` for this process until it ends, however it ends. Raises `PartyError` where another node holds
+    it.
+    """
     lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -160,7 +164,7 @@ def lock_folder(folder: Path, cure: str = "Stop that one, or give this party ano
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """`folder`, held for as long as this lasts. Raises `PartyError` while a node holds it."""
+    """Lock `folder` inside the context. Raises `PartyError` while a node holds it."""
     lock = lock_folder(folder, "Stop that node first, then try again")
     try:
         yield

@@ -1,7 +1,7 @@
-"""Accounts that share records: what one of them was charged counts for all, and every cap of theirs holds.
+"""Accounts that share records: a charge of one counts for all of them, and every one of their caps holds.
 
-Nobody is asked whether a shard is an old one: keyed hashes of the documents that were read say so, whatever the party,
-the lineage, the file or the division among parties is called now.
+Whether a shard overlaps with an older one is not asked but found from keyed hashes of the documents that were read,
+whatever the party, the lineage, the file or the division among parties is called now.
 """
 
 import math
@@ -23,10 +23,10 @@ from protos.refusal import Reason, Refusal
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """An account in figures. cap: its epsilon. runs: how many are open.
+    """The figures of an account. cap: its epsilon. runs: how many are open.
 
-    spent, left: epsilon at the cap's delta of one Gaussian release that is worth all that was charged, to accounts that
-    share records too, and of the largest one that is still admitted; they do not add up to the cap.
+    spent, left: epsilon, at the cap's delta, of one Gaussian release that costs as much as all charges, including those
+    of accounts that share records, and of the largest one that is still admitted; they do not add up to the cap.
     """
 
     cap: float
@@ -37,10 +37,10 @@ class Budget:
 
 @dataclass(frozen=True)
 class Group:
-    """An account, and the others that share a record with it or with one of them.
+    """An account together with all that share a record with it, directly or through others.
 
-    A release is admitted when the events of all of them and its own stay within every one's cap: a record that two
-    lineages hold was promised both. So groups are larger than they need be, never smaller.
+    A release is admitted when the events of all of them plus its own stay within every cap: a record in two lineages
+    was promised both caps. Groups may be larger than necessary, never smaller.
     """
 
     own: Opened
@@ -48,15 +48,15 @@ class Group:
 
     @cached_property
     def filters(self) -> tuple[LifetimeFilter, ...]:
-        """Each account's own, at the order that was fixed when it was opened."""
+        """Each account's own filter, at the order that was fixed when it was opened."""
         return tuple(each.filter for each in (self.own, *self.others))
 
     @cached_property
     def hindered(self) -> str:
-        """Why no release may read the own account's records, whatever is left of the caps; else nothing.
+        """Why no release may read the account's records, whatever is left of the caps; empty where they may be read.
 
         Noise of a simulation may be known to anyone, so no cap can hold for a record that one has read. And charges for
-        different units do not add up (`party.admission.protection`).
+        different units cannot be added (`party.admission.protection`).
         """
         for each in self.others:
             if each.simulation != self.own.simulation:
@@ -77,7 +77,7 @@ class Group:
         return not self.hindered and all(each.spent(spent) <= each.cap for each in self.filters)
 
     def left(self, spent: Sequence[DpEvent]) -> float:
-        """Epsilon at the own cap's delta of the largest single Gaussian release that every cap still admits."""
+        """Epsilon, at the own cap's delta, of the largest single Gaussian release that every cap still admits."""
         if self.hindered:
             return 0.0
         tightest = min(self.filters, key=lambda each: (each.cap - each.spent(spent)) / each.order)
@@ -87,7 +87,7 @@ class Group:
         return float(get_epsilon_gaussian(math.sqrt(tightest.order / (2 * divergence)), self.own.delta))
 
     def spent(self, charged: Sequence[DpEvent]) -> float:
-        """Epsilon at the own cap's delta of one Gaussian release that is worth what was charged."""
+        """Epsilon, at the own cap's delta, of one Gaussian release that costs as much as all charges."""
         own = self.filters[0]
         divergence = own.spent(charged) if charged else 0.0
         if 0 < divergence < math.inf:
@@ -96,9 +96,9 @@ class Group:
 
 
 def over(own: Opened, what: str) -> Refusal:
-    """The refusal of what an account cannot pay for: the same words whoever's charges stand in the way.
+    """The refusal for what an account cannot pay: the same words whichever account's charges stand in the way.
 
-    That a record is in two shards is nobody's business outside, and neither is a figure that depends on it.
+    Nobody outside may learn that a record is in two shards, nor see a figure that depends on it.
     """
     return Refusal(
         Reason.BUDGET,
@@ -109,10 +109,11 @@ def over(own: Opened, what: str) -> Refusal:
 
 
 def group_of(sql: sqlite3.Connection, own: Opened) -> Group:
-    """The accounts of the ledger that share records with `own`, through others too, where that matters.
+    """The accounts of the ledger that share records with `own`, directly or through others, where this matters.
 
-    Two that nobody can tell apart are taken to: one that was charged before units were counted shares with each, and
-    one of parts of documents with all of other units, whose documents were not taken apart when they were counted.
+    Two accounts that cannot be told apart are assumed to share records: one that was charged before records were
+    counted shares with every other, and one for parts of documents shares with all of other units, whose documents were
+    not hashed by part.
     """
     known = {each.number: each for each in every(sql)}
     linked: dict[int, set[int]] = {number: set() for number in known}
@@ -130,15 +131,17 @@ def group_of(sql: sqlite3.Connection, own: Opened) -> Group:
 
 
 def _counts(sql: sqlite3.Connection, own: Opened, other: Opened) -> bool:
-    """Whether an account that shares records matters: one of the same kind has a cap on them, a charged one has told of
-    them, and what was read in earnest is not for a simulation. What was answered without text told nothing.
+    """Whether an account that shares records matters.
+
+    One of the same kind has a cap on these records, a charged one has released something about them, and what a real
+    run read is not for a simulation. What was answered without text released nothing.
     """
     alike = (other.simulation, other.protection) == (own.simulation, own.protection)
     return alike or (own.simulation and not other.simulation) or is_charged(sql, other)
 
 
 def _alike(own: Opened, other: Opened) -> bool:
-    """Whether no census could tell that two accounts share no record."""
+    """Whether no census could show that two accounts share no record."""
     if own.uncounted or other.uncounted:
         return True
     inside = any(each.protection is not None and each.protection.inside_documents for each in (own, other))
@@ -146,29 +149,28 @@ def _alike(own: Opened, other: Opened) -> bool:
 
 
 def own_events(sql: sqlite3.Connection, own: Opened) -> list[DpEvent]:
-    """All that an account was charged itself, without what was taken back; it is all that is told outside."""
+    """All charges of an account itself, without refunds; only these are told outside."""
     return charges(sql, own.id)
 
 
 def events_of(sql: sqlite3.Connection, group: Group) -> list[DpEvent]:
-    """All that the accounts of a group were charged, without what was taken back, and what others answered without
-    text."""
+    """All charges of the accounts of a group, without refunds and without what others answered without text."""
     others = [event for account in group.others for event in charges(sql, account.id, blank=False)]
     return own_events(sql, group.own) + others
 
 
 def budget_of(sql: sqlite3.Connection, group: Group) -> Budget:
-    """The own account in figures."""
+    """The figures of the own account."""
     charged = events_of(sql, group)
     runs = sum(1 for run in joined_runs(sql) if run.left_at is None)
     return Budget(group.own.epsilon, group.spent(charged), group.left(charged), runs)
 
 
 def record_units(sql: sqlite3.Connection, own: Opened, counted: Path) -> tuple[str, ...]:
-    """Take a census into the ledger, inside a transaction; the lineages that turn out to share records with `own`.
+    """Take a census into the ledger, inside a transaction; returns the lineages now found to share records with `own`.
 
-    Those that were known to are not named again. A training may have read no record at all. Memory: one chunk of
-    `party.ledger.census`. Raises `PartyError` for a census that is not whole.
+    Those that were known before are not named again. A training may have read no record at all. Memory: one chunk of
+    `party.ledger.census`. Raises `PartyError` for a census that is incomplete.
     """
     for chunk in census.chunks(counted):
         sql.executemany(
@@ -196,7 +198,7 @@ def record_units(sql: sqlite3.Connection, own: Opened, counted: Path) -> tuple[s
 
 
 def documents(sql: sqlite3.Connection, own: Opened) -> int:
-    """How many different documents an account was charged for; 0 before units were counted."""
+    """How many distinct documents an account was charged for; 0 before records were counted."""
     if version_of(sql) < COUNTING_UNITS:
         return 0
     row = sql.execute("SELECT COUNT(*) FROM units WHERE account = ? AND kind = ?", (own.number, census.TEXT))

@@ -1,9 +1,9 @@
-"""Whether an account can pay: by itself, which a coordinator can add up too, and with those that share records, which
-nobody outside may learn.
+"""Whether an account can pay: alone, which a coordinator can also compute, and together with accounts that share
+records.
 
-Where the first is so and the second is not, a run is charged and answered like any other, without text: noise alone.
-What is refused once it joined, and in which words, is then a function of the account's own charges. All of it runs
-inside a transaction of the ledger.
+Nobody outside may learn the second. Where the account alone can pay but the group cannot, a run is charged and answered
+as usual, but without text: noise alone. So what is refused once a run has joined, and in which words, depends on the
+account's own charges only. All functions run inside a transaction of the ledger.
 """
 
 import sqlite3
@@ -21,7 +21,7 @@ from party.ledger.lineages import Group, events_of, group_of, over, own_events
 def check_join(sql: sqlite3.Connection, own: Opened, run: str, wanted: Sequence[tuple[str, DpEvent]]) -> None:
     """Raises `Refusal` (BUDGET), in the same words for any reason, unless a run that has not joined can be paid for.
 
-    This alone tells something outside of what accounts that share records were charged.
+    Only this check tells anything outside about the charges of accounts that share records.
     """
     if not _fits(sql, group_of(sql, own), run, wanted):
         raise over(own, "this plan")
@@ -30,7 +30,7 @@ def check_join(sql: sqlite3.Connection, own: Opened, run: str, wanted: Sequence[
 def check_join_again(sql: sqlite3.Connection, own: Opened, run: str, wanted: Sequence[tuple[str, DpEvent]]) -> None:
     """Raises `Refusal` (BUDGET) unless the account alone can pay for a run that joined before.
 
-    That it shares records may have been found in this very run; it then goes on without text.
+    That it shares records may have been found in this very run; it then continues without text.
     """
     if not _fits(sql, Group(own), run, wanted):
         raise over(own, "this plan")
@@ -41,9 +41,9 @@ def check_charge(
 ) -> bool:
     """Whether a charge about to be made is for something made without text. Raises `Refusal` (BUDGET).
 
-    opening: before text is opened for it, so that it can still be answered without; then `afford` says so, to whoever
-    makes it, and marks it. Else what leaves is made already: of text, unless all that the release was charged before
-    was blank, and what is of text is refused where those that share records cannot pay for it.
+    opening: the charge comes before text is opened for it, so that it can still be answered without; `afford` then
+    tells its maker so, and marks it. Otherwise what leaves was made already, from text, unless all earlier charges of
+    the release were blank; it is refused where those that share records cannot pay for it.
     """
     if not own.filter.admits(own_events(sql, own), event):
         raise over(own, release)
@@ -63,7 +63,7 @@ def afford(
     wanted: Callable[[], Sequence[tuple[str, DpEvent]]],
     release: str,
 ) -> bool:
-    """Whether what is made for a run may be made of text. As `party.ledger.ledger.Ledger.afford` says."""
+    """Whether a run may use text. See `party.ledger.ledger.Ledger.afford`."""
     if not is_blank(sql, run):
         group = group_of(sql, own)
         if not group.others or _fits(sql, group, run, wanted()):
@@ -95,7 +95,7 @@ def _go_blank(sql: sqlite3.Connection, group: Group, run: str) -> None:
 
 
 def _fits(sql: sqlite3.Connection, group: Group, run: str, wanted: Sequence[tuple[str, DpEvent]]) -> bool:
-    """Whether a run's releases that are not charged yet may follow what a group has spent."""
+    """Whether the releases of a run that are not charged yet fit into a group's caps."""
     spent = events_of(sql, group)
     paid = Counter({release: len(attempts.attempted(sql, run, release)) for release, _ in wanted})
     left: list[DpEvent] = []

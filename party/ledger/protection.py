@@ -1,8 +1,8 @@
-"""What an account's cap is about: one unit and one neighbouring relation, for the life of the account.
+"""What an account's cap protects: one unit and one neighbouring relation, for the life of the account.
 
-Charges for different units do not add up, in either direction (`party.admission.protection` says why), so a plan is
-admitted for the account's unit alone, and of accounts that share records but not their unit, the one that was charged
-first goes on alone (`party.ledger.lineages`).
+Charges for different units cannot be added, in either direction (`party.admission.protection` says why). So a plan is
+admitted for the account's unit only, and of accounts that share records but not their unit, only the one that was
+charged first continues (`party.ledger.lineages`).
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ FINENESS: Final[tuple[Unit, ...]] = get_args(Unit)
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """The unit of a cap, and what a neighbour is: the same text with one unit more or less."""
+    """The unit of a cap; a neighbour is the same text with one unit more or less."""
 
     unit: Unit = "document"
     relation: Literal["add-or-remove"] = "add-or-remove"
@@ -28,15 +28,15 @@ class Protection:
 
     @property
     def inside_documents(self) -> bool:
-        """Whether the unit is a part of a document, so that a document's own hashes do not tell it."""
+        """Whether the unit is part of a document, so that a document's own hashes do not identify it."""
         return FINENESS.index(self.unit) < FINENESS.index("document")
 
     @property
     def settings(self) -> str:
-        """How a plan or a party file says it."""
+        """The unit in the words of a plan or a party file."""
         return 'unit = "user"' if self.unit == "user" else f'unit = "record" and record = "{self.unit}"'
 
 
 def of_policy(policy: PolicyTable) -> Protection:
-    """What the cap of a party file is about."""
+    """What the cap of a party file protects."""
     return Protection("user" if policy.unit == "user" else policy.record, policy.relation)

@@ -11,7 +11,7 @@ from party.store.runs import Runs
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept of a run. joined_at: seconds since 1970, None when the ledger does not know it. size: bytes."""
+    """What is kept of a run. joined_at: seconds since 1970, None when the ledger does not know the run. size: bytes."""
 
     run: str
     joined_at: float | None
@@ -28,7 +28,7 @@ def kept(home: Path) -> tuple[Kept, ...]:
 
 
 def purge(home: Path, run: str) -> None:
-    """Remove a run's folder and noise keys; what it was charged stays. The run has ended here then.
+    """Remove a run's folder and noise keys, which ends the run here; its charges stay.
 
     Raises `PartyError`: nothing is kept of such a run, a node holds the folder, or a file cannot be removed.
     """

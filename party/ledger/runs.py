@@ -1,4 +1,4 @@
-"""The runs that a party's ledger knows: joined under an account, and ended with their noise keys."""
+"""The runs in a party's ledger: joined under an account, ended by erasing their noise keys."""
 
 import contextlib
 import sqlite3
@@ -30,7 +30,7 @@ def joined_runs(sql: sqlite3.Connection) -> tuple[JoinedRun, ...]:
 
 
 def bound(sql: sqlite3.Connection, own: Opened, run: str) -> tuple[bytes, float | None, bool] | None:
-    """A run's plan hash, when it was left (None while it is open) and whether it is this account's; None unknown."""
+    """A run's plan hash, when it was left (None while it is open) and whether it is this account's; None if unknown."""
     row = sql.execute(f"SELECT plan_hash, left_at, {_OWN} FROM runs WHERE id = ?", (*_ownership(own), run)).fetchone()
     return None if row is None else (bytes(row[0]), row[1], bool(row[2]))
 
@@ -52,7 +52,7 @@ def plan_of(sql: sqlite3.Connection, own: Opened, run: str) -> bytes | None:
 
 
 def end_run(sql: sqlite3.Connection, run: str) -> None:
-    """Erase a run's noise keys, from every file; its charges stay."""
+    """Erase a run's noise keys from every file; its charges stay."""
     with transaction(sql):
         sql.execute("UPDATE reservations SET noise_key = NULL WHERE run = ?", (run,))
         sql.execute("UPDATE runs SET left_at = ? WHERE id = ? AND left_at IS NULL", (time.time(), run))
@@ -69,7 +69,7 @@ def read_runs(path: Path) -> tuple[JoinedRun, ...]:
 
 
 def purge_run(folder: Path, run: str) -> None:
-    """What `Ledger.leave` does, where no node runs: no account is opened. Raises `PartyError` while a node does."""
+    """As `Ledger.leave`, where no node runs and no account is opened. Raises `PartyError` while a node runs."""
     with held(folder):
         path = folder / FILE
         if path.exists():

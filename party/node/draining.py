@@ -1,4 +1,4 @@
-"""The end of a node's service: no new work, and time for the work in hand."""
+"""Draining a node before it ends: it takes no new work and finishes the work in hand."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ Asked = TypeVar("Asked")
 
 
 class Drain:
-    """Whether a node still takes work, and which blocks it has in hand."""
+    """Whether a node still takes work, and which blocks it is making."""
 
     def __init__(self, party: str) -> None:
         self._party = party
@@ -29,11 +29,11 @@ class Drain:
         return self._begun.is_set()
 
     def begin(self) -> None:
-        """From now on `check` refuses. Idempotent."""
+        """Make `check` refuse from now on. Idempotent."""
         self._begun.set()
 
     def refusal(self) -> Refusal:
-        """What whoever asks for work hears."""
+        """The refusal for new work."""
         return Refusal(
             Reason.DRAINING, f"party {self._party} is about to end and takes no work. Ask again when it is back."
         )
@@ -45,7 +45,7 @@ class Drain:
 
     @contextlib.contextmanager
     def block(self) -> Iterator[None]:
-        """A block in hand, from being asked for until it is sent."""
+        """Count a block as in hand, from its request until it is sent."""
         self._blocks += 1
         self._empty.clear()
         try:
@@ -60,7 +60,7 @@ class Drain:
         await self._empty.wait()
 
     async def each(self, requests: AsyncIterator[Asked]) -> AsyncGenerator[Asked, None]:
-        """The requests of a stream. Raises `Refusal` (DRAINING) in place of the next one when the drain begins."""
+        """The requests of a stream; raises `Refusal` (DRAINING) instead of the next one when the drain begins."""
         begun = asyncio.ensure_future(self._begun.wait())
         reading: asyncio.Future[Asked | None] | None = None
         try:

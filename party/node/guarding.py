@@ -1,4 +1,4 @@
-"""Around every verb of the node: who may ask, and what a failure may say."""
+"""Guards around every verb of the node: who may call it, and what an error may reveal."""
 
 import contextlib
 import functools
@@ -28,7 +28,7 @@ _UNQUOTED: Final = frozenset({Reason.SHARD, Reason.TRAINING})
 
 
 class Guarded(Protocol):
-    """What a node is to its guards."""
+    """The parts of a node that its guards use."""
 
     @property
     def name(self) -> str: ...
@@ -48,7 +48,9 @@ class Guarded(Protocol):
 
 
 def guarded(verb: Callable[..., Awaitable[Said]]) -> Callable[..., Awaitable[Said]]:
-    """Asks who calls, and whether that is too much; refusals become statuses, other failures say that they happened."""
+    """Authenticate and limit the caller; turn a refusal into a gRPC status, and any other error into one without
+    details.
+    """
 
     asked = _asked(verb.__name__)
 
@@ -92,9 +94,9 @@ def guarded_stream(verb: Callable[..., AsyncIterator[Said]]) -> Callable[..., As
 
 @contextlib.contextmanager
 def _traced(node: Guarded, verb: str, request: Any, context: Context) -> Iterator[None]:
-    """A call that was admitted, as a span of its own below the caller's, where the party keeps traces.
+    """Trace an admitted call as a span below the caller's, where the party keeps traces.
 
-    An interceptor of the server would come before who calls is known, and would have spans of strangers.
+    A server interceptor would run before the caller is authenticated, and would record spans of strangers.
     """
     call = tracing.serving(node.tracer, verb, request, context.invocation_metadata() or ())
     try:
@@ -106,12 +108,12 @@ def _traced(node: Guarded, verb: str, request: Any, context: Context) -> Iterato
 
 
 def _asked(verb: str) -> Callable[[Messages], Awaitable[Any]]:
-    """How a verb gets what it is asked: the one message, read when its caller is known, or the stream of them."""
+    """How a verb gets its input: one message, read once its caller is authenticated, or the stream of messages."""
     return _stream if _SERVICE.methods_by_name[verb].client_streaming else _only
 
 
 async def _only(requests: Messages) -> Any:
-    """The one message of a call. Raises `Refusal` (REQUEST) where its bytes were none, or none came."""
+    """The one message of a call. Raises `Refusal` (REQUEST) where its bytes could not be parsed, or none came."""
     async for request in requests:
         return _whole(request)
     raise Refusal(Reason.REQUEST, "the call ended before its request came.")
@@ -127,21 +129,21 @@ async def _each(requests: Messages) -> Messages:
 
 
 def _whole(request: Any) -> Any:
-    """A request as it came. Raises `Refusal` (REQUEST) where the bytes were none."""
+    """A parsed request. Raises `Refusal` (REQUEST) where its bytes could not be parsed."""
     if isinstance(request, Malformed):
         raise Refusal(Reason.REQUEST, "what came is no request of this protocol; its bytes cannot be read.")
     return request
 
 
 class GuardedHealth(health.aio.HealthServicer):
-    """The health service, for whoever may ask the node anything."""
+    """The health service, for callers that may call the node."""
 
     def __init__(self, node: Guarded) -> None:
         super().__init__()
         self._node = node
 
     async def Check(self, requests: Messages, context: Context) -> Any:  # type: ignore[override]  # noqa: N802
-        """Whether a service serves; refused to strangers."""
+        """Whether a service serves; strangers are refused."""
         return await super().Check(await self._asked(requests, context), context)
 
     async def Watch(self, requests: Messages, context: Context) -> None:  # type: ignore[override]  # noqa: N802
@@ -149,7 +151,7 @@ class GuardedHealth(health.aio.HealthServicer):
         await super().Watch(await self._asked(requests, context), context)
 
     async def List(self, requests: Messages, context: Context) -> NoReturn:  # noqa: N802
-        """Not answered; gRPC's own would log a trace of it for each call."""
+        """Not implemented; gRPC's own version would log a traceback for each call."""
         await self._asked(requests, context)
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "ask for the health of one service.")
         raise AssertionError("unreachable")
@@ -164,7 +166,7 @@ class GuardedHealth(health.aio.HealthServicer):
 
 
 async def _failed(node: Guarded, verb: str, error: Exception, context: Context) -> NoReturn:
-    """End the call with what its caller may hear; the party's own log has the rest."""
+    """End the call with an error without details; the party's own log has the rest."""
     if not isinstance(error, Refusal) and is_full(error):
         log.error("%s failed: %s", verb, error)
         error = full(node.name)

@@ -1,4 +1,4 @@
-"""Who a node is, and who may call it."""
+"""A node's identity, and who may call it."""
 
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ from protos.refusal import Reason, Refusal
 def own_identity(
     config: PartyConfig, home: Path, base: Path, token: str, issued: tuple[bytes, bytes] | None
 ) -> Identity:
-    """Who a node is: by its party file, by what its launcher issued, or by a key of its own that nobody vouches for.
+    """A node's identity: from its party file, issued by its launcher, or a key of its own without a certificate.
 
-    Raises `PartyError` where the party file has neither an identity nor leave to do without, and for certificates or
-    keys that are wrong.
+    Raises `PartyError` where the party file has neither an identity nor permission to do without, and for wrong
+    certificates or keys.
     """
     name, table = config.name, config.identity
     try:
@@ -55,15 +55,15 @@ def own_identity(
 
 
 def is_tls(identity: Identity, token: str) -> bool:
-    """Whether a node of this identity speaks mutual TLS alone; one with a token speaks plain text."""
+    """Whether a node with this identity accepts only mutual TLS; a node with a token uses plain text."""
     return not identity.self_made and not token
 
 
 def check_caller(party: str, identity: Identity, token: str, context: Any) -> None:
     """Raises `Refusal` (AUTHENTICATION) unless the call comes from this federation's coordinator.
 
-    That is whoever holds a coordinator's certificate of the pinned authority, neither expired nor revoked; at a node
-    that a launcher started, whoever knows its token.
+    That is the holder of a coordinator's certificate of the pinned authority, neither expired nor revoked; at a node
+    that a launcher started, a caller that knows its token.
     """
     if not shows(context.invocation_metadata() or (), token):
         raise Refusal(

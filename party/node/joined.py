@@ -1,4 +1,4 @@
-"""The runs that a party takes part in: joined after every check, found again by a call, left for good."""
+"""The runs that a party takes part in: joined after every check, looked up by each call, and left for good."""
 
 import asyncio
 import logging
@@ -21,10 +21,12 @@ log = logging.getLogger("conclave.party")
 
 
 class JoinedRuns:
-    """What this party joined, kept by its ledger; those that a call was about since the node began, in memory too."""
+    """This party's joined runs, stored in its ledger; those that calls have used since the node began are also in
+    memory.
+    """
 
     def __init__(self, config: PartyConfig, folder: Path, ledger: Ledger, limits: Limits, room: Room) -> None:
-        """folder: of all runs, one folder a run. room: what was free of the machine when the node began."""
+        """folder: of all runs, one folder a run. room: the machine's free memory and disk when the node began."""
         self._config = config
         self._ledger = ledger
         self._limits = limits
@@ -33,7 +35,7 @@ class JoinedRuns:
         self._open: dict[str, Run] = {}
 
     async def check(self, request: party_pb2.JoinRequest) -> None:
-        """Raises `Refusal` for a request that is not coherent, and for terms that this party does not take part in."""
+        """Raises `Refusal` for an inconsistent request, and for terms that this party does not accept."""
         if request.protocol_version != PROTOCOL_VERSION:
             older = "an older" if request.protocol_version < PROTOCOL_VERSION else "a newer"
             raise Refusal(
@@ -58,13 +60,13 @@ class JoinedRuns:
         admit_unit(terms, self._config)
 
     async def can_join(self, request: party_pb2.JoinRequest) -> None:
-        """Raises `Refusal` where a request that was checked would not be joined; binds nobody."""
+        """Raises `Refusal` where a checked request would not be joined; does not bind the party."""
         await self._ledger.can_pay(affordable(request.plan.terms))
         if (lacking := fits(request.needs, self._room)) is not None:
             raise Refusal(Reason.STORAGE, lacking)
 
     async def join(self, request: party_pb2.JoinRequest) -> None:
-        """Bind this party to a request that was checked, for good. Raises `Refusal` as the ledger's `join`."""
+        """Bind this party to a checked request for good. Raises `Refusal` as the ledger's `join` does."""
         run_id, bound, wanted = request.run.run_id, request.run.plan_hash, affordable(request.plan.terms)
         if run_id not in (going := [run.id for run in await self._ledger.runs() if run.left_at is None]):
             self._limits.check_runs(len(going))
@@ -74,7 +76,7 @@ class JoinedRuns:
         log.info("joined run %s", run_id, extra={"event": "joined", "run": run_id})
 
     async def leave(self, context: party_pb2.RunContext) -> bool:
-        """Whether there was a run to leave. What is kept of it stays until `drop`; nothing is charged for it again."""
+        """Leave a run; returns whether there was one. Its files stay until `drop`; nothing is charged for it again."""
         run_id = context.run_id
         check_run_id(run_id)
         bound = await self._ledger.joined(run_id)
@@ -92,7 +94,7 @@ class JoinedRuns:
         log.info("left run %s", run_id, extra={"event": "left", "run": run_id})
 
     async def find(self, context: party_pb2.RunContext) -> Run:
-        """The run a call is about. Raises `Refusal` when it is not joined or bound to another plan."""
+        """The run of a call. Raises `Refusal` when it is not joined or bound to another plan."""
         check_run_id(context.run_id)
         run = self._open.get(context.run_id)
         if run is None:

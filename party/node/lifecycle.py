@@ -1,4 +1,4 @@
-"""The life of a party's node: started behind its port, drained of the work in hand, stopped with all it started."""
+"""The life of a party's node: started on its port, drained, and stopped with everything it started."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ class ServedNode:
     """One party behind its port. `start` makes one; `stop` ends it and everything it started."""
 
     def __init__(self, verbs: Node, *, tls: bool) -> None:
-        """tls: whether it speaks mutual TLS alone."""
+        """tls: whether it accepts only mutual TLS."""
         self.verbs = verbs
         self.config = verbs.config
         self.tls = tls
@@ -50,7 +50,7 @@ class ServedNode:
 
     @property
     def metrics_port(self) -> int:
-        """Where the metrics are served; 0 when they are not."""
+        """The port of the metrics; 0 when they are not served."""
         return 0 if self._metrics_server is None else self._metrics_server.port
 
     @property
@@ -60,7 +60,7 @@ class ServedNode:
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     async def serve(self) -> None:
-        """Listen. Raises `PartyError` when the port cannot be had."""
+        """Listen. Raises `PartyError` when the port is not available."""
         name, verbs = self.config.name, self.verbs
         host, port = split_address(self.config.listen)
         check_free(name, host, port)
@@ -81,9 +81,9 @@ class ServedNode:
         self._server = server
 
     async def drain(self) -> None:
-        """Take no more work and return when there is none in hand.
+        """Take no more work, and return when the work in hand is done.
 
-        Blocks in the making are finished and sent. Training gets the party file's `drain_seconds` to end, and is begun
+        Blocks in progress are finished and sent. Training gets the party file's `drain_seconds` to end, and begins
         again when it is next asked for. `stop` comes after this.
         """
         log.info("takes no more work, and ends when what it has is done", extra={"event": "draining"})
@@ -96,9 +96,9 @@ class ServedNode:
                 waiting.create_task(_within(self.config.drain_seconds, asyncio.wait(trainings)))
 
     async def stop(self, grace: float = GRACE) -> None:
-        """End calls, training and the ledger, in this order of patience: `grace` seconds, none, what is being written.
+        """Stop calls, after at most `grace` seconds; training, at once; and the ledger, after pending writes.
 
-        Called again, also while `drain` waits, it is the shorter patience that counts.
+        When it is called again, also while `drain` waits, the shorter grace counts.
         """
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(grace))
@@ -130,12 +130,12 @@ class ServedNode:
 async def start(
     config: PartyConfig, *, token: str = "", issued: tuple[bytes, bytes] | None = None, base: Path, quiet: bool = False
 ) -> ServedNode:
-    """Start a party's node and return it listening.
+    """Start a party's node; returns it listening.
 
-    base: where the party file is; relative paths in it start there. token: what callers must show; a node with a token
-    speaks plain text, and is a launcher's. issued: certificates and private keys (PEM) that a launcher gave it.
-    quiet: training writes what it has to say to `training.log` in the party's folder, not to standard error.
-    Raises `PartyError` (port in use, folder held by another node), `SettingsError` (no such source).
+    base: the folder of the party file, against which its relative paths are resolved. token: what callers must show; a
+    node with a token uses plain text, and was started by a launcher. issued: certificates and private keys (PEM) from a
+    launcher. quiet: training logs to `training.log` in the party's folder, not to standard error. Raises `PartyError`
+    (port in use, folder held by another node), `SettingsError` (no such source).
     """
     home = config.home(base)
     traces = located_traces(config.traces, base)

@@ -1,4 +1,4 @@
-"""What a party tells its own administrator in figures: of budget, work and traffic, never of its text."""
+"""Metrics for the party's own administrator: budget, work and traffic, never its text."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Metrics:
-    """Figures in a registry of their own. None is a count of records, words or users, or computed from one."""
+    """Metrics in a registry of their own. None is a count of records, words or users, or computed from one."""
 
     def __init__(self) -> None:
         self.served = False
@@ -60,12 +60,12 @@ class Metrics:
             self._blocks.labels(origin)
 
     async def refresh(self, ledger: Ledger) -> None:
-        """Bring the figures of budget and runs up to date, where they are served."""
+        """Update the metrics of budget and runs, where they are served."""
         if self.served:
             self.budget(await ledger.budget())
 
     def budget(self, budget: Budget) -> None:
-        """The account as it stands."""
+        """Set the account's metrics."""
         self._cap.set(budget.cap)
         self._spent.set(budget.spent)
         self._left.set(budget.left)
@@ -73,7 +73,9 @@ class Metrics:
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """A training, from its request to its end; one that is ended with the node is neither finished nor failed."""
+        """Count a training from its request to its end; one that ends with the node counts as neither finished nor
+        failed.
+        """
         self._running.inc()
         try:
             yield
@@ -86,16 +88,16 @@ class Metrics:
             self._running.dec()
 
     def made(self, seconds: float) -> None:
-        """A block was charged, drawn and stored."""
+        """Count a block that was charged, made and stored."""
         self._seconds.observe(seconds)
 
     def sent(self, size: int, *, made: bool) -> None:
-        """A block of so many bytes left."""
+        """Count a sent block and its bytes."""
         self._blocks.labels("made" if made else "resent").inc()
         self._bytes.inc(size)
 
     def refused(self, reason: Reason) -> None:
-        """A call was refused."""
+        """Count a refused call."""
         self._refusals.labels(str(reason)).inc()
 
 
@@ -103,7 +105,7 @@ class MetricsServer:
     """The metrics over HTTP, served by a daemon thread."""
 
     def __init__(self, metrics: Metrics, party: str, listen: str) -> None:
-        """Listen. Raises `PartyError` when the port cannot be had."""
+        """Listen. Raises `PartyError` when the port is not available."""
         host, port = split_address(listen)
         try:
             self._server, self._thread = start_http_server(port, host, metrics.registry)

@@ -1,4 +1,4 @@
-"""The verbs of one party over gRPC: it admits or refuses, has its text counted, and answers with what is noised.
+"""The verbs of one party over gRPC: it admits or refuses runs, has its text processed, and answers with noisy sums.
 
 The event loop does no work on data: SQLite has its own thread, noise is drawn in a thread, training is a subprocess.
 Nothing here imports torch.
@@ -44,7 +44,7 @@ SOFTWARE_VERSION: Final = version("conclave-distill")
 
 
 class Node(party_pb2_grpc.PartyServicer):
-    """What one party answers. `party.node.lifecycle` puts it behind a port, drains it and ends what it started."""
+    """The verbs of one party. `party.node.lifecycle` serves it on a port, drains it and ends what it started."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class Node(party_pb2_grpc.PartyServicer):
     async def Answer(  # type: ignore[override]  # noqa: N802
         self, requests: AsyncIterator[party_pb2.AnswerRequest], context: Context
     ) -> AsyncIterator[bytes]:
-        """Yields messages that are serialised already; `serve` registers it so."""
+        """Yield messages that are already serialised; `serve` registers it so."""
         async with contextlib.aclosing(self.drain.each(aiter(requests))) as asked:
             async for request in asked:
                 with self.drain.block():

@@ -1,4 +1,4 @@
-"""The server that a node is behind: its options, its port, and how messages get off the wire and on it."""
+"""The gRPC server of a node: its options, its port, and how messages are parsed and serialised."""
 
 import socket
 from collections.abc import Callable
@@ -30,26 +30,26 @@ SERVER_OPTIONS: Final = (
 
 
 class Malformed:
-    """What came in place of a request, and is no message of its type. The guards refuse it."""
+    """Stands for bytes that are not a request of the expected type. The guards refuse it."""
 
 
 class AsTheyCome:
     """Stands for the server when the stubs register their methods.
 
-    Every verb is handed its messages as they come, also one that takes a single message: gRPC would wait for that
-    before anybody is asked who calls, and whoever sends none would hold one of the calls that are heard.
-    `Answer` alone is not serialised once more. Bytes that are no request become `Malformed`: gRPC would log a trace for
-    each of them.
+    Every verb gets its messages as a stream, also one that takes a single message: gRPC would otherwise wait for the
+    message before the caller is authenticated, and a caller that sends none would occupy one of the concurrent calls.
+    `Answer` alone is not serialised again. Bytes that are not a request become `Malformed`: gRPC would log a traceback
+    for each of them.
     """
 
     def __init__(self, server: grpc.aio.Server) -> None:
         self._server = server
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """Nothing: what is registered by name is enough."""
+        """Do nothing: registering methods by name is enough."""
 
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
-        """Pass the methods on by both ways that servers know them."""
+        """Register the methods in both forms that servers know."""
         own = {
             verb: each._replace(
                 request_streaming=True,
@@ -86,7 +86,9 @@ def listen(server: grpc.aio.Server, host: str, port: int, identity: Identity | N
 
 
 def check_free(name: str, host: str, port: int) -> None:
-    """Ask the system for the port first: it says why not, where gRPC only says that it failed. Raises `PartyError`."""
+    """Try the port with the system first, which says why it fails; gRPC only says that it failed. Raises
+    `PartyError`.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

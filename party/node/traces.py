@@ -12,9 +12,9 @@ from protos.telemetry import tracers, tracing
 
 
 def tracer_of(config: PartyConfig) -> tracing.Tracer | None:
-    """What keeps this party's spans; None where the party file asks for none.
+    """The tracer of this party; None where the party file asks for no traces.
 
-    Raises `PartyError` for a URL that is none, a file that cannot be written, and without OpenTelemetry.
+    Raises `PartyError` for an invalid URL, a file that cannot be written, and without OpenTelemetry.
     """
     if config.traces is None:
         return None

@@ -1,6 +1,6 @@
-"""Training in a subprocess, seen from the node: one at a time, watched, ended with the node, never done twice.
+"""Training in a subprocess, seen from the node: one at a time, watched, ended with the node, never repeated.
 
-Whatever is in the shard, something comes of a training that was charged: no failure tells of a record.
+A charged training always gives a result, whatever is in the shard: no failure reveals a record.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ _SHARD_FAILURES: Final = frozenset({"DataError", "LabelError", "LabelMapError", 
 
 
 class Training:
-    """One operation as it goes. Whoever asked may go away and come back; it goes on."""
+    """One operation in progress. It continues when its caller goes away, and the caller may come back."""
 
     def __init__(self, digest: bytes, release: str, workers: Workers | None = None, run: str = "") -> None:
-        """workers: whose processes do it, those of its own if None, for this run."""
+        """workers: whose processes run it; None for processes of its own, for this run."""
         self.digest = digest
         self.release = release
         self._workers = Workers() if workers is None else workers
@@ -33,17 +33,17 @@ class Training:
 
     @property
     def seconds(self) -> float:
-        """How long it has been going on."""
+        """Seconds since it began."""
         return time.monotonic() - self.started
 
     async def run(self, job: Job, turn: asyncio.Semaphore, charge: Charge, *, party: str) -> bool:
-        """Do the job when it is its turn; whether the party's text is in what came of it.
+        """Run the job when it is its turn; returns whether the party's text is in the result.
 
-        charge: puts the cost into the ledger before the shard is opened, as of `Workers.do`. What goes wrong before
-        that is about what was provided, and is told. What goes wrong after it is about private text: the job is then
-        done again without any, and the party's own log alone says so. In a simulation it is told too.
+        charge: writes the cost into the ledger before the shard is opened, as for `Workers.do`. An error before that
+        concerns what was provided, and is reported. An error after it may concern private text: the job is then done
+        again without any text, and only the party's own log says so. In a simulation it is reported too.
 
-        Raises `Refusal` (MEMORY, SHARD, STORAGE, TRAINING) when there is no result, and as `charge`.
+        Raises `Refusal` (MEMORY, SHARD, STORAGE, TRAINING) when there is no result, and what `charge` raises.
         """
         async with turn:
             failure = await self._work(job, charge)
@@ -58,7 +58,7 @@ class Training:
         raise _refusal(failure, party)
 
     async def without_text(self, job: Job, turn: asyncio.Semaphore, charge: Charge, *, party: str) -> None:
-        """Do the job as if the shard were empty, whatever was begun of it. Raises as `run`."""
+        """Run the job as if the shard were empty, discarding what was begun. Raises as `run`."""
         async with turn:
             failure = await self._without_text(job, charge)
         if failure is not None:
@@ -69,7 +69,7 @@ class Training:
         return await self._work(job.without_text, charge)
 
     async def _work(self, job: Job, charge: Charge) -> Failure | None:
-        """None when the result is on disk, else why there is none."""
+        """None when the result is on disk, otherwise why there is none."""
 
         def told(percent: int) -> None:
             # A job that is done again tells nothing until it is as far as the first was.

@@ -1,6 +1,6 @@
-"""What a party trains: begun once, charged before its text is opened, never twice.
+"""The trainings of a party: each begun once, charged before its text is opened, and never repeated.
 
-Nothing here is about how a training is done (`party.node.training`), or by which process (`party.tasks.worker`).
+How a training is run is in `party.node.training`; which process runs it, in `party.tasks.worker`.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ HEARTBEAT: Final = 1.0
 
 
 class Trainings:
-    """The trainings of a node that go on, one at a time; one that ended is known by what is kept of its run."""
+    """A node's trainings in progress, one at a time; a finished one is known from its run's files."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Trainings:
         drain: Drain,
         metrics: Metrics,
     ) -> None:
-        """answers, sums: what leaves of a training, and is forgotten with the steps that are over."""
+        """answers, sums: hold what leaves of a training, and forget steps that are over."""
         self._config = config
         self._home = home
         self._ledger = ledger
@@ -67,32 +67,32 @@ class Trainings:
         self._pause = asyncio.sleep
 
     def any_of(self, run_id: str) -> bool:
-        """Whether a training of a run goes on."""
+        """Whether a training of a run is in progress."""
         return any(key[0] == run_id for key in self._going)
 
     def tasks(self, run_id: str | None = None) -> list[asyncio.Task[None]]:
-        """What goes on, of all runs or of one."""
+        """The trainings in progress, of all runs or of one."""
         return [each.task for key, each in self._going.items() if each.task and run_id in (None, key[0])]
 
     async def cancel(self, run_id: str | None = None) -> None:
-        """End what goes on, of all runs or of one."""
+        """End the trainings in progress, of all runs or of one."""
         tasks = self.tasks(run_id)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def begin(self, run: Run, request: party_pb2.TrainRequest) -> Training | None:
-        """The training that a request asks for, begun if it has not been; None when it was done before.
+        """The training that a request asks for, begun if necessary; None when it is already finished.
 
-        Every training is charged before the shard is opened for it, and one charge is one request. What a killed node
-        left of a training is nothing, and the same request begins it again under the noise key that the ledger keeps,
-        not charged again, provided that no result is stored and nothing was ever sent of it. That leaks nothing: all
-        that leaves of a training leaves through its answers, so nobody has seen anything of the one that was lost, and
-        what will be seen is a single run of the charged mechanism under a single draw of its noise. Once something was
-        sent the result must be the very one that was answered from, so there is no other.
+        Every training is charged before the shard is opened for it, and one charge covers one request. A killed node
+        leaves nothing of a training. The same request then begins it again under the noise key that the ledger keeps,
+        without another charge, provided that no result is stored and nothing of it was ever sent. This reveals nothing:
+        everything that leaves of a training leaves through its answers, so nobody has seen anything of the lost one,
+        and what will be seen is a single run of the charged mechanism with a single draw of its noise. Once something
+        was sent, the result must stay the one that was answered from, so no other is made.
 
-        Of a step every attempt has a result of its own, which takes the place of the last attempt's, until something of
-        that very attempt was sent; and the steps before the last one that was trained are over.
+        For a step, every attempt has a result of its own, which replaces the last attempt's until something of that
+        very attempt was sent; steps before the last trained one are over.
         """
         if not NAME.fullmatch(request.operation_id):
             raise Refusal(Reason.REQUEST, "an operation id has 1 to 64 small letters, digits and hyphens.")
@@ -131,7 +131,7 @@ class Trainings:
         return training
 
     async def watched(self, run: Run, training: Training) -> AsyncGenerator[party_pb2.TrainProgress, None]:
-        """How far a training is, until it ended well. Raises `Refusal` as what was trained, and where it was ended."""
+        """Yield a training's progress until it has finished. Raises its `Refusal`, and one where it was ended."""
         assert training.task is not None
         while not training.task.done():
             yield party_pb2.TrainProgress(percent=training.percent, seconds=training.seconds)
@@ -142,7 +142,7 @@ class Trainings:
         training.task.result()
 
     def _check_rivals(self, run: Run, release: plan_pb2.Release, done: Operation | None, attempt: int) -> None:
-        """Raises `Refusal` (CONFLICT) where another operation trains a release, or trained it; `done`: the latter."""
+        """Raises `Refusal` (CONFLICT) where another operation trains a release, or trained it (`done`)."""
         rivals = [
             other
             for other, each in self._going.items()
@@ -185,10 +185,10 @@ class Trainings:
             self._going.pop((run.id, operation.id), None)
 
     async def _serves_again(self, run: Run, operation: Operation) -> bool:
-        """Whether what was trained for an earlier attempt at a step is this one's too, with its charge.
+        """Whether the result of an earlier attempt at a step, with its charge, can serve this attempt.
 
-        So it is where nothing of the earlier one left and the request is the same: the text is not opened again, and
-        the sample that was drawn is seen by nobody else.
+        It can where nothing of the earlier attempt left and the request is the same: the text is not opened again, and
+        nobody else has seen anything of its sample.
         """
         done = await asyncio.to_thread(run.operation, operation.release)
         if done is None or number_of(operation.release) is None or done.training != operation.training:
@@ -200,9 +200,9 @@ class Trainings:
         return True
 
     async def _padded(self, job: Job, training: Training) -> None:
-        """Have a step take a public time, where the party's file says which: a whole number of `step_seconds`.
+        """Make a step take a public time, where the party's file sets one: a whole multiple of `step_seconds`.
 
-        What a step takes beside it tells how many units its secret sample has.
+        A step's true duration tells how many units its secret sample has.
         """
         public = self._config.policy.step_seconds
         if public is None or not job.stays:
@@ -216,7 +216,7 @@ class Trainings:
         await self._pause(-training.seconds % public)
 
     async def _over(self, run: Run, operation: Operation) -> None:
-        """Drop what is kept of the steps before one that was trained, and of its own earlier attempts' sums."""
+        """Remove what is kept of the steps before a trained one, and of earlier attempts' sums of that step."""
         await asyncio.to_thread(run.drop_before, operation)
         whole, step = whole_of(operation.release), number_of(operation.release) or 0
 
@@ -228,13 +228,13 @@ class Trainings:
         self._sums.forget(run.id, earlier)
 
     async def _trained(self, run: Run, training: Training, job: Job, charge: Charge) -> None:
-        """Have the job done, and what it read in the ledger, before anything of it counts.
+        """Run the job, and record in the ledger what it read, before anything of it counts.
 
-        Where the accounts that share records with this one have no more to spend, the job is done without text: the
-        party's log says so, and nobody else, for whether a record is in two shards is a fact about the record.
+        Where the accounts that share records with this one have nothing left to spend, the job is done without text.
+        Only the party's log says so, because whether a record is in two shards is a fact about the record.
 
-        A step whose process read the shard for an earlier one reads nothing, and leaves no census: that of the earlier
-        one was taken, or else its process is no more. Raises `Refusal` like `Training.run`.
+        A step whose process read the shard for an earlier step reads nothing and leaves no census: the earlier step's
+        was taken, or its process no longer exists. Raises `Refusal` as `Training.run` does.
         """
         may = partial(self._ledger.afford, run.id, partial(affordable, run.terms), release=charge_of(job).name)
         if await may():
@@ -251,7 +251,7 @@ class Trainings:
         await may()  # so that what was charged now costs those accounts nothing
 
     async def _noted(self, job: Job) -> bool:
-        """Whether what a job read is in the ledger now, so that something may come of it."""
+        """Whether the ledger now has what a job read, so that its result may be used."""
         census = Path(job.census)
         if not census.exists() or not census.stat().st_size:
             return job.stays or census.exists()
@@ -266,10 +266,9 @@ class Trainings:
         return True
 
     async def _charge(self, run: Run, operation: Operation, release: plan_pb2.Release) -> str:
-        """Have what is to be trained in the ledger, before the shard is opened for it; its noise key.
+        """Charge a training in the ledger before the shard is opened for it; returns its noise key.
 
-        A training begun again, after a kill, has the key of its first time and is not charged again; `begin`
-        says when.
+        A training that is begun again after a kill has its first noise key and is not charged again; `begin` says when.
         """
         key = await self._ledger.reserve(
             run.id,

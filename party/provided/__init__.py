@@ -1,1 +1,1 @@
-"""What a coordinator provided, read as hostile, and written anew before anything loads it."""
+"""Files that a coordinator provides: read as hostile, and written anew before anything loads them."""

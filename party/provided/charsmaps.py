@@ -1,8 +1,8 @@
-"""A table of characters to replace, as SentencePiece models have it, checked before any text is looked up in it.
+"""Checks a character replacement table of a SentencePiece model before any text is looked up in it.
 
-The table is a double-array trie (Darts) over UTF-8 bytes, then the texts to put in place, each ended by a zero byte.
-The library follows it without looking whether a place exists, and fails where none does. So every place that any text
-could lead to is visited beforehand.
+The table is a double-array trie (Darts) over UTF-8 bytes, followed by the replacement texts, each ended by a zero byte.
+The library follows it without bounds checks, and crashes at an invalid place. So every place that some text could reach
+is visited beforehand.
 """
 
 from typing import Final
@@ -23,7 +23,7 @@ _AT_ONCE: Final = 4096
 
 
 def check_charsmap(content: bytes) -> None:
-    """Raises `TrainingError` for a table that is none, or that leads some text out of itself."""
+    """Raises `TrainingError` for an invalid table, or one that leads some text out of its bounds."""
     size = int.from_bytes(content[:4], "little") if len(content) >= 4 else 0
     if size % 4 or not 4 <= size <= min(4 * MOST_UNITS, len(content) - 4):
         raise wrong(_FILE, "has a table of characters that cannot be read")
@@ -40,7 +40,7 @@ def check_charsmap(content: bytes) -> None:
 
 
 def _values(units: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What the leaves that can be reached say. Memory: `_AT_ONCE` times 255 numbers, and a few for every unit."""
+    """The values of all reachable leaves. Memory: `_AT_ONCE` times 255 numbers, and a few for every node."""
     offsets = (units >> 10) << ((units & (1 << 9)) >> 6)
     letters = np.arange(1, 256, dtype=np.int64)
     seen = np.zeros(len(units), bool)

@@ -1,4 +1,4 @@
-"""JSON that a coordinator provided, read as hostile: of bounded size, of the kinds expected, and quoted in short."""
+"""JSON that a coordinator provided, read as hostile: of bounded size, of the expected types, and quoted briefly."""
 
 import json
 import math
@@ -12,7 +12,7 @@ MOST_BYTES: Final = 64 * 2**20
 
 
 def parsed(content: bytes, what: str) -> dict[str, Any]:
-    """The JSON object in a file. Raises `TrainingError` for anything else: half a surrogate pair, for one."""
+    """The JSON object in a file. Raises `TrainingError` for anything else, for example half a surrogate pair."""
     if len(content) > MOST_BYTES:
         raise wrong(what, f"has {len(content):,} bytes; {MOST_BYTES:,} at most are read")
     try:
@@ -28,12 +28,12 @@ def parsed(content: bytes, what: str) -> dict[str, Any]:
 
 
 def written(document: Mapping[str, Any]) -> bytes:
-    """The bytes of what was checked. Numbers in it are finite."""
+    """The JSON bytes of a checked value. Numbers in it are finite."""
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def known(given: object, keys: Collection[str], what: str) -> dict[str, Any]:
-    """An object that has no keys but these. Raises `TrainingError`."""
+    """An object with no keys but these. Raises `TrainingError`."""
     if not isinstance(given, dict):
         raise wrong(what, "is no JSON object")
     odd = next((key for key in given if key not in keys), None)
@@ -43,22 +43,22 @@ def known(given: object, keys: Collection[str], what: str) -> dict[str, Any]:
 
 
 def is_whole(given: object, low: int, high: int) -> bool:
-    """Whether a value is a whole number from low to high, both included; true and false are none."""
+    """Whether a value is an integer from low to high, both included; booleans are not."""
     return isinstance(given, int) and not isinstance(given, bool) and low <= given <= high
 
 
 def is_number(given: object, most: float) -> bool:
-    """Whether a value is a finite number of a size that is not over `most`."""
+    """Whether a value is a finite number of absolute value at most `most`."""
     if not isinstance(given, int | float) or isinstance(given, bool):
         return False
     return abs(given) <= most and math.isfinite(given)
 
 
 def quoted(given: object) -> str:
-    """A value as a sentence can name it: short, every character shown."""
+    """A value as it is quoted in a sentence: short, with every character printable."""
     return ascii(given)[:64]
 
 
 def wrong(what: str, how: str) -> TrainingError:
-    """What is said of a file that is not taken."""
+    """The error for a file that is not accepted."""
     return TrainingError(f"the {what} that was provided {how}. Provide a public model's own file.")

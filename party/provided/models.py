@@ -1,4 +1,4 @@
-"""A model's folder, made of the files that were provided: none of them as it came but its weights, which were read."""
+"""A model's folder made from provided files: all are rewritten, except the weights, which are checked."""
 
 import os
 import secrets
@@ -21,12 +21,12 @@ _POOLING: Final = "1_Pooling/config.json"
 
 
 def put_together(files: Mapping[str, str], folder: Path, memory: int = 0) -> None:
-    """Have the model lie in a folder, every file of it checked and written anew. Idempotent.
+    """Write the model's folder, with every file checked and rewritten. Idempotent.
 
-    Of the files that a model may have, tokenizer.json alone says how texts become tokens: the same in other forms,
-    `vocab.txt` or a SentencePiece model for example, is left out, for nothing here could say what it does to any text.
-    files: by name, where each was provided. memory: MiB that the model may have; 0 for any. Raises `TrainingError` for
-    a file that is not taken: what it says depends on the files alone.
+    Of the files that a model may have, only tokenizer.json defines how texts become tokens. Other forms, for example
+    `vocab.txt` or a SentencePiece model, are left out, since nothing here could check them on every text. files: by
+    name, the path of each provided file. memory: MiB that the model may take; 0 for any. Raises `TrainingError` for a
+    file that is not accepted; its message depends on the files alone.
     """
     if folder.exists():
         return

@@ -1,8 +1,8 @@
-"""A model's config.json that was provided, written anew from the keys that its kind of model has.
+"""A provided config.json of a model, rewritten with only the keys that its architecture has.
 
-The library takes any key of the file for an attribute: names of files, of code to run, of parts to fetch. So a key that
-the architecture's own class does not have is left out, and of those that it has, those that choose how a text is worked
-through rather than what the model is.
+The library takes any key of the file for an attribute, including names of files, of code to run, of parts to fetch. So
+keys that the architecture's own class does not have are left out, and so are keys that choose how a text is processed
+rather than what the model is.
 """
 
 import re
@@ -58,10 +58,10 @@ _MODE: Final = re.compile(r"pooling_mode_[a-z_]{1,40}", re.ASCII)
 
 
 def clean_config(content: bytes) -> bytes:
-    """The config.json of the same model, made of what was checked.
+    """The checked and rewritten config.json of the same model.
 
-    Raises `TrainingError` for a kind of model that is not in `ARCHITECTURES`, for one that asks for code, and for
-    values that are none of numbers within bounds, single words and lists of these.
+    Raises `TrainingError` for an architecture that is not in `ARCHITECTURES`, for a model that asks for code, and for
+    values other than bounded numbers, single words and lists of these.
     """
     from transformers import CONFIG_MAPPING
 
@@ -80,13 +80,13 @@ def clean_config(content: bytes) -> bytes:
 
 
 def clean_pooling(content: bytes) -> bytes:
-    """Which of a sentence encoder's ways of pooling are used, and nothing else of its file. Raises `TrainingError`."""
+    """Which of a sentence encoder's pooling modes are used, and nothing else of its file. Raises `TrainingError`."""
     given = parsed(content, _POOLING)
     return written({key: value for key, value in given.items() if _MODE.fullmatch(key) and isinstance(value, bool)})
 
 
 def tokens_of(config: "PretrainedConfig") -> int:
-    """How many tokens a model knows. Raises `TrainingError` for one that does not say it."""
+    """How many tokens a model knows. Raises `TrainingError` for a file that does not say it."""
     size = getattr(config, "vocab_size", None)
     if not is_whole(size, 1, MOST_TOKENS):
         raise wrong(_FILE, f"says that the model knows {quoted(size)} tokens; 1 to {MOST_TOKENS:,} are taken")
@@ -95,7 +95,7 @@ def tokens_of(config: "PretrainedConfig") -> int:
 
 
 def _value(key: str, value: object) -> Any:
-    """A value that can do no harm under its key."""
+    """A value that is harmless under its key."""
     if key in ("id2label", "label2id"):
         return _labels(key, value)
     if "dropout" in key or "pdrop" in key or "layerdrop" in key:
@@ -106,7 +106,7 @@ def _value(key: str, value: object) -> Any:
 
 
 def _rotary(key: str, value: dict[str, Any], deep: int = 0) -> dict[str, Any]:
-    """How positions are turned: of the whole model, or of each kind of its layers."""
+    """The rotary position settings, of the whole model or of each kind of its layers."""
     if deep > 1 or len(value) > MOST_LISTED:
         raise _unlike(key, value)
     return {
@@ -152,7 +152,7 @@ def _labels(key: str, value: object) -> dict[str, Any]:
 
 
 def _word(key: str, value: str) -> str:
-    """A name of something that the library has: nothing that could be a place."""
+    """The name of something in the library, which cannot be a path."""
     if not _WORD.fullmatch(value):
         raise wrong(_FILE, f"has {quoted(value)} for {key[:64]}, which is no single word")
     return value

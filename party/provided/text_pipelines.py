@@ -1,6 +1,6 @@
-"""What a provided tokenizer does to a text before and after its tokens: normalizers, pre-tokenizers, post-processors.
+"""The parts of a provided tokenizer around its token model: normalizers, pre-tokenizers, post-processors.
 
-Regular expressions, which can give up, are those of well-known public models.
+Only regular expressions of well-known public models are accepted, because matching one can fail.
 """
 
 import base64
@@ -39,7 +39,7 @@ _REPLACED: Final = frozenset(
 
 
 def flattened(part: Part | None) -> list[Part]:
-    """A part that was checked and all that are inside it."""
+    """A checked part and all parts inside it."""
     if part is None:
         return []
     inside: list[Part] = part.get("normalizers") or part.get("pretokenizers") or []
@@ -47,7 +47,9 @@ def flattened(part: Part | None) -> list[Part]:
 
 
 def normalizer(given: object, deep: int) -> Part:
-    """What changes a text before it is split; `deep`: in how many lists. Raises `TrainingError` for another."""
+    """A checked normalizer, which changes a text before it is split; `deep`: how deeply it is nested. Raises
+    `TrainingError`.
+    """
     kind, part = _typed(given, "normalizer", deep)
     match kind:
         case "BertNormalizer":
@@ -74,7 +76,7 @@ def normalizer(given: object, deep: int) -> Part:
 
 
 def pre_tokenizer(given: object, deep: int) -> Part:
-    """What splits a text into words; else as `normalizer`."""
+    """A checked pre-tokenizer, which splits a text into words; otherwise as `normalizer`."""
     kind, part = _typed(given, "pre-tokenizer", deep)
     match kind:
         case "BertPreTokenizer" | "Whitespace" | "WhitespaceSplit" | "UnicodeScripts":
@@ -99,7 +101,7 @@ def pre_tokenizer(given: object, deep: int) -> Part:
 
 
 def post_processor(given: object, deep: int, most: int) -> Part:
-    """What puts special tokens around a text, with numbers below `most`; else as `normalizer`."""
+    """A checked post-processor, which adds special tokens with numbers below `most`; otherwise as `normalizer`."""
     kind, part = _typed(given, "post-processor", deep)
     match kind:
         case "ByteLevel":
@@ -174,7 +176,7 @@ def _typed(given: object, what: str, deep: int) -> tuple[str, Part]:
 
 
 def _keyed(part: Part, flags: tuple[str, ...], others: tuple[str, ...] = (), *, absent: bool = False) -> Part:
-    """The part with its kind and its flags. absent: whether a flag that is not said has the library's default."""
+    """The part with its kind and its flags. absent: whether a missing flag has the library's default."""
     known(part, ("type", *flags, *others), f"{part['type'][:32]} in {FILE}")
     present = tuple(flag for flag in flags if flag in part) if absent else flags
     return {"type": part["type"], **flags_of(part, present)}

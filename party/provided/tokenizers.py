@@ -1,9 +1,9 @@
-"""A tokenizer that was provided, taken apart and written anew from what is known to take any text.
+"""A provided tokenizer, taken apart and rewritten from parts that are known to accept any text.
 
-What a tokenizer does with a text is its own affair; that it does it is not: one that fails at some texts tells whoever
-made it which texts a party has. So it is made of known parts alone. Its vocabulary has an unknown token, or every byte;
-it has no random dropout; regular expressions, which can give up, are those of well-known public models. Padding,
-truncation and decoding are left out: nothing here uses them.
+What a tokenizer makes of a text does not matter here, but it must never fail: a failure on some texts would tell its
+author which texts a party has. So it is rebuilt from known parts only. Its vocabulary has an unknown token, or every
+byte; it has no random dropout; only regular expressions of well-known public models are accepted, because matching one
+can fail. Padding, truncation and decoding are left out: nothing here uses them.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,10 @@ _SETTINGS: Final = "tokenizer_config.json"
 
 
 def clean_tokenizer(content: bytes, vocabulary: int) -> bytes:
-    """The tokenizer.json that does to texts what a provided one does, made of what was checked.
+    """A checked and rewritten tokenizer.json that treats texts as the provided one does.
 
-    vocabulary: tokens that the model knows; numbers are below it. Raises `TrainingError` for a part, a key or a pattern
-    that is not known, numbers out of range, and a model of tokens that fails at some texts.
+    vocabulary: number of tokens that the model knows; token numbers are below it. Raises `TrainingError` for an unknown
+    part, key or pattern, for numbers out of range, and for a token model that fails at some texts.
     """
     whole = known(
         parsed(content, FILE),
@@ -57,10 +57,10 @@ def clean_tokenizer(content: bytes, vocabulary: int) -> bytes:
 
 
 def clean_settings(tokenizer: bytes, settings: bytes | None, special: bytes | None) -> bytes:
-    """The tokenizer_config.json that goes with a checked tokenizer.json: its kind, and which tokens are special.
+    """The tokenizer_config.json for a checked tokenizer.json: its class, and its special tokens.
 
-    settings, special: the files tokenizer_config.json and special_tokens_map.json that were provided. All else in them
-    is left out: the names of files among it. Raises `TrainingError` for a special token that is not in the tokenizer.
+    settings, special: the provided files tokenizer_config.json and special_tokens_map.json. Everything else in them is
+    left out, including file names. Raises `TrainingError` for a special token that is not in the tokenizer.
     """
     whole = parsed(tokenizer, FILE)
     vocabulary = whole["model"]["vocab"]

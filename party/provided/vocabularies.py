@@ -1,4 +1,4 @@
-"""The model of tokens of a provided tokenizer: its vocabulary, and what takes words apart, at which no text fails."""
+"""The token model of a provided tokenizer: its vocabulary, and a way to split words that cannot fail."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -14,7 +14,7 @@ _IN_UTF_8: Final = frozenset(range(256)) - {0xC0, 0xC1, *range(0xF5, 0x100)}
 
 
 def added_tokens(given: object, most: int) -> list[Part]:
-    """The tokens beside the vocabulary, with numbers below `most`. Raises `TrainingError`."""
+    """The tokens besides the vocabulary, with numbers below `most`. Raises `TrainingError`."""
     if not isinstance(given, list) or len(given) > most:
         raise wrong(FILE, f"has added tokens that are no list of {most:,} at most")
     marks = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -29,9 +29,9 @@ def added_tokens(given: object, most: int) -> list[Part]:
 
 
 def token_model(given: object, most: int, *, bytewise: bool) -> Part:
-    """The model of tokens, with numbers below `most`. Raises `TrainingError` for one that fails at some texts.
+    """The token model, with numbers below `most`. Raises `TrainingError` for one that fails at some texts.
 
-    bytewise: whether it is given bytes, each as a letter of its own.
+    bytewise: whether its input is bytes, each as one character.
     """
     kind = given.get("type") if isinstance(given, dict) else None
     models: Mapping[str, Callable[[Part, int], Part]] = {
@@ -119,8 +119,9 @@ def _words(given: object, most: int) -> dict[str, int]:
 
 
 def _merges(given: object, words: Mapping[str, int], prefix: str) -> list[list[str]]:
-    """Pairs of tokens with what they make. The library cuts the prefix off the second without looking whether it is
-    there, and reads past its end where it is not.
+    """Pairs of tokens with the token that each makes.
+
+    The library cuts the prefix off the second token without a check, and reads past its end where there is none.
     """
     if not isinstance(given, list) or len(given) > MOST_MERGES:
         raise wrong(FILE, f"has merges that are no list of {MOST_MERGES:,} at most")
@@ -147,7 +148,7 @@ def _out_of_range(token: object, number: object, most: int) -> Exception:
 
 
 def _letter(byte: int) -> str:
-    """The character that stands for a byte in a byte-level vocabulary, as GPT-2 has it: itself where that is shown."""
+    """The character for a byte in a byte-level vocabulary, as in GPT-2: the byte's own where it is printable."""
     shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     if byte in shown:
         return chr(byte)

@@ -1,4 +1,4 @@
-"""A model's weights that were provided, looked through before anything is made of them: numbers, as many as said."""
+"""A model's provided weights, checked before a model is made of them: finite numbers, in the declared shapes."""
 
 import json
 import math
@@ -29,7 +29,7 @@ _MOST_HEADER: Final = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class _Bits:
-    """How a kind of number lies in memory: its words, the bits of its exponent, and the exponent's highest value."""
+    """The memory layout of a number type: its words, the bits of its exponent, and the exponent's highest value."""
 
     words: str
     shift: int
@@ -47,27 +47,28 @@ _PLACES: Final = _Bits("<i8", 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a configuration says of a model without a head: the shape of every tensor by its name, and the name of the
-    part of a larger model that it is."""
+    """The shape of every tensor, by name, that a configuration gives a model without a head, and the name that this
+    model has as part of a larger one.
+    """
 
     prefix: str
     shapes: Mapping[str, tuple[int, ...]]
 
     @property
     def numbers(self) -> int:
-        """Of all tensors."""
+        """The number of numbers in all tensors."""
         return sum(map(math.prod, self.shapes.values()))
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """The shape of a tensor of a checkpoint; None for one that is no part of the model without a head."""
+        """The shape of a checkpoint's tensor; None for one that is not part of the model without a head."""
         return self.shapes.get(name.removeprefix(f"{self.prefix}."))
 
 
 def declared(config: "PretrainedConfig", memory: int) -> Declared:
-    """The shapes of a configuration's model, for which no memory is taken.
+    """The shapes of a configuration's model, computed without allocating it.
 
-    memory: MiB that a model may have, in single precision; 0 for any. Raises `TrainingError` for a larger one, and for
-    a configuration of which no model can be made.
+    memory: MiB that a model may take in single precision; 0 for any. Raises `TrainingError` for a larger one, and for a
+    configuration of which no model can be made.
     """
     import torch
     from transformers import AutoModel
@@ -89,11 +90,10 @@ def declared(config: "PretrainedConfig", memory: int) -> Declared:
 
 
 def check_weights(files: Mapping[str, Path], expected: Declared) -> None:
-    """Read all weights once: they are finite numbers below 2**`LARGEST`, in the shapes that the configuration says.
+    """Read all weights once: they must be finite numbers below 2**`LARGEST`, in the shapes of the configuration.
 
-    files: by name, of one file, or of parts with an index. Tensors that the model without a head does not have may be
-    there, a head of any kind for example, if together they are no larger than it. Memory: `_AT_ONCE` numbers.
-    Raises `TrainingError`.
+    files: by name, one file, or several with an index. Tensors that the model without a head does not have, for example
+    a head, are allowed if together they are no larger than it. Memory: `_AT_ONCE` numbers. Raises `TrainingError`.
     """
     others = 0
     for name in weights_of(files):
@@ -113,7 +113,7 @@ def check_weights(files: Mapping[str, Path], expected: Declared) -> None:
 
 
 def weights_of(files: Mapping[str, Path]) -> Sequence[str]:
-    """The names of the files that hold weights. Raises `TrainingError` where none do, or an index names others."""
+    """The names of the files with weights. Raises `TrainingError` where there are none, or an index names others."""
     parts = sorted(name for name in files if name.endswith(".safetensors"))
     if not parts:
         raise TrainingError("the model that was provided has no weights; they come as model.safetensors.")
@@ -127,7 +127,7 @@ def weights_of(files: Mapping[str, Path]) -> Sequence[str]:
 
 
 def clean_index(content: bytes, parts: Sequence[str]) -> bytes:
-    """The index of weights in parts, which names these parts and no other file. Raises `TrainingError`."""
+    """The index of weights in several files, naming only these files. Raises `TrainingError`."""
     found = parsed(content, INDEX).get("weight_map")
     if not isinstance(found, dict) or not all(isinstance(each, str) and each in parts for each in found.values()):
         raise wrong(INDEX, "names files that are none of the model's parts")
@@ -135,7 +135,7 @@ def clean_index(content: bytes, parts: Sequence[str]) -> bytes:
 
 
 def _check_places(name: str, tensor: str, words: "Iterator[np.ndarray[Any, np.dtype[Any]]]") -> None:
-    """Older models of BERT's kind keep the numbers of their positions, in order, among their weights."""
+    """Check the position numbers, in order, that older models of BERT's kind store among their weights."""
     found = next(words, np.empty(0, np.int64))
     if (
         not tensor.endswith("position_ids")
@@ -152,7 +152,7 @@ def _finite(words: "np.ndarray[Any, np.dtype[Any]]", kind: _Bits) -> bool:
 def _tensors(
     name: str, path: Path
 ) -> Iterator[tuple[str, _Bits, tuple[int, ...], Iterator["np.ndarray[Any, np.dtype[Any]]"]]]:
-    """Every tensor of a file: its name, kind of number, shape, and its numbers' bits, some at a time."""
+    """Every tensor of a file: its name, number type, shape, and its numbers' bits, a part at a time."""
     try:
         with safe_open(path, framework="numpy"):  # the format, whole: overlaps and gaps among other things
             pass

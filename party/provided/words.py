@@ -1,4 +1,4 @@
-"""What was provided about words: a vocabulary, the skip-gram that teachers start from, the directions of moments."""
+"""Provided files about words: a vocabulary, the skip-gram that teachers start from, the directions of moments."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,7 +23,7 @@ that have such a word."""
 
 
 def vocabulary_in(path: Path) -> Vocabulary:
-    """The words in a file, each of letters alone. Raises `TrainingError`."""
+    """The vocabulary in a file; each word consists of letters only. Raises `TrainingError`."""
     if path.stat().st_size > MOST_BYTES:
         raise TrainingError(f"the vocabulary that was provided has more than {MOST_BYTES:,} bytes. Use fewer words.")
     try:
@@ -33,7 +33,9 @@ def vocabulary_in(path: Path) -> Vocabulary:
 
 
 def reference_in(path: Path, size: int) -> "SkipGram":
-    """The public skip-gram in a file, finite and bounded. size: words that it has to know. Raises `TrainingError`."""
+    """The public skip-gram in a file, finite and bounded. size: number of words it must know. Raises
+    `TrainingError`.
+    """
     from learning.embeddings.weights import from_bytes  # it needs torch, which counting does not
 
     try:
@@ -49,7 +51,7 @@ def reference_in(path: Path, size: int) -> "SkipGram":
 
 
 def directions_in(path: Path, size: int) -> Directions:
-    """The public directions in a file, finite and bounded. size: words that they are of. Raises `TrainingError`."""
+    """The public directions in a file, finite and bounded. size: number of words. Raises `TrainingError`."""
     try:
         directions = Directions.from_bytes(path.read_bytes())
     except IntegrityError as error:

@@ -1,1 +1,1 @@
-"""What a plan of each recipe may ask of a party, a module each. The administrator installs them."""
+"""What plans of each recipe may ask of a party, one module per recipe. The administrator installs them."""

@@ -1,4 +1,4 @@
-"""A model of labelled text: trained by all parties together in steps, or by each alone in rounds."""
+"""A text model: trained by all parties together in steps, or by each alone in rounds."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Statistics of words, beside what teachers say under noise; or private teachers, whose answers are free."""
+"""Word statistics, and noisy answers of teachers; or privately trained teachers, whose answers are free."""
 
 from typing import Final
 

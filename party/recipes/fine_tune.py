@@ -1,4 +1,4 @@
-"""Training in clear, in a simulation's own process: no party is asked for anything."""
+"""Training in clear in a simulation's own process; no party is asked for anything."""
 
 from typing import Final
 

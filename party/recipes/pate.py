@@ -1,4 +1,4 @@
-"""Noised votes of classifiers on disjoint units."""
+"""Noisy votes of classifiers on disjoint units."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""A domain classifier of each party, whose parameters leave or which scores public text; then a model of labels."""
+"""A domain classifier of each party, whose parameters leave or which scores public text; then a text model."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""A recipe as a party knows it: what its plans may release together, and by which tasks that is given."""
+"""A recipe as a party knows it: what its plans may release together, and by which tasks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 
 class Kind(StrEnum):
-    """What a release is, in words for a refusal."""
+    """The kind of a release, named in refusals."""
 
     COUNTS = "counts"
     MOMENTS = "moments"
@@ -24,9 +24,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Releases of one kind: how many of them a plan may have, and by which tasks they are given.
+    """Releases of one kind: how many of them a plan may have, and by which tasks they are made.
 
-    A task is called as its field in `TrainRequest.task`; one of a text model, by what it learns (`LABELS`, `DOMAIN`,
+    A task is named as its field in `TrainRequest.task`; a text model's task, by what it learns (`LABELS`, `DOMAIN`,
     `LANGUAGE`).
     """
 
@@ -40,7 +40,7 @@ Form: TypeAlias = Mapping[Kind, Part]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The forms that a plan of it may have, and whether it reads labels."""
+    """The forms that its plans may have, and whether it reads labels."""
 
     forms: tuple[Form, ...]
     labelled: bool = False
@@ -55,7 +55,7 @@ MOST_ROUNDS: Final = 50
 
 
 def part(*tasks: str, most: int = 1) -> Part:
-    """So many releases at most, each given by one of these tasks."""
+    """At most so many releases, each made by one of these tasks."""
     return Part(most, frozenset(tasks))
 
 

@@ -1,7 +1,7 @@
 """The recipes that are installed at this party, by name: entry points of the group `conclave.recipes`.
 
-A package of somebody else's may bring one, and a party runs it when its administrator has installed that package and
-named the recipe in the party's file.
+Any package may bring one; a party runs it when its administrator has installed the package and named the recipe in the
+party's file.
 """
 
 import sys
@@ -18,14 +18,16 @@ GROUP: Final = "conclave.recipes"
 
 
 def recipe_names() -> tuple[str, ...]:
-    """What is installed, in alphabetical order. Nothing of it is loaded. Raises `PartyError` like `find_recipe`."""
+    """The names of the installed recipes in alphabetical order, without loading them. Raises `PartyError` as
+    `find_recipe` does.
+    """
     return tuple(sorted(_installed(tuple(sys.path))))
 
 
 def find_recipe(name: str) -> Recipe | None:
-    """The recipe of a name, loaded; None where none of it is installed.
+    """The recipe with that name, loaded; None where it is not installed.
 
-    Raises `PartyError` where two packages give one name to different recipes, or what is installed is no recipe.
+    Raises `PartyError` where two packages give one name to different recipes, or where the entry is not a recipe.
     """
     point = _installed(tuple(sys.path)).get(name)
     return None if point is None else _loaded(point)
@@ -33,7 +35,7 @@ def find_recipe(name: str) -> Recipe | None:
 
 @cache
 def _installed(path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
-    """Entry points by name, looked up once for each search path: that reads a file of every package there is."""
+    """Entry points by name, looked up once per search path, because that reads a file of every installed package."""
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=GROUP):
         other = found.setdefault(point.name, point)

@@ -1,1 +1,1 @@
-"""What leaves a party: bounded sums with noise, masked for the secure sum."""
+"""Releasing: the bounded sums that leave a party, with noise, and masked for the secure sum."""

@@ -1,4 +1,4 @@
-"""What leaves a party: rows of a bounded sum with this party's noise on them, each made once and kept."""
+"""Answers: rows of a bounded sum with this party's noise on them, each made once and stored."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ _AT_ONCE: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Noised rows, int32 `[rows, columns]` modulo 2**32. `made`: drawn now; else they are read from disk."""
+    """Noisy rows, int32 `[rows, columns]` modulo 2**32. `made`: whether they were made now or read from disk."""
 
     rows: NDArray[np.int32]
     made: bool
@@ -42,7 +42,7 @@ class Block:
 class Answers:
     """Makes blocks in threads, never on the event loop, and never the same rows twice.
 
-    Memory: the bounded sums of open runs (their non-zeros), and the blocks in the making.
+    Memory: the bounded sums of open runs (their non-zeros), and the blocks in progress.
     """
 
     def __init__(self, party: str, ledger: Ledger, limits: Limits) -> None:
@@ -59,10 +59,11 @@ class Answers:
         self._counts = kept
 
     async def block(self, run: Run, request: party_pb2.AnswerRequest) -> Block:
-        """Rows of a released sum, noised once.
+        """Rows of a released sum, to which noise was added once.
 
-        The event is in the ledger before this returns, the block on disk. Asked again, the same bytes: from disk, or,
-        where the node was killed before they were on it, drawn once more from the noise key that the ledger keeps.
+        Before this returns, the event is in the ledger and the block on disk. The same request gives the same bytes:
+        from disk, or, where the node was killed before it wrote them, drawn again from the noise key that the ledger
+        keeps.
         """
         release = run.release(request.release)
         if request.digest != batch_digest(request):
@@ -92,7 +93,7 @@ class Answers:
                 return await asyncio.to_thread(self._made, run, release, request.batch, counts, (start, stop), claim)
 
     async def clean(self, run: Run, release: plan_pb2.Release, attempt: int = 0) -> Sum:
-        """The bounded, noise-free sum of a release; of a step that of an attempt, which has a sample of its own.
+        """The bounded, noise-free sum of a release; for a step, of one attempt, which has its own sample.
 
         Raises `Refusal` (REQUEST) where it is not trained yet, or was trained for another attempt.
         """
@@ -109,7 +110,7 @@ class Answers:
 
     @contextlib.asynccontextmanager
     async def _alone(self, key: tuple[str, str, int]) -> AsyncIterator[None]:
-        """One at a time at a batch; nothing is kept of a batch that nobody is at."""
+        """One caller at a time for a batch; nothing is kept of a batch without callers."""
         lock, waiting = self._making.get(key, (asyncio.Lock(), 0))
         self._making[key] = lock, waiting + 1
         try:
@@ -129,7 +130,7 @@ class Answers:
         rows: tuple[int, int],
         claim: Claim,
     ) -> Block:
-        """The block from disk, or made and put there. On a thread."""
+        """The block, from disk or made and stored. Runs on a thread."""
         start, stop = rows
         shape = (stop - start, counts.shape[1])
         kept = run.block(release.name, batch)
@@ -150,7 +151,7 @@ class Answers:
 
 
 def check_trained(run: Run, release: plan_pb2.Release, attempt: int) -> None:
-    """Raises `Refusal` (REQUEST) where a release is not trained yet, or a step is trained for another attempt."""
+    """Raises `Refusal` (REQUEST) where a release is not trained yet, or a step was trained for another attempt."""
     operation = run.operation(release.name)
     if operation is None:
         raise Refusal(Reason.REQUEST, f"release {release.name} is not trained yet; call Train first.")
@@ -166,8 +167,8 @@ def noised(clean: Sum, mechanism: Mechanism, stream: NoiseStream) -> NDArray[np.
     """Bounded sums plus this party's share of the noise, int32 `[rows, columns]` modulo 2**32.
 
     Every cell gets noise, zeros included, unless the mechanism leaves it to the coordinator or needs none. Wrapping is
-    post-processing of the noisy integers: it can cost utility, never privacy, and the sum over parties is right modulo
-    2**32 whatever wrapped on the way.
+    post-processing of the noisy integers: it can cost utility, never privacy, and the sum over parties is correct
+    modulo 2**32 whatever wrapped before.
     """
     if isinstance(clean, np.ndarray) and Form.SUMMED not in mechanism.forms:
         return _noised_dense(clean, mechanism, stream)
@@ -181,7 +182,7 @@ def noised(clean: Sum, mechanism: Mechanism, stream: NoiseStream) -> NDArray[np.
 
 
 def _noised_dense(clean: NDArray[np.int32], mechanism: Mechanism, stream: NoiseStream) -> NDArray[np.int32]:
-    """The same, stretch by stretch: no array of all cells but what comes and what goes."""
+    """The same in parts: no array of all cells except the input and the output."""
     made, flat = np.empty(clean.size, np.int32), clean.reshape(-1)
     for start in range(0, clean.size, _AT_ONCE):
         part = flat[start : start + _AT_ONCE].astype(np.int64)

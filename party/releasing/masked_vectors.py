@@ -1,4 +1,4 @@
-"""The vector that a party masks: its bounded sum with its noise, in the sum's blocks; and the file of masked ones."""
+"""The vector that a party masks, its bounded sum with its noise in the sum's blocks; and the file of masked blocks."""
 
 import os
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ from protos.conclave.v1 import plan_pb2
 
 
 def masked_file(run: Run, release: str, attempt: int) -> Path:
-    """Where an attempt's masked blocks are kept as they were sent."""
+    """The path of an attempt's masked blocks, as they were sent."""
     return run.folder / f"{release}.{attempt}.masked"
 
 
 def keep_masked(path: Path, cells: NDArray[np.uint32]) -> None:
-    """Add a masked block to the file, mode 0600."""
+    """Append a masked block to the file, mode 0600."""
     with open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(cells.astype("<u4", copy=False).tobytes())
 
@@ -42,7 +42,7 @@ def vector(
     key: bytes,
     rows_at_once: int,
 ) -> Iterator[NDArray[np.int32]]:
-    """The bounded sum with this party's noise, flat, so many rows at once; noised as `Answers` noises its blocks."""
+    """The bounded sum with this party's noise, flattened, a number of rows at a time; with noise as in `Answers`."""
     mechanism = answering(release)
     for batch, start in enumerate(range(0, clean.shape[0], rows_at_once)):
         if run.terms.privacy.insecure_reproducible_noise:
@@ -53,7 +53,7 @@ def vector(
 
 
 def pieces(vector: Iterator[NDArray[np.int32]], context: Context) -> Iterator[NDArray[np.int32]]:
-    """The same cells in the lengths of the sum's blocks."""
+    """The same cells, in pieces as long as the sum's blocks."""
     rest = np.empty(0, np.int32)
     for index in range(block_count(context)):
         length = block_length(context, index)

@@ -1,4 +1,4 @@
-"""The mechanism that a release of a plan's terms names: the party's own object, made from the message's numbers."""
+"""The mechanism that a release in a plan's terms names, as the party's own object made from the message's numbers."""
 
 from aggregation.errors import ConclaveError
 from aggregation.mechanisms.mechanism import Form, Mechanism
@@ -10,7 +10,7 @@ from protos.steps import is_step
 
 
 def mechanism_of(release: plan_pb2.Release) -> Mechanism:
-    """The mechanism a release names. Raises `Refusal` (PLAN) for one that is unknown or makes no sense."""
+    """The mechanism of a release. Raises `Refusal` (PLAN) for one that is unknown or invalid."""
     kind = release.WhichOneof("mechanism")
     if kind is None or kind not in MECHANISMS:
         *most, last = MECHANISMS
@@ -24,10 +24,11 @@ def mechanism_of(release: plan_pb2.Release) -> Mechanism:
 
 
 def form_of(release: plan_pb2.Release) -> Form:
-    """In what form a release leaves. Raises `Refusal` (PLAN) for one that its mechanism does not have, or for none.
+    """The form in which a release leaves. Raises `Refusal` (PLAN) for one that its mechanism does not have, or for
+    none.
 
-    What follows from a form, such as that free answers cost nothing, follows from what its mechanism does: so a
-    coordinator gains nothing by calling one thing another.
+    What a form implies, for example that free answers cost nothing, depends on what its mechanism does: so a
+    coordinator gains nothing by giving a release another name.
     """
     mechanism, said = mechanism_of(release), word(plan_pb2.Form, release.form)
     if said == Form.STEPPED and said not in mechanism.forms:
@@ -40,7 +41,7 @@ def form_of(release: plan_pb2.Release) -> Form:
 
 
 def answering(release: plan_pb2.Release) -> Mechanism:
-    """The mechanism of a release that has rows; under gradients one a step, or that of a model's parameters.
+    """The mechanism of a release that has rows; under gradients, that of a step or of a model's parameters.
 
     Raises `Refusal` (REQUEST) for a release that has none.
     """
@@ -51,7 +52,7 @@ def answering(release: plan_pb2.Release) -> Mechanism:
 
 
 def is_weights(release: plan_pb2.Release) -> bool:
-    """Whether what a release gives are the parameters of a model that one party trained alone."""
+    """Whether a release consists of the parameters of a model that one party trained alone."""
     return release.form == plan_pb2.FORM_WEIGHTS
 
 
@@ -61,10 +62,10 @@ def shares_of(mechanism: Mechanism) -> int:
 
 
 def broken(what: str) -> Refusal:
-    """A refusal of terms that no party could accept."""
+    """The refusal of terms that no party could accept."""
     return Refusal(Reason.PLAN, f"the plan cannot be right: {what}.")
 
 
 def against(rule: str, what: str) -> Refusal:
-    """A refusal by a rule of this party's own policy."""
+    """The refusal by a rule of this party's own policy."""
     return Refusal(Reason.POLICY, f"policy {what}.", rule)

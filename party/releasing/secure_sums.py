@@ -1,7 +1,7 @@
-"""A party's end of secure sums: an attempt's secrets in memory alone, its cost and what it reveals in the ledger first.
+"""A party's side of secure sums: an attempt's secrets in memory only; its cost and what it reveals in the ledger first.
 
-One attempt at a time a release. A node that was started again has forgotten its secrets, so what was going on is lost
-and the coordinator begins a new attempt; nothing can be asked twice of the old one. It can still sign that it reveals
+There is one attempt at a time for a release. A restarted node has lost its secrets, so the attempt in progress is lost
+and the coordinator begins another; nothing of the old one can be asked twice. The node can still sign that it reveals
 nothing of that attempt, and take its charge back when enough others have (`aggregation.secure_sum.disclaim`).
 """
 
@@ -48,9 +48,9 @@ MOST_ATTEMPTS: Final = MOST_BEGUN
 
 @dataclass
 class _Session:
-    """One attempt as it goes on. cells: the noised vector, piece by piece. sent: blocks that were masked so far.
+    """One attempt in progress. cells: the noisy vector, piece by piece. sent: number of blocks masked so far.
 
-    over: it was disclaimed.
+    over: whether it was disclaimed.
     """
 
     context: Context
@@ -86,7 +86,7 @@ class Sums:
         self._holders = {key: each for key, each in self._holders.items() if stays(key)}
 
     async def round(self, run: Run, request: party_pb2.SecureSumRequest) -> AsyncGenerator[bytes, None]:
-        """What this party says in one round; of the mask round, block by block.
+        """This party's message of one round; of the mask round, one message a block.
 
         Raises `Refusal`: SECURE_SUM for what the rules of the sum forbid, PLAN for a party's model, and as
         `Answers.block` does.
@@ -120,7 +120,7 @@ class Sums:
             raise Refusal(Reason.SECURE_SUM, str(error)) from None
 
     async def _begin(self, run: Run, release: plan_pb2.Release, attempt: int) -> bytes:
-        """Fresh secrets for an attempt; for the one that goes on, what it said before."""
+        """Make fresh secrets for an attempt; for the attempt in progress, return its earlier message."""
         key = (run.id, release.name)
         going = self._sessions.get(key)
         if going is not None and going.context.attempt == attempt:
@@ -139,10 +139,10 @@ class Sums:
         return participant.advertise().encode()
 
     async def _disclaim(self, run: Run, release: plan_pb2.Release, request: party_pb2.SecureSumRequest) -> bytes:
-        """The signature that this party reveals nothing of an attempt, whatever has become of its session.
+        """The signature that this party reveals nothing of an attempt, whatever the state of its session.
 
-        That it never will is in the ledger first, which refuses where it did. The attempt's secrets and its masked
-        vector are dropped, but for who holds shares of the secrets.
+        The promise is in the ledger first, which refuses where a share was revealed. The attempt's secrets and its
+        masked vector are dropped; only the list of who holds shares of the secrets is kept.
         """
         context = await self._context(run, release, request.attempt)
         await self._ledger.disclaim(run.id, release.name, request.attempt)
@@ -150,7 +150,7 @@ class Sums:
         return disclaim(context, self._identity.name, self._identity.signing_key.sign).encode()
 
     async def _give_up(self, run: Run, context: Context) -> None:
-        """Drop what is left of an attempt that was disclaimed, but for who holds shares of its secrets."""
+        """Drop what is left of a disclaimed attempt, except the list of who holds shares of its secrets."""
         name, attempt = context.sum, context.attempt
         session = self._sessions.get((run.id, name))
         if session is not None and session.context.attempt == attempt:
@@ -163,8 +163,8 @@ class Sums:
         log.info("gave up %s", context.title, extra={"event": "disclaimed"} | what)
 
     async def _refund(self, run: Run, release: plan_pb2.Release, request: party_pb2.SecureSumRequest) -> bytes:
-        """Take back this party's own charge, if it has one, of an attempt that enough parties have disclaimed, or that
-        went on without this party, which disclaims it with that.
+        """Take back this party's own charge, if any, of an attempt that enough parties disclaimed, or that went on
+        without this party, which thereby disclaims it.
         """
         attempt, what = request.attempt, {"run": run.id, "release": release.name, "attempt": request.attempt}
         context = await self._context(run, release, attempt)
@@ -180,8 +180,10 @@ class Sums:
         return b""
 
     def _check_disclaimed(self, run: Run, context: Context, message: bytes, verify: Verify) -> None:
-        """Up to 16 parties all of the plan may hold shares; above that the neighbours, or all where this node, started
-        again, has forgotten who they are.
+        """Check that enough of those who may hold shares have disclaimed.
+
+        Up to 16 parties these are all parties of the plan; above that the neighbours, or all where this node was
+        restarted and no longer knows its neighbours.
         """
         holders = frozenset(context.parties)
         if drawn(context):
@@ -189,14 +191,18 @@ class Sums:
         check_disclaimers(context, holders, Disclaimers.decode(message), verify)
 
     def _check_left_out(self, run: Run, context: Context, message: bytes, verify: Verify) -> None:
-        """Also refuses where this node knows that it signed a list that names it."""
+        """Check that an attempt went on without this party; also refuses where this node signed a list that names
+        it.
+        """
         check_absent(context, self._identity.name, Absence.decode(message), verify)
         session = self._sessions.get((run.id, context.sum))
         if session is not None and session.context.attempt == context.attempt and session.participant.agreed:
             raise Cheated(COORDINATOR, f"showed {self._identity.name} two lists of survivors of {context.title}.")
 
     async def _context(self, run: Run, release: plan_pb2.Release, attempt: int) -> Context:
-        """The attempt's context, made from the plan alone. Raises `Refusal` for a release that is not summed so."""
+        """The attempt's context, made from the plan alone. Raises `Refusal` for a release that is not summed this
+        way.
+        """
         if run.terms.privacy.trust != plan_pb2.TRUST_SECURE_SUM:
             raise Refusal(Reason.PLAN, "this plan trusts an aggregator; it has no secure sum.")
         if attempt >= MOST_ATTEMPTS:
@@ -215,14 +221,14 @@ class Sums:
         )
 
     async def _shape(self, run: Run, release: plan_pb2.Release) -> tuple[int, int]:
-        """Of the matrix that is summed; of a step from the plan, whatever attempt it is trained for."""
+        """The shape of the matrix that is summed; for a step from the plan, whatever attempt it is trained for."""
         if is_step(release):
             return 1, release.gradients.parameters
         rows, columns = (await self._answers.clean(run, release)).shape
         return rows, columns
 
     def _verifier(self, run: Run) -> Verify:
-        """Checks signatures by the keys of this run's parties. On a thread."""
+        """A function that checks signatures with the keys of this run's parties. Runs on a thread."""
         keys = {name: each.public_key() for name, each in run.peers().items()}
         own = self._identity
 
@@ -241,7 +247,7 @@ class Sums:
     def _participant(
         self, run: Run, release: plan_pb2.Release, context: Context, loop: asyncio.AbstractEventLoop
     ) -> Participant:
-        """On a thread; `loop` is where the ledger is written from."""
+        """Runs on a thread; `loop` is the event loop from which the ledger is written."""
 
         def remember(survivors: bytes) -> None:
             noting = self._ledger.reveal(run.id, release.name, context.attempt, survivors)
@@ -287,9 +293,9 @@ class Sums:
     async def _mask(
         self, run: Run, release: plan_pb2.Release, session: _Session, request: party_pb2.SecureSumRequest
     ) -> AsyncIterator[bytes]:
-        """The masked vector from a block on. Its cost is in the ledger before the first block is made.
+        """Yield the masked vector from one block on. Its cost is in the ledger before the first block is made.
 
-        A block is masked once and kept: whoever lost it gets the same bytes.
+        A block is masked once and stored: a coordinator that lost it gets the same bytes.
         """
         participant, context = session.participant, session.context
         await asyncio.to_thread(participant.receive, Inbox.decode(request.message))
@@ -312,7 +318,7 @@ class Sums:
                 await self._ledger.answered(run.id, release.name)
 
     def _block(self, session: _Session, index: int) -> bytes:
-        """One masked block, from disk or made and put there. On a thread."""
+        """One masked block, from disk or made and stored. Runs on a thread."""
         assert session.cells is not None
         if session.over:
             raise ConclaveError(f"This party gave up {session.context.title}. Begin a new attempt.")

@@ -1,1 +1,1 @@
-"""From a source to units: a record's way into training."""
+"""The shard: from a source to units, a record's way into training."""

@@ -1,4 +1,4 @@
-"""A party's text as pair counts, unit by unit, in chunks that are bounded in units and in pairs."""
+"""A party's text as pair counts, unit by unit, in chunks of bounded size."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -25,11 +25,11 @@ def counted_units(
 ) -> Iterator[tuple[list[str], sparse.csr_array]]:
     """Chunks of units: their ids, and their pair counts [units, words * words].
 
-    Where every pair is a unit, rows are pairs, and the ids are those of the documents they come from, one a row. A unit
-    that cannot be read has no pair: a row without a cell, or where pairs are units no row. Of a unit, so many words are
-    counted as make `MOST_PAIRS` pairs. No unit at all gives no chunk.
-    window: context words on each side. memory: where all chunks are kept for whoever counts the same next. The census
-    is on disk when the last chunk was taken. Raises `ConclaveError` when the shard cannot be used.
+    Where every pair is a unit, rows are pairs, and the ids are those of the documents they come from, one per row. A
+    unit that cannot be read has no pairs: an empty row, or no row where pairs are units. Only as many of a unit's words
+    are counted as make `MOST_PAIRS` pairs. Without any unit there is no chunk. window: context words on each side.
+    memory: keeps all chunks for the next task that counts the same. The census is on disk when the last chunk was
+    taken. Raises `ConclaveError` when the shard cannot be used.
     """
     if memory is None:
         yield from _counted(reading, vocabulary, window)
@@ -53,19 +53,19 @@ def _counted(reading: Reading, vocabulary: Vocabulary, window: int) -> Iterator[
 
 
 def take_census(reading: Reading) -> None:
-    """Read the shard for its census alone. Raises `ConclaveError` when it cannot be used."""
+    """Read the shard only for its census. Raises `ConclaveError` when it cannot be used."""
     for _ in _units(reading):
         pass
 
 
 def _units(reading: Reading) -> Iterator[Unit]:
-    """The units that are read; every document of theirs is in the census when they have all come."""
+    """The units that are read; all their documents are in the census when the last unit was taken."""
     with reading.counted() as census:
         yield from reading.units(noted=None if census is None else census.note)
 
 
 def _encoded(unit: Unit, vocabulary: Vocabulary, *, most: int) -> list[Passage]:
-    """A unit's passages, `most` words of it."""
+    """A unit's passages, at most `most` words in total."""
     passages = []
     for passage in unit.passages:
         words = tokenize(passage)[:most]
@@ -75,7 +75,7 @@ def _encoded(unit: Unit, vocabulary: Vocabulary, *, most: int) -> list[Passage]:
 
 
 def _chunks(found: Iterator[Unit], window: int) -> Iterator[list[Unit]]:
-    """Units in groups bounded in number and, as far as their characters tell, in pairs."""
+    """Units in groups of bounded number and, as far as their lengths tell, bounded pairs."""
     chunk: list[Unit] = []
     pairs = 0
     for unit in found:

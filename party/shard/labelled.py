@@ -1,7 +1,7 @@
-"""A party's labelled text as a model takes it: read in chunks, tokenised, the examples of a unit together.
+"""A party's labelled text in the form that a model takes: read in chunks, tokenised, with each unit's examples
+together.
 
-Whatever is counted here is private: rows that were left out, texts that were cut, units, classes. It goes to the
-party's own log and nowhere else.
+All counts made here are private: rows left out, texts cut, units, classes. They go to the party's own log only.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ _CHUNK_CHARACTERS: Final = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class TokenRows(Sequence[Tokens]):
-    """Tokenised examples in one piece: 4 bytes a token, 12 bytes an example.
+    """Tokenised examples in one array: 4 bytes a token, 12 bytes an example.
 
     ids: int32 [tokens]. stops: int64 [examples + 1], where each begins and the last ends. seconds: int32 [examples], as
     `Tokens.second`.
@@ -67,7 +67,7 @@ class TokenRows(Sequence[Tokens]):
 
 @dataclass(frozen=True, slots=True)
 class Members(Sequence[range]):
-    """For every unit where its examples are, perhaps none: 8 bytes a unit.
+    """For every unit the positions of its examples, possibly none: 8 bytes a unit.
 
     stops: int64 [units + 1], where each unit's begin and the last's end.
     """
@@ -90,12 +90,12 @@ class Members(Sequence[range]):
 
 @dataclass(frozen=True, slots=True)
 class LabelledUnits:
-    """What `learning.private_training.text_units.TextUnits` takes: rows, labels [examples], and for every unit where
-    its examples are.
+    """The data that `learning.private_training.text_units.TextUnits` describes: rows, labels [examples], and each
+    unit's examples.
 
-    labels: int64 places in the label map, or float32 scores within [-1, 1]. members: None where every example is a unit
-    and every unit an example. truncated: examples of which anything was cut. left_out: rows that made no example, by
-    reason. slots: int32 [units], what each unit's id came to, None where nothing was asked of ids.
+    labels: int64 positions in the label map, or float32 scores within [-1, 1]. members: None where every example is a
+    unit and every unit an example. truncated: number of examples of which anything was cut. left_out: number of rows
+    that made no example, by reason. slots: int32 [units], each unit's slot, None where no slots were asked.
     """
 
     rows: TokenRows
@@ -129,17 +129,19 @@ def labelled_units(
     most_examples: int = MOST_EXAMPLES,
     slot_of: Callable[[str], int] | None = None,
 ) -> LabelledUnits:
-    """Read this party's part of its shard for training: a document an example, all examples of a user one unit.
+    """Read this party's part of its shard for training: a document is an example, all examples of a user are one unit.
 
-    columns, targets: of `party.admission.labels`. longest: tokens in an example; longer ones are cut by
-    `learning.models.batching`'s rule. known: how many tokens the model has. frank: as of `party.shard.units.units`.
-    census: is given every document that was read, whether it made an example or not. slot_of: is asked for the slot of
-    every unit, by its id, which is not kept. A row that cannot be read, has no label of the map or range, or cannot be
-    tokenised is no example, and its unit has those that are left, perhaps none. What became of a row depends on that
-    row alone, and of a user's on the rows of that user alone; the order of two records is the same whatever others
-    there are. Memory: `TokenRows`, 16 bytes an example, 8 a unit, 4 a slot, and one chunk of text.
+    columns, targets: of `party.admission.labels`. longest: maximum tokens in an example; longer ones are cut by the
+    rule of `learning.models.batching`. known: number of tokens that the model knows. frank: as in
+    `party.shard.units.units`. census: is given every document that was read, whether it made an example or not.
+    slot_of: gives the slot of every unit from its id, which is not stored.
 
-    Raises `ShardError` like `party.shard.units.units` and, where `frank`, when no row makes an example or, of a
+    A row that cannot be read, has no label of the map or range, or cannot be tokenised is no example; its unit keeps
+    its other examples, possibly none. What becomes of a row depends on that row alone, and for a user's rows on that
+    user's rows alone; the order of two records does not depend on others. Memory: `TokenRows`, 16 bytes an example, 8 a
+    unit, 4 a slot, and one chunk of text.
+
+    Raises `ShardError` as `party.shard.units.units` does and, where `frank`, when no row makes an example or, for a
     classifier, all are of one class; `learning.errors.DataError`.
     """
     left_out = Skipped()
@@ -187,15 +189,15 @@ def labelled_units(
 
 
 def members_of(begins: "array[int]", *, together: bool) -> Members | None:
-    """What `LabelledUnits.members` is. begins: as `Members.stops`. together: whether a unit may have several."""
+    """The value of `LabelledUnits.members`. begins: as `Members.stops`. together: whether a unit may have several."""
     stops = np.frombuffer(begins, np.int64)
     return None if not together and bool((np.diff(stops) == 1).all()) else Members(stops)
 
 
 def tell_if_few(units: int, *, needed: int, why: str) -> None:
-    """Say in the party's own log, and to nobody else, that the shard has fewer units than were counted on.
+    """Warn, in the party's own log only, that the shard has fewer units than assumed.
 
-    units: private. needed: public, [policy] declared_size or a figure of the plan; why: which of them it is. Nothing is
+    units: private. needed: public, [policy] declared_size or a figure of the plan; why: which of the two. Nothing is
     refused for it: a refusal would tell the coordinator what the shard holds.
     """
     if units < needed:
@@ -220,7 +222,7 @@ def _examples(
     census: Census | None,
     most_examples: int,
 ) -> Iterator[_Unit]:
-    """The units with their examples, as far as rows make any."""
+    """The units with those examples that their rows make."""
     found = units(
         shard,
         "document",
@@ -239,7 +241,7 @@ def _examples(
 
 
 def noting(census: Census | None, second: str | None) -> Callable[[Document], None]:
-    """What puts a document that was read into a census, with all that is text of it.
+    """A function that adds a document that was read, with all its text, to a census.
 
     second: the column of second texts, if it is read.
     """
@@ -255,7 +257,7 @@ def noting(census: Census | None, second: str | None) -> Callable[[Document], No
 
 
 def _chunks(found: Iterator[_Unit]) -> Iterator[list[_Unit]]:
-    """Units in groups bounded in examples and in characters; a unit is in one group."""
+    """Units in groups of bounded examples and characters; every unit is in one group."""
     chunk: list[_Unit] = []
     held, characters = 0, 0
     for unit in found:
@@ -276,8 +278,10 @@ def _label(targets: LabelMap | ScoreRange, example: Example) -> float:
 def _check(
     shard: ShardTable, targets: LabelMap | ScoreRange, labels: Sequence[float], left_out: Skipped, *, frank: bool
 ) -> None:
-    """Say that from these labels nothing can be learned, none or all of one class: in the party's log, or if `frank`
-    by `ShardError`. That a training fails for it would tell of the last row with another label.
+    """Warn that nothing can be learned from these labels (none, or all of one class): in the party's log, or by
+    `ShardError` if `frank`.
+
+    A training that failed for it would reveal the one row with another label.
     """
     what = None
     if not labels:

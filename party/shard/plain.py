@@ -1,6 +1,6 @@
-"""A party's text without labels as a model takes it, and the census of any text that a model is trained on.
+"""A party's unlabelled text in the form that a model takes, and the census of text that a model is trained on.
 
-Whatever is counted here is private, as in `party.shard.labelled`.
+All counts made here are private, as in `party.shard.labelled`.
 """
 
 import logging
@@ -27,10 +27,10 @@ _CHUNK_CHARACTERS: Final = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class PlainUnits:
-    """Tokenised texts and, for every unit, where its own are; members: None where every text is a unit and every unit a
-    text.
+    """Tokenised texts and, for every unit, the positions of its own.
 
-    Of records of two texts a unit has two examples, so that one release pays for both.
+    members: None where every text is a unit and every unit a text. A unit of records with two texts has two examples,
+    so that one release pays for both.
     """
 
     rows: TokenRows
@@ -41,7 +41,8 @@ class PlainUnits:
 
 
 def take_census(reading: Reading, *, columns: TextColumns | None = None, second: str | None = None) -> None:
-    """Read the shard for its census alone. columns, second: what else is read, as of `party.shard.units.units`.
+    """Read the shard only for its census. columns, second: the other columns that are read, as in
+    `party.shard.units.units`.
 
     Raises `ConclaveError` when it cannot be used.
     """
@@ -54,13 +55,12 @@ def take_census(reading: Reading, *, columns: TextColumns | None = None, second:
 def plain_units(
     reading: Reading, encode: Callable[[Sequence[str]], Encoded], *, longest: int, second: str | None = None
 ) -> PlainUnits:
-    """Read this party's part of its shard without labels: a text an example, a record or all of a user's one unit.
+    """Read this party's part of its shard without labels: a text is an example, a record or all of a user's one unit.
 
     second: the column of second texts, where it is read: a record then has two examples, each text by itself, or one
-    where it has no second. encode: from texts to tokens, `longest` in an example at most, and none of a text that it
-    fails on: that is no example. Of a unit the first `MOST_EXAMPLES` texts count.
-    Memory: `TokenRows`, and one chunk of text. Raises `ShardError` like `party.shard.units.units`,
-    `learning.errors.DataError`.
+    where it has no second text. encode: turns texts into tokens, at most `longest` in an example; a text on which it
+    fails is no example. Only the first `MOST_EXAMPLES` texts of a unit count. Memory: `TokenRows`, and one chunk of
+    text. Raises `ShardError` as `party.shard.units.units` does, `learning.errors.DataError`.
     """
     skipped = Skipped()
     ids, stops, seconds, begins = array("i"), array("q", [0]), array("i"), array("q", [0])
@@ -91,7 +91,7 @@ def plain_units(
 
 
 def _texts(unit: Unit, second: str | None) -> Sequence[str]:
-    """A unit's texts, row by row: the first, and the second where it is read and there."""
+    """A unit's texts, row by row: the first, and the second where it is read and present."""
     if second is None:
         return unit.passages
     both = ((row.text, row.fields.get(second, "")) for row in unit.rows)
@@ -99,7 +99,7 @@ def _texts(unit: Unit, second: str | None) -> Sequence[str]:
 
 
 def _chunks(found: Iterable[Sequence[str]]) -> Iterator[list[Sequence[str]]]:
-    """The texts of units in groups bounded in texts and in characters; a unit is in one group."""
+    """The texts of units in groups of bounded texts and characters; every unit is in one group."""
     chunk: list[Sequence[str]] = []
     held, characters = 0, 0
     for texts in found:

@@ -1,4 +1,4 @@
-"""Public texts that were provided to a party: JSON, a list of texts, or of lists of two."""
+"""Public texts that were provided to a party: a JSON list of texts, or of lists of two."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,9 @@ from party.errors import TrainingError
 
 
 def public_texts(path: Path, *, pairs: bool) -> list[Any]:
-    """The texts in a file, or its lists of two, in their order. Memory: they, and the file's bytes while it is read.
+    """The texts in a file, or its lists of two, in order. Memory: the texts, and the file's bytes while it is read.
 
-    Raises `TrainingError` where they are something else, or none.
+    Raises `TrainingError` for a file with anything else, or without texts.
     """
     found = listed(path)
     if not all(_is_pair(each) if pairs else is_text(each) for each in found):
@@ -22,7 +22,7 @@ def public_texts(path: Path, *, pairs: bool) -> list[Any]:
 
 
 def listed(path: Path) -> list[Any]:
-    """The JSON list in a file, whatever is in it; empty where there is none."""
+    """The JSON list in a file, whatever its entries are; empty where there is none."""
     try:
         found = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
@@ -31,7 +31,7 @@ def listed(path: Path) -> list[Any]:
 
 
 def is_text(each: object) -> bool:
-    """Whether a value of JSON is a text: JSON can spell half a surrogate pair, which no tokenizer takes."""
+    """Whether a JSON value is a valid text: JSON can spell half a surrogate pair, which no tokenizer takes."""
     if not isinstance(each, str):
         return False
     try:

@@ -1,4 +1,4 @@
-"""How a job reads its shard: which units, who may be told what, and where the census of what was read goes."""
+"""How a job reads its shard: by which units, who may be told of problems, and where the census goes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,8 +16,8 @@ from party.shard.units import Kind, Unit, units
 class Reading:
     """shard: the party's table. record, by_user, cache, frank: as `party.shard.units.units` takes them.
 
-    declared_size: records that the shard may be said to have, public; None where the party's file says nothing. census:
-    where hashes of what is read go, under `census_key`; None where none are made.
+    declared_size: the public statement of how many records the shard has; None where the party's file makes none.
+    census: where hashes of what is read go, made with `census_key`; None where none are made.
     """
 
     shard: ShardTable
@@ -41,7 +41,7 @@ class Reading:
 
     @contextmanager
     def counted(self) -> Iterator[Census | None]:
-        """The census, which is on disk when this ends; None where none is wanted."""
+        """The census, on disk when the context ends; None where none is wanted."""
         with ExitStack() as opened:
             census = None
             if self.census is not None:
@@ -58,7 +58,9 @@ class Reading:
         columns: TextColumns | None = None,
         second: str | None = None,
     ) -> Iterator[Unit]:
-        """The units of this party's part of its source, as `party.shard.units.units` gives them. Raises like it."""
+        """The units of this party's part of its source, as `party.shard.units.units` gives them; raises what it
+        raises.
+        """
         return units(
             self.shard,
             self.record,

@@ -1,13 +1,13 @@
-"""From a source to the units that are protected: records or users, in one party's part, by hashes of public things.
+"""From a source to the units that are protected: records or users, in one party's part, chosen by public hashes.
 
-Whether a unit is here, and in which slot, depends on the unit's own id and on public values alone, so that one unit
-more or less moves no other. What a unit holds depends on its own records alone. A record that cannot be used makes a
-unit of nothing, in the place where it would be, or of a user none: nobody can say whose it is.
+Whether a unit is here, and in which slot, depends only on the unit's own id and on public values, so that adding or
+removing one unit moves no other. What a unit holds depends on its own records alone. A record that cannot be used
+becomes an empty unit in its place; where users are units it becomes nothing, because nobody can say whose it is.
 
-A unit's place among all is told to nobody, and it decides nothing. A step's sample (`GradientMechanism.batch`) asks
-independent secret words, one for every place: one place more or less leaves every other unit taken with the same
-probability, independently, whichever word is its own then. So a sum over the sample is distributed as the sum over the
-others plus, with that probability, the unit's own part, which is 0 for a unit of nothing.
+A unit's position among all is secret and decides nothing. A step's sample (`GradientMechanism.batch`) draws independent
+secret words, one for every position: one position more or less leaves every other unit taken with the same probability,
+independently, whichever word it then gets. So a sum over the sample is distributed as the sum over the others plus,
+with that probability, the unit's own part, which is 0 for an empty unit.
 """
 
 import hashlib
@@ -46,10 +46,10 @@ _BEYOND: Final = f"beyond the first {MOST_CHARACTERS:,} characters of their user
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What the guarantee is about: its id and its passages; no word pair reaches across passages.
+    """One unit of the guarantee: its id and its passages; no word pair reaches across passages.
 
-    passages: none for a record that cannot be used, whose id is empty then. rows: where columns, or a second one, were
-    asked for, the documents of the passages, one each in their order; else none.
+    passages: none for a record that cannot be used, whose id is then empty. rows: where columns, or a second one, were
+    asked for, the documents of the passages, one each in order; otherwise none.
     """
 
     id: str
@@ -69,18 +69,18 @@ def units(
     columns: TextColumns | None = None,
     second: str | None = None,
 ) -> Iterator[Unit]:
-    """The units of this party's part of its source, streamed, each of `MOST_CHARACTERS` at most.
+    """The units of this party's part of its source, streamed, each of at most `MOST_CHARACTERS`.
 
-    record: a document is one unit; so is each sentence; for "pair" the documents come, and whoever counts takes each of
-    their pairs for a unit. by_user: all records of a user are one unit; they are gathered through files below `cache`
-    (mode 0700), so memory holds about a 64th of the shard at a time. frank: whether whoever asks may know that there is
-    no usable text, as in a simulation or a command of the party's own; otherwise that is a warning in the party's log.
-    skipped: gets the rows that make units of nothing. noted: is given every document of which anything is in this part,
-    once, before its units come. columns: read these too, leave out rows without a label, and let units
-    carry their rows; for documents alone. second: in their place, the one column that is read too: units carry their
-    rows, whatever that column holds.
+    record: a document is one unit; or each sentence; for "pair" this yields documents, and the caller takes each of
+    their pairs as a unit. by_user: all records of a user are one unit; they are gathered through files below `cache`
+    (mode 0700), so that memory holds about a 64th of the shard at a time. frank: whether the caller may know that there
+    is no usable text, as in a simulation or a command of the party's own; otherwise this is a warning in the party's
+    log. skipped: is given the rows that make empty units. noted: is given every document of which anything is in this
+    part, once, before its units come. columns: also read these, leave out rows without a label, and let units carry
+    their rows; for documents only. second: instead of them, the one column that is also read: units carry their rows,
+    whatever that column holds.
 
-    Raises `ShardError` when the settings cannot give such units, or `frank` and there is none with text;
+    Raises `ShardError` when the settings cannot give such units, or when `frank` and there is no unit with text;
     `learning.errors.DataError` when the source cannot be read, whatever its records are.
     """
     skipped = Skipped() if skipped is None else skipped
@@ -119,7 +119,7 @@ def units(
 
 
 def source_of(shard: ShardTable) -> Source:
-    """The shard's table as the reader takes it, with the columns that dividing needs."""
+    """The shard's table as the reader takes it, with the columns that dividing it needs."""
     wanted = [shard.part.by] if shard.part is not None and shard.part.by not in ("hash", "dirichlet") else []
     wanted += [shard.part.label] if shard.part is not None and shard.part.label is not None else []
     named = {shard.text, shard.id, shard.user, shard.label}
@@ -137,16 +137,16 @@ def source_of(shard: ShardTable) -> Source:
 
 
 def slot(key: bytes, unit: str, slots: int) -> int:
-    """The slot of a unit among `slots`: HMAC-SHA256 under the party's key, so that no other unit has a say in it."""
+    """The slot of a unit among `slots`: HMAC-SHA256 under the party's key, so that no other unit affects it."""
     digest = hmac.digest(key, unit.encode(), "sha256")
     return int.from_bytes(digest, "big") % slots
 
 
 def part_of(table: PartTable, unit: str, fields: Mapping[str, str]) -> int:
-    """Which part a unit belongs to, from its own id (or owner, or label) and the public seed alone.
+    """The part that a unit belongs to, from its own id (or owner, or label) and the public seed alone.
 
     hash: evenly by the id. A column: all units of one value together. dirichlet: the parts' proportions of each label
-    are drawn from Dirichlet(alpha, ..., alpha) by the seed, and the id decides within them.
+    are drawn from Dirichlet(alpha, ..., alpha) with the seed, and the id decides within them.
     """
     if table.by == "hash":
         return min(int(_fraction(table.seed, "unit", unit) * table.parts), table.parts - 1)

@@ -1,1 +1,1 @@
-"""Files that a party keeps of runs: mode 0600, whole or not there."""
+"""The files that a party keeps of runs: mode 0600, written completely or not at all."""

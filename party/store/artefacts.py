@@ -1,8 +1,8 @@
-"""Public artefacts that a coordinator provided for a run, each under its own SHA-256, whole or not there.
+"""Public artefacts that a coordinator provided for a run, each under its own SHA-256, complete or absent.
 
-They lie in the folder of their run and go with it, when it is left or purged. Whether one is here already is answered
-of that run alone: it would tell of other runs otherwise. What several runs were given is on the disk once. Of the
-parameters that a training starts from, which come anew at every step, those before the last are removed.
+They lie in the folder of their run and are removed with it, when it is left or purged. Whether one is present is
+answered for that run alone, because anything else would tell of other runs. Artefacts of several runs are on the disk
+once. Of the parameters that a training starts from, which come anew at every step, all but the last are removed.
 """
 
 import asyncio
@@ -33,21 +33,23 @@ _LEAST: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Artefacts:
-    """What one run was given, but for parameters. folder: the run's."""
+    """The artefacts of one run, except parameters. folder: the run's."""
 
     folder: Path
 
     def path(self, sha256: bytes) -> Path:
-        """Where the artefact of this digest is, or would be."""
+        """The path of the artefact with this digest, whether it is present or not."""
         return self.folder / f"{sha256.hex()}{_ENDING}"
 
 
 class Intake:
-    """Takes what coordinators provide, within the party's limits."""
+    """Receives what coordinators provide, within the party's limits."""
 
     def __init__(self, limits: LimitsTable, most: int) -> None:
-        """limits: of one artefact, and of all that a run may leave here. most: bytes of all runs together, so few that
-        nobody fills the disk with them: how much of it is free tells how large sums and texts are.
+        """limits: for one artefact, and for all artefacts of a run. most: bytes for all runs together.
+
+        `most` is so small that nobody can fill the disk with artefacts: the free space that remained would tell how
+        large sums and texts are.
         """
         self._limits = limits
         self._most = most
@@ -56,10 +58,10 @@ class Intake:
     async def take(
         self, header: party_pb2.ArtefactHeader, parts: AsyncIterator[party_pb2.ProvideRequest], run: Path
     ) -> bool:
-        """Store what follows a header; True when the run had it already and nothing was read.
+        """Store the content that follows a header; True when the run had it already and nothing was read.
 
-        run: the folder of the run that it is for. Raises `Refusal` (ARTEFACT) for an unknown kind, one over the limits,
-        or bytes that are not what the header says; NOT_JOINED when the run ends meanwhile.
+        run: the folder of the run that it is for. Raises `Refusal` (ARTEFACT) for an unknown kind, a size beyond the
+        limits, or content that does not match the header; NOT_JOINED when the run ends meanwhile.
         """
         if header.kind not in KINDS:
             raise Refusal(
@@ -86,7 +88,7 @@ class Intake:
 
     @contextlib.contextmanager
     def _room(self, run: Path, size: int) -> Iterator[None]:
-        """Count what is on its way with what is there. Raises `Refusal` (ARTEFACT) where it is too much."""
+        """Add the incoming bytes to those that are stored. Raises `Refusal` (ARTEFACT) where it is too much."""
         there = _sizes(run)
         total = sum(there) + self._coming[run] + size
         if total > self._limits.run_artefacts_mib * 2**20 or len(there) >= MOST_ARTEFACTS:
@@ -114,7 +116,7 @@ class Intake:
     async def _store(
         self, path: Path, header: party_pb2.ArtefactHeader, parts: AsyncIterator[party_pb2.ProvideRequest]
     ) -> None:
-        """Put the bytes that follow a header on disk under their own digest, whole or not at all."""
+        """Write the content after a header to disk under its own digest, completely or not at all."""
         digest, size = hashlib.sha256(), 0
         part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         file = os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
@@ -143,7 +145,7 @@ class Intake:
 
 
 def _sizes(run: Path) -> list[int]:
-    """Bytes of what a run was given, each."""
+    """The size in bytes of each artefact of a run."""
     found = []
     for path in (*run.glob(f"*{_ENDING}"), *run.glob(f"*{_PARAMETERS_ENDING}")):
         with contextlib.suppress(FileNotFoundError):  # parameters may go meanwhile
@@ -152,19 +154,21 @@ def _sizes(run: Path) -> list[int]:
 
 
 def parameters(run: Path, sha256: bytes) -> Path:
-    """Where the parameters of this digest are in a run's folder, or would be."""
+    """The path of the parameters with this digest in a run's folder, whether they are present or not."""
     return run / f"{sha256.hex()}{_PARAMETERS_ENDING}"
 
 
 def drop_parameters(run: Path, sha256: bytes) -> None:
-    """Remove all parameters from a run's folder but these."""
+    """Remove all parameters from a run's folder except these."""
     for path in run.glob(f"*{_PARAMETERS_ENDING}"):
         if path.name != f"{sha256.hex()}{_PARAMETERS_ENDING}":
             path.unlink(missing_ok=True)
 
 
 def _shared(part: Path, name: str) -> None:
-    """Have a file that came be the one that another run has of this name, and so of these bytes, if one has it."""
+    """Replace a received file by a link to another run's file of the same name, and so the same bytes, if there is
+    one.
+    """
     for other in part.parent.parent.glob(f"*/{name}"):
         again = part.with_name(f".{name}.{secrets.token_hex(4)}")
         with contextlib.suppress(OSError):  # the other run may end meanwhile, or have as many links as there can be

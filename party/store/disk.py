@@ -1,4 +1,4 @@
-"""A disk that takes nothing more: how it is told from a bug, and what a caller hears of it."""
+"""Errors of a full disk: how they are told from bugs, and what a caller is told."""
 
 import errno
 import sqlite3
@@ -11,7 +11,7 @@ _LEDGER_ERRORS: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY,
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether an error, or one that it came from, says that the disk is full, over its quota or read-only."""
+    """Whether an error, or its cause, says that the disk is full, over its quota or read-only."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -25,7 +25,7 @@ def is_full(error: BaseException | None) -> bool:
 
 
 def full(party: str) -> Refusal:
-    """The refusal of whatever must be on disk before it leaves."""
+    """The refusal of anything that must be on disk before it leaves."""
     return Refusal(
         Reason.STORAGE,
         f"party {party} cannot write: its disk is full or read-only. What was stored is sound. Make room there, or "

@@ -1,4 +1,4 @@
-"""Keys of this party's own: who is in which teacher, and what takes a key's place where nothing is protected."""
+"""Keys of this party's own: for assigning units to teachers, and a public stand-in where nothing is protected."""
 
 import hashlib
 import secrets
@@ -11,7 +11,9 @@ KEY_BYTES: Final = 32
 
 
 def slot_key(home: Path) -> bytes:
-    """This party's secret for assigning units to teachers, 32 bytes: drawn once, kept in `home` with mode 0600."""
+    """This party's secret key for assigning units to teachers, 32 bytes: drawn once, stored in `home` with mode
+    0600.
+    """
     path = home / "slots.key"
     if not path.exists():
         write_whole(path, secrets.token_bytes(KEY_BYTES))
@@ -19,5 +21,5 @@ def slot_key(home: Path) -> bytes:
 
 
 def insecure_key(seed: int, party: str, role: str) -> bytes:
-    """A key that anyone who knows the plan can make, for `insecure_reproducible_noise`: no guarantee."""
+    """A key that anyone who knows the plan can compute, for `insecure_reproducible_noise`: no guarantee."""
     return hashlib.sha256(f"conclave insecure {seed} {party} {role}".encode()).digest()

@@ -1,4 +1,4 @@
-"""What a party keeps of the runs it joined: the plan, what was trained, the blocks that left. Files of mode 0600."""
+"""The files of the runs that a party joined: the plan, trained results, the blocks that left. Mode 0600."""
 
 import contextlib
 import json
@@ -27,10 +27,10 @@ _PART: Final = re.compile(r"\..+\.([0-9a-f]{8}|part)")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Something that was trained: the digest of its request and the release it was trained for.
+    """A finished training: the digest of its request and the release it was trained for.
 
-    attempt: of the secure sum that it was trained for, of a step; other results serve every attempt, and have 0.
-    training: the digest of what was trained, whatever it was called (`party.tasks.operations.training_digest`).
+    attempt: for a step, the attempt at the secure sum that it was trained for; other results serve every attempt, and
+    have 0. training: the digest of what was trained, whatever its name (`party.tasks.operations.training_digest`).
     """
 
     id: str
@@ -50,7 +50,9 @@ class Run:
     folder: Path
 
     def release(self, name: str) -> plan_pb2.Release:
-        """The release of the plan's terms, or a step of it. Raises `Refusal` (REQUEST) for one that is not in them."""
+        """The release of the plan's terms, or a step of it. Raises `Refusal` (REQUEST) for a name that is not in
+        them.
+        """
         for release in self.terms.releases:
             found = release if release.name == name else step_of(release, name)
             if found is not None:
@@ -59,9 +61,9 @@ class Run:
         raise Refusal(Reason.REQUEST, f'the plan has no release "{name[:64]}"; it has {known}.')
 
     def peers(self) -> dict[str, x509.Certificate]:
-        """The signing certificates of the run's other parties; those that are pinned were compared at `Join`.
+        """The signing certificates of the run's other parties; pinned ones were compared at `Join`.
 
-        What a coordinator passed off as the certificate of another party, and is none, is left out.
+        Certificates of other parties that are not valid are left out.
         """
         kept = party_pb2.JoinRequest.FromString((self.folder / "peers.pb").read_bytes())
         found = {}
@@ -71,18 +73,18 @@ class Run:
         return found
 
     def counts(self, release: str, attempt: int = 0) -> Path:
-        """Where the bounded, noise-free sum of a release is kept until the run ends, or of a step until the next one.
+        """The path of a release's bounded, noise-free sum until the run ends, or of a step's until the next one.
 
-        attempt: as of `Operation`, so that the sample of one attempt never passes for that of another.
+        attempt: as of `Operation`, so that the sample of one attempt is never used for another.
         """
         return self.folder / (f"{release}.{attempt}.counts.npz" if attempt else f"{release}.counts.npz")
 
     def census(self, release: str) -> Path:
-        """Where a training leaves hashes of what it read, on their way into the ledger."""
+        """The path where a training leaves hashes of what it read, before they enter the ledger."""
         return self.folder / f".{release}.census.part"
 
     def operation(self, release: str) -> Operation | None:
-        """What trained a release, once it has."""
+        """The operation that trained a release, once it has."""
         path = self.folder / f"{release}.operation.json"
         try:
             kept = json.loads(path.read_text("utf-8"))
@@ -92,20 +94,20 @@ class Run:
         return Operation(kept["id"], digest, release, kept.get("attempt", 0), training)
 
     def keep_operation(self, operation: Operation) -> None:
-        """Note that a release was trained; from now on nothing else trains it in this run."""
+        """Record that a release was trained; from now on nothing else trains it in this run."""
         digests = {"digest": operation.digest.hex(), "training": operation.training.hex()}
         kept = json.dumps({"id": operation.id, "attempt": operation.attempt} | digests)
         write_whole(self.folder / f"{operation.release}.operation.json", kept.encode())
 
     def last_step(self, release: str) -> int | None:
-        """The last step of a training in steps that was trained, given the name of any; None where none was."""
+        """The last trained step of a stepped training, given the name of any step; None where none was."""
         found = self.folder.glob(f"{whole_of(release)}{SEPARATOR}*.operation.json")
         return max((number_of(each.name.removesuffix(".operation.json")) or 0 for each in found), default=None)
 
     def drop_before(self, operation: Operation) -> None:
-        """Remove what is left of the steps before one that was trained, and the sums of its own other attempts.
+        """Remove the files of the steps before a trained one, and the sums of its own other attempts.
 
-        The note of the step itself stays, and tells that those before it are over.
+        The record of the step itself stays, and tells that the earlier ones are over.
         """
         begins = f"{whole_of(operation.release)}{SEPARATOR}"
         step, own = number_of(operation.release) or 0, self.counts(operation.release, operation.attempt)
@@ -117,14 +119,14 @@ class Run:
                 path.unlink(missing_ok=True)
 
     def block(self, release: str, batch: int) -> bytes | None:
-        """The bytes of a block that was made already."""
+        """The bytes of a block that was already made."""
         try:
             return self._block(release, batch).read_bytes()
         except FileNotFoundError:
             return None
 
     def keep_block(self, release: str, batch: int, block: NDArray[np.int32]) -> None:
-        """Keep a block before any byte of it leaves."""
+        """Store a block before any byte of it leaves."""
         write_whole(self._block(release, batch), np.ascontiguousarray(block, "<i4").tobytes())
 
     def _block(self, release: str, batch: int) -> Path:
@@ -139,7 +141,7 @@ class Runs:
         private_folder(folder)
 
     def make(self, run_id: str, plan_hash: bytes, plan: plan_pb2.Plan, peers: Sequence[party_pb2.Peer] = ()) -> Run:
-        """Keep a plan, and who else takes part, under its run id."""
+        """Store a plan, and the other parties' certificates, under its run id."""
         folder = self._path(run_id)
         private_folder(folder)
         write_whole(folder / "peers.pb", party_pb2.JoinRequest(peers=peers).SerializeToString())
@@ -157,7 +159,7 @@ class Runs:
         return Run(run_id, plan_hash, plan.terms, folder)
 
     def drop(self, run_id: str) -> None:
-        """Remove everything of a run. Idempotent."""
+        """Remove all files of a run. Idempotent."""
         shutil.rmtree(self._path(run_id), ignore_errors=True)
 
     def kept(self) -> dict[str, int]:
@@ -165,7 +167,7 @@ class Runs:
         return {each.name: _size(each) for each in sorted(self._folder.iterdir()) if NAME.fullmatch(each.name)}
 
     def tidy(self, ended: Collection[str]) -> None:
-        """Remove what a node left that was killed: folders of runs that ended, and files that were never whole."""
+        """Remove what a killed node left: folders of runs that ended, and incomplete files."""
         for run_id in ended:
             self.drop(run_id)
         remove_parts(*filter(Path.is_dir, self._folder.iterdir()))
@@ -176,7 +178,7 @@ class Runs:
 
 
 def check_run_id(run_id: str) -> None:
-    """Raises `Refusal` (REQUEST) for anything that is not a run id: it names a folder."""
+    """Raises `Refusal` (REQUEST) for anything that is not a run id, since it names a folder."""
     if not NAME.fullmatch(run_id):
         raise Refusal(Reason.REQUEST, "a run id has 1 to 64 small letters, digits and hyphens.")
 
@@ -188,14 +190,16 @@ def private_folder(path: Path) -> None:
 
 
 def remove_parts(*folders: Path) -> None:
-    """Remove files that `write_whole` and its like had begun when their process was killed. Nobody may be writing."""
+    """Remove files that `write_whole` and similar functions had begun when their process was killed. No writer may be
+    active.
+    """
     for folder in folders:
         for part in filter(lambda each: _PART.fullmatch(each.name), folder.glob(".*")):
             part.unlink(missing_ok=True)
 
 
 def sync_folder(path: Path) -> None:
-    """Have a folder's names on disk: a file that was renamed is there under its new one after a power cut."""
+    """Flush a folder's names to disk, so that a renamed file has its new name after a power cut."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -214,7 +218,7 @@ def _size(folder: Path) -> int:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file of mode 0600 whole or not at all, on disk when this returns."""
+    """Write a file of mode 0600 completely or not at all; it is on disk when this returns."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:

@@ -1,1 +1,1 @@
-"""What a party trains: each kind of task in a folder, checked in the node, done in the training process."""
+"""Tasks: what a party trains. Each kind has a folder; the node checks a task, the training process does it."""

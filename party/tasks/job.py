@@ -1,4 +1,6 @@
-"""What a node asks of its training subprocess: one line of JSON, every path absolute; and why it may get nothing."""
+"""A job that the node gives its training subprocess: one line of JSON with absolute paths; and the reason for a
+failure.
+"""
 
 import json
 from collections.abc import Callable
@@ -28,7 +30,7 @@ MEMORY: Final = "MemoryError"
 class Failure(NamedTuple):
     """Why there is no result: the kind, and a sentence.
 
-    private: it came after the shard was opened, so that only the party's own log may have it.
+    private: it happened after the shard was opened, so that only the party's own log may have it.
     """
 
     kind: str
@@ -37,7 +39,7 @@ class Failure(NamedTuple):
 
 
 class PartFailed(ConclaveError):
-    """A part of a job, done elsewhere, that has no result."""
+    """A part of a job, run elsewhere, gave no result."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.sentence)
@@ -46,7 +48,7 @@ class PartFailed(ConclaveError):
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The cluster of a party's own site that teachers are spread over, and into how many tasks."""
+    """The cluster of a party's own site on which teachers are trained, and into how many tasks they are divided."""
 
     address: str
     tasks: int
@@ -54,11 +56,12 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to do with the shard. `release` is the plan's message in hexadecimal; `result` is written whole or not.
+    """What to do with the shard. `release` is the plan's message in hexadecimal; `result` is written completely or not
+    at all.
 
-    work: what is done, of one kind of task. census: where hashes of what is read go (see `party.ledger.census`), under
-    `census_key`; without it none are made. memory: MiB that the process may hold; 0 for any. spread: where teachers are
-    trained; None for this machine. part: of a spread job, the first teacher and the one after the last, whose answers
+    work: the work of one kind of task. census: where hashes of what is read go (see `party.ledger.census`), made with
+    `census_key`; without it none are made. memory: MiB that the process may use; 0 for any. spread: where teachers are
+    trained; None for this machine. part: for a spread job, the first teacher and the one after the last, whose answers
     are then the result, unbounded (`party.tasks.ray_tasks`).
     """
 
@@ -79,7 +82,7 @@ class Job:
 
     @property
     def reading(self) -> Reading:
-        """How the shard is read, its table checked again."""
+        """How the shard is read, with its table checked again."""
         return Reading(
             shard=ShardTable.model_validate(self.shard),
             record=self.record,
@@ -93,27 +96,27 @@ class Job:
 
     @property
     def stays(self) -> bool:
-        """Whether the process stays for the next job of its like: a step, which would read the shard again."""
+        """Whether the process stays for the next such job: a step, which would otherwise read the shard again."""
         return self.work.stays
 
     @property
     def reads(self) -> str:
-        """What has to be read for the job, in one word for all steps of one training: all of it but what differs."""
+        """A key of what has to be read for the job, the same for all steps of one training."""
         return replace(self, release="", result="", census="", work=self.work.bare()).to_json()
 
     @property
     def frank(self) -> bool:
-        """Whether a training may fail for what is in the shard, and say so: the text of a simulation is nobody's."""
+        """Whether a failure may tell of what is in the shard: true in a simulation, whose text is not private."""
         return bool(self.policy.get("simulation", False))
 
     @property
     def checkpoint(self) -> Path:
-        """Where a private training leaves how far it is, to go on from there."""
+        """Where a private training stores its progress, to be resumed from there."""
         return Path(self.result).with_suffix(".checkpoint")
 
     @property
     def without_text(self) -> "Job":
-        """The same job on a shard without a unit: what comes of it are zeros, or a training by noise alone."""
+        """The same job on an empty shard: it gives zeros, or a training on noise alone."""
         nobodys = self.shard | {"source": NOTHING, "part": None, "stream": False}
         return replace(self, shard=nobodys, policy=self.policy | {"simulation": False}, census="")
 
@@ -122,7 +125,7 @@ class Job:
         return replace(self, work=self.work.paid_with(key))
 
     def to_json(self) -> str:
-        """One line."""
+        """The job as one line of JSON."""
         fields = asdict(self)
         return json.dumps(fields | {"work": {self.work.kind: fields["work"]}})
 
@@ -145,10 +148,10 @@ Private: TypeAlias = Callable[[Job, Callable[[int], None]], Sum]
 
 
 def release_of(text: str) -> plan_pb2.Release:
-    """The message that a job carries in hexadecimal."""
+    """The release message that a job holds in hexadecimal."""
     return plan_pb2.Release.FromString(bytes.fromhex(text))
 
 
 def is_exhausted(error: BaseException) -> bool:
-    """Whether an error says that there is no more memory: Python's own, or what torch makes of its own."""
+    """Whether an error means that memory is exhausted: Python's own error, or torch's."""
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "alloc" in str(error).lower())

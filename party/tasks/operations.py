@@ -1,4 +1,4 @@
-"""From a request to the job that does it: what stands against it, and what is charged before the shard is opened."""
+"""From a request to its job: what speaks against it, and what is charged before the shard is opened."""
 
 import os
 from pathlib import Path
@@ -21,14 +21,14 @@ from protos.steps import is_step, number_of, whole_of
 
 
 async def is_claimed(ledger: Ledger, run: Run, release: plan_pb2.Release, attempt: int) -> bool:
-    """Whether something may have left that came out of a release, or of one attempt at a step."""
+    """Whether something of a release, or of one attempt at a step, may have left."""
     if is_step(release):
         return await ledger.used(run.id, release.name, attempt)
     return await ledger.sent(run.id, release.name)
 
 
 def check_step(run: Run, release: plan_pb2.Release, attempt: int) -> None:
-    """Raises `Refusal`: CONFLICT for a step that is over, REQUEST for an attempt that the plan cannot have."""
+    """Raises `Refusal`: CONFLICT for a step that is over, REQUEST for an attempt that the plan does not allow."""
     last = run.last_step(release.name)
     if last is not None and last > (number_of(release.name) or 0):
         raise Refusal(
@@ -73,9 +73,9 @@ def job_of(
 
 
 def check_fit(job: Job) -> None:
-    """What is asked against what was provided, before any training is charged. Blocks: it reads files.
+    """Check a request against what was provided, before any training is charged. Blocks: it reads files.
 
-    Raises `Refusal` (ARTEFACT, REQUEST, MEMORY) as `Request.fits`.
+    Raises `Refusal` (ARTEFACT, REQUEST, MEMORY) as `Request.fits` does.
     """
     request_of(job.work.kind).fits(job.work, release_of(job.release), job.memory)
 
@@ -83,14 +83,14 @@ def check_fit(job: Job) -> None:
 def charge_of(job: Job) -> plan_pb2.Release:
     """The release whose event is charged before a job opens the shard.
 
-    That of the training, where the training is what costs; else that of what is made, which is charged here and not
-    again when it leaves.
+    It is the training's where the training is what costs; otherwise it is the release that is made, which is charged
+    here and not again when it leaves.
     """
     return request_of(job.work.kind).paid_before(job.work) or release_of(job.release)
 
 
 def training_digest(request: party_pb2.TrainRequest) -> bytes:
-    """What a request has trained, whatever the operation is called and for which attempt at a step it is: 32 bytes."""
+    """The digest of what a request trains, 32 bytes, whatever the operation's name and the attempt at a step."""
     bare = party_pb2.TrainRequest()
     bare.CopyFrom(request)
     bare.ClearField("operation_id")

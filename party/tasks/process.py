@@ -1,10 +1,10 @@
-"""The training subprocess: does what a job says on this party's shard and leaves the result in the run's folder.
+"""The training subprocess: does a job on this party's shard and leaves the result in the run's folder.
 
-Started by the node as `python -m party.tasks.process`. One JSON line on standard input is the job; the pipe then stays
-open, and its end means that the node is gone. First comes what needs public things alone, and a word when that is done.
-The shard is opened once the node has answered it, which it does when the job is charged. Progress goes out as JSON
-lines: whole percents, the end, or why there is none; never a count, a loss or a word. After a step the process stays,
-with what it read, and takes the next line. Counts need no torch; it is imported for what does.
+The node starts it as `python -m party.tasks.process`. The job is one JSON line on standard input; the pipe then stays
+open, and its end means that the node is gone. The process first does everything that needs only public data, and says
+so. It opens the shard once the node has answered, after charging the job. It reports progress as JSON lines: whole
+percents, the end, or the reason of a failure; never a count, a loss or a word. After a step the process stays, with
+what it read, and takes the next line. Counting needs no torch, which is imported only for jobs that do.
 """
 
 import contextlib
@@ -37,32 +37,33 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class Training(Protocol):
-    """The half of a kind of task that is in the training process: a module `party.tasks.<kind>.training`."""
+    """The half of a kind of task that runs in the training process: a module `party.tasks.<kind>.training`."""
 
     def prepare(self, job: Job, work: Any, mechanism: Any, kept: Any) -> Private:
-        """Have everything ready but the party's text. kept: what the process read for an earlier job of its like, where
-        it stays for the next one. Raises `ConclaveError` for what was provided, and that only.
+        """Prepare everything except the party's text. Raises `ConclaveError` only for what was provided.
+
+        kept: what the process read for an earlier such job, where it stays for the next one.
         """
         ...
 
 
 class Spreadable(Training, Protocol):
-    """The same of teachers, which other machines of the site may train."""
+    """A training of teachers, which other machines of the site may train."""
 
     def some_answers(self, job: Job, work: Any, numbers: range, progress: Callable[[int], None]) -> TeacherSignal:
-        """What the teachers of these numbers answer, unbounded and in clear."""
+        """The answers of the teachers with these numbers, unbounded and in clear."""
         ...
 
 
 class Staying(Training, Protocol):
-    """The same of work whose process stays for the next job of its like."""
+    """A training whose process stays for the next such job."""
 
     Kept: type[Any]
     """What the process keeps in between, empty at first."""
 
 
 def work(job: Job, progress: Callable[[int], None], kept: object = None) -> None:
-    """Do the whole job: the bounded sum is at `job.result` when this returns, and its census at `job.census`.
+    """Run the whole job: the bounded sum is at `job.result` when this returns, and its census at `job.census`.
 
     kept: what this process read for an earlier step; a step leaves there what it read. Raises `ConclaveError`.
     """
@@ -76,9 +77,9 @@ def work(job: Job, progress: Callable[[int], None], kept: object = None) -> None
 
 
 def prepare(job: Job, kept: object = None) -> Private:
-    """Have everything ready that a job needs but its text: nothing private is read, whatever was provided.
+    """Prepare everything that a job needs except its text; nothing private is read, whatever was provided.
 
-    What it gives does the rest. Raises `ConclaveError` for what was provided, and that only.
+    Returns a function that does the rest. Raises `ConclaveError` only for what was provided.
     """
     training: Training = half(job.work.kind, "training")
     mechanism = mechanism_of(release_of(job.release))
@@ -86,7 +87,7 @@ def prepare(job: Job, kept: object = None) -> Private:
 
 
 def kept_for(job: Job) -> object:
-    """Where a job that stays leaves what it read, for the next of its like; None for any other."""
+    """Where a staying job leaves what it read for the next such job; None for any other."""
     if not job.stays:
         return None
     training: Staying = half(job.work.kind, "training")
@@ -94,7 +95,7 @@ def kept_for(job: Job) -> object:
 
 
 def attempt(job: Job, progress: Callable[[int], None], kept: object = None) -> Failure | None:
-    """Do the whole job; None when its result is on disk, else why there is none. Only bugs raise."""
+    """Run the whole job; None when its result is on disk, otherwise why there is none. Only bugs raise."""
     failure = tried(job, lambda: work(job, progress, kept))
     return failure if isinstance(failure, Failure) else None
 
@@ -105,13 +106,13 @@ def prepared(job: Job, kept: object = None) -> Private | Failure:
 
 
 def finished(private: Private, job: Job, progress: Callable[[int], None]) -> Failure | None:
-    """Do what was prepared, with the job's key; None when its result is on disk, else why there is none."""
+    """Run a prepared job, with its key; None when its result is on disk, otherwise why there is none."""
     result = tried(job, lambda: save_counts(Path(job.result), private(job, progress)))
     return result._replace(private=True) if isinstance(result, Failure) else None
 
 
 def tried(job: Job, act: Callable[[], Done]) -> Done | Failure:
-    """What an act for a job gives, or why it gives nothing. Only bugs raise."""
+    """The result of a function of a job, or why it failed. Only bugs raise."""
     from aggregation.errors import ConclaveError
 
     try:
@@ -129,9 +130,9 @@ def tried(job: Job, act: Callable[[], Done]) -> Done | Failure:
 
 
 def _die_with(parent: int) -> "queue.SimpleQueue[bytes]":
-    """End with the node, however it ends: by the kernel's word on Linux, by the end of the pipe anywhere.
+    """End when the node ends, in whatever way: by a kernel signal on Linux, by the end of the pipe everywhere.
 
-    Returns where the lines arrive that come until then.
+    Returns a queue of the lines that arrive.
     """
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     if sys.platform == "linux":
@@ -152,7 +153,7 @@ def _die_with(parent: int) -> "queue.SimpleQueue[bytes]":
 
 
 def _hold_at_most(mebibytes: int) -> None:
-    """Have the kernel refuse more memory than that, where it can: what is exhausted is then this process alone."""
+    """Limit this process' memory through the kernel, where possible, so that only this process can exhaust it."""
     if mebibytes and sys.platform == "linux":
         size = mebibytes * 2**20
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))
@@ -173,7 +174,7 @@ def _say(out: TextIO, **what: object) -> None:
 
 
 def main() -> int:
-    """Do the jobs that standard input names, until one ends the process; 0 when its result is on disk."""
+    """Run the jobs from standard input until one ends the process; 0 when its result is on disk."""
     keep_private()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints goes to the party's log, not among the progress lines
@@ -202,7 +203,7 @@ def main() -> int:
 
 
 def _done(job: Job, kept: object, lines: "queue.SimpleQueue[bytes]", out: TextIO) -> Failure | None:
-    """Do a job as the node has it: what is public, its word that the job is charged, the rest."""
+    """Run a job with the node: prepare what is public, wait until the job is charged, do the rest."""
 
     def told(percent: int) -> None:
         _say(out, percent=percent)

@@ -1,8 +1,8 @@
-"""Teachers trained on several machines of a party's own site, a part of them on each.
+"""Teachers trained on several machines of a party's own site, some of them on each machine.
 
-What travels to a machine is the path of a file; what comes back is that it is done. Jobs, with their secrets, and
+Only the path of a file is sent to a machine, and only that it is done comes back. Jobs, with their secrets, and
 answers, unbounded and in clear, lie in the party's own folder, which those machines therefore share, as they do the
-shard. They are gone when all parts are together.
+shard. They are removed when all parts are together.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ _ENDING: Final = ".failure"
 
 
 class Spreader(Protocol):
-    """Has `do` called on the machines of a site."""
+    """Calls `do` on the machines of a site."""
 
     def done(self, address: str, jobs: Sequence[str]) -> Iterator[str]:
-        """The paths of jobs, each when it is done. address: of the site's cluster, "auto" or "HOST:PORT".
+        """Yield the paths of jobs, each when it is done. address: of the site's cluster, "auto" or "HOST:PORT".
 
         Raises `ConclaveError` where there is no such cluster, or a job ended without an outcome.
         """
@@ -39,7 +39,7 @@ class Spreader(Protocol):
 
 
 def find_spreader() -> Spreader:
-    """The spreader that is installed: `ray`, of the entry-point group `conclave.spreaders`."""
+    """The installed spreader: `ray`, from the entry-point group `conclave.spreaders`."""
     (point,) = entry_points(group="conclave.spreaders", name="ray")
     spreader: Spreader = point.load()()
     return spreader
@@ -52,11 +52,11 @@ def gathered(
     here: Callable[[range, Callable[[int], None]], TeacherSignal],
     take_census: Callable[[], None],
 ) -> TeacherSignal:
-    """All teachers' answers, in their order: from this process, or in parts from the site's machines.
+    """All teachers' answers in order: from this process, or in parts from the site's machines.
 
-    here: the answers of some teachers, and whom to tell of percents. take_census: reads the shard for its census alone,
-    since no part of a spread job has one. Memory: all answers, once more while they are put
-    together. Raises whatever a part raised.
+    here: computes the answers of some teachers, and is told whom to report percentages to. take_census: reads the shard
+    only for its census, since no part of a spread job has one. Memory: all answers, twice while they are joined. Raises
+    whatever a part raised.
     """
     if job.spread is None:
         return here(range(teachers), progress)
@@ -84,7 +84,8 @@ def gathered(
 
 
 def do(path: str) -> None:
-    """Do the job that lies at a path, in a process of its own: niced, bounded in memory, and gone when this one is.
+    """Run the job whose file is at a path, in a process of its own: niced, with limited memory, and ended with this
+    one.
 
     Its outcome lies beside the job when this returns. Raises `TrainingError` where this machine does not see the job.
     """
@@ -121,7 +122,7 @@ def do(path: str) -> None:
 
 
 def save_answers(path: Path, signal: TeacherSignal) -> None:
-    """Write answers whole or not at all, with mode 0600."""
+    """Write answers completely or not at all, with mode 0600."""
     part = path.with_name(f"{path.name}.part")
     with os.fdopen(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
         given: dict[str, Any] = {"votes": signal.votes, "states": signal.states}
@@ -142,7 +143,7 @@ def _together(paths: Sequence[Path]) -> TeacherSignal:
 
 
 def _check(path: Path) -> None:
-    """Raises `PartFailed` with what a part left in place of answers."""
+    """Raises `PartFailed` with the reason that a part left instead of answers."""
     with contextlib.suppress(FileNotFoundError):
         failure = Failure(**json.loads(Path(f"{path}{_ENDING}").read_bytes()))
         raise PartFailed(failure)

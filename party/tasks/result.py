@@ -1,4 +1,4 @@
-"""What a training leaves: a bounded, noise-free sum, in a file of the run's folder, whole or not there."""
+"""The result of a training: a bounded, noise-free sum, in a file of the run's folder, complete or absent."""
 
 import contextlib
 import math
@@ -25,7 +25,9 @@ _DENSE_AT_ONCE: Final = 1 << 22
 
 
 def save_counts(path: Path, counts: Sum) -> None:
-    """Write a matrix whole or not at all, with mode 0600: no larger than all its cells are, unless that is little."""
+    """Write a matrix completely or not at all, with mode 0600; the file is at most as large as all its cells, apart
+    from a small constant.
+    """
     if not isinstance(counts, np.ndarray) and _bytes(counts) > max(_LITTLE, CELL * math.prod(counts.shape)):
         counts = _dense(counts)
     part = path.with_name(f".{path.name}.part")
@@ -50,7 +52,7 @@ def _bytes(counts: sparse.csr_array) -> int:
 
 
 def _dense(counts: sparse.csr_array) -> NDArray[np.int32]:
-    """All cells modulo 2**32. Memory: they, and a part of them as they were."""
+    """All cells modulo 2**32. Memory: the result, and a part of the input."""
     made = np.empty(counts.shape, np.int32)
     rows = max(1, _DENSE_AT_ONCE // max(1, counts.shape[1]))
     for start in range(0, counts.shape[0], rows):
@@ -67,7 +69,7 @@ def load_counts(path: Path) -> Sum:
 
 
 def shape_of(path: Path) -> tuple[int, int]:
-    """Rows and columns of the matrix that `save_counts` wrote, which are public; its cells stay where they are."""
+    """The public shape of the matrix that `save_counts` wrote, without reading its cells."""
     with _READING, zipfile.ZipFile(path) as parts:
         if "dense.npy" not in parts.namelist():
             with np.load(path, allow_pickle=False) as found:

@@ -1,7 +1,7 @@
-"""A kind of task: a folder in two halves, found by the name of its field in `TrainRequest.task`.
+"""A kind of task: a folder with two modules, found by the name of its field in `TrainRequest.task`.
 
-`request.py` checks what is asked, in the node, before anything is charged; it never imports torch. `training.py` does
-it, in the training process (`party.tasks.process`). A half is imported when it is first needed.
+`request.py` checks the request in the node before anything is charged; it never imports torch. `training.py` does the
+work in the training process (`party.tasks.process`). Each is imported when it is first needed.
 """
 
 import hashlib
@@ -35,9 +35,9 @@ TRAINS: Final = tuple(_FOLDERS)
 
 
 class Work(Protocol):
-    """What is to be done, checked: a frozen dataclass of the kind, which travels to the training process as JSON.
+    """Checked work: a frozen dataclass of the task's kind, sent to the training process as JSON.
 
-    stays: whether the process stays for the next job of its like, which would read the shard again.
+    stays: whether the process stays for the next such job, which would otherwise read the shard again.
     """
 
     __slots__ = ()
@@ -48,7 +48,7 @@ class Work(Protocol):
     def paid_with(self, key: str) -> Self:
         """The work with the noise key of a private training, in hexadecimal, which the ledger gave for its event.
 
-        Most work needs none: what noises its sum stays in the node.
+        Most work needs none, because the node adds the noise to its sum.
         """
         return self
 
@@ -68,45 +68,45 @@ class Given:
     home: Path
 
     def provided(self, kind: str, sha256: bytes) -> Path:
-        """Where an artefact is. Raises `Refusal` (ARTEFACT) when it never came."""
+        """The path of an artefact. Raises `Refusal` (ARTEFACT) when it never came."""
         return there(self.artefacts.path(sha256), kind, sha256)
 
     @property
     def slot_key(self) -> str:
-        """What decides in which teacher a unit is, in hexadecimal: this party's secret, unless noise is insecure."""
+        """The key that assigns units to teachers, in hexadecimal: this party's secret, unless noise is insecure."""
         if self.run.terms.privacy.insecure_reproducible_noise:
             return insecure_key(self.run.terms.seed, self.config.name, "slots").hex()
         return hmac.digest(slot_key(self.home), b"teachers", "sha256").hex()
 
 
 class Request(Protocol):
-    """The half of a kind that is in the node: a module `party.tasks.<kind>.request`."""
+    """The half of a kind that runs in the node: a module `party.tasks.<kind>.request`."""
 
     WORK: type[Any]
     """The dataclass of the kind."""
 
     def checked(self, task: Any, given: Given) -> Work:
-        """What the kind's message asks, with the secrets that it needs of this party.
+        """The work that the kind's message asks for, with the party's secrets that it needs.
 
-        Raises `Refusal`: ARTEFACT and REQUEST, and PLAN or POLICY where the plan's text cannot be had from this shard.
+        Raises `Refusal`: ARTEFACT and REQUEST, and PLAN or POLICY where this shard cannot give the plan's text.
         """
         ...
 
     def fits(self, work: Any, release: plan_pb2.Release, memory: int) -> None:
-        """Hold what was provided against the terms, before anything is charged. Blocks: it reads files.
+        """Compare what was provided with the terms, before anything is charged. Blocks: it reads files.
 
-        memory: MiB that the job may hold; 0 for any. Raises `Refusal`: ARTEFACT, REQUEST, MEMORY.
+        memory: MiB that the job may use; 0 for any. Raises `Refusal`: ARTEFACT, REQUEST, MEMORY.
         """
         ...
 
     def paid_before(self, work: Any) -> plan_pb2.Release | None:
-        """The release of a private training whose event pays, where that is not the release that is made."""
+        """The release of a private training whose event is charged, where that is not the release that is made."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """What a request is about: the kind of task and the release it trains for; of a step, for which attempt."""
+    """The subject of a request: the kind of task, the release it trains for, and for a step the attempt."""
 
     kind: str
     release: str
@@ -123,17 +123,17 @@ class Asks:
 
 
 def half(kind: str, name: str) -> Any:
-    """The module that is a half of a kind: "request" or "training"."""
+    """The module that is one half of a kind: "request" or "training"."""
     return import_module(f"{__package__}.{_FOLDERS[kind]}.{name}")
 
 
 def request_of(kind: str) -> Request:
-    """The half of a kind that is in the node."""
+    """The half of a kind that runs in the node."""
     return cast(Request, half(kind, "request"))
 
 
 def work_of(kind: str, fields: Mapping[str, Any]) -> Work:
-    """The work of a kind from its JSON."""
+    """The work of a kind, from its JSON."""
     work: Work = _adapter(kind).validate_python(fields)
     return work
 
@@ -144,7 +144,7 @@ def _adapter(kind: str) -> TypeAdapter[Any]:
 
 
 def there(path: Path, kind: str, sha256: bytes) -> Path:
-    """Where something is that was provided. Raises `Refusal` (ARTEFACT) when it never came."""
+    """The path of something that was provided. Raises `Refusal` (ARTEFACT) when it never came."""
     if len(sha256) != hashlib.sha256().digest_size or not path.exists():
         were, them = ("were", "them") if kind.endswith("s") else ("was", "it")
         raise Refusal(Reason.ARTEFACT, f"the {kind} {were} never provided; send {them} first.")
@@ -152,10 +152,10 @@ def there(path: Path, kind: str, sha256: bytes) -> Path:
 
 
 def wrong(what: str) -> Refusal:
-    """A refusal of a request that cannot be done."""
+    """The refusal of a request that cannot be done."""
     return Refusal(Reason.REQUEST, what)
 
 
 def cannot_give(kind: str, release: plan_pb2.Release) -> Refusal:
-    """A refusal of a task whose kind is none that gives its release."""
+    """The refusal of a task whose kind cannot make its release."""
     return wrong(f"release {release.name} is not one that {kind} can give.")

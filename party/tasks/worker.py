@@ -1,7 +1,7 @@
-"""Training processes: one for each training, or, for the steps that parties take together, one for each run, kept.
+"""Training processes: one for each training, or one kept for all steps of a run.
 
-A process is this party's alone, niced and bounded in memory (`party.tasks.process`), and ends with its node whatever
-happens.
+A process belongs to this party alone, is niced and has limited memory (`party.tasks.process`), and ends with its node
+in any case.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _PATIENT: Final = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLO
 
 
 class Worker:
-    """One process. `start` makes one; `end` ends it, whatever it is at."""
+    """One process. `start` makes one; `end` ends it, whatever it is doing."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -34,7 +34,7 @@ class Worker:
 
     @classmethod
     async def start(cls, log_file: Path | None) -> Self:
-        """log_file: where the process' own words go; None for where the node's go."""
+        """log_file: where the process logs; None for the node's own log."""
         with contextlib.ExitStack() as opened:
             own = None if log_file is None else opened.enter_context(_private_log(log_file))
             process = await asyncio.create_subprocess_exec(
@@ -58,13 +58,13 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether the process goes on."""
+        """Whether the process is running."""
         return self._process.returncode is None
 
     async def do(self, job: Job, told: Callable[[int], None], charge: Charge) -> Failure | None:
-        """None when the result is on disk, else why there is none; the process is of no use then.
+        """None when the result is on disk, otherwise why there is none; the process is then of no more use.
 
-        Raises as `charge`.
+        Raises what `charge` raises.
         """
         process = self._process
         assert process.stdin is not None
@@ -112,11 +112,12 @@ class Workers:
         self._ending: set[asyncio.Task[None]] = set()
 
     async def do(self, run: str, job: Job, told: Callable[[int], None], charge: Charge) -> Failure | None:
-        """Have a job of a run done; None when its result is on disk, else why there is none. Raises as `charge`.
+        """Have a job of a run done; None when its result is on disk, otherwise why there is none. Raises what `charge`
+        raises.
 
-        charge: is awaited before the shard is opened, once more where the process has to be replaced. A process that
-        failed, or whose job was cancelled, is ended. One that was kept, and was ended by somebody else in the meantime,
-        is replaced.
+        charge: is awaited before the shard is opened, and again where the process has to be replaced. A process that
+        failed, or whose job was cancelled, is ended. A kept process that something else ended in the meantime is
+        replaced.
         """
         worker = self._kept.pop(run, None) if job.stays else None
         if worker is not None and worker.alive:
@@ -173,7 +174,7 @@ def _private_log(path: Path) -> BinaryIO:
 
 
 def _environment(outside: Mapping[str, str]) -> dict[str, str]:
-    """The node's own environment, with this code findable from any folder, and threads that wait without spinning.
+    """The node's own environment, with this code importable from any folder, and threads that sleep while they wait.
 
     Where parties share cores, threads that spin while they wait took three times as long as ones that sleep.
     """

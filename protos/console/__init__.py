@@ -1,1 +1,1 @@
-"""What both commands share: settings files, checklists, how a failure is told."""
+"""The code that both commands share: settings files, checklists, error reporting."""

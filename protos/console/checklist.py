@@ -1,4 +1,4 @@
-"""What both `check` commands are made of: a line for each thing that was looked at, and what this machine has free."""
+"""The checklists of both `check` commands: one line per check, and this machine's free memory and disk."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 class State(StrEnum):
-    """How a thing was found. A warning does not stop a run, and a check that has nothing worse passes."""
+    """The result of a check. A warning does not stop a run, and a checklist with nothing worse passes."""
 
     OK = "ok"
     WARNING = "warning"
@@ -21,7 +21,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that was looked at. said: what was found, or what to do about it; one line."""
+    """One check. said: what was found, or what to do about it; one line."""
 
     what: str
     state: State
@@ -29,17 +29,17 @@ class Line:
 
 
 def ok(what: str, said: str) -> Line:
-    """A thing that is as it should be."""
+    """A check that passed."""
     return _line(what, State.OK, said)
 
 
 def warning(what: str, said: str) -> Line:
-    """A thing to know of, with which a run goes."""
+    """A check that passed, with something to know."""
     return _line(what, State.WARNING, said)
 
 
 def to_do(what: str, said: str) -> Line:
-    """A thing with which no run goes, or goes well."""
+    """A check that failed: no run works, or works well, until it is mended."""
     return _line(what, State.TO_DO, said)
 
 
@@ -49,13 +49,13 @@ def passed(lines: Iterable[Line]) -> bool:
 
 
 def shown(lines: Sequence[Line]) -> list[str]:
-    """The lines for people, in columns."""
+    """The lines as text in columns."""
     width = max((len(line.what) for line in lines), default=0)
     return [f"{line.state:<7}  {line.what:<{width}}  {line.said}" for line in lines]
 
 
 def record(lines: Sequence[Line]) -> dict[str, Any]:
-    """The lines for programs."""
+    """The lines for other programs."""
     return {
         "ok": passed(lines),
         "lines": [{"what": line.what, "state": str(line.state), "said": line.said} for line in lines],
@@ -63,22 +63,22 @@ def record(lines: Sequence[Line]) -> dict[str, Any]:
 
 
 def free_disk(folder: Path) -> int:
-    """Bytes that may still be written in a folder, or in the nearest one above it that exists."""
+    """Bytes that may still be written in a folder, or in its nearest existing parent."""
     there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     return shutil.disk_usage(there).free
 
 
 def free_memory() -> int | None:
-    """Bytes of memory that can be had without swapping; None where the system does not say.
+    """Bytes of memory available without swapping; None where the system does not say.
 
-    The least of what the machine has and of what the control group of this process may still take.
+    It is the smaller of the machine's free memory and what this process' control group may still take.
     """
     found = [free for free in (_of_machine(), _of_group()) if free is not None]
     return min(found, default=None)
 
 
 def size(amount: float) -> str:
-    """Bytes for people, in decimal units."""
+    """A number of bytes as text, in decimal units."""
     for unit, one in (("GB", 1e9), ("MB", 1e6)):
         if amount >= one:
             return f"{amount / one:.{0 if amount >= 10 * one else 1}f} {unit}"
@@ -103,7 +103,7 @@ def _of_machine() -> int | None:
 
 
 def _of_group() -> int | None:
-    """What a control group (version 2, else 1) leaves; file caches that it would give back count as free."""
+    """The free memory of a control group (version 2, otherwise 1); file caches that it can reclaim count as free."""
     for limit, used in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),

@@ -1,4 +1,4 @@
-"""How both commands end: exit codes, and every failure as one sentence on standard error."""
+"""How both commands end: exit codes, and every error as one sentence on standard error."""
 
 import os
 import sys
@@ -24,8 +24,8 @@ def run_command(
 ) -> int:
     """Run a command line and return its exit code: 0, 1 for failure, 2 for usage, 130 when it was stopped.
 
-    errors: exceptions whose message is the sentence, each with its code; the first that fits counts. Any other is a
-    bug: its trace goes to a file of mode 0600, which may hold private text where `private`.
+    errors: exceptions whose message is printed, each with its exit code; the first that matches counts. Any other is a
+    bug: its traceback goes to a file of mode 0600, which may contain private text where `private`.
     """
     try:
         code = app(args=arguments, standalone_mode=False)

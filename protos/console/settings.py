@@ -1,4 +1,4 @@
-"""Reading a settings file (a plan, a party file): TOML into a pydantic model, every mistake told in one sentence.
+"""Reads a settings file (a plan, a party file): TOML into a pydantic model, every mistake reported in one sentence.
 
 A sentence names the file, the key, what is wrong and what would be right; it names a line only when exactly one line of
 the file can be meant.
@@ -26,11 +26,11 @@ LONGEST: Final = 1000
 
 
 class SettingsError(ValueError):
-    """A settings file that cannot be used. The message is complete as it is."""
+    """A settings file that cannot be used. The message is a complete sentence."""
 
 
 class Settings(BaseModel):
-    """A table of a settings file: unknown keys are refused, kinds are not mixed up, nothing changes later."""
+    """A table of a settings file: unknown keys are refused, types are not converted, values are frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -42,7 +42,7 @@ def read_settings(path: Path, model: type[Model]) -> Model:
 
 
 def read_tables(path: Path) -> tuple[dict[str, Any], str]:
-    """Read `path` as TOML: its tables, for `check_settings`, and its text. Raises `SettingsError`."""
+    """Read `path` as TOML; returns its tables, for `check_settings`, and its text. Raises `SettingsError`."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
@@ -68,7 +68,9 @@ def read_tables(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def check_settings(tables: dict[str, Any], model: type[Model], name: str, text: str = "") -> Model:
-    """Check tables that were read already. `name` and `text` are for the sentence alone. Raises `SettingsError`."""
+    """Check tables that were already read. `name` and `text` are only for the error's sentence. Raises
+    `SettingsError`.
+    """
     try:
         return model.model_validate(tables)
     except ValidationError as error:
@@ -81,7 +83,7 @@ def check_settings(tables: dict[str, Any], model: type[Model], name: str, text: 
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, as a settings file writes it, is this machine alone; an IPv6 address may be in brackets."""
+    """Whether a host in a settings file is this machine only; an IPv6 address may be in brackets."""
     if host == "localhost":
         return True
     try:
@@ -117,16 +119,16 @@ def line_of(location: Location, text: str) -> int | None:
 
 
 def _keys(location: Location, *, unknown: bool) -> Location:
-    """The keys alone, without what pydantic adds of its own where a value may be of several kinds (`list[str]`).
+    """The keys alone, without what pydantic adds where a value may have several types (`list[str]`).
 
-    unknown: the last is a key that nobody knows, whatever it looks like.
+    unknown: the last key is unknown, whatever it looks like.
     """
     last = len(location) - 1 if unknown else len(location)
     return tuple(part for at, part in enumerate(location) if at == last or not (isinstance(part, str) and "[" in part))
 
 
 def _odd(tables: dict[str, Any]) -> str | None:
-    """What makes TOML of no use though it could be read: depth, or an integer that TOML's 64 bits do not hold."""
+    """Why TOML that could be parsed is still refused: its depth, or an integer beyond TOML's 64 bits."""
     layer: list[Any] = [tables]
     for _ in range(DEEPEST):
         if any(isinstance(each, int) and not -(2**63) <= each < 2**63 for each in layer):
@@ -142,7 +144,7 @@ def _inner(value: Any) -> Sequence[Any]:
 
 
 def printable(text: str) -> str:
-    """A sentence as a terminal may see it: whatever a file says, on one line, without control characters."""
+    """A sentence as a terminal may print it: on one line, without control characters, whatever a file contains."""
     text = "".join(each if each.isprintable() else "?" for each in text[: LONGEST + 1])
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 

@@ -1,1 +1,1 @@
-"""Certificates, signatures and mutual TLS: who is at each end."""
+"""Identity: certificates, signatures and mutual TLS."""

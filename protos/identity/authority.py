@@ -1,4 +1,4 @@
-"""The authority of a federation: it issues the certificates of its ends, and takes them back."""
+"""The certificate authority of a federation: it issues the certificates of its ends, and revokes them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,13 +22,13 @@ _YEAR: Final = timedelta(days=365)
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Who vouches for a federation's ends: a certificate and the key that signs."""
+    """A federation's certificate authority: its certificate and its signing key."""
 
     certificate: x509.Certificate
     key: EllipticCurvePrivateKey = field(repr=False)
 
     def issue(self, request: Request, role: Role, days: int = 365, not_before: datetime | None = None) -> Bundle:
-        """Both certificates of an end, valid for `days` from `not_before`, which is five minutes ago by default."""
+        """Both certificates of an end, valid for `days` from `not_before`, by default five minutes ago."""
         check_name(request.name, role)
         start = datetime.now(UTC) - BACKDATED if not_before is None else not_before
         transport = self._issued(request.name, role, Use.TRANSPORT, request.transport, start, days)
@@ -36,7 +36,7 @@ class Authority:
         return Bundle(transport, signing, self.certificate)
 
     def revocation_list(self, serials: Iterable[int]) -> bytes:
-        """The certificate revocation list (PEM) that names these serial numbers."""
+        """The certificate revocation list (PEM) with these serial numbers."""
         now = datetime.now(UTC)
         builder = x509.CertificateRevocationListBuilder().issuer_name(self.certificate.subject)
         builder = builder.last_update(now - BACKDATED).next_update(now + CRL_YEARS * _YEAR)
@@ -70,7 +70,7 @@ class Authority:
 
 
 def new_authority(name: str, *, years: int = 10) -> Authority:
-    """An authority with a fresh key that vouches for itself. `name` is for people."""
+    """An authority with a fresh key and a self-signed certificate. `name` is for people."""
     key = generate_ec_key(SECP256R1())
     start = datetime.now(UTC) - BACKDATED
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

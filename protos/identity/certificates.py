@@ -1,7 +1,8 @@
-"""The certificates of a federation (X.509): one authority, and two certificates for each end that it vouches for.
+"""The X.509 certificates of a federation: one authority, and two certificates for each of its ends.
 
-TRANSPORT is for mutual TLS (ECDSA P-256; RFC 5280, RFC 8446), SIGNING for what an end states (Ed25519; RFC 8410). A
-signing certificate carries a critical extended key usage of our own, so that no TLS library takes it for a connection.
+TRANSPORT is for mutual TLS (ECDSA P-256; RFC 5280, RFC 8446), SIGNING for an end's signed statements (Ed25519; RFC
+8410). A signing certificate carries a critical extended key usage of our own, so that no TLS library accepts it for a
+connection.
 """
 
 import hashlib
@@ -40,18 +41,18 @@ UNREADABLE: Final = (
 
 
 class IdentityError(Exception):
-    """A key, certificate, request or statement that cannot be trusted or used. The message is complete as it is."""
+    """A key, certificate, request or statement that cannot be trusted or used. The message is a complete sentence."""
 
 
 class Role(StrEnum):
-    """Which end of a federation a certificate is for."""
+    """The role of an end in a federation."""
 
     COORDINATOR = "coordinator"
     PARTY = "party"
 
 
 class Use(StrEnum):
-    """What a certificate's key does."""
+    """The use of a certificate's key."""
 
     TRANSPORT = "transport"
     SIGNING = "signing"
@@ -74,7 +75,7 @@ class Bundle:
     authority: x509.Certificate
 
     def pem(self) -> bytes:
-        """The three in this order, PEM."""
+        """The three certificates in this order, PEM."""
         return b"".join(pem_of(each) for each in (self.transport, self.signing, self.authority))
 
 
@@ -84,14 +85,14 @@ def party_host(name: str) -> str:
 
 
 def fingerprint(of: x509.Certificate | CertificatePublicKeyTypes) -> str:
-    """`SHA256:` and 64 hexadecimal digits: of the SubjectPublicKeyInfo (DER), so it survives a renewal."""
+    """`SHA256:` and 64 hexadecimal digits, over the SubjectPublicKeyInfo (DER), so that a renewal keeps it."""
     key = of.public_key() if isinstance(of, x509.Certificate) else of
     info = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return f"SHA256:{hashlib.sha256(info).hexdigest()}"
 
 
 def check_name(name: str, role: Role) -> None:
-    """Raises `IdentityError` unless an end of this role may have this name."""
+    """Raises `IdentityError` unless this name is allowed for an end of this role."""
     if re.fullmatch(PARTY_NAME if role is Role.PARTY else COORDINATOR_NAME, name) is None:
         right = (
             "lower-case letters, digits and hyphens, at most 40"
@@ -102,7 +103,7 @@ def check_name(name: str, role: Role) -> None:
 
 
 def read_bundle(pem: bytes, where: str) -> Bundle:
-    """The three certificates of a bundle. Raises `IdentityError`; `where` names the file in it."""
+    """The three certificates of a bundle. Raises `IdentityError`, which names the file as `where`."""
     try:
         transport, signing, authority = (
             _whole(x509.load_pem_x509_certificate(x)) for x in pem_blocks(pem, "CERTIFICATE")
@@ -117,7 +118,7 @@ def read_bundle(pem: bytes, where: str) -> Bundle:
 
 
 def read_certificate(der: bytes) -> x509.Certificate:
-    """A certificate (DER) whose parts can all be looked at. Raises `IdentityError` where it is none."""
+    """A certificate (DER), all of whose parts could be parsed. Raises `IdentityError` where it is not one."""
     try:
         certificate = _whole(x509.load_der_x509_certificate(der))
         if not der.endswith(b"\x00" + certificate.signature):
@@ -133,7 +134,7 @@ def pem_of(certificate: x509.Certificate) -> bytes:
 
 
 def subject_of(certificate: x509.Certificate) -> tuple[Role, str, Use] | None:
-    """Whose certificate it says to be, and for what; None where it is not one of a federation's ends."""
+    """The role, name and use that a certificate states; None where it is not of one of a federation's ends."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         usage = list(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
@@ -148,7 +149,7 @@ def subject_of(certificate: x509.Certificate) -> tuple[Role, str, Use] | None:
 
 
 def _whole(certificate: x509.Certificate) -> x509.Certificate:
-    """The certificate itself, every part of which was read: the library leaves most for later, and raises then."""
+    """The certificate itself, once every part of it is parsed: the library parses most parts late, and raises then."""
     certificate.public_key()
     _ = (certificate.extensions, certificate.subject, certificate.issuer, certificate.not_valid_after_utc)
     _ = (certificate.not_valid_before_utc, certificate.signature_hash_algorithm)
@@ -156,16 +157,16 @@ def _whole(certificate: x509.Certificate) -> x509.Certificate:
 
 
 def subject_shown(certificate: x509.Certificate) -> str:
-    """Who a certificate says it is of, as a terminal may see it."""
+    """The subject of a certificate, safe to print on a terminal."""
     return shown_name(certificate.subject.rfc4514_string().removeprefix("CN="))
 
 
 def shown_name(name: str) -> str:
-    """A name from a certificate or a request as a terminal may see it, and never long."""
+    """A name from a certificate or a request, safe to print on a terminal and cut to a length."""
     return "".join(each if each.isprintable() else "?" for each in name[:LONGEST_NAME])
 
 
 def pem_blocks(pem: bytes, kind: str) -> list[bytes]:
-    """The PEM blocks of a kind (`CERTIFICATE`) that a file has, in order."""
+    """The PEM blocks of a kind (`CERTIFICATE`) in a file, in order."""
     begin, end = re.escape(f"-----BEGIN {kind}-----".encode()), re.escape(f"-----END {kind}-----".encode())
     return re.findall(begin + rb".*?" + end + rb"\r?\n?", pem, re.DOTALL)

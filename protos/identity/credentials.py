@@ -1,4 +1,4 @@
-"""How a caller shows that it may ask: a bearer token in the call's metadata."""
+"""Authentication by a bearer token in a call's metadata."""
 
 import hmac
 from collections.abc import Iterable
@@ -8,12 +8,12 @@ AUTHORIZATION: Final = "authorization"
 
 
 def bearer(token: str) -> tuple[tuple[str, str], ...]:
-    """The metadata that carries `token`; none for an empty one."""
+    """The metadata with `token`; empty for an empty token."""
     return ((AUTHORIZATION, f"Bearer {token}"),) if token else ()
 
 
 def shows(metadata: Iterable[tuple[str, str | bytes]], token: str) -> bool:
-    """Whether the metadata of a call carries `token`; compared in constant time. An empty token asks for nothing."""
+    """Whether the metadata of a call has `token`, compared in constant time. An empty token requires nothing."""
     if not token:
         return True
     given = [value for key, value in metadata if key == AUTHORIZATION]

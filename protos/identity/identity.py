@@ -1,4 +1,4 @@
-"""Who one end of a federation is: its certificates and its private keys, read from files that are checked first."""
+"""The identity of one end of a federation: its certificates and private keys, checked when they are read from files."""
 
 import contextlib
 import os
@@ -23,7 +23,8 @@ RENEWED_BEFORE: Final = timedelta(days=90)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One end's own identity. `self_made`: nobody vouches for it, so it says nothing to anyone who has not pinned it.
+    """One end's own identity. `self_made`: it has no authority's certificate, so only an end that pinned it can trust
+    it.
 
     transport_key: PEM, as TLS libraries take it.
     """
@@ -40,7 +41,7 @@ class Identity:
 
     @property
     def fingerprint(self) -> str:
-        """The signing key's: what others pin."""
+        """The signing key's fingerprint, which others pin."""
         return fingerprint(self.signing)
 
 
@@ -56,10 +57,10 @@ def load_identity(
 ) -> Identity:
     """The identity in a bundle and a key file.
 
-    name: whose it must be; anybody's by default. authority: the fingerprint that the bundle's authority must have.
-    revoked: the authority's revocation list. at: the time to check at; now by default.
+    name: whose it must be; by default any. authority: the fingerprint that the bundle's authority must have.
+    revoked: the authority's revocation list. at: the time to check at; by default now.
     Raises `IdentityError`: a file that is missing or broken, a key file that others may read, a key that is not the
-    certificate's, another authority, and whatever `check_certificate` refuses.
+    certificate's, another authority, and what `check_certificate` refuses.
     """
     bundle = read_bundle(_content(certificate, role), str(certificate))
     transport_key, signing_key = read_key_file(key, role)
@@ -79,7 +80,9 @@ def load_identity(
 
 
 def parse_identity(bundle_pem: bytes, keys_pem: bytes, *, role: Role, name: str | None = None) -> Identity:
-    """The identity in a bundle and private keys that were never in files. Raises `IdentityError` as `load_identity`."""
+    """The identity in a bundle and private keys that were never in files. Raises `IdentityError` as `load_identity`
+    does.
+    """
     bundle = read_bundle(bundle_pem, "what was issued")
     transport_key, signing_key = read_keys(keys_pem, "what was issued")
     _check_keys(bundle, transport_key, signing_key, "this bundle", "these keys")
@@ -88,12 +91,14 @@ def parse_identity(bundle_pem: bytes, keys_pem: bytes, *, role: Role, name: str 
 
 
 def read_key_file(path: Path, role: Role = Role.PARTY) -> tuple[EllipticCurvePrivateKey, Ed25519PrivateKey]:
-    """The transport key and the signing key. Raises `IdentityError`, also when anybody but the owner may read them."""
+    """The transport key and the signing key. Raises `IdentityError`, also when others than the owner may read them."""
     return read_keys(read_private(path, role), str(path))
 
 
 def read_private(path: Path, role: Role = Role.PARTY) -> bytes:
-    """The content of a file that only its owner may read. Raises `IdentityError` where others may, or it is missing."""
+    """The content of a file that only its owner may read. Raises `IdentityError` where others may, or where it is
+    missing.
+    """
     content = _content(path, role)
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
@@ -105,7 +110,7 @@ def read_private(path: Path, role: Role = Role.PARTY) -> bytes:
 
 
 def write_private(path: Path, content: bytes, *, replace: bool = False) -> None:
-    """Write a file that only its owner can read (0600 from the first byte), whole or not at all.
+    """Write a file that only its owner can read (0600 from the first byte), completely or not at all.
 
     Raises `IdentityError` when it exists already, unless `replace`; OSError when it cannot be written.
     """
@@ -113,7 +118,7 @@ def write_private(path: Path, content: bytes, *, replace: bool = False) -> None:
 
 
 def write_public(path: Path, content: bytes) -> None:
-    """Write or replace a file that anybody may read (0644), whole or not at all. Raises OSError."""
+    """Write or replace a file that all may read (0644), completely or not at all. Raises OSError."""
     _write(path, content, 0o644, replace=True)
 
 
@@ -142,11 +147,11 @@ def _write(path: Path, content: bytes, mode: int, *, replace: bool) -> None:
 
 
 def self_made(name: str, role: Role, folder: Path | None) -> Identity:
-    """An identity that nobody vouches for: its authority signs once and is forgotten.
+    """An identity without an authority: its own authority signs once and is discarded.
 
-    folder: where it is kept, so that the signing key lives on (0700, its files 0600); None keeps nothing. The
-    certificates are made anew when they are near their end or under another name; the keys stay.
-    Raises `IdentityError` when what is kept there cannot be used.
+    folder: where it is stored, so that the signing key is kept (0700, its files 0600); None stores nothing. The
+    certificates are made again when they are about to expire or for another name; the keys stay. Raises `IdentityError`
+    when a stored identity cannot be used.
     """
     if folder is None:
         transport_key, signing_key = new_keys()
@@ -167,7 +172,7 @@ def self_made(name: str, role: Role, folder: Path | None) -> Identity:
 def _kept(
     path: Path, name: str, role: Role, transport_key: EllipticCurvePrivateKey, signing_key: Ed25519PrivateKey
 ) -> Bundle | None:
-    """The bundle in `path`, where it is of these keys and will do for a while."""
+    """The bundle in `path`, where it belongs to these keys and stays valid for a while."""
     later = datetime.now(UTC) + RENEWED_BEFORE
     try:
         bundle = read_bundle(path.read_bytes(), str(path))

@@ -1,7 +1,7 @@
-"""Why a party cannot be reached over the transport that was agreed, found with a socket of our own.
+"""Finds out why a party cannot be reached over the agreed transport, with a socket of our own.
 
-gRPC says "unavailable" for all of it. Only what the other end positively shows counts as a reason: silence, a broken
-connection or a closed port may pass, and are left to whoever calls again.
+gRPC says "unavailable" in all cases. Only what the other end positively shows counts as a reason: silence, a broken
+connection or a closed port may pass, and are left to whoever retries.
 """
 
 import contextlib
@@ -43,8 +43,8 @@ _BAD: Final = ("BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN", "ACCESS_DENIED", "CERTI
 class _Seen:
     """What one attempt over TLS showed.
 
-    certificate: the server's. alert: OpenSSL's name for the alert with which it refused. closed: it hung up once it had
-    our certificate. foreign: it does not speak TLS.
+    certificate: the server's. alert: OpenSSL's name for the alert with which it refused. closed: it closed the
+    connection once it had our certificate. foreign: it does not speak TLS.
     """
 
     certificate: x509.Certificate | None = None
@@ -56,10 +56,10 @@ class _Seen:
 def diagnose(
     address: str, name: str, identity: Identity | None, *, timeout: float = 5.0, at: datetime | None = None
 ) -> str | None:
-    """Why no connection to party `name` at `address` can be had, in a sentence that says the cure.
+    """Why no connection to party `name` at `address` can be made, in a sentence that says what to do.
 
     identity: ours, for mutual TLS; None for plain text. timeout: seconds for each step. at: our clock (with a time
-    zone); now by default. None when the transport is fine, when nothing listens, and when nothing is certain.
+    zone); by default now. None when the transport works, when nothing listens, and when nothing is certain.
     """
     who = f"party {name} at {address}"
     try:
@@ -128,7 +128,7 @@ def _mutual(address: str, name: str, who: str, identity: Identity, timeout: floa
 
 
 def _refused(alert: str, who: str, identity: Identity, now: datetime) -> str:
-    """What an alert (RFC 8446, section 6.2) against our certificate means."""
+    """The meaning of an alert (RFC 8446, section 6.2) against our certificate."""
     own = identity.transport
     said = f"{who} refused our certificate"
     if alert.endswith(_EXPIRED):
@@ -156,7 +156,9 @@ def _refused(alert: str, who: str, identity: Identity, now: datetime) -> str:
 
 
 def _hung_up(who: str, identity: Identity, now: datetime) -> str:
-    """gRPC's servers send no alert: they close. What is left as a reason follows from what we know of both ends."""
+    """Why the server closed the connection: gRPC's servers send no alert, so it follows from what we know of both
+    ends.
+    """
     start, end = identity.transport.not_valid_before_utc, identity.transport.not_valid_after_utc
     said = f"{who} hung up when it saw our certificate"
     if now - start < NEAR:
@@ -176,7 +178,7 @@ def _hung_up(who: str, identity: Identity, now: datetime) -> str:
 
 
 def _stranger(answer: bytes, who: str) -> str | None:
-    """A sentence where something answered that is no gRPC server at all."""
+    """A sentence where something answered that is not a gRPC server."""
     if not answer or _is_http2(answer):
         return None
     return (
@@ -186,7 +188,9 @@ def _stranger(answer: bytes, who: str) -> str | None:
 
 
 def _handshake(address: str, identity: Identity | None, timeout: float) -> _Seen:
-    """One TLS handshake that trusts anybody, then the beginning of HTTP/2. Raises OSError where nothing is shown."""
+    """One TLS handshake that trusts any certificate, then the start of HTTP/2. Raises OSError where nothing is
+    shown.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # what it shows is checked by our own rules, and nothing is sent to it
@@ -219,11 +223,7 @@ def _handshake(address: str, identity: Identity | None, timeout: float) -> _Seen
 
 
 def _first(stream: ssl.SSLSocket, timeout: float) -> bytes:
-    """The first byte that comes once the handshake is done; none when the other end hangs up.
-
-    What we would send first, an end that refuses us would not read, and its alert be lost with the connection: so a
-    word is said only where the other end waits for one.
-    """
+    """The first byte after the handshake; none when the other end closes the connection."""
     stream.settimeout(min(timeout, FIRST_WORD))
     try:
         return stream.recv(1)
@@ -234,7 +234,7 @@ def _first(stream: ssl.SSLSocket, timeout: float) -> bytes:
 
 
 def _greeting(address: str, timeout: float) -> bytes:
-    """The first bytes that come back for the beginning of HTTP/2 in plain text; none where nothing does."""
+    """The first bytes of the answer to the start of HTTP/2 in plain text; none where nothing answers."""
     try:
         with _connected(address, timeout) as raw:
             raw.sendall(PREFACE)

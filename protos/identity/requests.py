@@ -1,4 +1,4 @@
-"""Keys of an end, and what it asks to have vouched for: two certificate signing requests in one file."""
+"""The keys of an end and its certificate request: two certificate signing requests in one file."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from protos.identity.certificates import UNREADABLE, IdentityError, Role, check_
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What an end asks to have vouched for: its name and its two public keys."""
+    """The content of an end's certificate request: its name and its two public keys."""
 
     name: str
     transport: EllipticCurvePublicKey
@@ -22,12 +22,12 @@ class Request:
 
     @property
     def fingerprint(self) -> str:
-        """The signing key's, which two people compare."""
+        """The signing key's fingerprint, which two people compare."""
         return fingerprint(self.signing)
 
 
 def new_keys() -> tuple[EllipticCurvePrivateKey, Ed25519PrivateKey]:
-    """Fresh keys of an end: for transport, for signing."""
+    """Fresh keys of an end: one for transport, one for signing."""
     return generate_ec_key(SECP256R1()), Ed25519PrivateKey.generate()
 
 
@@ -40,7 +40,7 @@ def make_request(name: str, transport_key: EllipticCurvePrivateKey, signing_key:
 
 
 def read_request(pem: bytes) -> Request:
-    """What a request asks for. Raises `IdentityError` unless it is whole and both keys are its maker's."""
+    """The content of a request. Raises `IdentityError` unless it is complete and its maker holds both keys."""
     try:
         requests = [x509.load_pem_x509_csr(each) for each in pem_blocks(pem, "CERTIFICATE REQUEST")]
         whole = len(requests) == 2 and all(each.is_signature_valid for each in requests)
@@ -66,13 +66,13 @@ def read_request(pem: bytes) -> Request:
 
 
 def key_pem(*keys: EllipticCurvePrivateKey | Ed25519PrivateKey) -> bytes:
-    """Private keys as PKCS 8, PEM: an end's key file holds the transport key and then the signing key."""
+    """Private keys as PKCS 8, PEM: an end's key file holds the transport key, then the signing key."""
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return b"".join(each.private_bytes(*form) for each in keys)
 
 
 def read_keys(pem: bytes, where: str) -> tuple[EllipticCurvePrivateKey, Ed25519PrivateKey]:
-    """The transport key and the signing key of a key file. Raises `IdentityError`; `where` names the file in it."""
+    """The transport key and the signing key in a key file. Raises `IdentityError`, which names the file as `where`."""
     try:
         keys = [serialization.load_pem_private_key(each, password=None) for each in pem_blocks(pem, "PRIVATE KEY")]
     except UNREADABLE:

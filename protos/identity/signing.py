@@ -1,4 +1,4 @@
-"""What an end states under its signing key: canonical JSON, an Ed25519 signature over it, and the signer's certificate.
+"""Signed statements of an end: canonical JSON, an Ed25519 signature over it, and the signer's certificate.
 
     openssl x509 -in signer.pem -pubkey -noout > key.pem
     openssl pkeyutl -verify -pubin -inkey key.pem -rawin -in payload.json -sigfile payload.sig
@@ -33,19 +33,19 @@ LONGEST: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A statement as it travels and is kept: canonical JSON, the raw 64-byte signature, the certificate (DER)."""
+    """A statement as it is sent and stored: canonical JSON, the raw 64-byte signature, the certificate (DER)."""
 
     payload: bytes
     signature: bytes
     certificate: bytes
 
     def message(self) -> party_pb2.SignedStatement:
-        """For the wire; `signed_of` is the way back."""
+        """The statement as a protobuf message; `signed_of` is the inverse."""
         return party_pb2.SignedStatement(payload=self.payload, signature=self.signature, certificate=self.certificate)
 
     @property
     def signer(self) -> x509.Certificate:
-        """The certificate that came with it, unchecked. Raises `IdentityError` where it is none."""
+        """The certificate that came with it, unchecked. Raises `IdentityError` where it is not one."""
         return read_certificate(self.certificate)
 
 
@@ -55,12 +55,14 @@ def signed_of(message: party_pb2.SignedStatement) -> Signed:
 
 
 def canonical_json(fields: Mapping[str, Any]) -> bytes:
-    """Sorted keys, no spaces, UTF-8. Raises ValueError for a number that is not finite."""
+    """JSON with sorted keys, no spaces, UTF-8. Raises ValueError for a number that is not finite."""
     return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def sign(identity: Identity, kind: str, fields: Mapping[str, Any]) -> Signed:
-    """State `fields`, under `kind`. Raises ValueError when they have a "kind" of their own or are no JSON."""
+    """Sign `fields` as a statement of this kind. Raises ValueError when they have a "kind" of their own or are not
+    JSON.
+    """
     if "kind" in fields:
         raise ValueError('"kind" is not a field: it says what the statement is.')
     payload = canonical_json({"kind": kind, **fields})
@@ -78,10 +80,11 @@ def check(
     revoked: RevocationList | None = None,
     at: datetime | None = None,
 ) -> dict[str, Any]:
-    """What was stated, with its kind. Raises `IdentityError` unless it is whole, of this kind, and the signer's to say.
+    """The content of a statement, with its kind. Raises `IdentityError` unless it is complete, of this kind, and
+    validly signed.
 
-    authority: who must have issued the signer's certificate; with None nobody is asked. name: whose it must be;
-    anybody's by default. at: when the certificate must be valid (with a time zone); now by default.
+    authority: who must have issued the signer's certificate; with None the issuer is not checked. name: whose it must
+    be; by default any. at: when the certificate must be valid (with a time zone); by default now.
     """
     certificate = signed.signer
     whose = _whose(certificate)

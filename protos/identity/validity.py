@@ -1,4 +1,4 @@
-"""Whether a certificate may be used: by whom, for what, now, and not taken back."""
+"""Whether a certificate may be used: by whom, for what, now, and not revoked."""
 
 import functools
 from datetime import UTC, datetime
@@ -11,9 +11,10 @@ from protos.identity.certificates import UNREADABLE, IdentityError, Role, Use, f
 
 
 class RevocationList:
-    """The certificates that an authority takes back, from a file that is read again whenever it changes.
+    """The certificates that an authority revoked, from a file that is read again whenever it changes.
 
-    Raises `IdentityError` when the file is missing, no list, or not the authority's: nothing is then taken for good.
+    Raises `IdentityError` when the file is missing, is not a revocation list, or is not the authority's: no certificate
+    is then accepted.
     """
 
     def __init__(self, path: Path, authority: x509.Certificate) -> None:
@@ -25,12 +26,12 @@ class RevocationList:
 
     @property
     def serials(self) -> frozenset[int]:
-        """The serial numbers of all that were taken back."""
+        """The serial numbers of all revoked certificates."""
         self._read()
         return self._serials
 
     def revoked(self, certificate: x509.Certificate) -> bool:
-        """Whether the authority took this certificate back."""
+        """Whether the authority revoked this certificate."""
         self._read()
         return certificate.serial_number in self._serials
 
@@ -71,9 +72,10 @@ def check_certificate(
     revoked: RevocationList | None = None,
     at: datetime | None = None,
 ) -> None:
-    """Raises `IdentityError` unless this certificate may be used so, at `at` (with a time zone; now by default).
+    """Raises `IdentityError` unless this certificate may be used in this way, at `at` (with a time zone; by default
+    now).
 
-    authority: who must have issued it; with None nobody is asked. name: whose it must be; anybody's by default.
+    authority: who must have issued it; with None the issuer is not checked. name: whose it must be; by default any.
     """
     subject = subject_of(certificate)
     whose = (
@@ -114,12 +116,14 @@ def check_issued(certificate: x509.Certificate, authority: x509.Certificate, who
 
 @functools.lru_cache(maxsize=256)
 def _verify_issued(certificate: x509.Certificate, authority: x509.Certificate) -> None:
-    """What held once holds for ever: a node asks this of the same certificate at every call, and it takes 0.3 ms."""
+    """A cached check, because its result never changes: a node checks the same certificate at every call, which takes
+    0.3 ms.
+    """
     certificate.verify_directly_issued_by(authority)
 
 
 def check_dates(certificate: x509.Certificate, whose: str, role: Role, at: datetime | None = None) -> None:
-    """Raises `IdentityError` unless this certificate is valid at `at` (now by default); `whose` begins the sentence."""
+    """Raises `IdentityError` unless this certificate is valid at `at` (by default now); `whose` begins the sentence."""
     now = datetime.now(UTC) if at is None else at
     start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now < start:
@@ -137,5 +141,5 @@ def check_dates(certificate: x509.Certificate, whose: str, role: Role, at: datet
 
 
 def moment(time: datetime) -> str:
-    """A time as sentences say it."""
+    """A time as it is written in sentences."""
     return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,1 +1,1 @@
-"""Spans and logs of a run, and what they may hold."""
+"""Telemetry: the spans and logs of a run, and what they may contain."""

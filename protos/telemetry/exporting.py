@@ -1,7 +1,7 @@
-"""Spans by OpenTelemetry's SDK, to a collector or into a file. Imported where traces were asked for, and only there.
+"""Exports spans through OpenTelemetry's SDK, to a collector or into a file. Imported only where traces are asked for.
 
-Delivery never holds up a run: spans wait in a bounded queue for a thread of their own, and what finds it full, or
-cannot be delivered soon, is dropped.
+Delivery never delays a run: spans wait in a bounded queue for a thread of their own; a span that finds the queue full,
+or cannot be delivered soon, is dropped.
 """
 
 import base64
@@ -39,7 +39,7 @@ CLOSING: Final = 3.0
 
 
 def exporter(to: str, base: Path) -> SpanExporter:
-    """What delivers to a collector, for `http://` and `https://` (OTLP over HTTP), else into a file below `base`.
+    """The exporter to a collector, for `http://` and `https://` (OTLP over HTTP), otherwise into a file below `base`.
 
     A URL without a path gets `/v1/traces`. Raises ValueError for a URL without a host, OSError for a file that cannot
     be written.
@@ -58,11 +58,11 @@ def exporter(to: str, base: Path) -> SpanExporter:
 
 
 def delivering(delivers: SpanExporter, service: str, party: str = "") -> Tracer:
-    """A tracer whose spans go where an exporter delivers them, and nowhere else.
+    """A tracer whose spans go only to this exporter.
 
-    service: who does it all, `conclave-coordinator` or `conclave-party`; party: which. What OpenTelemetry's own loggers
-    say of failed deliveries is silenced: one sentence says it once, and quotes no address and no answer. Closing it
-    delivers what is left, for a moment at most; a thread that is still at it does not keep the process.
+    service: `conclave-coordinator` or `conclave-party`; party: its name. OpenTelemetry's own log messages about failed
+    deliveries are silenced: one sentence says it once, and quotes no address and no answer. Closing the tracer delivers
+    what is left, for a moment at most; a thread that is still delivering does not keep the process alive.
     """
     for library in ("opentelemetry.sdk", "opentelemetry.exporter"):
         logging.getLogger(library).setLevel(logging.CRITICAL + 1)
@@ -93,13 +93,15 @@ def delivering(delivers: SpanExporter, service: str, party: str = "") -> Tracer:
 
 
 class Lines(SpanExporter):
-    """A file of OTLP in JSON, one delivery a line, as collectors read it (`otlpjsonfile`); for its owner's eyes."""
+    """A file of OTLP in JSON, one delivery a line, as collectors read it (`otlpjsonfile`); only its owner may read
+    it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = os.fdopen(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab", buffering=0)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Append them."""
+        """Append these spans."""
         try:
             said = MessageToDict(encode_spans(spans), use_integers_for_enums=True)
             self._file.write(json.dumps(_hexadecimal(said)).encode() + b"\n")
@@ -113,7 +115,7 @@ class Lines(SpanExporter):
 
 
 class _Told(SpanExporter):
-    """Says once that nothing is delivered, and once that it is again."""
+    """Says once that nothing is delivered, and once that delivery works again."""
 
     def __init__(self, delivers: SpanExporter, log: logging.Logger) -> None:
         self._delivers = delivers
@@ -137,14 +139,14 @@ class _Told(SpanExporter):
 
 
 class _Ids(IdGenerator):
-    """Random ids from the system, which neither a plan's seed nor a fork repeats; a run's own where it begins."""
+    """Random ids from the system, which neither a plan's seed nor a fork repeats; for a run's root span, fixed ids."""
 
     def __init__(self) -> None:
         self._given = threading.local()
 
     @contextmanager
     def being(self, ids: Ids) -> Iterator[None]:
-        """The span that is begun inside, on this thread, has these ids."""
+        """The span that is begun inside the context, on this thread, gets these ids."""
         self._given.ids = ids
         try:
             yield
@@ -161,7 +163,7 @@ class _Ids(IdGenerator):
 
 
 def _hexadecimal(said: Any) -> Any:
-    """Ids as OTLP in JSON has them: hexadecimal, where protobuf's own JSON has base64."""
+    """Ids in hexadecimal, as OTLP in JSON has them; protobuf's own JSON uses base64."""
     if isinstance(said, list):
         return [_hexadecimal(each) for each in said]
     if not isinstance(said, dict):

@@ -1,12 +1,12 @@
-"""Logs for machines: one JSON object a line, and nothing in it that was not meant for it.
+"""Logs for machines: one JSON object a line, with only the fields that are allowed.
 
-Both ends log the same way, because both ends hold what must not be logged: a party its text and answers, a coordinator
-keys and what it is trusted with. What is shown is decided here once, by lists of what may pass:
+Both ends log in the same way, because both hold data that must not be logged: a party its text and answers, a
+coordinator keys and what it is trusted with. Lists in this module decide what may be shown:
 
     logger.info("north joined the run", extra={"event": "joined", "run": run_id, "party": "north"})
     {"time": "2026-11-02T10:03:12.345Z", "level": "info", "event": "joined", "message": "north joined the run", ...}
 
-An event's sentence is written by whoever logs it and is shown, so it must not quote a record, an answer or an error.
+An event's sentence comes from the code that logs it and is shown, so it must not quote a record, an answer or an error.
 """
 
 import json
@@ -58,7 +58,9 @@ def json_lines(stream: TextIO) -> logging.Handler:
 
 class _Lines(logging.StreamHandler[TextIO]):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Drop the record: logging's own way prints message and arguments, and a full disk must not end a run."""
+        """Drop the record: logging's own handler would print message and arguments, and a full disk must not end a
+        run.
+        """
 
 
 class _OneObject(logging.Formatter):
@@ -78,7 +80,7 @@ class _OneObject(logging.Formatter):
 
 
 def _sentence(record: logging.LogRecord) -> str:
-    """The message with its arguments; exceptions in it are shown by their type."""
+    """The message with its arguments; exceptions in it are replaced by their type."""
     if isinstance(record.msg, BaseException):
         return type(record.msg).__name__
     message = str(record.msg)
@@ -92,7 +94,7 @@ def _sentence(record: logging.LogRecord) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A number, truth, string or None as JSON has it; `()` for everything else, which does not pass."""
+    """A number, boolean, string or None as JSON has it; `()` for everything else, which is left out."""
     match value:
         case None | bool():
             return value

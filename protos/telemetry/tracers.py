@@ -1,4 +1,4 @@
-"""Tracers, made where traces were asked for: OpenTelemetry's SDK is imported then, and not before."""
+"""Makes tracers where traces are asked for; only then is OpenTelemetry's SDK imported."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ from protos.telemetry.tracing import Tracer
 def tracer(to: str, base: Path, service: str, party: str = "") -> Tracer:
     """A tracer that delivers to a collector, by its URL, or into a file below `base`; see `protos.telemetry.exporting`.
 
-    Raises ImportError, with a sentence, where OpenTelemetry is not installed; ValueError, with one, for a URL that is
-    none; OSError for a file that cannot be written.
+    Raises ImportError, with a sentence, where OpenTelemetry is not installed; ValueError, with one, for an invalid URL;
+    OSError for a file that cannot be written.
     """
     try:
         from protos.telemetry import exporting

@@ -1,8 +1,8 @@
-"""Spans of a run at either end, under one trace: what was done for how long, never what was in it.
+"""The spans of a run at either end, in one trace: what was done and for how long, never its content.
 
-Spans are OpenTelemetry's, by its API; its SDK is known to `protos.telemetry.exporting` alone, which is imported where
-traces were asked for. Else nothing is kept, and `span` and `begin` do next to nothing. What a span may hold is decided
-here once, by `checked`.
+Spans use OpenTelemetry's API; only `protos.telemetry.exporting` uses its SDK, and is imported where traces are asked
+for. Otherwise nothing is recorded, and `span` and `begin` do next to nothing. `checked` decides what a span may
+contain.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ _WELL: Final = frozenset({"answered", "done"})
 
 
 class Part:
-    """Something that is being done: a span of OpenTelemetry's that is told nothing but what `checked` lets through."""
+    """A span of something in progress; only attributes that `checked` accepts are set."""
 
     __slots__ = ("_span", "_tracer")
 
@@ -67,12 +67,12 @@ class Part:
 
     @property
     def traceparent(self) -> str:
-        """What a call carries so that the other end's spans hang below this one; empty for nothing."""
+        """The header with which the other end's spans become children of this one; empty where nothing is recorded."""
         ids = self._span.get_span_context()
         return f"00-{ids.trace_id:032x}-{ids.span_id:016x}-01" if ids.is_valid else ""
 
     def begin(self, name: str, attributes: Mapping[str, object]) -> "Part":
-        """A part of it begins."""
+        """Begin a child span."""
         if self is OFF:
             return OFF
         # A call is the half of a pair whose other half is at a party.
@@ -81,12 +81,12 @@ class Part:
         return Part(self._tracer, self._tracer.start_span(name, above, kind=kind, attributes=told))
 
     def set(self, attributes: Mapping[str, object]) -> None:
-        """Say more of it."""
+        """Set more attributes."""
         if self._span.is_recording():
             self._span.set_attributes(checked(attributes))
 
     def end(self, outcome: str, reason: str = "") -> None:
-        """It is over; said again, nothing happens. outcome: `answered` or `done` where all is well."""
+        """End the span; calling it again does nothing. outcome: `answered` or `done` where all is well."""
         if self._span.is_recording():
             self._span.set_attributes(checked({"outcome": outcome, "reason": reason}))
             if outcome not in _WELL:
@@ -95,7 +95,7 @@ class Part:
 
 
 class Tracer:
-    """Begins what hangs below nothing that is done here. `protos.telemetry.exporting` says where it is delivered."""
+    """Begins root spans. `protos.telemetry.exporting` says where they are delivered."""
 
     def __init__(
         self,
@@ -103,13 +103,15 @@ class Tracer:
         being: Callable[[Ids], AbstractContextManager[None]],
         close: Callable[[], None],
     ) -> None:
-        """being: the span that is begun inside has these ids. close: has what is left delivered, or dropped soon."""
+        """being: gives the span that is begun inside it these ids. close: delivers what is left, or drops it soon."""
         self._tracer = tracer
         self._being = being
         self.close = close
 
     def run(self, run: str, resumed: int) -> Part:
-        """A run is driven from here: for the first time, or again, and then linked to the first; ids by its run id."""
+        """Begin the span of driving a run, or of driving it again, then linked to the first; ids come from its run
+        id.
+        """
         links = [trace.Link(_context(ids_of(run, 0)))] if resumed else []
         told = checked({"run": run, "resumed": resumed})
         with self._being(ids_of(run, resumed)):
@@ -118,7 +120,7 @@ class Tracer:
         return Part(self._tracer, root)
 
     def serve(self, verb: str, parent: Ids | None, attributes: Mapping[str, object]) -> Part:
-        """A call is served for whoever made it, below the caller's span where it named one."""
+        """Begin the span of a served call, below the caller's span where it named one."""
         above = Context()
         if parent is not None:
             above = trace.set_span_in_context(trace.NonRecordingSpan(_context(parent)), above)
@@ -134,15 +136,15 @@ _tracer: ContextVar[Tracer | None] = ContextVar("conclave_tracer", default=None)
 
 
 def is_url(to: str) -> bool:
-    """Whether spans are to go to an address, not into a file."""
+    """Whether spans go to an address instead of a file."""
     return _URL.match(to) is not None
 
 
 def checked(attributes: Mapping[str, object]) -> dict[str, Value]:
-    """The attributes as a span has them: under `conclave.`, and none but those of `ATTRIBUTES`.
+    """The attributes of a span: under `conclave.`, and only those of `ATTRIBUTES`.
 
-    A value that is neither a truth, a number from 0 to 2**63 - 1 nor a name of at most 80 letters, digits and `._:-` is
-    left out: nothing that was written by people or quotes a record passes. Raises ValueError for another attribute.
+    A value that is neither a boolean, a number from 0 to 2**63 - 1 nor a name of at most 80 letters, digits and `._:-`
+    is left out: nothing that was written by people or quotes a record passes. Raises ValueError for another attribute.
     """
     if unknown := attributes.keys() - ATTRIBUTES:
         raise ValueError(
@@ -163,18 +165,18 @@ def _plain(value: object) -> Value | None:
 
 
 def current() -> Part:
-    """What is being done just now."""
+    """The current span."""
     return _part.get()
 
 
 def begin(name: str, **attributes: object) -> Part:
-    """A part of what is being done begins; whoever began it ends it."""
+    """Begin a child of the current span; the caller ends it."""
     return _part.get().begin(name, attributes)
 
 
 @contextmanager
 def span(name: str, **attributes: object) -> Iterator[Part]:
-    """A part of what is being done, with everything that is begun inside as its parts."""
+    """A child of the current span, which is current inside the context."""
     if _part.get() is OFF:
         yield OFF
         return
@@ -184,7 +186,7 @@ def span(name: str, **attributes: object) -> Iterator[Part]:
 
 @contextmanager
 def within(outer: Part) -> Iterator[None]:
-    """What is begun inside is part of `outer`."""
+    """Make `outer` the current span inside the context."""
     before = _part.set(outer)
     try:
         yield
@@ -194,7 +196,7 @@ def within(outer: Part) -> Iterator[None]:
 
 @contextmanager
 def on(tracer: Tracer) -> Iterator[None]:
-    """Runs that are driven inside are told to this tracer, which is closed at the end."""
+    """Use this tracer for the runs driven inside the context, and close it at the end."""
     before = _tracer.set(tracer)
     try:
         yield
@@ -205,16 +207,16 @@ def on(tracer: Tracer) -> Iterator[None]:
 
 @contextmanager
 def run(name: str, resumed: int) -> Iterator[None]:
-    """A whole run, below which everything hangs."""
+    """The root span of a whole run."""
     tracer = _tracer.get()
     with _inside(OFF if tracer is None else tracer.run(name, resumed)):
         yield
 
 
 def serving(tracer: Tracer | None, verb: str, request: object, metadata: Iterable[tuple[str, str | bytes]]) -> Part:
-    """A call that was admitted; what the caller sent says at most which of its spans this one hangs below.
+    """The span of an admitted call; the caller can only choose which of its own spans is the parent.
 
-    It is what is being done for the rest of the call's own task.
+    It is current for the rest of the call's own task.
     """
     if tracer is None:
         return OFF
@@ -229,9 +231,9 @@ def _context(ids: Ids) -> trace.SpanContext:
 
 
 def parent_of(metadata: Iterable[tuple[str, str | bytes]]) -> Ids | None:
-    """The caller's span by the call's metadata; None where it names none, several, or none that is well formed.
+    """The caller's span by the call's metadata; None where it names none or several, or where it is malformed.
 
-    Whether anything is recorded is no business of the caller's: its flags are not read.
+    The caller does not decide whether anything is recorded, so its flags are not read.
     """
     given = [value for key, value in metadata if key == TRACEPARENT]
     found = _PARENT.fullmatch(given[0]) if len(given) == 1 and isinstance(given[0], str) else None
@@ -240,20 +242,22 @@ def parent_of(metadata: Iterable[tuple[str, str | bytes]]) -> Ids | None:
 
 
 def metadata() -> tuple[tuple[str, str], ...]:
-    """What a call carries of what is being done; nothing while no tracer is on."""
+    """The metadata that tells a call's receiver the current span; empty while no tracer is on."""
     said = _part.get().traceparent
     return ((TRACEPARENT, said),) if said else ()
 
 
 def ids_of(run: str, resumed: int) -> Ids:
-    """The trace of a run and the span of driving it, computed from its random id: after a kill they are found again."""
+    """The ids of a run's trace and of the span of driving it, computed from its random id, so that they are the same
+    after a kill.
+    """
     trace = hashlib.sha256(f"conclave trace\0{run}".encode()).digest()
     root = hashlib.sha256(f"conclave root\0{run}\0{resumed}".encode()).digest()
     return int.from_bytes(trace[:16]) or 1, int.from_bytes(root[:8]) or 1
 
 
 def round_name(number: int) -> str:
-    """A round of the secure sum in a word, whatever number came."""
+    """The name of a round of the secure sum, also for an unknown number."""
     try:
         return party_pb2.SumRound.Name(number).removeprefix("SUM_ROUND_").lower()  # type: ignore[arg-type]
     except ValueError:
@@ -261,7 +265,7 @@ def round_name(number: int) -> str:
 
 
 def failed(part: Part, error: BaseException) -> None:
-    """End a span by what was raised, of which nothing is told but the kind."""
+    """End a span with an exception, of which only the type is recorded."""
     if isinstance(error, Refusal):
         part.end("refused", str(error.reason))
     else:

@@ -138,6 +138,10 @@ def as_text(value):
     return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
 
 
+MOST_VALUES = 100_000
+"""In one damaged value, before others are copied into it: some ten MiB. Copies of copies would be gigabytes."""
+
+
 def damage_json(rng, *valid):
     """One such value."""
     value = copy.deepcopy(rng.choice(valid))
@@ -155,12 +159,22 @@ def damage_json(rng, *valid):
                 there, where = places[other % len(places)]
                 holder[key] = copy.deepcopy(there[where])
             case 4 if isinstance(holder, list):
-                holder.extend([holder[key]] * (other % 300))
+                if not _more_than(MOST_VALUES // (other % 300 + 1), holder[key]):
+                    holder.extend(copy.deepcopy(holder[key]) for _ in range(other % 300))
             case 4:
                 holder[NAMES[other % len(NAMES)]] = holder[key]
             case 5 if isinstance(holder, dict):
                 holder[f"{key}x"] = holder.pop(key)
     return value
+
+
+def _more_than(most, value):
+    """Whether a value has more values in it than so many, itself among them."""
+    left, found = [value], 0
+    while left and found <= most:
+        each, found = left.pop(), found + 1
+        left += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+    return found > most
 
 
 def _places(value, deepest=12):

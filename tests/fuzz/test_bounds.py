@@ -45,3 +45,4 @@ def test_what_other_threads_take_is_not_the_inputs(fuzz, hostile):
 
     for each in others:
         each.join()
+    assert ended.is_set(), "the input was tried to its end"

@@ -1,4 +1,4 @@
-"""DP-SGD among parties (Abadi et al. 2016): federated steps, or rounds of each."""
+"""DP-SGD among parties (Abadi et al. 2016): federated steps, or rounds of local training."""
 
 from typing import Final
 

@@ -1,6 +1,6 @@
-"""What a run of `dp_sgd` will cost, and how its noise compares with what it adds to.
+"""Forecasts what a run of `dp_sgd` will cost, and how its noise compares with its signal.
 
-From the plan and the public model alone: one made-up batch is timed. Epsilon is exact.
+Only the plan and the public model are used; one made-up batch is timed. Epsilon is exact.
 """
 
 import math
@@ -16,7 +16,7 @@ from coordinator.text_models.recipe import Trained
 
 
 def forecast(recipe: Trained, priced: PricedPlan[ClassifierPlan], base: Path, cache: Path, prepared: float) -> Forecast:
-    """Forecast a run; nothing of the parties is read or asked, and nothing is spent."""
+    """Forecast a run. No party is asked, none of their data is read, and nothing is spent."""
     rows = _rows(priced)
     looked, sums = text_models.trained_sums(recipe.plan)
     return text_models.forecast(
@@ -25,7 +25,9 @@ def forecast(recipe: Trained, priced: PricedPlan[ClassifierPlan], base: Path, ca
 
 
 def _rows(priced: PricedPlan[ClassifierPlan]) -> tuple[Row, ...]:
-    """The signal is the norm of a batch's clipped gradients if they all agreed; the noise is that of all of a sum."""
+    """The signal is the norm of a batch's clipped gradients if all agreed; the noise is the norm of a sum's whole
+    noise.
+    """
     settings, rows = priced.plan.dp_sgd, []
     for release in priced.releases:
         mechanism = release.under(GradientMechanism)

@@ -1,10 +1,10 @@
-"""A plan of the recipe `dp_sgd`."""
+"""The plan of the recipe `dp_sgd`."""
 
 from coordinator.text_models.plan import ClassifierPlan
 
 
 class DpSgdPlan(ClassifierPlan):
-    """A plan whose model all parties train under DP-SGD, as `[dp_sgd]` says."""
+    """A plan whose model all parties train under DP-SGD, configured in `[dp_sgd]`."""
 
     def _check_learning(self) -> None:
         self.check_descent()

@@ -1,8 +1,8 @@
-"""Recipe `dp_sgd`: one text classifier learned by all parties under DP-SGD (Abadi et al. 2016).
+"""Recipe `dp_sgd`: all parties train one text classifier under DP-SGD (Abadi et al. 2016, algorithm 1).
 
-Federated: at every step each party sums the clipped gradients of a secret sample of its units; the sums are added under
-noise, and the coordinator's optimiser takes a step down what comes out. Local: each party trains alone from the common
-start under noise of its own, and the models are averaged, round after round.
+Federated: at every step each party sums the clipped gradients of a secret random sample of its units; the sums are
+added up with noise, and the coordinator's optimiser takes one step with the result. Local: each party trains alone from
+the common start under noise of its own, and the models are averaged after every round.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""DPED: embeddings distilled from noisy moments, votes and hidden states of teachers (Feng & Hong)."""
+"""DPED (Feng & Hong): embeddings distilled from noisy counts, moments, votes and hidden states."""
 
 from typing import Final
 

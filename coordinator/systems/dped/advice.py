@@ -1,4 +1,6 @@
-"""What would help where a signal drowns: every change that is named was tried on the expected signal first."""
+"""Advice for plans whose signal is below its noise. Every change that is named was first tried on the expected
+signal.
+"""
 
 import math
 from collections.abc import Callable
@@ -35,11 +37,11 @@ _SIGMA = 1000.0  # grid units: noise that is never drawn
 
 @dataclass(slots=True)
 class Outlook:
-    """What a plan's releases are expected to be made of.
+    """The expected signal and noise of a plan's releases.
 
-    counts: also where the plan does not release any, for comparison; counts_noise on a cell. moments likewise, but only
-    where they are released. votes: of the stand-in teachers, [trained, queries]. hidden: of the sum, as `hidden_signal`
-    says, [queries]; hidden_noise on a number.
+    counts: expected also where the plan does not release any, for comparison; counts_noise: standard deviation on a
+    cell. moments, moments_noise: likewise, but only where they are released. votes: those of the stand-in teachers,
+    [trained, queries]. hidden: of the sum, as `hidden_signal` says, [queries]; hidden_noise: on one number.
     """
 
     bound: PricedPlan[DpedPlan]
@@ -53,20 +55,22 @@ class Outlook:
     hidden_noise: float = math.nan
 
     def ranked(self, teachers: int | None = None, every: int = 1) -> IntArray:
-        """Expected votes [queries, teachers] of the plan's teachers or of so many, on every so manieth query."""
+        """Expected votes [queries, teachers], most first, of the plan's teachers or of the given number, on every n-th
+        query.
+        """
         assert self.votes is not None
         plan = self.bound.plan
         return ranked_votes(self.votes[:, ::every], teachers or plan.teachers, plan.classes, plan.run.seed)
 
     def accuracy(self, queries: int) -> float:
-        """Of labels, were only the first so many of the plan's queries asked at the same price."""
+        """Expected accuracy of the labels if only the plan's first queries, so many, were asked at the same price."""
         assert self.voting is not None
         plan = self.bound.plan
         quieter = self.voting.louder(math.sqrt(queries / plan.queries))
         return quieter.labels(self.ranked()[:queries], plan.run.seed)[0]
 
     def hidden_ratio(self, queries: int) -> float:
-        """Signal over noise of hidden states, were only the first so many queries asked at the same price."""
+        """Signal over noise of the hidden states if only the first queries, so many, were asked at the same price."""
         signal = math.sqrt(float((self.hidden[:queries] ** 2).mean()))
         return signal / (self.hidden_noise * math.sqrt(queries / self.bound.plan.queries))
 
@@ -82,9 +86,10 @@ def clipping(bound: PricedPlan[DpedPlan]) -> CountsMechanism:
 
 
 def warnings(drowned: set[str], outlook: Outlook, guessed: bool) -> tuple[str, ...]:
-    """A sentence of what drowns and one of what would help, for each signal that does.
+    """For each signal below its noise, one sentence that says so and one that says what would help.
 
-    drowned: names of rows. guessed: whether the size of the parties' text is a guess.
+    drowned: names of the forecast's rows whose signal is below the noise. guessed: whether the size of the parties'
+    text is a guess.
     """
     found = []
     if "votes" in drowned:
@@ -144,7 +149,7 @@ def _hidden(outlook: Outlook) -> str:
 
 
 def _instead(outlook: Outlook) -> str:
-    """Whether counts alone would show more than the teachers, at the same budget."""
+    """Whether counts alone would show more than the teachers do, at the same budget."""
     plan = outlook.bound.plan
     try:
         wanted = changed(plan, signals=["counts"], threshold=None, noise_at="parties", private_training=None)
@@ -165,7 +170,7 @@ def _instead(outlook: Outlook) -> str:
 
 
 def _company(name: str, company: ExpectedSum, noise: float, outlook: Outlook, guessed: bool) -> str:
-    """Counts or moments without a direction above the noise."""
+    """Advice for counts or moments without a direction above the noise."""
     bound = outlook.bound
     plan = bound.plan
     strengths = company.strengths(1)
@@ -199,7 +204,7 @@ def _company(name: str, company: ExpectedSum, noise: float, outlook: Outlook, gu
 
 
 def _training(bound: PricedPlan[DpedPlan]) -> str:
-    """DP-SGD whose noise is larger than all gradients together: fewer parameters have less of it."""
+    """Advice for DP-SGD whose noise is larger than all gradients together: fewer parameters take less noise."""
     plan = bound.plan
     release, privately = bound.release(TRAINING), plan.dped.private_training
     assert release is not None
@@ -216,7 +221,7 @@ def _training(bound: PricedPlan[DpedPlan]) -> str:
 
 
 def fewer(now: int, good: Callable[[int], bool]) -> int:
-    """The largest number below `now` that is good, to two digits; 0 where 1 is not. Good is taken for monotone."""
+    """The largest number below `now` that is good, to two digits; 0 where 1 is not. Assumes that good is monotone."""
     low, high = 0, now
     while high - low > max(1, low // 50):
         middle = (low + high) // 2
@@ -225,7 +230,9 @@ def fewer(now: int, good: Callable[[int], bool]) -> int:
 
 
 def _more(now: int, good: Callable[[int], bool]) -> int:
-    """A number above `now` that is good, within a fifth of the smallest; 0 where `MOST_TEACHERS` are not enough."""
+    """A number above `now` that is good, within a fifth of the smallest such; 0 where `MOST_TEACHERS` are not
+    enough.
+    """
     number = now
     while number < MOST_TEACHERS:
         number = _readable(math.ceil(number * _GROWTH), up=True)
@@ -235,7 +242,7 @@ def _more(now: int, good: Callable[[int], bool]) -> int:
 
 
 def _readable(number: int, *, up: bool = False) -> int:
-    """Two digits of a whole number, rounded down or up."""
+    """A whole number rounded down or up to two digits."""
     grid = int(10 ** max(0, len(str(number)) - 2))
     rounded = -(-number // grid) if up else number // grid
     return rounded * grid

@@ -1,9 +1,8 @@
-"""What a run of `dped` costs besides privacy, from its plan alone: bytes over the wire, time on machines like this one,
-memory.
+"""Forecasts the time, memory and traffic of a run of `dped` from its plan.
 
-Bytes are exact but for the frames around them, if no party is lost. Times are those of this machine just now: one step
+Bytes are exact except for the frames around them, if no party is lost. Times are measured on this machine now: one step
 of a fit, one stand-in teacher, the start of a training process and a piece of each release's noise are timed, and
-counted as often as the run does them.
+multiplied by how often the run does them.
 """
 
 import os
@@ -51,8 +50,10 @@ _TIMED_CELLS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What was timed, in seconds: preparing what is public, counting a unit, one teacher, one step of a fit, and how
-    long a training process takes to start. teacher_work: processor time of a teacher, of all its threads.
+    """Times measured on this machine, in seconds.
+
+    They are the times to prepare what is public, to count a unit, to train one teacher, to take one step of a fit, and
+    to start a training process. teacher_work: processor time of one teacher over all its threads.
     """
 
     public: float
@@ -64,7 +65,9 @@ class Pace:
 
 
 def traffic(bound: PricedPlan[DpedPlan], public: Public) -> int:
-    """Bytes of artefacts to, and of releases from, all parties: what a run without losses stores as its traffic."""
+    """Bytes of artefacts sent to all parties and of releases sent by them; a run without losses stores the same
+    figure.
+    """
     from learning.embeddings.weights import to_bytes
 
     artefacts = len(public.vocabulary.to_bytes())
@@ -77,7 +80,7 @@ def traffic(bound: PricedPlan[DpedPlan], public: Public) -> int:
 
 
 def step_seconds(public: Public, dimension: int) -> float:
-    """One evaluation of the softmax over the whole vocabulary, as every fit of a run makes them."""
+    """Seconds for one evaluation of the softmax over the whole vocabulary, as in every fit of a run."""
     from learning.embeddings.skipgram import SkipGram, fit
 
     size = len(public.vocabulary)
@@ -90,7 +93,7 @@ def step_seconds(public: Public, dimension: int) -> float:
 
 
 def start_seconds() -> float:
-    """How long a process takes to import what one that trains does."""
+    """Seconds for a process to import what a training process imports."""
     first_fit = "import numpy, scipy.sparse, torch, learning.embeddings.skipgram; torch.optim.LBFGS([torch.zeros(1)])"
     begun = time.monotonic()
     subprocess.run([sys.executable, "-P", "-c", first_fit], check=False, capture_output=True)
@@ -98,10 +101,11 @@ def start_seconds() -> float:
 
 
 def seconds(bound: PricedPlan[DpedPlan], pace: Pace, units: int) -> float:
-    """How long the run takes from its command to its end; `units` are all parties' together.
+    """Seconds from the run's command to its end; `units` counts all parties' units together.
 
-    Parties that are launched share this machine's cores; parties elsewhere are taken to have a core each, as fast.
-    What cannot be timed beforehand is taken from another machine, and scaled by how long a process takes to start.
+    Parties that the coordinator launches share this machine's cores; parties elsewhere are assumed to have one equally
+    fast core each. A time that cannot be measured beforehand is taken from another machine, and scaled by how long a
+    process takes to start.
     """
     plan = bound.plan
     parties = len(plan.federation.names)
@@ -127,9 +131,9 @@ def seconds(bound: PricedPlan[DpedPlan], pace: Pace, units: int) -> float:
 
 
 def _teaching_seconds(plan: DpedPlan, pace: Pace) -> tuple[float, float]:
-    """A party's teachers, one after the other: on a machine of its own, and on one core that it shares.
+    """Seconds to train a party's teachers one after the other: on its own machine, and on one core that it shares.
 
-    A step of DP-SGD is taken for two of a fit.
+    A step of DP-SGD is counted as two steps of a fit.
     """
     privately = plan.dped.private_training
     if privately is not None:
@@ -139,7 +143,7 @@ def _teaching_seconds(plan: DpedPlan, pace: Pace) -> tuple[float, float]:
 
 
 def _noise_seconds(release: Release) -> float:
-    """One party's share of a release's noise."""
+    """Seconds for one party's share of a release's noise."""
     mechanism = release.mechanism
     if release.form not in (Form.SUMMED, Form.FREE):
         return 0.0
@@ -151,11 +155,11 @@ def _noise_seconds(release: Release) -> float:
 
 
 def memory(bound: PricedPlan[DpedPlan], units: int, pairs: float) -> dict[str, int]:
-    """Upper estimates of each kind of process' memory at its fullest, in bytes.
+    """Upper estimates of the peak memory of each kind of process, in bytes.
 
-    units: all parties' together; pairs: distinct (word, context) pairs of a unit. The coordinator holds what was
-    released as 64-bit numbers, with copies to fit to; a training process the counts of its units, 12 bytes a distinct
-    pair, and one model with the memory of its fit.
+    units: of all parties together; pairs: distinct (word, context) pairs of a unit. The coordinator holds what was
+    released as 64-bit numbers, with the copies that fitting needs. A training process holds the counts of its units, 12
+    bytes per distinct pair, and one model with the memory of its fit.
     """
     plan = bound.plan
     size, width, parties = plan.vocabulary.size, plan.dped.dimension, len(plan.federation.names)

@@ -1,8 +1,9 @@
-"""What a run of `dped` will cost and what its releases will show.
+"""Forecasts what a run of `dped` will cost and what its releases will show.
 
-From the plan and public data alone: `coordinator.systems.dped.stand_in` supposes, `coordinator.systems.dped.cost`
-counts, `coordinator.systems.dped.advice` says what to change where a signal drowns. Epsilon is exact; the rest supposes
-that parties' text is like the public.
+Only the plan and public data are used: `coordinator.systems.dped.stand_in` stands in for the parties' text,
+`coordinator.systems.dped.cost` counts bytes and seconds, and `coordinator.systems.dped.advice` says what to change
+where a signal is below its noise. Epsilon is exact; everything else assumes that the parties' text is like the public
+text.
 """
 
 import math
@@ -32,9 +33,9 @@ from coordinator.systems.dped.spectra import ExpectedSum, expected_counts, expec
 
 
 def forecast(recipe: Dped, bound: PricedPlan[DpedPlan], base: Path, cache: Path, prepared: float) -> Forecast:
-    """Forecast a run; nothing of the parties is read or asked, and nothing is spent.
+    """Forecast a run. No party is asked, none of their data is read, and nothing is spent.
 
-    base: the folder that the plan's paths start at. Trains up to `expected.FEW_TEACHERS` teachers.
+    base: the folder against which the plan's paths are resolved. Trains up to `expected.FEW_TEACHERS` teachers.
     """
     plan, public = recipe.plan, recipe.read
     stand_in = expected.StandIn.of(plan, public, base, cache)
@@ -82,7 +83,7 @@ def _mechanism(bound: PricedPlan[DpedPlan], name: str) -> object:
 
 
 def outlook_of(bound: PricedPlan[DpedPlan], counts: ExpectedSum, signal: TeacherSignal | None) -> Outlook:
-    """What the plan's releases are expected to be made of."""
+    """The expected signal and noise of the plan's releases."""
     plan, outlook = bound.plan, Outlook(bound, counts)
     parties = len(plan.federation.names)
     for release in bound.releases:
@@ -165,7 +166,7 @@ def _assumptions(stand_in: expected.StandIn, counts: ExpectedSum, plan: DpedPlan
 
 
 def _clear(rows: Sequence[Row], plan: DpedPlan) -> tuple[str, ...]:
-    """What of the counts stands above the noise, in words."""
+    """Which part of the counts is above the noise, in words."""
     sentences = []
     for row in rows:
         if row.directions:
@@ -176,7 +177,9 @@ def _clear(rows: Sequence[Row], plan: DpedPlan) -> tuple[str, ...]:
 
 
 def needs(recipe: Dped, bound: PricedPlan[DpedPlan], base: Path, cache: Path) -> Needs:
-    """What the run is expected to need (`coordinator.systems.dped.cost`), if parties' text is like the public text."""
+    """What the run is expected to need (`coordinator.systems.dped.cost`) if the parties' text is like the public
+    text.
+    """
     plan, public = recipe.plan, recipe.read
     stand_in = expected.StandIn.of(plan, public, base, cache)
     counts = expected_counts(stand_in, public, advice.clipping(bound), plan.dped.window)

@@ -1,4 +1,4 @@
-"""What the paper's own formula would have claimed of a run, to be set beside what the accountant says."""
+"""The epsilon that the paper's own formula gives for a run, reported beside the accountant's."""
 
 import math
 
@@ -12,9 +12,10 @@ from coordinator.systems.dped.releases import ANSWERS
 
 
 def paper_claim(bound: PricedPlan[DpedPlan]) -> float | None:
-    """What DPED's own formula would have said of the same noise, or None where it speaks of none of the releases.
+    """The epsilon that DPED's own formula gives for the same noise, or None where it covers none of the releases.
 
-    It takes counts, which it does not know, for votes; so it is given only for plans of votes and hidden states.
+    The formula does not know counts and would take them for votes, so it is given only for plans of votes and hidden
+    states.
     """
     plan = bound.plan
     votes = hidden = None

@@ -1,4 +1,4 @@
-"""A plan of the recipe `dped`, and its tables `[vocabulary]` and `[dped]`: the words, and the recipe's own settings."""
+"""The plan of the recipe `dped` and its tables: `[vocabulary]`, the words, and `[dped]`, the recipe's own settings."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -14,13 +14,13 @@ Layer = Literal["centre", "context"]
 
 
 class VocabularyTable(SourceTable):
-    """`[vocabulary]`: the words, counted from public text; a public, hashed artefact."""
+    """`[vocabulary]`: the words, counted from public text. The vocabulary is a public, hashed artefact."""
 
     size: Annotated[int, Field(ge=2, le=100_000)] = 1000
 
 
 class BudgetTable(Settings):
-    """`[dped.budget]`: how the signals that are in use divide the budget: parts of 1 / noise^2, in any unit."""
+    """`[dped.budget]`: how the signals in use divide the budget, as relative weights of 1 / noise^2."""
 
     votes: Annotated[float, Field(gt=0)] = 1.0
     hidden: Annotated[float, Field(gt=0)] = 1.0
@@ -29,10 +29,11 @@ class BudgetTable(Settings):
 
 
 class PrivateTrainingTable(Settings):
-    """`[dped.private_training]`: teachers learn under DP-SGD, which takes the whole budget; their answers are free.
+    """`[dped.private_training]`: teachers learn under DP-SGD, which takes the whole budget; their answers are then
+    free.
 
-    units_per_teacher: a declared, public figure; it fixes the sampling rate, never the shard's own count.
-    clip: L2 norm of one unit's gradient. batch: expected units a step.
+    units_per_teacher: a declared, public figure; the sampling rate follows from it, never from the shard's own count.
+    clip: L2 norm of one unit's gradient. batch: expected units in a step.
     """
 
     units_per_teacher: Annotated[int, Field(ge=2)]
@@ -54,21 +55,22 @@ class PrivateTrainingTable(Settings):
 class DpedTable(Table):
     """`[dped]`: the recipe's own settings.
 
-    clip: L2 norm to which one unit's (word, context) counts are clipped; 1 at most where a pair is the unit.
-    window: context words on each side.
-    levels: grid units in the clip norm. block_rows: rows of a released matrix that travel at once.
+    clip: L2 norm to which one unit's (word, context) counts are clipped; at most 1 where the unit is a pair. window:
+    context words on each side. levels: grid steps in the clip norm. block_rows: rows of a released matrix that are sent
+    at once.
 
-    "moments" are word frequencies and second moments along `dimension` public directions: what "counts" say cell by
-    cell, in far fewer numbers. moments_clip: L2 norm of one unit's; by default what public text suggests.
+    The signal "moments" stands for word frequencies and second moments along `dimension` public directions: a summary
+    of what "counts" gives cell by cell, in far fewer numbers. moments_clip: L2 norm of one unit's moments; by default
+    what public text suggests.
 
     Of the signals "votes" and "hidden":
-    queries, classes: words that are asked about and words a vote may name: so many from the vocabulary's first, or a
-    list. layers: whose vectors of a word are its hidden states. hidden_clip: L2 norm of one layer's vector.
-    reference: a public skip-gram (safetensors) that teachers start from; by default one of the vocabulary's text.
-    threshold: noised votes that a label needs. noise_at: "parties", each of which adds its share to the whole
-    histogram, or "coordinator", which is trusted with the votes and tests the threshold under noise of its own.
-    below_threshold: what becomes of the others there. answered: the share of queries expected to pass it.
-    loss: "paper" (eq. 3) or "likelihood", which weighs the same signals by their noise.
+    queries, classes: words that are asked about, and words that a vote may name; either a number of words from the
+    start of the vocabulary, or a list. layers: the layers whose vectors of a word are its hidden states. hidden_clip:
+    L2 norm of one layer's vector. reference: a public skip-gram (safetensors) that teachers start from; by default one
+    fitted to the vocabulary's text. threshold: noisy votes that a label needs. noise_at: "parties", each of which adds
+    its share to the whole histogram, or "coordinator", which is trusted with the votes and tests the threshold under
+    noise of its own. below_threshold: what happens then to queries below the threshold. answered: the share of queries
+    expected to pass it. loss: "paper" (eq. 3) or "likelihood", which weighs the same signals by their noise.
     """
 
     PLACES: ClassVar[tuple[str, ...]] = ("reference",)
@@ -165,7 +167,7 @@ def _distinct(names: list[str]) -> list[str]:
 
 
 class DpedPlan(Plan):
-    """A plan with a vocabulary, whose parties' words become embeddings."""
+    """A plan with a vocabulary, from whose parties' text word embeddings are learned."""
 
     vocabulary: VocabularyTable
     dped: DpedTable = DpedTable()
@@ -229,7 +231,7 @@ class DpedPlan(Plan):
 
     @property
     def queries(self) -> int:
-        """How many different words teachers are asked about."""
+        """How many distinct words teachers are asked about."""
         asked = self.dped.queries
         return self.vocabulary.size if asked is None else asked if isinstance(asked, int) else len(set(asked))
 
@@ -241,11 +243,13 @@ class DpedPlan(Plan):
 
     @property
     def block_rows(self) -> int:
-        """Rows of the count matrix in one block: the plan's figure, or a sixteenth of all, at most 2 MiB a block."""
+        """Rows of the count matrix in one block: the plan's figure, or a sixteenth of all rows with at most 2 MiB in a
+        block.
+        """
         return self.rows_at_once(self.vocabulary.size, self.vocabulary.size)
 
     def rows_at_once(self, rows: int, columns: int) -> int:
-        """Rows of a released matrix [rows, columns] that travel in one block."""
+        """Rows of a released matrix [rows, columns] that are sent in one block."""
         return self.dped.block_rows or max(1, min(-(-rows // 16), 2**19 // columns))
 
     def _document(self, tables: dict[str, Any]) -> None:

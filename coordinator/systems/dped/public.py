@@ -1,5 +1,6 @@
-"""Everything public that a run uses, read before any party is asked, so that a mistake in it costs nothing; and
-whether its texts are of the parties' kind, as far as their own words tell.
+"""The public data of a run of `dped`, read and checked before any party is asked, so that a mistake costs nothing.
+
+It also warns where the public texts do not look like text of the language or kind that the plan is for.
 """
 
 import unicodedata
@@ -73,7 +74,7 @@ class Public:
     counts: float64 [words, words], the (word, context) counts of the vocabulary's own text. heldout: the documents of
     `[evaluation]`. queries, classes: positions in the vocabulary, each at most once; weights: how often each query was
     listed. reference: the skip-gram that teachers start from and directions come from, None where neither is needed.
-    moments: directions and the clip that public text suggests, None for a plan without moments; frequencies: the same
+    moments: directions and the clip that public text suggests, None for a plan without moments. frequencies: the same
     without any direction, for the floor.
     """
 
@@ -94,9 +95,9 @@ class Public:
 
 
 def prepare(plan: DpedPlan, base: Path, cache: Path) -> Public:
-    """Read the public text.
+    """Read the public data of a plan.
 
-    Raises `DataError` naming the source, `PlanError` for words that the vocabulary lacks and for a reference that does
+    Raises `DataError` naming the source; `PlanError` for words that the vocabulary lacks and for a reference that does
     not fit.
     """
     table = plan.vocabulary
@@ -129,7 +130,7 @@ def prepare(plan: DpedPlan, base: Path, cache: Path) -> Public:
 
 
 def _public_units(plan: DpedPlan, vocabulary: Vocabulary, texts: Iterable[str]) -> sparse.csr_array:
-    """At most `SAMPLE` public units of the plan's kind, from the beginning: pair counts [units, words * words]."""
+    """Pair counts [units, words * words] of at most `SAMPLE` public units of the plan's kind, from the beginning."""
     size, window = len(vocabulary), plan.dped.window
     whole = _whole_documents(plan)
     passages = (part for text in texts for part in ([text] if whole else sentences(text)))
@@ -141,7 +142,7 @@ def _public_units(plan: DpedPlan, vocabulary: Vocabulary, texts: Iterable[str]) 
 
 
 def _whole_documents(plan: DpedPlan) -> bool:
-    """Whether a unit is a document or more."""
+    """Whether a unit is at least a document."""
     return plan.privacy.record == "document" or plan.privacy.unit == "user"
 
 
@@ -153,7 +154,7 @@ def _directions(
     rank: int,
     clip: float | None,
 ) -> tuple["Directions", float]:
-    """Directions of the reference, and the plan's clip or the one that public units suggest. Raises `DataError`."""
+    """Directions of the reference, with the plan's clip or the one that public units suggest. Raises `DataError`."""
     from learning.embeddings.moments import public_directions
 
     try:
@@ -164,7 +165,7 @@ def _directions(
 
 
 def _counted(passages: Iterable[NDArray[np.int32]], size: int, window: int) -> sparse.csr_array:
-    """Counts of a stream of passages, some thousand words at a time."""
+    """Counts of a stream of passages, a few thousand words at a time."""
     total = sparse.csr_array((size, size))
     waiting: list[NDArray[np.int32]] = []
     words = 0
@@ -179,7 +180,10 @@ def _counted(passages: Iterable[NDArray[np.int32]], size: int, window: int) -> s
 def _words(
     key: str, asked: int | list[str] | None, vocabulary: Vocabulary
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of the words a plan lists or counts, each once in the order of first mention, and how often each is."""
+    """Positions of the words that a plan asks for, each once in order of first mention, and how often each is listed.
+
+    asked: a list of words, or the number of words from the start of the vocabulary, None for all.
+    """
     if not isinstance(asked, list):
         count = len(vocabulary) if asked is None else asked
         return np.arange(count, dtype=np.int64), np.ones(count, dtype=np.int64)
@@ -195,7 +199,7 @@ def _words(
 
 
 def _reference(plan: DpedPlan, base: Path, counts: sparse.csr_array) -> "SkipGram":
-    """The plan's public skip-gram: read from its file, or fitted to the vocabulary's text."""
+    """The plan's public skip-gram, read from its file or fitted to the vocabulary's text."""
     from learning.embeddings.skipgram import fit
     from learning.embeddings.weights import from_bytes
 
@@ -219,12 +223,12 @@ def _reference(plan: DpedPlan, base: Path, counts: sparse.csr_array) -> "SkipGra
 
 
 def doubts_of_text(plan: DpedPlan, public: Public) -> list[str]:
-    """The same of the public texts themselves: of what language they are, and whether of one kind."""
+    """Doubts about the public texts themselves: whether they are in the plan's language, and all of one kind."""
     return [doubt for doubt in (_language(plan, public), _covered(plan, public)) if doubt is not None]
 
 
 def _language(plan: DpedPlan, public: Public) -> str | None:
-    """Whether the vocabulary is in letters of the language that the student is said to be of."""
+    """A doubt where the vocabulary is not written in letters of the language that the student is declared to be of."""
     language = plan.student.language.lower().split("-")[0]
     expected = next((script for script, languages in _SCRIPTS.items() if language in languages), None)
     if expected is None:
@@ -240,7 +244,9 @@ def _language(plan: DpedPlan, public: Public) -> str | None:
 
 
 def _covered(plan: DpedPlan, public: Public) -> str | None:
-    """Whether the vocabulary knows the words of the evaluation's text: two public texts of one kind share them."""
+    """A doubt where the vocabulary lacks the words of the evaluation's text: two public texts of one kind share
+    them.
+    """
     words = Counter(word for each in public.heldout[:_MOST_TEXTS] for word in tokenize(each.text))
     if not words:
         return None
@@ -257,10 +263,10 @@ def _covered(plan: DpedPlan, public: Public) -> str | None:
 
 
 def _script(letter: str) -> str:
-    """The script of a letter, as its Unicode name begins."""
+    """The script of a letter: the first word of its Unicode name."""
     return unicodedata.name(letter, "?").split(" ")[0]
 
 
 def _with(script: str) -> tuple[str, ...]:
-    """What counts as a script: Japanese is written in three, and Chinese characters are two words of Unicode's."""
+    """The scripts that count as one: Japanese uses three, and Unicode's name for Chinese characters has two words."""
     return ("CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA") if script == "CJK" else (script,)

@@ -1,8 +1,8 @@
 """Recipe `dped`: multi-layer noise distillation for embeddings (DPED, algorithm 1), and its form with counts.
 
-Teachers on disjoint units give, for every public query word, a vote for its context and their hidden vectors of it;
-what is summed under noise teaches a student. Beside it, or instead: every unit's clipped (word, context) counts, summed
-under noise once, to which a student is fitted.
+Teachers trained on disjoint units answer every public query word with a vote for its context and with their hidden
+vectors; the noisy sums of these teach a student. Beside this, or instead, every unit's clipped (word, context) counts
+are summed once under noise, and a student is fitted to the sum.
 """
 
 from dataclasses import dataclass, replace
@@ -42,9 +42,9 @@ _VOTE = {"probable": party_pb2.VOTE_PROBABLE, "lift": party_pb2.VOTE_LIFT}
 
 @dataclass(frozen=True, slots=True)
 class Dped:
-    """A `coordinator.systems.system.Recipe`. The student's parameters are a skip-gram's.
+    """A `coordinator.systems.system.Recipe`. The student's parameters are those of a skip-gram.
 
-    public: None where nothing was read; then nothing can be asked but what is released.
+    public: None where nothing was read; then only the releases can be asked for.
     """
 
     plan: DpedPlan
@@ -86,7 +86,7 @@ class Dped:
 
     @property
     def read(self) -> Public:
-        """What is public, which was read."""
+        """The public data, where it was read."""
         assert self.public is not None
         return self.public
 
@@ -94,9 +94,9 @@ class Dped:
 async def collect(
     bound: PricedPlan[DpedPlan], public: Public, federation: Federation, store: RunStore, stage: Stage
 ) -> dict[str, int]:
-    """The private half: parties learn, bound and noise; returns how many parties are in the sum of each release.
+    """The private half: parties learn, bound and add noise. Returns how many parties are in the sum of each release.
 
-    Run again after it was stopped, it asks for nothing that is stored; parties know what they trained.
+    When it is run again after a stop, it asks for nothing that is already stored, and parties keep what they trained.
     """
     from learning.embeddings.weights import to_bytes
 
@@ -146,17 +146,17 @@ async def collect(
 
 
 def stream_of(plan: DpedPlan, release: str) -> NoiseStream:
-    """The coordinator's own noise, where it is trusted to draw it."""
+    """The coordinator's own noise stream, where the plan trusts it to add the noise."""
     if plan.privacy.insecure_reproducible_noise:
         return NoiseStream.insecure(plan.run.seed, "coordinator", release)
     return NoiseStream.from_system()
 
 
 def learned(plan: DpedPlan, public: Public, signals: Signals, progress: Progress) -> "SkipGram":
-    """The student. Post-processing throughout.
+    """The student, by post-processing alone.
 
-    Counts come first: the student that fits them. Votes and hidden states then move it, or the public reference, by the
-    paper's loss or by the likelihood of what was released.
+    The student is first fitted to the counts. Votes and hidden states then train it, or the public reference where
+    there are no counts, by the paper's loss or by the likelihood of what was released.
     """
     from learning.embeddings import skipgram
     from learning.embeddings.distilling import distil
@@ -194,7 +194,7 @@ def learned(plan: DpedPlan, public: Public, signals: Signals, progress: Progress
 
 
 def _request(release: Release, plan: DpedPlan, public: Public) -> party_pb2.TrainRequest:
-    """What parties are asked to train for a release."""
+    """The training request that parties are sent for a release."""
     from learning.embeddings.weights import to_bytes
 
     settings = plan.dped

@@ -1,4 +1,4 @@
-"""What a plan of `dped` releases, and the noise of each where all of it together has one noise multiplier."""
+"""The releases of a plan of `dped`, and the noise of each when all together have one noise multiplier."""
 
 import math
 from collections.abc import Callable
@@ -44,13 +44,13 @@ Made = TypeVar("Made")
 
 
 def parts(plan: DpedPlan) -> dict[str, float]:
-    """Which part of the budget each signal gets, 1 / noise^2 being what adds up; together 1."""
+    """Each signal's part of the budget, as a share of the total 1 / noise^2; the parts add up to 1."""
     weights = {signal: getattr(plan.dped.budget, signal) for signal in plan.dped.signals}
     return {signal: weight / sum(weights.values()) for signal, weight in weights.items()}
 
 
 def whole(plan: DpedPlan, multiplier: float) -> DpEvent:
-    """The whole plan's event at one noise multiplier: of the one Gaussian that all its releases are, or of DP-SGD."""
+    """The event of the whole plan at one noise multiplier: one Gaussian that joins all releases, or DP-SGD."""
     privately = plan.dped.private_training
     if privately is not None:
         return _gradients(plan, multiplier).event()
@@ -59,7 +59,7 @@ def whole(plan: DpedPlan, multiplier: float) -> DpEvent:
 
 
 def releases(plan: DpedPlan, whole: float, public: Public | None) -> tuple[Release, ...]:
-    """What is released where all of it together has this noise multiplier."""
+    """The releases whose joint noise multiplier is this one."""
     settings, size = plan.dped, plan.vocabulary.size
     if settings.private_training is not None:
         training = Release(
@@ -100,7 +100,7 @@ def releases(plan: DpedPlan, whole: float, public: Public | None) -> tuple[Relea
 
 
 def vectors_mechanism(plan: DpedPlan, clip: float, multiplier: float, distribution: str = GAUSSIAN) -> VectorMechanism:
-    """A grid fine enough that a unit's many small numbers are not rounded away, and a sum of all units fits 32 bits."""
+    """The mechanism of a vector release: its grid keeps a unit's small numbers, and a sum of all units fits 32 bits."""
     finest = _PAIR_LEVELS if plan.privacy.record == "pair" else _MOMENT_LEVELS
     # The same grid at every usual epsilon, so that a party's bounded sum is too.
     levels = max(1, min(finest, int(LARGEST_SIGMA * math.sqrt(shares(plan)) / max(multiplier, _USUAL_MULTIPLIER))))
@@ -108,7 +108,7 @@ def vectors_mechanism(plan: DpedPlan, clip: float, multiplier: float, distributi
 
 
 def _joint(plan: DpedPlan, whole: float, part: dict[str, float]) -> JointMechanism:
-    """Votes and hidden states of a query as one Gaussian on the joined vector, a query paid once."""
+    """Votes and hidden states of a query as one Gaussian on the joined vector, charged once a query."""
     settings, n, kind = plan.dped, shares(plan), plan.privacy.noise
     votes = hidden = None
     if "votes" in part:
@@ -124,7 +124,7 @@ def _joint(plan: DpedPlan, whole: float, part: dict[str, float]) -> JointMechani
 
 
 def _thresholded(plan: DpedPlan, multiplier: float) -> ThresholdedVotes:
-    """Noise such that every query can be tested, and the expected share of them answered, within the cap."""
+    """Noise at which every query can be tested, and the expected share of them answered, within the budget."""
     settings, cap = plan.dped, 1 / multiplier**2
     assert settings.threshold is not None
     larger = settings.below_threshold == "larger-noise"

@@ -1,4 +1,4 @@
-"""What was released, in the signals' own units: what a student learns from."""
+"""The released signals, rescaled to their own units: what a student learns from."""
 
 from dataclasses import dataclass, replace
 
@@ -23,12 +23,12 @@ LABELS = "labels"
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """What was released, ready to learn from; all of it public now.
+    """The released signals, ready to learn from; all of them are public now.
 
-    counts: the noisy sum [words, words]. moments: noisy frequencies and moments along public directions.
-    labels: int64 [queries], the word that teachers named, -1 where they abstain. histogram: float64 [queries, classes],
-    the noisy votes as shares of the teachers; histogram_noise: their standard deviation. hidden: float64 [queries,
-    layers, width], the noisy mean over teachers; hidden_noise: likewise.
+    counts: the noisy sum [words, words]. moments: noisy frequencies and moments along public directions. labels: int64
+    [queries], the word that teachers named, -1 where they abstain. histogram: float64 [queries, classes], the noisy
+    votes as shares of the teachers; histogram_noise: the standard deviation of its noise. hidden: float64 [queries,
+    layers, width], the noisy mean over teachers; hidden_noise: the standard deviation of its noise.
     """
 
     counts: Released | None = None
@@ -41,7 +41,7 @@ class Signals:
 
 
 def signals_of(bound: PricedPlan[DpedPlan], public: Public, present: dict[str, int], store: RunStore) -> Signals:
-    """What the store keeps of a run's releases, in the signals' own units."""
+    """The signals of a run's stored releases, in their own units."""
     found = Signals()
     for release in bound.releases:
         match release.name:
@@ -63,7 +63,7 @@ def signals_of(bound: PricedPlan[DpedPlan], public: Public, present: dict[str, i
 
 
 def with_answers(signals: Signals, answered: JointReleased, plan: DpedPlan, public: Public, present: int) -> Signals:
-    """The signals with what teachers of `present` parties released: means over them, and labels of the histogram.
+    """The signals with the released answers of the teachers of `present` parties: means over the teachers, and labels.
 
     Labels are free post-processing: every query was charged, whether it passes the threshold or not.
     """
@@ -81,19 +81,19 @@ def with_answers(signals: Signals, answered: JointReleased, plan: DpedPlan, publ
 
 
 def labels_of(votes: Released, plan: DpedPlan, public: Public) -> NDArray[np.int64]:
-    """The word that the noisy histogram of each query names, or -1 under the plan's threshold."""
+    """The word with the most noisy votes on each query, or -1 below the plan's threshold."""
     threshold = plan.dped.threshold
     classes = votes.values.argmax(axis=1) if threshold is None else thresholded_labels(votes, threshold)
     return named(np.asarray(classes, dtype=np.int64), public)
 
 
 def named(classes: NDArray[np.int64], public: Public) -> NDArray[np.int64]:
-    """Positions in the vocabulary of positions in the classes; -1 for anything below 0."""
+    """Vocabulary positions of class positions; -1 for anything below 0."""
     return np.where(classes >= 0, public.classes[np.maximum(classes, 0)], -1)
 
 
 def _counts(mechanism: CountsMechanism, present: int, store: RunStore, release: Release) -> Released:
-    """The whole matrix, block by block."""
+    """The whole count matrix, read block by block."""
     values, sigma = np.empty((release.rows, release.columns)), 0.0
     for start, stop, block in store.blocks(COUNTS):
         part = mechanism.release(block, present)

@@ -1,4 +1,4 @@
-"""Which part of the co-occurrence of words stands above the noise: spectra of expected counts and moments."""
+"""Which part of the co-occurrence of words is above the noise: spectra of expected counts and moments."""
 
 import math
 from dataclasses import dataclass, replace
@@ -19,11 +19,11 @@ LARGEST_CELLS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ExpectedSum:
-    """The co-occurrence sums that parties of the supposed size would release without noise.
+    """The co-occurrence sums that parties of the assumed size would release without noise.
 
-    total: counts [words, words], or second moments [directions, directions] along public ones. centred: whether words
-    independent of each other would give zeros, as with moments. here: units of the stand-in. units: those supposed.
-    pairs: distinct pairs of a unit on average.
+    total: counts [words, words], or second moments [directions, directions] along public ones. centred: whether
+    independent words would give zeros, as with moments. here: number of units in the stand-in. units: number assumed.
+    pairs: mean number of distinct pairs in a unit.
     """
 
     total: sparse.csr_array
@@ -34,26 +34,26 @@ class ExpectedSum:
 
     @property
     def size(self) -> int:
-        """Rows of the matrix."""
+        """Number of rows of the matrix."""
         return int(self.total.shape[0])
 
     def first(self, words: int) -> "ExpectedSum":
-        """Counts of a vocabulary of only the first so many words, as if clipping stayed what it is."""
+        """The counts of only the given number of most frequent words, with the clipping factors unchanged."""
         return replace(self, total=sparse.csr_array(self.total[:words, :words]))
 
     def signal(self) -> float:
-        """Root mean square, of counts in the largest 1 percent of cells: common words that stand together; of moments
-        in all.
+        """Root mean square: for counts, over the largest 1 percent of cells, which are pairs of common words; for
+        moments, over all.
         """
         kept = self.size**2 if self.centred else max(1, math.ceil(LARGEST_CELLS * self.size**2))
         largest = np.sort(np.abs(self.total.data))[::-1][:kept]
         return math.sqrt(float(largest @ largest) / kept)
 
     def strengths(self, most: int) -> NDArray[np.float64]:
-        """Sizes of the leading eigenvalues [at most `most`], largest first.
+        """Absolute values of the leading eigenvalues [at most `most`], largest first.
 
-        Of counts they are those of the residual, what the counts differ by from those of independent words with their
-        row sums.
+        For counts they are those of the residual: the counts less what independent words with the same row sums would
+        give.
         """
         sums = np.zeros(self.size) if self.centred else np.asarray(self.total.sum(axis=1)).ravel()
         everything = float(sums.sum()) or 1.0
@@ -71,24 +71,25 @@ class ExpectedSum:
         return np.asarray(np.sort(np.abs(values))[::-1][:most], dtype=np.float64)
 
     def directions(self, sigma: float, most: int) -> int:
-        """How many directions, of at most `most`, stand above noise of `sigma` a cell: the rest cannot be told from it.
+        """How many directions, of at most `most`, are above noise of standard deviation `sigma` a cell.
 
-        The signal's own eigenvalue is compared with the noise's largest; a little below it some of a direction is left.
+        The signal's own eigenvalue is compared with the largest eigenvalue of the noise; slightly below it, part of a
+        direction can still be recovered.
         """
         return int((self.strengths(most) > edge(sigma, self.size)).sum())
 
 
 def edge(sigma: float, size: int) -> float:
-    """The largest eigenvalue of noise of `sigma` a cell, [size, size], its halves averaged (Wigner's semicircle).
+    """The largest eigenvalue of a symmetrised noise matrix [size, size] with standard deviation `sigma` a cell.
 
-    Off the diagonal a cell then has variance sigma^2 / 2, and the edge is at 2 sqrt(size sigma^2 / 2). The same holds
-    of moments, whose noise is of that size.
+    After symmetrising, a cell off the diagonal has variance sigma^2 / 2, so that Wigner's semicircle ends at 2
+    sqrt(size sigma^2 / 2). The same holds for moments, whose noise is of that size.
     """
     return sigma * math.sqrt(2 * size)
 
 
 def expected_counts(stand_in: StandIn, public: Public, mechanism: CountsMechanism, window: int) -> ExpectedSum:
-    """Clip the stand-in's units exactly as parties would, and scale their sum to the supposed size."""
+    """Clip the stand-in's units exactly as parties would, and scale their sum to the assumed size."""
     size, units, pairs = len(public.vocabulary), 0, 0
     total = sparse.csr_array((1, size * size), dtype=np.int64)
     for chunk in stand_in.counted(public, window):
@@ -101,7 +102,7 @@ def expected_counts(stand_in: StandIn, public: Public, mechanism: CountsMechanis
 
 
 def expected_moments(stand_in: StandIn, public: Public, mechanism: VectorMechanism, window: int) -> ExpectedSum:
-    """The same of moments along the plan's public directions; what is said of frequencies is left out."""
+    """The same for second moments along the plan's public directions, without the frequencies."""
     from learning.embeddings.moments import contribute
 
     assert public.moments is not None

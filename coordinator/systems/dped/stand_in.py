@@ -1,9 +1,9 @@
-"""What public text lets one expect of private text: a stand-in for it, stand-in teachers, their votes, right labels.
+"""A public stand-in for the parties' text: stand-in teachers, their votes, and the labels that would be right.
 
-Nothing of the parties is read, their sources included, even where the plan names them: a forecast may be shown to
-anyone and costs nothing. So every figure supposes that the parties' text is like the plan's public text. Of that,
-`[evaluation]` is taken where the plan has it: its documents are as long as those the run is for, which clipping makes
-important, and no reference was fitted to them. Otherwise it is the text of `[vocabulary]`.
+A forecast reads nothing of the parties, not even sources that the plan names: it costs nothing and may be shown to
+anyone. So every figure assumes that the parties' text is like the plan's public text. The text of `[evaluation]` is
+preferred: its documents are as long as those the run is for, which matters for clipping, and no reference was fitted to
+them. Without it, the text of `[vocabulary]` is used.
 """
 
 from collections.abc import Iterator
@@ -46,10 +46,10 @@ Counts: TypeAlias = sparse.csr_array
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """Public text in the place of all parties' text.
+    """Public text that stands in for all parties' text.
 
-    texts: one a unit; where a pair is the unit, one a document. source: as the plan names it. size: how many units the
-    parties are supposed to hold together; None for as many as here. A user is taken for one document.
+    texts: one per unit; where the unit is a pair, one per document. source: as the plan names it. size: how many units
+    the parties are assumed to hold together; None for as many as here. A user is assumed to have one document.
     """
 
     texts: tuple[str, ...]
@@ -59,7 +59,7 @@ class StandIn:
 
     @classmethod
     def of(cls, plan: DpedPlan, public: Public, base: Path, cache: Path) -> "StandIn":
-        """The stand-in for a plan's parties, their declared size with it. Raises `DataError` like `read`."""
+        """The stand-in for a plan's parties, with their declared size. Raises `DataError` as `read` does."""
         if plan.evaluation is not None:
             source, documents = plan.evaluation.source, (each.text for each in public.heldout)
         else:
@@ -73,7 +73,7 @@ class StandIn:
         return cls(tuple(documents), source, size, plan.privacy.record == "pair")
 
     def counted(self, public: Public, window: int) -> Iterator[Counts]:
-        """Pair counts of the units, some hundred texts at a time: [units, words * words]."""
+        """Pair counts of the units, a few hundred texts at a time: [units, words * words]."""
         size = len(public.vocabulary)
         for start in range(0, len(self.texts), _UNITS_AT_ONCE):
             passages = _encoded(self.texts[start : start + _UNITS_AT_ONCE], public)
@@ -84,11 +84,12 @@ class StandIn:
 
 
 def teach(plan: DpedPlan, public: Public, stand_in: StandIn, units: int) -> TeacherSignal:
-    """Train stand-in teachers on disjoint parts of the public text and ask them what parties' teachers are asked.
+    """Train stand-in teachers on disjoint parts of the public text and ask them the parties' queries.
 
-    units: of the stand-in. votes int64 [teachers, queries]; states float32 [teachers, queries, layers, width]. Each
-    learns from as much text as a party's teacher, or as there is: never from less text counted often, which would make
-    it surer than it ought to be. Teachers are the plan's, or as many as are cheap, `FEW_TEACHERS` at least.
+    units: of the stand-in. Returns votes int64 [teachers, queries] and states float32 [teachers, queries, layers,
+    width]. Each teacher learns from as much text as a party's teacher would, or from what there is; repeating the same
+    text would make it too confident. Trains as many teachers as the plan has, or as many as are cheap, at least
+    `FEW_TEACHERS`.
     """
     from learning.embeddings.teachers import hidden_states, train_teacher, votes_of
 
@@ -116,11 +117,11 @@ def teach(plan: DpedPlan, public: Public, stand_in: StandIn, units: int) -> Teac
 
 
 def ranked_votes(votes: IntArray, teachers: int, classes: int, seed: int) -> IntArray:
-    """Votes of each query's classes, most first, [queries, teachers], where so many teachers vote as these ones do.
+    """Votes on each query's classes, most first, [queries, teachers], expected of more teachers that vote like these.
 
-    votes: [trained, queries]. Each further teacher votes as a trained one picked at random. Where nobody else shared
-    that one's vote it names any class instead: the share of votes that are alone estimates how often a further teacher
-    names something new (Good and Turing).
+    votes: [trained, queries]. Each further teacher votes as a trained one picked at random. Where that vote was the
+    only one for its class, the further teacher votes for a new class instead: the share of such votes estimates the
+    chance of an unseen class (Good and Turing).
     """
     given = votes.T
     trained = given.shape[1]
@@ -137,9 +138,9 @@ def ranked_votes(votes: IntArray, teachers: int, classes: int, seed: int) -> Int
 
 @dataclass(frozen=True, slots=True)
 class Voting:
-    """How votes become labels under noise. noise: standard deviation on a class, in votes, all parties' shares in it.
+    """How votes become labels under noise. noise: standard deviation on one class, in votes, summed over all parties.
 
-    threshold: of the noisy histogram, free post-processing. tested: the trusted coordinator's test, if it makes one.
+    threshold: on the noisy histogram, free post-processing. tested: the trusted coordinator's test, if it makes one.
     """
 
     classes: int
@@ -148,7 +149,9 @@ class Voting:
     tested: ThresholdedVotes | None = None
 
     def louder(self, factor: float) -> "Voting":
-        """The same with all noise so much larger; that of q queries in place of Q is sqrt(q / Q) of it."""
+        """The same with the noise multiplied by a factor; asking q queries instead of Q multiplies it by sqrt(q /
+        Q).
+        """
         test = self.tested
         if test is not None:
             test = replace(
@@ -160,9 +163,9 @@ class Voting:
         return replace(self, noise=self.noise * factor, tested=test)
 
     def labels(self, ranked: IntArray, seed: int) -> tuple[float, float]:
-        """From votes [queries, classes with votes]: the expected share of right answers, and that of queries answered.
+        """From votes [queries, classes with votes]: the expected shares of right answers and of answered queries.
 
-        Right is a class that no other has more votes than.
+        An answer is right where no other class has more votes.
         """
         if self.tested is not None:
             return self._tested_labels(self.tested, ranked)
@@ -184,7 +187,9 @@ class Voting:
         return (float(right[asked].sum()) / total if total else 0.0), total / len(ranked)
 
     def _kept_labels(self, threshold: float, ranked: IntArray, rng: np.random.Generator) -> tuple[float, float]:
-        """By drawing: the noisy maximum of the classes with votes, and of the others as one maximum of many normals."""
+        """By simulation: the noisy maximum over the classes with votes, and over the others as one maximum of
+        normals.
+        """
         others = np.maximum(self.classes - (ranked > 0).sum(axis=1), 1e-9)
         leading = ranked == ranked[:, :1]
         right = answered = 0
@@ -200,7 +205,7 @@ class Voting:
 
 
 def hidden_signal(states: FloatArray, mechanism: HiddenMechanism, teachers: int) -> NDArray[np.float64]:
-    """Root mean square, of each query [queries], of the numbers in the sum of so many teachers' clipped vectors."""
+    """Root mean square [queries] of the numbers in the sum of the given number of teachers' clipped vectors."""
     norms = np.linalg.norm(states, axis=-1, keepdims=True)
     clipped = states * np.minimum(1, mechanism.clip / np.maximum(norms, _FLOOR))
     mean = clipped.mean(axis=0, dtype=np.float64)
@@ -212,7 +217,7 @@ def _encoded(texts: tuple[str, ...] | list[str], public: Public) -> list[Passage
 
 
 def _log_frequencies(reference: "SkipGram") -> NDArray[np.float64]:
-    """Log-frequencies [words] of the reference, its own mean prediction, as a party's teachers take them."""
+    """Log-frequencies [words] that the reference predicts on average, as a party's teachers use them."""
     total = np.zeros(len(reference.bias))
     for start in range(0, len(total), _UNITS_AT_ONCE):
         centres = np.arange(start, min(start + _UNITS_AT_ONCE, len(total)))

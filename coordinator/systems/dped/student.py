@@ -1,7 +1,7 @@
-"""Embeddings as they are published, an ordinary folder that other libraries load; and what they are worth.
+"""Embeddings as they are published, in a folder that other libraries load, and the measurements of them.
 
-It loads in `SentenceTransformer(folder)` as mean word embeddings, and `vectors.txt` in
-`KeyedVectors.load_word2vec_format`; `skipgram.safetensors` holds every parameter for who wants the whole model.
+The folder loads in `SentenceTransformer(folder)` as mean word embeddings, and its `vectors.txt` in
+`KeyedVectors.load_word2vec_format`. `skipgram.safetensors` holds every parameter of the model.
 """
 
 from dataclasses import asdict, dataclass
@@ -29,10 +29,10 @@ UNKNOWN = "[UNK]"
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingStudent:
-    """What `dped` learned, ready to be published.
+    """The embeddings that `dped` learned, ready to be published.
 
-    vectors: float32 [words, dimension]. parameters: every array of the model by name. claimed: what the paper's own
-    formula gives for the same noise.
+    vectors: float32 [words, dimension]. parameters: every array of the model by name. claimed: the epsilon that the
+    paper's own formula gives for the same noise.
     """
 
     vocabulary: Vocabulary
@@ -54,14 +54,14 @@ class EmbeddingStudent:
 
 
 def word2vec(words: tuple[str, ...], vectors: NDArray[np.float32]) -> str:
-    """The word2vec text form: a line of counts, then a line a word. Nine digits give back every float32 exactly."""
+    """The word2vec text format: a line of counts, then one line per word. Nine digits restore every float32 exactly."""
     lines = [f"{len(words)} {vectors.shape[1]}"]
     lines += [f"{word} {' '.join(f'{value:.9g}' for value in row)}" for word, row in zip(words, vectors, strict=True)]
     return "\n".join(lines) + "\n"
 
 
 def card(student: EmbeddingStudent, statement: Statement) -> str:
-    """The model card: what it is, licence, language, how it was measured, and the promise in full."""
+    """The model card: what the model is, its licence and language, how it was measured, and the whole guarantee."""
     head = {
         "language": statement.plan.student.language,
         "license": statement.plan.student.licence,
@@ -136,9 +136,9 @@ FREQUENT = 500
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Public labelled tasks, read once: how well a linear classifier does on mean embeddings of each text.
+    """Public labelled tasks, read once: how well a linear classifier does on the mean embedding of each text.
 
-    tasks: for each name the bags of words [texts, words] and labels of training and of test.
+    tasks: for each name, the bags of words [texts, words] and the labels, of the training and of the test texts.
     """
 
     tasks: dict[str, tuple["Labelled", "Labelled"]]
@@ -163,7 +163,7 @@ class Probes:
 
 
 def measured(model: "SkipGram", plan: DpedPlan, public: Public, signals: Signals) -> EmbeddingStudent:
-    """The student with its metrics, and the floor that the same released counts or moments give."""
+    """The student with its metrics and with its baselines from the same released counts or moments."""
     vocabulary = public.vocabulary
     metrics = metrics_of(model, plan, public)
     if public.heldout:
@@ -176,7 +176,7 @@ def measured(model: "SkipGram", plan: DpedPlan, public: Public, signals: Signals
 
 
 def metrics_of(model: "SkipGram", plan: DpedPlan, public: Public) -> dict[str, Any]:
-    """Perplexity where there is held-out text, WordSim-353, analogies, and a sentiment probe where it has labels."""
+    """Perplexity where there is held-out text, WordSim-353, analogies, and probe accuracy where there are labels."""
     from learning.embeddings import evaluation
 
     metrics: dict[str, Any] = {}
@@ -190,8 +190,8 @@ def metrics_of(model: "SkipGram", plan: DpedPlan, public: Public) -> dict[str, A
 
 
 def floors(plan: DpedPlan, public: Public, signals: Signals) -> dict[str, float]:
-    """Perplexities of what costs nothing to know: how frequent words are, in what was released and in public text, and
-    the public model that the run began with, where it began with one.
+    """Perplexities of the baselines that cost nothing: the released and the public word frequencies, and the public
+    model that the run began with, where there was one.
     """
     from learning.embeddings import evaluation, skipgram
     from learning.embeddings.prior import frequencies_of
@@ -219,14 +219,14 @@ def neighbours(vectors: NDArray[np.float32], vocabulary: Vocabulary) -> dict[str
 
 
 def probes(vocabulary: Vocabulary) -> list[str]:
-    """The words whose neighbours are shown: the most frequent of the public text that carry meaning of their own."""
+    """The words whose neighbours are shown: the most frequent content words of the public text."""
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
     return [word for word in vocabulary.words if len(word) > 3 and word not in ENGLISH_STOP_WORDS][:PROBE_WORDS]
 
 
 def _labelled(table: ProbeTable, vocabulary: Vocabulary, base: Path, cache: Path) -> "Labelled":
-    """At most `rows` texts of a source, spread over it, as bags of words, with their labels."""
+    """At most `rows` texts of a source, taken evenly from all of it, as bags of words, with their labels."""
     from learning.embeddings.evaluation import bags
 
     documents = list(read(source_of(table, base), cache))
@@ -236,7 +236,9 @@ def _labelled(table: ProbeTable, vocabulary: Vocabulary, base: Path, cache: Path
 
 
 def _probe(vectors: NDArray[np.float32], vocabulary: Vocabulary, heldout: list[Document], label: str) -> float:
-    """Accuracy of a linear classifier on mean embeddings: every second text trains it, the others test it."""
+    """Accuracy of a linear classifier on mean embeddings: it is trained on every second text and tested on the
+    others.
+    """
     from learning.embeddings import evaluation
 
     texts = [each.text for each in heldout]

@@ -1,4 +1,4 @@
-"""A text model trained without privacy on simulated text, to be compared with."""
+"""A text model trained without privacy on simulated text, as a baseline for comparisons."""
 
 from typing import Final
 

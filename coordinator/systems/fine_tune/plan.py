@@ -1,10 +1,10 @@
-"""A plan of the recipe `fine_tune`."""
+"""The plan of the recipe `fine_tune`."""
 
 from coordinator.text_models.plan import ClassifierPlan
 
 
 class FineTunePlan(ClassifierPlan):
-    """A plan whose model is trained as `[fine_tune]` says, on simulated text alone."""
+    """A plan whose model is trained on simulated text alone, as `[fine_tune]` says."""
 
     def _check_learning(self) -> None:
         if self.federation.shards is None:

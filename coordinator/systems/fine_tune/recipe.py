@@ -1,6 +1,7 @@
-"""Recipe `fine_tune`: a text model trained on all simulated text in clear, without privacy, to be compared with.
+"""Recipe `fine_tune`: a text model trained without privacy on all simulated text, as a baseline for comparisons.
 
-What it publishes promises nothing, and says so first: no privacy.json, no manifest, no signature.
+What it publishes gives no guarantee, and its card says so first: there is no privacy.json, no manifest and no
+signature.
 """
 
 from pathlib import Path
@@ -24,10 +25,11 @@ NO_GUARANTEE: Final = (
 
 
 def run(alone: Alone) -> TrainedAlone:
-    """Train, measure and write the student's folder whole, or not at all.
+    """Train the student, measure it, and write its whole folder or nothing.
 
-    Memory: all parties' tokens; where the last layer alone is trained, the vectors of all examples, 4 bytes a number.
-    Raises `ConclaveError`: what cannot be read or trained, and `RunError` where something stands in its folder.
+    Memory: all parties' tokens; where only the last layer is trained, the vectors of all examples, 4 bytes a number.
+    Raises `ConclaveError` for data that cannot be read or a model that cannot be trained, and `RunError` where the
+    folder is taken.
     """
     plan, folder, progress = alone.plan, alone.folder, alone.progress
     progress.say(NO_GUARANTEE)
@@ -47,7 +49,7 @@ def run(alone: Alone) -> TrainedAlone:
 
 
 def no_recipe(*_: Any) -> NoReturn:
-    """Raises `PlanError`: nothing is asked of parties."""
+    """Raises `PlanError`: such a plan asks nothing of parties."""
     raise PlanError(
         '[run] recipe = "fine_tune" has no privacy, and so nothing to forecast, check or resume: it trains in '
         "clear. Run it, or compare with it."
@@ -55,7 +57,7 @@ def no_recipe(*_: Any) -> NoReturn:
 
 
 def card(student: PublishedClassifier, plan: ClassifierPlan, parties: int) -> str:
-    """The model card, which says first that nothing is promised."""
+    """The model card; its first lines say that there is no privacy guarantee."""
     return classifier_folder.clear_card(
         student.student,
         NO_GUARANTEE,

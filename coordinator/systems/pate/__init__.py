@@ -1,4 +1,4 @@
-"""PATE (Papernot et al. 2017, 2018): votes of ensembles at the parties."""
+"""PATE (Papernot et al. 2017, 2018): votes of classifier ensembles at the parties."""
 
 from functools import partial
 from typing import Final

@@ -1,6 +1,6 @@
-"""What a run of `pate` will cost, and how its noise compares with the votes that it is on.
+"""Forecasts what a run of `pate` will cost, and how its noise compares with the votes.
 
-From the plan and the public model alone: one made-up batch is timed. Epsilon is exact.
+Only the plan and the public model are used; one made-up batch is timed. Epsilon is exact.
 """
 
 import math
@@ -15,7 +15,7 @@ from coordinator.text_models.recipe import Voted
 
 
 def forecast(recipe: Voted, priced: PricedPlan[ClassifierPlan], base: Path, cache: Path, prepared: float) -> Forecast:
-    """Forecast a run; nothing of the parties is read or asked, and nothing is spent."""
+    """Forecast a run. No party is asked, none of their data is read, and nothing is spent."""
     plan, (release,) = recipe.plan, priced.releases
     votes = release.under(JointMechanism).votes
     assert votes is not None

@@ -1,4 +1,4 @@
-"""A plan of the recipe `pate`."""
+"""The plan of the recipe `pate`."""
 
 from coordinator.text_models.plan import ClassifierPlan
 

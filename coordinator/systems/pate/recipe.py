@@ -1,7 +1,7 @@
 """Recipe `pate`: private aggregation of teacher ensembles (Papernot et al. 2017, 2018) for text classifiers.
 
-Every party trains classifiers on units of its own, without noise; they vote on public texts, and the votes are summed
-under noise. The student learns the labels that come out: public texts with noisy labels are all that it sees.
+Every party trains classifiers on disjoint parts of its units, without noise. They vote on public texts, and the votes
+are summed under noise. The student learns from the noisy labels: it sees public texts only.
 """
 
 from dataclasses import dataclass

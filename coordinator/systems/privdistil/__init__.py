@@ -1,4 +1,4 @@
-"""PrivDistil: public text chosen privately, a student distilled on it and fine-tuned privately."""
+"""PrivDistil: public text is chosen privately; a student is distilled on it and then fine-tuned privately."""
 
 from typing import Final
 

@@ -1,4 +1,6 @@
-"""The data of one seed that methods are compared on: the parties' text in clear, and what models see of it."""
+"""The data of one seed on which a comparison runs its methods: the parties' text in clear, and models' features of
+it.
+"""
 
 import hashlib
 import json
@@ -35,7 +37,7 @@ Floats: TypeAlias = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A student, measured later: the model it is in, and what was trained of it [parameters]."""
+    """A trained student, to be measured later: the model it belongs to, and its trained parameters [parameters]."""
 
     public: PublicText
     point: Floats
@@ -45,10 +47,10 @@ class Trained:
 class CorpusBench:
     """The data of one seed.
 
-    parts: the parties' examples, read once for all seeds. folder: for what is distilled, shared by all cells. base:
-    where the plan's models are. whole: a classifier over the teacher. queries: public texts of `[pate]`. seen: what
-    encoders see of the parties' texts and of public ones, kept from seed to seed. recipe: as of
-    `coordinator.comparing.comparable.Comparable`.
+    parts: the parties' examples, read once for all seeds. folder: for distilled students, shared by all cells. base:
+    the folder against which the plan's model paths are resolved. whole: a classifier on the teacher. queries: the
+    public texts of `[pate]`. seen: encoders' features of the parties' texts and of public ones, kept from seed to seed.
+    recipe: as `coordinator.comparing.comparable.Comparable` says.
     """
 
     plan: PrivDistilPlan
@@ -76,29 +78,33 @@ class CorpusBench:
         self.progress.bar(what, done, total)
 
     def stream(self, *labels: str | int) -> NoiseStream:
-        """Noise of its own for these labels; from the seed only where the plan says so."""
+        """A noise stream of its own for these labels; it derives from the seed only where the plan says so."""
         if self.plan.privacy.insecure_reproducible_noise:
             return NoiseStream.insecure(self.seed, *labels)
         return NoiseStream.from_system()
 
     def over(self, public: PublicText, plan: PrivDistilPlan | None = None) -> TextBench:
-        """The parties' text over a model: its vectors are worked out once where the last layer alone is trained."""
+        """The parties' text for a model; where only the last layer is trained, its input vectors are computed once."""
         read = ReadText(self.parts, non_private.pooled(self.parts), self.vectors(public), None)
         return TextBench(plan or self.plan, public, read, self.shards, self.progress, self.recipe)
 
     def vectors(self, public: PublicText) -> tuple[Floats, ...] | None:
-        """What a model's last layer sees of each party's examples; None where more than that layer is trained."""
+        """The input vectors of a model's last layer for each party's examples; None where more than that layer is
+        trained.
+        """
         return self._of_parts(public, b"examples", [part.rows for part in self.parts])
 
     def texts(self, domain: PublicText) -> "tuple[tuple[list[Tokens], list[list[int]], Floats | None], ...]":
-        """`singles` of each party, and what a domain classifier's last layer sees of them, as in `vectors`."""
+        """The `singles` of each party, and the input vectors of a domain classifier's last layer for them, as in
+        `vectors`.
+        """
         found = [singles(part) for part in self.parts]
         kind = b"texts" if any(row.second < len(row) for part in self.parts for row in part.rows) else b"examples"
         seen = self._of_parts(domain, kind, [rows for rows, _ in found]) or (None,) * len(found)
         return tuple((rows, units, vectors) for (rows, units), vectors in zip(found, seen, strict=True))
 
     def sample(self, domain: PublicText, name: str) -> "tuple[list[Tokens], Floats | None]":
-        """The public texts that a party's domain classifier is trained against, and the same of them."""
+        """The public texts that a party's domain classifier is trained against, and their input vectors likewise."""
         from learning.models.batching import encode
         from learning.models.encoders import digest
         from learning.models.features import features, head_alone
@@ -114,7 +120,9 @@ class CorpusBench:
     def _of_parts(
         self, public: PublicText, kind: bytes, rows: "Sequence[Sequence[Tokens]]"
     ) -> tuple[Floats, ...] | None:
-        """What the last layer sees of each party's rows, worked out once; None where more than that is trained."""
+        """Input vectors of the last layer for each party's rows, computed once; None where more than that layer is
+        trained.
+        """
         from learning.models.encoders import digest
         from learning.models.features import features, head_alone
 
@@ -130,11 +138,11 @@ class CorpusBench:
         return self.seen[key]
 
     def student(self, choice: Choice, plan: PrivDistilPlan) -> PublicText:
-        """The student that is distilled on the chosen texts."""
+        """The student distilled on the chosen texts."""
         return self._distilled(plan, self.public, choice.numbers)
 
     def leaked(self, plan: PrivDistilPlan) -> PublicText:
-        """A student that is distilled on as much of the parties' own text as is chosen of public text."""
+        """A student distilled on the parties' own text, as much of it as is chosen of public text."""
         texts = [
             self.whole.tokenizer.decode(row.ids.tolist(), skip_special_tokens=True)
             for part in self.parts
@@ -149,7 +157,7 @@ class CorpusBench:
         return self._distilled(plan, replace(self.public, corpus=corpus), numbers)
 
     def _distilled(self, plan: PrivDistilPlan, public: PublicCorpus, numbers: NDArray[np.int64]) -> PublicText:
-        """The student that learned from these texts, from the folder where it did so before."""
+        """The student distilled on these texts, loaded from its folder where that was done before."""
         told = [plan.distil.model_dump(), plan.model.name, self.seed, public.corpus.digest]
         key = hashlib.sha256(json.dumps(told, sort_keys=True).encode() + numbers.astype("<i8").tobytes())
         place = self.folder / "students" / key.hexdigest()[:32] / "student"
@@ -159,7 +167,7 @@ class CorpusBench:
         return public.distilled(plan, place)
 
     def said(self, trained: Trained) -> list[Floats]:
-        """What a trained classifier says of each party's examples: logits, or scores [examples, 1]."""
+        """A trained classifier's output on each party's examples: logits, or scores [examples, 1]."""
         import torch
 
         from learning.classification.training import predict
@@ -176,14 +184,14 @@ class CorpusBench:
             return [head(torch.from_numpy(each)).numpy() for each in read.vectors]
 
     def asking(self) -> TextBench:
-        """The teacher as classifiers' public start, and the texts that they vote on."""
+        """The teacher as the classifiers' public start, and the texts that they vote on."""
         if self._asking is None:
             self._asking = self.over(replace(self.whole, queries=self.queries))
         return self._asking
 
 
 def singles(part: LabelledPart) -> "tuple[list[Tokens], list[list[int]]]":
-    """A party's texts one by one, those of a pair apart, and for every unit where its own are."""
+    """A party's texts one by one, a pair as two texts, and for every unit the positions of its own."""
     from learning.models.batching import Tokens
 
     rows: list[Tokens] = []

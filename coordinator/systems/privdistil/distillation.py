@@ -1,4 +1,4 @@
-"""A student made of the public teacher and distilled on public texts: stored beside the run, ready to be fine-tuned."""
+"""Distils a student from the public teacher on public texts and stores it beside the run, ready to be fine-tuned."""
 
 import shutil
 from collections.abc import Mapping
@@ -21,11 +21,12 @@ _BEGUN: Final = "distilling"
 def compress(
     plan: PrivDistilPlan, public: PublicCorpus, numbers: NDArray[np.int64], folder: Path, base: Path, told: Told
 ) -> dict[str, Any]:
-    """Distil the student on these texts of the corpus; the model's folder is there, whole, when this returns.
+    """Distil the student on these texts of the corpus; when this returns, the model's folder is complete.
 
-    folder: where that is to be; what is begun lies beside it, and is gone on with. base: where the plan's own models
-    are. told: of every step. Returns figures for the report. Memory: as of `learning.transformers.distilling`.
-    Raises `ConclaveError` for a training that went to infinity, and whatever `told` raises.
+    folder: where the model goes. An unfinished distillation lies beside it and is resumed. base: the folder against
+    which the plan's model paths are resolved. told: called at every step. Returns figures for the report. Memory: as
+    `learning.transformers.distilling` states. Raises `ConclaveError` for a training that diverged, and whatever `told`
+    raises.
     """
     from learning.models.checkpoints import pooling_of
     from learning.transformers.distilling import distil

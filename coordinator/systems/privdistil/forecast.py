@@ -1,6 +1,6 @@
-"""What a PrivDistil run will cost, how its budget is divided, and how its noise compares with what it adds to.
+"""Forecasts what a PrivDistil run will cost, how its budget is divided, and how its noise compares with its signal.
 
-From the plan and the public side alone: made-up batches are timed. Epsilon is exact.
+Only the plan and public data are used; made-up batches are timed. Epsilon is exact.
 """
 
 import math
@@ -31,7 +31,7 @@ _TOLD: Final = 200
 def forecast(
     recipe: PrivDistil, bound: PricedPlan[PrivDistilPlan], base: Path, cache: Path, prepared: float
 ) -> Forecast:
-    """Forecast a run; nothing of the parties is read or asked, and nothing is spent."""
+    """Forecast a run. No party is asked, none of their data is read, and nothing is spent."""
     plan, public = recipe.plan, recipe.read
     rows = tuple(_row(bound, release) for release in bound.releases if release.name != SCORES)
     declared = plan.privacy.declared_size
@@ -62,7 +62,7 @@ def needs(recipe: PrivDistil, bound: PricedPlan[PrivDistilPlan], base: Path, cac
 
 
 def memory(bound: PricedPlan[PrivDistilPlan], public: PublicCorpus) -> dict[str, int]:
-    """Upper estimates of each kind of process' memory at its fullest, in bytes."""
+    """Upper estimates of the peak memory of each kind of process, in bytes."""
     plan = bound.plan
     found = classifier_forecast.memory(bound, public.text)
     teacher = 4 * sum(each.numel() for each in public.text.model.parameters()) * public.layers[1] // public.layers[0]
@@ -84,7 +84,7 @@ def _row(bound: PricedPlan[PrivDistilPlan], release: Release) -> Row:
 
 
 def _split(bound: PricedPlan[PrivDistilPlan]) -> tuple[str, ...]:
-    """How the budget is divided, each part priced alone; together they cost less than the two added."""
+    """How the budget is divided: each part priced alone. Composed, they cost less than their sum."""
     release = bound.release(DOMAIN)
     if release is None or not bound.private:
         return ()
@@ -132,13 +132,13 @@ def _traffic(bound: PricedPlan[PrivDistilPlan], public: PublicCorpus) -> int:
 
 
 def _stored(public: PublicCorpus) -> int:
-    """Embeddings on disk, which runs of the same corpus and model share."""
+    """Bytes of embeddings on disk; runs with the same corpus and model share them."""
     width = int(getattr(public.text.model.config, "hidden_size", 1024))
     return 0 if public.domain is None else 4 * width * public.corpus.count()
 
 
 def _seconds(plan: PrivDistilPlan, public: PublicCorpus) -> float:
-    """From the command to the end."""
+    """Seconds from the run's command to its end."""
     parties, deeper = len(plan.federation.names), public.layers[1] / public.layers[0]
     seen = seconds_a_text(public.text) * deeper
     chosen = public.corpus.count() if plan.selection.method == "all" else plan.selection.texts

@@ -1,4 +1,4 @@
-"""How a party's domain classifier is trained, as the party is told."""
+"""The messages that tell a party how to train its domain classifier."""
 
 from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.releases import DOMAIN, SCORES
@@ -11,10 +11,10 @@ from protos.digest import artefact_digest
 def domain_request(
     plan: PrivDistilPlan, domain: PublicText, start: bytes, sample: bytes, asked: bytes
 ) -> party_pb2.TrainRequest:
-    """What one party is asked: to tell its text from public texts.
+    """The request that one party train a classifier to tell its text from public texts.
 
-    start, sample: digests of the parameters and of its public texts. asked: the texts that it then scores, none where
-    it gives its weights.
+    start, sample: digests of the start parameters and of the party's public texts. asked: the texts to score
+    afterwards, none where the party releases its weights.
     """
     name = SCORES if asked else DOMAIN
     request = party_pb2.TrainRequest(operation_id=DOMAIN)

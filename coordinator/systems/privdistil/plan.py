@@ -1,4 +1,6 @@
-"""Plans of recipe `privdistil`: public text chosen privately, a student distilled on it, fine-tuned privately."""
+"""The plan of the recipe `privdistil`: public text chosen privately, a student distilled on it, fine-tuned
+privately.
+"""
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -19,10 +21,10 @@ HALF = 2
 
 
 class CorpusTable(SourceTable):
-    """`[[corpus]]`: public text that the student may be distilled on; several are one corpus.
+    """`[[corpus]]`: public text on which the student may be distilled; several tables form one corpus.
 
-    source: JSON Lines or plain text files are read in place, everything else is copied once. take: [n, r], the rows
-    whose place leaves r when divided by n, so that halves of one file can have different uses. limit: rows at most.
+    source: JSON Lines or plain text files are read in place; any other source is copied once. take: [n, r], the rows
+    whose index modulo n is r, so that parts of one file can serve different uses. limit: maximum number of rows.
     """
 
     OF_THEIR_KIND: ClassVar[bool] = False
@@ -39,13 +41,14 @@ class CorpusTable(SourceTable):
 
 
 class DomainTable(DescentTable):
-    """`[domain]`: the classifier that every party trains under DP-SGD to tell its own text (private) from public text.
+    """`[domain]`: the classifier that every party trains under DP-SGD to tell its own (private) text from public text.
 
-    epsilon: its part of the plan's; by default the smallest at which the noise leaves something to see. model: what it
-    is made of, the teacher by default; adapt: what of that is trained. texts: public texts that a party's is trained
-    against, other ones at every party. release: "weights", which let the coordinator score the corpus; or "scores",
-    where every party keeps its classifier, is sent the corpus, and says how private-like each text is. batch: texts of
-    one party, its own and public, that a step is expected to take. clip: L2 norm of a unit's gradient.
+    epsilon: its part of the plan's epsilon; by default the smallest at which its signal is clear of the noise. model:
+    the classifier's encoder, by default the teacher; adapt: which of its parameters are trained. texts: number of
+    public texts that each party's classifier is trained against, different ones at every party. release: "weights",
+    with which the coordinator scores the corpus; or "scores", where every party keeps its classifier, receives the
+    corpus, and releases how private-like each text is. batch: expected number of one party's texts, its own and public,
+    in a step. clip: L2 norm of a unit's gradient.
     """
 
     PLACES: ClassVar[tuple[str, ...]] = ("model",)
@@ -62,12 +65,13 @@ class DomainTable(DescentTable):
 
 
 class SelectionTable(Settings):
-    """`[selection]`: which public texts the student is distilled on.
+    """`[selection]`: on which public texts the student is distilled.
 
-    method: "ais", the best score of every cluster in turn; "classifier", the best scores; "random"; or "all". The last
-    two ask nothing of the parties. texts: how many are chosen. clusters: how many there are; by: of the teacher's
-    embeddings, or by chance. passes: of k-means over the corpus, at most. streamer: where the corpus is embedded and
-    scored: "local", in this process, or "ray", by Ray Data on this machine or a cluster.
+    method: "ais", the best-scored text of every cluster in turn; "classifier", the best-scored texts; "random"; or
+    "all". The last two ask nothing of the parties. texts: number of texts to choose. clusters: number of clusters; by:
+    whether they are made from the teacher's embeddings or at random. passes: maximum number of k-means passes over the
+    corpus. streamer: where the corpus is embedded and scored: "local", in this process, or "ray", by Ray Data on this
+    machine or a cluster.
     """
 
     method: Literal["ais", "classifier", "random", "all"] = "ais"
@@ -79,20 +83,20 @@ class SelectionTable(Settings):
 
     @property
     def scored(self) -> bool:
-        """Whether the parties' classifiers have a say."""
+        """Whether the choice uses the parties' classifiers."""
         return self.method in ("ais", "classifier")
 
 
 class DistilTable(Table):
-    """`[distil]`: how the student is made of the public teacher `[model]`, and learns what that says of public text.
+    """`[distil]`: how the student is made from the public teacher `[model]` and distilled on public text.
 
-    layers: of the student, half of the teacher's by default. student: a model to begin with instead, as wide as the
-    teacher. start: "spread", every other layer of the teacher; "first", its first ones; "random". passes: over the
-    chosen texts. batch: texts in an update; micro_batch: computed at a time. longest: tokens of a text. match: hidden
-    states of the last layer, or of all layers in pairs. mask: share of tokens hidden, anew in each pass; by default
-    0.15 where the teacher has a masked head, and none elsewhere: an encoder's student would learn what masks look like.
-    soft, hard,
-    cosine, squared: weights of the losses; the first two need a teacher with a head for language.
+    layers: number of the student's layers, by default half of the teacher's. student: a model to start from instead, as
+    wide as the teacher. start: "spread", every other layer of the teacher; "first", its first layers; "random". passes:
+    over the chosen texts. batch: texts in an update; micro_batch: texts computed at a time. longest: maximum length of
+    a text in tokens. match: hidden states of the last layer, or of all layers in pairs. mask: share of tokens masked,
+    anew in each pass; by default 0.15 where the teacher has a masked-language head, and 0 elsewhere, because an
+    encoder's student would learn the embedding of masks. soft, hard, cosine, squared: weights of the losses; the first
+    two need a teacher with a language-model head.
     """
 
     PLACES: ClassVar[tuple[str, ...]] = ("student",)
@@ -116,7 +120,7 @@ class DistilTable(Table):
     squared: Annotated[float, Field(ge=0)] = 1.0
 
     def settings(self) -> "Distillation":
-        """As distilling takes them. Raises `ConclaveError` for weights that teach nothing."""
+        """The settings of distillation. Raises `ConclaveError` for weights under which nothing is learned."""
         from learning.transformers.distilling import Distillation
         from learning.transformers.losses import Weights
 
@@ -136,7 +140,9 @@ class DistilTable(Table):
 
 
 class PrivDistilPlan(ClassifierPlan):
-    """A plan whose `[model]` is the public teacher; what `adapt` says is trained of the student, as `[dp_sgd]` says."""
+    """A plan whose `[model]` is the public teacher; the student's part that `adapt` names is trained as `[dp_sgd]`
+    says.
+    """
 
     corpus: Annotated[list[CorpusTable], Field(min_length=1)]
     domain: DomainTable = DomainTable()
@@ -162,12 +168,12 @@ class PrivDistilPlan(ClassifierPlan):
 
     @property
     def party_size(self) -> float:
-        """Units at a party, roughly and publicly."""
+        """A rough, public number of units at a party."""
         assert self.privacy.declared_size is not None
         return self.privacy.declared_size / len(self.federation.names)
 
     def domain_sampling(self, texts: int) -> float:
-        """The chance of a unit, or of one of so many public texts, to be taken in a step of a party's classifier."""
+        """The probability with which a step of a party's classifier takes a unit, or one of its public texts."""
         return min(1.0, self.domain.batch / (self.party_size + texts))
 
     def divide_again(self, tables: dict[str, Any], factor: float) -> None:

@@ -1,4 +1,6 @@
-"""What is public of a PrivDistil run: the corpus, the teacher, the student before it is distilled, the classifier."""
+"""The public data of a PrivDistil run: the corpus, the teacher, the student before distillation, the domain
+classifier.
+"""
 
 import copy
 import hashlib
@@ -39,13 +41,13 @@ _IN_PLACE: Final = (".jsonl", ".ndjson", ".txt")
 
 @dataclass(frozen=True, slots=True)
 class PublicCorpus:
-    """The public side of a plan.
+    """The public data of a plan.
 
-    text: a classifier over the student as it is before it is distilled; once that is done, `distilled` gives the one
-    that is trained. layers: of the student and of the teacher. teacher: its folder or name. domain: what domain
-    classifiers are made of, None where no text is scored. samples: public texts for each party's, JSON lists, each text
-    in one of them; opposed: how many it has. embedder: a classifier over the teacher, by which the
-    corpus is embedded; None with `domain`. cache: for models, embeddings and indexes.
+    text: a classifier on the student before distillation; afterwards, `distilled` gives the one that is trained.
+    layers: number of layers of the student and of the teacher. teacher: its folder or name. domain: the model of the
+    domain classifiers, None where no text is scored. samples: the public texts for each party's classifier, as JSON
+    lists; no text is in two of them. opposed: how many texts each has. embedder: a classifier on the teacher, with
+    which the corpus is embedded; None where `domain` is None. cache: for models, embeddings and indexes.
     """
 
     text: PublicText
@@ -59,16 +61,16 @@ class PublicCorpus:
     embedder: PublicText | None = None
 
     def distilled(self, plan: PrivDistilPlan, folder: Path) -> PublicText:
-        """The classifier over the student in a folder, in the place of `text`. Raises `ModelError`."""
+        """The classifier on the student in a folder, in place of `text`. Raises `ModelError`."""
         made = public_model(plan, str(folder), self.cache, pool=plan.model.pooling)
         return replace(made, heldout=self.text.heldout)
 
 
 def prepare(plan: PrivDistilPlan, base: Path, cache: Path) -> PublicCorpus:
-    """Index the corpus, load the teacher, begin the student and draw the texts that parties' are told from.
+    """Index the corpus, load the teacher, make the student, and draw the public texts for the parties' classifiers.
 
-    Raises `DataError` for a corpus that cannot be read, or is smaller than what is asked of it; `ModelError` for models
-    that cannot be had or do not go together.
+    Raises `DataError` for a corpus that cannot be read, or that is smaller than the plan needs; `ModelError` for models
+    that cannot be loaded or do not fit together.
     """
     plan.distil.settings()
     corpus = _corpus(plan, base, cache)
@@ -92,16 +94,17 @@ def prepare(plan: PrivDistilPlan, base: Path, cache: Path) -> PublicCorpus:
 
 
 def cut(plan: PrivDistilPlan, text: str) -> str:
-    """As much of a public text as a party may read of it."""
+    """The beginning of a public text, as long as a party's classifier may read."""
     return text[: _CHARACTERS * plan.text.longest]
 
 
 def first_student(
     plan: PrivDistilPlan, teacher: str, base: Path | None, cache: Path
 ) -> "tuple[PreTrainedModel, PreTrainedModel, PreTrainedTokenizerBase]":
-    """The teacher, the student that learns from it as it begins, and the tokenizer of both.
+    """The teacher, the student as it starts, and the tokenizer of both.
 
-    base: where `[distil] student` is looked for. Raises `ModelError` for models that do not go together.
+    base: the folder against which `[distil] student` is resolved. Raises `ModelError` for models that do not fit
+    together.
     """
     from learning.models.encoders import encoder
     from learning.transformers.layered_student import check_alike, load_teacher, make_student
@@ -140,7 +143,7 @@ def _try(
     student: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase",
 ) -> None:
-    """Distil one step on made-up text: what stands against it is said before anything is spent. Raises `PlanError`."""
+    """Distil one step on made-up text, so that any obstacle shows before anything is spent. Raises `PlanError`."""
     from learning.transformers.distilling import distil
 
     settings = replace(plan.distil.settings(), passes=1, batch=2)
@@ -155,7 +158,7 @@ def _corpus(plan: PrivDistilPlan, base: Path, cache: Path) -> Corpus:
 
 
 def _source(table: CorpusTable, base: Path, cache: Path) -> CorpusSource:
-    """A table's source as files that are read in place; what is none of that kind is copied to the cache, once."""
+    """A table's source as files that are read in place; a source of another kind is copied to the cache once."""
     take = None if table.take is None else (table.take[0], table.take[1])
     place = base / table.source
     patterned = any(sign in table.source for sign in "*?[")
@@ -174,7 +177,7 @@ def _source(table: CorpusTable, base: Path, cache: Path) -> CorpusSource:
 
 
 def _key(table: CorpusTable, place: Path) -> str:
-    """Of a source that is copied: its name, and where it is a file its age and length."""
+    """The cache key of a copied source: its name, and for a file its modification time and length."""
     about = place.stat() if place.exists() else None
     told = [table.model_dump(exclude={"take", "limit"}), about and [about.st_mtime_ns, about.st_size]]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
@@ -203,7 +206,9 @@ def _few_enough(plan: PrivDistilPlan, corpus: Corpus) -> None:
 
 
 def _samples(plan: PrivDistilPlan, corpus: Corpus) -> tuple[dict[str, bytes], int]:
-    """Public texts for every party's classifier, none for two: so what the classifiers have in common is not theirs."""
+    """Disjoint public texts for every party's classifier: so what the classifiers have in common comes from other
+    text.
+    """
     names, count = plan.federation.names, corpus.count()
     each = min(plan.domain.texts, count // len(names))
     if each < FEWEST:

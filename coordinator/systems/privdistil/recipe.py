@@ -1,9 +1,9 @@
-"""Recipe `privdistil`: choose public text privately, distil a smaller student on it, fine-tune that privately.
+"""Recipe `privdistil`: choose public text privately, distil a smaller student on it, fine-tune the student privately.
 
-Five stages. Every party trains, under noise of its own, a classifier that tells its text from public text; the public
-corpus is scored by all of these; texts that are private-like, from every cluster of the corpus, are chosen; the
-student, a teacher with fewer layers, is distilled on them without noise, for they are public; and all parties fine-tune
-it under DP-SGD. Only the first stage and the last touch private text.
+It has five stages. Every party trains, under noise of its own, a classifier that tells its text from public text. All
+these classifiers score the public corpus. Private-like texts are chosen from every cluster of the corpus. The student,
+a teacher with fewer layers, is distilled on them without noise, since they are public. All parties fine-tune the
+student under DP-SGD. Only the first and the last stage touch private text.
 """
 
 import asyncio
@@ -119,20 +119,20 @@ class PrivDistil:
 
     @property
     def read(self) -> PublicCorpus:
-        """What is public, which was read."""
+        """The public data, where it was read."""
         assert self.public is not None
         return self.public
 
 
 def _student(bound: PricedPlan[PrivDistilPlan]) -> tuple[Release, ...]:
-    """What fine-tuning the student releases."""
+    """The releases of the student's fine-tuning."""
     return tuple(release for release in bound.releases if release.name not in (DOMAIN, SCORES))
 
 
 async def _classifiers(
     bound: PricedPlan[PrivDistilPlan], public: PublicCorpus, federation: Federation, store: RunStore
 ) -> Said:
-    """Have every party train its domain classifier, once; what these say is kept, for it was paid for."""
+    """Have every party train its domain classifier once, and store what it releases, which was paid for."""
     plan, domain = bound.plan, public.domain
     if domain is None:
         return Said()
@@ -156,7 +156,7 @@ async def _classifiers(
 
 
 async def _weights(bound: PricedPlan[PrivDistilPlan], federation: Federation, store: RunStore) -> bytes:
-    """The parameters of every party's classifier, by its name."""
+    """The parameters of every party's classifier, by the party's name."""
     from safetensors.numpy import save
 
     release = bound.release(DOMAIN)
@@ -169,7 +169,7 @@ async def _weights(bound: PricedPlan[PrivDistilPlan], federation: Federation, st
 
 
 async def _scores(bound: PricedPlan[PrivDistilPlan], federation: Federation, store: RunStore) -> bytes:
-    """The mean over parties of what their classifiers say of every text."""
+    """Every text's score, as the mean over the parties' classifiers."""
     from safetensors.numpy import save
 
     release = bound.release(SCORES)
@@ -198,7 +198,7 @@ def _said(plan: PrivDistilPlan, store: RunStore) -> Said:
 
 
 def _asked(plan: PrivDistilPlan, public: PublicCorpus) -> bytes:
-    """The whole corpus as parties are sent it that score it themselves; nothing where they do not."""
+    """The whole corpus, for parties that score it themselves; nothing where they do not."""
     if plan.domain.release == "weights":
         return b""
     texts = [cut(plan, text) for _, block in public.corpus.blocks(_ROWS) for text in block]
@@ -218,7 +218,7 @@ def _numbers(store: RunStore) -> NDArray[np.int64]:
 
 
 def _made(public: PublicCorpus, store: RunStore) -> Made:
-    """How the student came about, for its card and for the report."""
+    """How the student was made, for its card and for the report."""
     with sound(store.folder):
         stages = store.stages()
         chosen, compressed = stages["choose"][2], stages["compress"][2]
@@ -233,7 +233,7 @@ def _made(public: PublicCorpus, store: RunStore) -> Made:
 
 
 async def _aside(federation: Federation, work: Callable[[Told], Value]) -> Value:
-    """Long public work on a thread, while the parties are kept; it ends early where the run is to stop."""
+    """Run long public work in a thread while the parties stay connected; it ends early where the run is to stop."""
     loop, over = asyncio.get_running_loop(), threading.Event()
 
     def told(what: str, done: int, total: int) -> None:

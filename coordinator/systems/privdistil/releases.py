@@ -1,4 +1,4 @@
-"""What a PrivDistil run releases, and how its budget is divided between choosing text and training the student."""
+"""The releases of a PrivDistil run, and how its budget is divided between choosing text and training the student."""
 
 import math
 from functools import lru_cache
@@ -33,8 +33,8 @@ Gradients agree in far less than their norms; what is left of eight is about wha
 def domain_epsilon(plan: PrivDistilPlan, parameters: int, texts: int) -> float:
     """The domain classifier's part of epsilon: the plan's figure, or the smallest part whose signal is clear.
 
-    From public numbers alone: the size that parties are declared to have, and what is trained. The largest part where
-    none is clear.
+    It depends on public numbers alone: the declared size of the parties, and what is trained. Where no part gives a
+    clear signal, it is the largest part.
     """
     if plan.domain.epsilon is not None:
         return plan.domain.epsilon
@@ -46,13 +46,13 @@ def domain_epsilon(plan: PrivDistilPlan, parameters: int, texts: int) -> float:
 
 
 def signal(plan: PrivDistilPlan, multiplier: float, parameters: int) -> float:
-    """The sum of all steps' clipped gradients, if all agreed, over the norm of all steps' noise."""
+    """Signal over noise: the sum of all steps' clipped gradients, if all agreed, over the norm of all steps' noise."""
     domain = plan.domain
     return domain.batch * math.sqrt(domain.steps) / (multiplier * math.sqrt(parameters))
 
 
 def domain_mechanism(plan: PrivDistilPlan, public: PublicCorpus) -> GradientMechanism:
-    """A party's training of its domain classifier, all noise its own. Raises `PlanError`."""
+    """The mechanism of a party's domain classifier, whose noise is the party's alone. Raises `PlanError`."""
     assert public.domain is not None
     parameters = len(public.domain.start)
     epsilon = domain_epsilon(plan, parameters, public.opposed)
@@ -60,7 +60,7 @@ def domain_mechanism(plan: PrivDistilPlan, public: PublicCorpus) -> GradientMech
 
 
 def releases(plan: PrivDistilPlan, multiplier: float, public: PublicCorpus | None) -> tuple[Release, ...]:
-    """What is released where the student's training has this noise multiplier. Raises `PlanError`."""
+    """The releases of a run whose student is trained with this noise multiplier. Raises `PlanError`."""
     public = _there(public)
     student = descent_releases(plan, multiplier, len(public.text.start))
     if public.domain is None:
@@ -78,7 +78,7 @@ def releases(plan: PrivDistilPlan, multiplier: float, public: PublicCorpus | Non
 
 
 def whole(plan: PrivDistilPlan, multiplier: float, public: PublicCorpus | None) -> DpEvent:
-    """An event that costs no less than all of them."""
+    """An event that costs no less than all releases together."""
     public = _there(public)
     student = descent_event(plan, multiplier, len(public.text.start))
     return student if public.domain is None else ComposedDpEvent([domain_mechanism(plan, public).event(), student])

@@ -1,7 +1,7 @@
-"""Which public texts a student is distilled on: the corpus embedded, scored by the parties' classifiers, clustered.
+"""Chooses the public texts a student is distilled on: the corpus is embedded, scored by the classifiers, and clustered.
 
-All of it is public or was released: post-processing throughout. The corpus streams; what grows with it is on disk, but
-for 20 bytes a text that may be chosen.
+Everything here is public or was released, so choosing is post-processing. The corpus is streamed; what grows with it is
+on disk, except for 20 bytes per text that may be chosen.
 """
 
 import tempfile
@@ -34,7 +34,9 @@ _BLOCK: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What parties' domain classifiers say: their parameters by party, the mean of their scores [texts], or nothing."""
+    """The output of the parties' domain classifiers: their parameters by party, the mean of their scores [texts], or
+    nothing.
+    """
 
     weights: Mapping[str, Floats] | None = None
     mean: NDArray[np.float64] | None = None
@@ -42,7 +44,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The texts that were chosen, int64 [texts], as they were picked, and what a report says of the choice."""
+    """The chosen texts, int64 [texts], in the order of choice, and the report's figures on the choice."""
 
     numbers: NDArray[np.int64]
     facts: dict[str, Any]
@@ -55,11 +57,11 @@ class _Scores(Protocol):
 
 
 def choose(plan: PrivDistilPlan, public: PublicCorpus, said: Said, noise: float | None, told: Told) -> Choice:
-    """Choose as `[selection]` says.
+    """Choose texts as `[selection]` says.
 
     noise: standard deviation of the noise in one coordinate of a step's sum of a domain classifier, None where there is
-    none. Memory: the models, one block of embeddings, 20 bytes for each of at most twice as many texts as are chosen.
-    Raises `ConclaveError` for what cannot be read or chosen.
+    none. Memory: the models, one block of embeddings, and 20 bytes for each of at most twice as many texts as are
+    chosen. Raises `ConclaveError` for texts that cannot be read or chosen.
     """
     table = plan.selection
     if table.method == "all":
@@ -91,7 +93,9 @@ def choose(plan: PrivDistilPlan, public: PublicCorpus, said: Said, noise: float 
 
 
 def seen(plan: PrivDistilPlan, public: PublicCorpus) -> TextRows:
-    """What a linear domain classifier sees of a text; with it one pass over the corpus serves all parties'."""
+    """The features that a linear domain classifier has of a text; with them one pass over the corpus serves all
+    parties.
+    """
     assert public.domain is not None
     assert public.embedder is not None
     model = public.embedder if plan.domain.model is None else public.domain
@@ -101,8 +105,8 @@ def seen(plan: PrivDistilPlan, public: PublicCorpus) -> TextRows:
 def embedding(plan: PrivDistilPlan, public: PublicCorpus) -> TextRows:
     """The teacher's embedding of a text, by which the corpus is clustered.
 
-    It is what a linear classifier on the teacher sees, so that it is worked out once; else the mean of its last hidden
-    states.
+    It is the input of a linear classifier on the teacher where there is one, so that it is computed once; otherwise the
+    mean of the teacher's last hidden states.
     """
     assert public.embedder is not None
     if plan.domain.model is None and _heads(public):
@@ -111,7 +115,7 @@ def embedding(plan: PrivDistilPlan, public: PublicCorpus) -> TextRows:
 
 
 def _worked(work: TextRows, public: PublicCorpus, streamer: Streamer, told: Told) -> Stored:
-    """Rows of every text, from the cache where they were worked out before: they are of a public model."""
+    """Rows for every text, from the cache where they were computed before: they come from a public model."""
     on_block = partial(told, "embedding the corpus")
     return blocks(written(streamer, public.corpus, work, public.cache / "corpora", on_block=on_block), _BLOCK)
 
@@ -155,7 +159,7 @@ def _probabilities(
     streamer: Streamer,
     on_block: Callable[[int, int], None],
 ) -> Stored:
-    """What a classifier of more than a last layer says of every text."""
+    """Probabilities for every text, from a classifier of which more than the last layer was trained."""
     folder = _classifier(public, weights, beside / "model")
     work = TextRows("probability", str(folder), longest=plan.text.longest, column=0)
     return blocks(written(streamer, public.corpus, work, beside, on_block=on_block), _BLOCK)
@@ -171,7 +175,7 @@ def _worth(
     beside: Path,
     told: Told,
 ) -> dict[str, Any]:
-    """What the classifiers are worth, looked at on texts spread evenly over the corpus."""
+    """How good the classifiers are, measured on texts taken evenly from the whole corpus."""
     count = public.corpus.count()
     step = -(-count // ROWS)
     looked = np.concatenate([scores(first, end)[:, (-first) % step :: step] for first, end in _spans(count)], axis=1)
@@ -205,7 +209,7 @@ def _by_heads(heads: Sequence[tuple[Floats, Floats]], vectors: Floats) -> NDArra
 
 
 def _head(public: PublicCorpus, parameters: Floats) -> tuple[Floats, Floats]:
-    """A classifier's last layer, where that is all that was trained: weights [2, width] and biases [2]."""
+    """A classifier's last layer, where only that was trained: weights [2, width] and biases [2]."""
     import torch
 
     from learning.models.adapting import unflatten
@@ -240,7 +244,7 @@ def _classifier(public: PublicCorpus, parameters: Floats, folder: Path) -> Path:
 
 
 def _folder(public: PublicText) -> str:
-    """Where a public model's files lie."""
+    """The folder with a public model's files."""
     return str(public.files["config.json"].parent)
 
 

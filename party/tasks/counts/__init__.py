@@ -1,1 +1,1 @@
-"""Clipped counts of the shard."""
+"""The task of counting: clipped pair counts of the shard."""

@@ -1,4 +1,4 @@
-"""Clipped counts as they are asked for."""
+"""The request for clipped pair counts."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -12,7 +12,7 @@ from protos.refusal import Reason, Refusal
 
 @dataclass(frozen=True, slots=True)
 class CountsWork(Work):
-    """What is to be counted; `party_pb2.CooccurrenceTask`, checked. window: context words on each side."""
+    """A checked `party_pb2.CooccurrenceTask`. window: context words on each side."""
 
     kind: ClassVar[str] = "cooccurrence"
 
@@ -24,13 +24,13 @@ WORK: Final = CountsWork
 
 
 def checked(task: party_pb2.CooccurrenceTask, given: Given) -> CountsWork:
-    """Raises `Refusal` as `check_words`."""
+    """Check the request. Raises `Refusal` as `check_words` does."""
     vocabulary = check_words(CountsWork.kind, ("counts",), task, given)
     return CountsWork(vocabulary, task.window)
 
 
 def fits(work: CountsWork, release: plan_pb2.Release, memory: int) -> None:
-    """Raises `Refusal`: ARTEFACT for a vocabulary that is none, MEMORY for counts of more words than `memory` holds."""
+    """Raises `Refusal`: ARTEFACT for an invalid vocabulary, MEMORY for counts of more words than `memory` holds."""
     size = size_of(work.vocabulary)
     if CELL * size**2 > memory * 2**20:
         raise Refusal(
@@ -41,5 +41,5 @@ def fits(work: CountsWork, release: plan_pb2.Release, memory: int) -> None:
 
 
 def paid_before(work: CountsWork) -> plan_pb2.Release | None:
-    """None: what is made pays for itself."""
+    """None: the release itself is charged."""
     return None

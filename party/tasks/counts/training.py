@@ -15,7 +15,7 @@ from party.tasks.job import Job, Private
 
 
 def prepare(job: Job, work: CountsWork, mechanism: CountsMechanism, kept: Memory | None) -> Private:
-    """Look at everything but the party's units. Raises `TrainingError` for a vocabulary that cannot be used."""
+    """Check everything except the party's units. Raises `TrainingError` for a vocabulary that cannot be used."""
     vocabulary_in(Path(work.vocabulary))
     return lambda job, progress: cooccurrence(job.reading, work, mechanism, kept)
 
@@ -23,11 +23,11 @@ def prepare(job: Job, work: CountsWork, mechanism: CountsMechanism, kept: Memory
 def cooccurrence(
     reading: Reading, work: CountsWork, mechanism: CountsMechanism, memory: Memory | None = None
 ) -> sparse.csr_array:
-    """Count (word, context) pairs of every unit, bound each unit, sum: int64 `[words, words]`.
+    """Count the (word, context) pairs of every unit, bound each unit, and sum them: int64 `[words, words]`.
 
-    The mechanism bounds each unit to L2 norm `levels` grid units, so the sum moves by that much at most when one
-    unit is added or removed. Memory: the vocabulary's sum (its non-zeros) and one chunk of units.
-    Raises `ConclaveError` when the shard or the vocabulary cannot be used.
+    The mechanism bounds each unit to L2 norm `levels` grid units, so adding or removing one unit changes the sum by at
+    most that much. Memory: the vocabulary's sum (its non-zeros) and one chunk of units. Raises `ConclaveError` when the
+    shard or the vocabulary cannot be used.
     """
     vocabulary = vocabulary_in(Path(work.vocabulary))
     size = len(vocabulary)

@@ -1,1 +1,1 @@
-"""Classifiers on disjoint units, and their votes."""
+"""The task of voting: classifiers on disjoint units, and their votes."""

@@ -1,4 +1,4 @@
-"""Classifiers on disjoint units, as they are asked for."""
+"""The request for classifiers on disjoint units."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -12,10 +12,10 @@ MOST_CLASSIFIERS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class EnsembleWork(Work):
-    """`party_pb2.EnsembleTask`, checked.
+    """A checked `party_pb2.EnsembleTask`.
 
-    labelled: the plan's message in hexadecimal. key: 32 secret bytes in hexadecimal, which decide in which teacher a
-    unit is. texts: where the public ones lie that teachers vote on.
+    labelled: the plan's message in hexadecimal. key: 32 secret bytes in hexadecimal, which assign units to teachers.
+    texts: path of the public texts that teachers vote on.
     """
 
     kind: ClassVar[str] = "ensemble"
@@ -32,7 +32,7 @@ WORK: Final = EnsembleWork
 
 
 def checked(task: party_pb2.EnsembleTask, given: Given) -> EnsembleWork:
-    """Raises `Refusal`: REQUEST for what makes no sense, and as `model_of` and `labelled_of`."""
+    """Check the request. Raises `Refusal`: REQUEST for invalid values, and as `model_of` and `labelled_of` do."""
     if not given.release.HasField("joint"):
         raise cannot_give(EnsembleWork.kind, given.release)
     model = model_of(task.model, given)
@@ -53,12 +53,12 @@ def checked(task: party_pb2.EnsembleTask, given: Given) -> EnsembleWork:
 
 
 def fits(work: EnsembleWork, release: plan_pb2.Release, memory: int) -> None:
-    """Raises `Refusal`: ARTEFACT for texts that are none, REQUEST for more of them than the release has charges."""
+    """Raises `Refusal`: ARTEFACT for invalid texts, REQUEST for more texts than the release has charges."""
     texts = texts_in(work.texts)
     if len(texts) > release.charges:
         raise wrong(f"{len(texts):,} texts are asked, and release {release.name} is paid for {release.charges:,}.")
 
 
 def paid_before(work: EnsembleWork) -> plan_pb2.Release | None:
-    """None: what is made pays for itself."""
+    """None: the release itself is charged."""
     return None

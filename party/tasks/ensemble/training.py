@@ -1,7 +1,7 @@
 """A party's classifiers on disjoint units, and their votes on public texts (PATE: Papernot et al. 2017, section 2).
 
-A classifier learns from its own units and from public values alone: the model it starts from, the plan's seed, the
-texts that are asked. So one unit more or less changes one of them, and with it one vote a text.
+A classifier depends only on its own units and on public values: its start, the plan's seed, the texts that are asked.
+So adding or removing one unit changes one classifier, and with it one vote per text.
 """
 
 import logging
@@ -50,7 +50,7 @@ log = logging.getLogger("conclave.party")
 
 
 def prepare(job: Job, work: EnsembleWork, mechanism: JointMechanism, kept: Memory | None) -> Private:
-    """Look at everything but the party's units: the model that was provided, and the texts that are asked.
+    """Check everything except the party's units: the provided model, and the texts that are asked.
 
     Raises `ConclaveError` where these cannot be used, the labels are scores, or the mechanism is for other answers.
     """
@@ -81,12 +81,13 @@ def vote(
     progress: Callable[[int], None],
     memory: Memory | None = None,
 ) -> sparse.csr_array:
-    """Train this party's classifiers, have them vote, bound the votes: int64 `[queries, classes]`, summed over them.
+    """Train this party's classifiers, let them vote, and bound the votes: int64 `[queries, classes]`, summed over
+    classifiers.
 
-    Adding or removing one unit moves one vote a query: see `aggregation.mechanisms.votes.VotesMechanism`.
-    Memory: the shard's tokens (`party.shard.labelled.TokenRows`), the model with its gradients, and one classifier's
-    features and those of the queries where the last layer alone is trained. Raises `ConclaveError`: the shard or its
-    labels cannot be used.
+    Adding or removing one unit changes one vote per query: see `aggregation.mechanisms.votes.VotesMechanism`. Memory:
+    the shard's tokens (`party.shard.labelled.TokenRows`), the model with its gradients, and, where only the last layer
+    is trained, one classifier's features and those of the queries. Raises `ConclaveError` where the shard or its labels
+    cannot be used.
     """
     if memory is not None:
         of = (job.reading.whose, repr(work))
@@ -98,7 +99,7 @@ def vote(
 
 
 def some_answers(job: Job, work: EnsembleWork, numbers: range, progress: Callable[[int], None]) -> TeacherSignal:
-    """What the classifiers of these numbers vote, unbounded and in clear. Raises as `vote`."""
+    """The votes of the classifiers with these numbers, unbounded and in clear. Raises as `vote`."""
     columns, targets = _labelled(work, job.reading.shard)
     return TeacherSignal(answers(job.reading, work, columns, targets, progress, numbers), None)
 
@@ -109,7 +110,7 @@ def _labelled(work: EnsembleWork, shard: ShardTable) -> tuple[TextColumns, Label
 
 
 def classes_of(targets: LabelMap | ScoreRange) -> LabelMap:
-    """What classifiers can vote for. Raises `TrainingError` for a range of scores."""
+    """The classes that classifiers can vote for. Raises `TrainingError` for a range of scores."""
     if isinstance(targets, ScoreRange):
         raise TrainingError(
             "votes are of classes, and the plan's labels are scores. Plan with dp_sgd, or with classes."
@@ -125,12 +126,13 @@ def answers(
     progress: Callable[[int], None],
     numbers: range | None = None,
 ) -> IntArray:
-    """Votes, unbounded and in clear: int64 [teachers, queries], places in the label map. They must not leave so.
+    """Votes, unbounded and in clear: int64 [teachers, queries], positions in the label map. They must not leave the
+    party like this.
 
-    numbers: of the classifiers that vote; all of them by default.
+    numbers: of the classifiers that vote; by default all.
 
-    A classifier without a unit votes what the public start says; so does one whose training goes to infinity, which the
-    party's log says and nobody else: a failure would tell of its units.
+    A classifier without a unit votes as the public start does. So does one whose training diverges; only the party's
+    log says so, because a failure would reveal something of its units.
     """
     start, tokenizer = _started(work.model, targets)
     most = longest(start, work.model.longest)
@@ -171,9 +173,9 @@ def _started(text: TextModel, targets: LabelMap) -> "tuple[PreTrainedModel, PreT
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """Makes one classifier after another, each from the same start.
+    """Trains one classifier after another, each from the same start.
 
-    trained: what of the model is trained, its last layer where that is all; start: its parameters at the start. train:
+    trained: the part of the model that is trained, possibly only its last layer; start: its start parameters. train:
     trains it on examples, in place; say: its logits [queries, classes].
     """
 
@@ -184,9 +186,10 @@ class Learner:
 
     @classmethod
     def of(cls, model: "PreTrainedModel", queries: list[Tokens], settings: Fit) -> "Learner":
-        """The encoder sees each text once where the last layer alone is trained; otherwise in every pass.
+        """A learner for a model. Where only the last layer is trained, the encoder processes each text once; otherwise
+        in every pass.
 
-        A classifier's examples are never in one batch with another's, for what a batch holds shows in rounding.
+        Examples of two classifiers are never in one batch, because a batch's content affects rounding.
         """
         head = head_alone(model)
         if head is None:
@@ -207,7 +210,7 @@ class Learner:
         return cls(head, flatten(head), train_head, say)
 
     def votes(self, own: list[Tokens], labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """The classes [queries] that a classifier of these examples names, or without any the start.
+        """The classes [queries] that a classifier trained on these examples names, or the start's without examples.
 
         Raises `learning.errors.Diverged`.
         """
@@ -247,7 +250,7 @@ def _read(
 
 
 def _shards(read: LabelledUnits, teachers: int) -> Iterator[NDArray[np.int64]]:
-    """For every teacher the places of its examples, in the order in which they were read."""
+    """For every teacher the positions of its examples, in reading order."""
     assert read.slots is not None
     of_example = read.slots
     if read.members is not None:

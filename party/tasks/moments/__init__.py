@@ -1,1 +1,1 @@
-"""Clipped moments of word vectors along public directions."""
+"""The task of moments: clipped moments of word vectors along public directions."""

@@ -1,4 +1,4 @@
-"""Clipped moments as they are asked for."""
+"""The request for clipped moments."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -10,7 +10,7 @@ from protos.conclave.v1 import party_pb2, plan_pb2
 
 @dataclass(frozen=True, slots=True)
 class MomentsWork(Work):
-    """What is to be summed; `party_pb2.MomentsTask`, checked. window: context words on each side."""
+    """A checked `party_pb2.MomentsTask`. window: context words on each side."""
 
     kind: ClassVar[str] = "moments"
 
@@ -23,16 +23,16 @@ WORK: Final = MomentsWork
 
 
 def checked(task: party_pb2.MomentsTask, given: Given) -> MomentsWork:
-    """Raises `Refusal` as `check_words`, and ARTEFACT for directions that never came."""
+    """Check the request. Raises `Refusal` as `check_words` does, and ARTEFACT for directions that never came."""
     vocabulary = check_words(MomentsWork.kind, ("vectors",), task, given)
     return MomentsWork(vocabulary, task.window, str(given.provided("directions", task.directions_sha256)))
 
 
 def fits(work: MomentsWork, release: plan_pb2.Release, memory: int) -> None:
-    """Raises `Refusal` (ARTEFACT) for a vocabulary that is none."""
+    """Raises `Refusal` (ARTEFACT) for an invalid vocabulary."""
     size_of(work.vocabulary)
 
 
 def paid_before(work: MomentsWork) -> plan_pb2.Release | None:
-    """None: what is made pays for itself."""
+    """None: the release itself is charged."""
     return None

@@ -16,9 +16,7 @@ from party.tasks.moments.request import MomentsWork
 
 
 def prepare(job: Job, work: MomentsWork, mechanism: VectorMechanism, kept: Memory | None) -> Private:
-    """Look at everything but the party's units. Raises `TrainingError` for a vocabulary or directions that cannot be
-    used.
-    """
+    """Check everything except the party's units. Raises `TrainingError` for an unusable vocabulary or directions."""
     vocabulary = vocabulary_in(Path(work.vocabulary))
     directions_in(Path(work.directions), len(vocabulary))
     return lambda job, progress: moments(job.reading, work, mechanism, kept)
@@ -29,8 +27,8 @@ def moments(
 ) -> sparse.csr_array:
     """Every unit's frequencies and moments along the public directions, bounded and summed: int64 `[1, columns]`.
 
-    Moves by at most `levels` grid units when one unit is added or removed. Memory: one chunk of units, and slices of
-    their vectors. Raises `ConclaveError` when the shard, the vocabulary or the directions cannot be used.
+    Adding or removing one unit changes the sum by at most `levels` grid units (L2). Memory: one chunk of units, and
+    slices of their vectors. Raises `ConclaveError` when the shard, the vocabulary or the directions cannot be used.
     """
     vocabulary = vocabulary_in(Path(work.vocabulary))
     directions = directions_in(Path(work.directions), len(vocabulary))

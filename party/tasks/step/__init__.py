@@ -1,1 +1,1 @@
-"""One step that all parties take together."""
+"""The task of a step that all parties take together."""

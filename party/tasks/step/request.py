@@ -1,4 +1,4 @@
-"""A party's part of one step that all parties take together, as it is asked for."""
+"""The request for a party's part of one step that all parties take together."""
 
 import secrets
 from dataclasses import dataclass, replace
@@ -13,9 +13,9 @@ from protos.steps import is_step
 
 @dataclass(frozen=True, slots=True)
 class StepWork(Work):
-    """`party_pb2.StepTask`, checked.
+    """A checked `party_pb2.StepTask`.
 
-    parameters: where those lie that the step starts from, float32. key: 32 secret bytes in hexadecimal, of the step's
+    parameters: path of the step's start parameters, float32. key: 32 secret bytes in hexadecimal, for the step's
     sample.
     """
 
@@ -28,7 +28,7 @@ class StepWork(Work):
     key: str
 
     def bare(self) -> Self:
-        """All but where the step starts and whom it samples."""
+        """The work without the start parameters and the sample."""
         return replace(self, parameters="", key="")
 
 
@@ -36,7 +36,9 @@ WORK: Final = StepWork
 
 
 def checked(task: party_pb2.StepTask, given: Given) -> StepWork:
-    """Raises `Refusal`: REQUEST for what is no step, and as `model_of`, `labelled_of` and `parameters_of`."""
+    """Check the request. Raises `Refusal`: REQUEST for an invalid step, and as `model_of`, `labelled_of` and
+    `parameters_of` do.
+    """
     if not is_step(given.release):
         raise cannot_give(StepWork.kind, given.release)
     return StepWork(
@@ -48,7 +50,7 @@ def checked(task: party_pb2.StepTask, given: Given) -> StepWork:
 
 
 def fits(work: StepWork, release: plan_pb2.Release, memory: int) -> None:
-    """Raises `Refusal` (ARTEFACT) for parameters of another number than the terms bound."""
+    """Raises `Refusal` (ARTEFACT) where the number of parameters differs from the terms."""
     check_parameters(work.parameters, release)
 
 
@@ -58,7 +60,7 @@ def paid_before(work: StepWork) -> plan_pb2.Release | None:
 
 
 def _sample_key(task: party_pb2.StepTask, given: Given) -> bytes:
-    """Of one attempt at one step, and drawn anew where its training is begun again."""
+    """The sample key of one attempt at one step, drawn anew where its training is begun again."""
     terms = given.run.terms
     if terms.privacy.insecure_reproducible_noise:
         return insecure_key(terms.seed, given.config.name, f"{task.release} sample {task.attempt}")

@@ -1,5 +1,6 @@
-"""A party's part of one step that all parties take together: of a secret sample of its units, the sum of their clipped
-gradients, on the mechanism's grid. What was read for one step serves all that follow.
+"""A party's part of one step of DP-SGD: the sum, on the mechanism's grid, of the clipped gradients of a secret sample.
+
+What was read for one step serves all that follow.
 """
 
 import numpy as np
@@ -19,9 +20,9 @@ __all__ = ["Kept", "prepare", "step"]
 
 
 def prepare(job: Job, work: StepWork, mechanism: GradientMechanism, kept: Keeps) -> Private:
-    """Everything of a step but its units.
+    """Prepare everything of a step except its units.
 
-    Raises `ConclaveError` like `party.tasks.text.model.placed`, `loaded`, `start_of` and `begin`.
+    Raises `ConclaveError` as `party.tasks.text.model.placed`, `loaded`, `start_of` and `begin` do.
     """
     with placed(work.model, job.memory):
         start = start_of(work.parameters, mechanism)
@@ -33,11 +34,11 @@ def prepare(job: Job, work: StepWork, mechanism: GradientMechanism, kept: Keeps)
 def step(job: Job, work: StepWork, mechanism: GradientMechanism, kept: Keeps) -> NDArray[np.int32]:
     """The sum of clipped gradients of a Poisson sample: int32 [1, parameters] modulo 2**32, grid units, no noise.
 
-    The model is at the parameters of the job, as `prepare` leaves it. The sample is drawn from the job's key, which is
-    secret, secure and of this step and attempt alone. Adding or removing one unit moves the sum as `GradientMechanism`
-    says. An empty sample gives zeros. A unit whose loss or gradient is no finite number counts as an empty one; this
-    process' log says how many did. Memory: beside what is `kept`, as of
-    `learning.private_training.clipped_sum.clipped_sum`. Raises `ConclaveError` like `party.tasks.text.model.units_of`.
+    The model has the job's parameters, as `prepare` leaves it. The sample is drawn from the job's key, which is secret
+    and belongs to this step and attempt alone. Adding or removing one unit moves the sum as `GradientMechanism` says.
+    An empty sample gives zeros. A unit whose loss or gradient is not finite counts as empty; this process' log says how
+    many were. Memory: beside what is `kept`, as of `learning.private_training.clipped_sum.clipped_sum`. Raises
+    `ConclaveError` like `party.tasks.text.model.units_of`.
     """
     found, units = kept.loaded(job, work), kept.units(job, work)
     stream = NoiseStream.from_key(bytes.fromhex(work.key)).child("batch")

@@ -1,1 +1,1 @@
-"""Skip-gram teachers on disjoint units, and their answers."""
+"""The task of teachers: skip-grams on disjoint units, and their answers."""

@@ -1,4 +1,4 @@
-"""Teachers of words as they are asked for: what they learn, and what they are asked."""
+"""The request for word teachers: what they learn, and their queries."""
 
 import math
 from dataclasses import dataclass, replace
@@ -30,9 +30,9 @@ _VOTES: Final[dict[int, Literal["probable", "lift"]]] = {
 
 @dataclass(frozen=True, slots=True)
 class TeachersWork(Work):
-    """What teachers are to learn and to answer; `party_pb2.TeachersTask`, checked, with its secrets.
+    """A checked `party_pb2.TeachersTask`, with its secrets.
 
-    slot_key: decides in which teacher a unit is. training_key: the noise key of DP-SGD, and its release; empty without.
+    slot_key: assigns units to teachers. training_key: the noise key of DP-SGD, and its release; empty without DP-SGD.
     """
 
     kind: ClassVar[str] = "teachers"
@@ -62,7 +62,7 @@ WORK: Final = TeachersWork
 
 
 class _Bounds(NamedTuple):
-    """What a release bounds of teachers' answers: classes of votes, layers and width of hidden states; 0 for none."""
+    """What a release bounds in teachers' answers: classes of votes, layers and width of hidden states; 0 for none."""
 
     classes: int
     layers: int
@@ -70,7 +70,9 @@ class _Bounds(NamedTuple):
 
 
 def checked(task: party_pb2.TeachersTask, given: Given) -> TeachersWork:
-    """Raises `Refusal`: ARTEFACT for what never came, REQUEST for what makes no sense or was not paid for."""
+    """Check the request. Raises `Refusal`: ARTEFACT for what never came, REQUEST for invalid values or a missing
+    charge.
+    """
     vocabulary = check_words(TeachersWork.kind, ("joint", "thresholded", "free"), task, given)
     release, run = given.release, given.run
     reference = given.provided("reference", task.reference_sha256)
@@ -105,8 +107,9 @@ def checked(task: party_pb2.TeachersTask, given: Given) -> TeachersWork:
 
 
 def fits(work: TeachersWork, release: plan_pb2.Release, memory: int) -> None:
-    """Raises `Refusal`: ARTEFACT for a vocabulary or a reference that is none, and for a reference of other words or
-    another width than the terms say; REQUEST for a word not in the vocabulary.
+    """Raises `Refusal`: ARTEFACT for an invalid vocabulary or reference, REQUEST for a word not in the vocabulary.
+
+    A reference of other words or another width than the terms say is refused as ARTEFACT too.
     """
     size = size_of(work.vocabulary)
     for name, words in (("query", work.queries), ("class", work.classes)):
@@ -141,7 +144,7 @@ def paid_before(work: TeachersWork) -> plan_pb2.Release | None:
 
 
 def _check_asked(task: party_pb2.TeachersTask, release: plan_pb2.Release) -> None:
-    """Queries, classes and layers as many as the mechanism was priced for, and none twice."""
+    """Check that queries, classes and layers are as many as the mechanism was priced for, and all distinct."""
     bounds = _bounds(release)
     if release.HasField("joint") and len(task.queries) > release.charges:
         raise wrong(f"{len(task.queries)} queries are asked, and release {release.name} is paid for {release.charges}.")
@@ -159,7 +162,7 @@ def _check_asked(task: party_pb2.TeachersTask, release: plan_pb2.Release) -> Non
 
 
 def _shape(reference: Path) -> tuple[int, int]:
-    """Words and dimensions of a skip-gram on disk. Its values are read where torch is; raises `Refusal` (ARTEFACT)."""
+    """Words and dimensions of a skip-gram on disk. Its values are read where torch is. Raises `Refusal` (ARTEFACT)."""
     try:
         with safe_open(reference, framework="numpy") as file:
             shape = file.get_slice("inputs").get_shape()

@@ -1,6 +1,6 @@
-"""A party's teachers: skip-grams on disjoint units, their answers to public queries, and what of that is bounded.
+"""A party's teachers: skip-grams on disjoint units, their answers to public queries, and bounding those answers.
 
-A teacher depends on its own units and on public values alone, so one unit more or less changes one teacher.
+A teacher depends only on its own units and on public values, so adding or removing one unit changes one teacher.
 """
 
 import logging
@@ -46,8 +46,8 @@ class Wanted:
 
 
 def prepare(job: Job, work: TeachersWork, mechanism: Mechanism, kept: Memory | None) -> Private:
-    """Look at everything but the party's units. Raises `ConclaveError` for a vocabulary, reference or words that do not
-    fit each other.
+    """Check everything except the party's units. Raises `ConclaveError` for a vocabulary, reference or words that do
+    not fit each other.
     """
     wanted_by(mechanism)
     size = len(vocabulary_of(work))
@@ -60,7 +60,7 @@ def prepare(job: Job, work: TeachersWork, mechanism: Mechanism, kept: Memory | N
 def teach(
     job: Job, mechanism: Mechanism, progress: Callable[[int], None], memory: Memory | None = None
 ) -> sparse.csr_array:
-    """Train this party's teachers, have them answer, bound the answers: int64 `[queries, columns]`.
+    """Train this party's teachers, let them answer, and bound the answers: int64 `[queries, columns]`.
 
     Under a joint mechanism the sum over teachers; under thresholded votes one column a teacher.
     Memory: the teachers' counts (their non-zeros; one sparse matrix a teacher, or under DP-SGD one row a unit), one
@@ -93,7 +93,7 @@ def _asked(mechanism: Mechanism, signal: TeacherSignal) -> TeacherSignal:
 
 
 def some_answers(job: Job, work: TeachersWork, numbers: range, progress: Callable[[int], None]) -> TeacherSignal:
-    """What the teachers of these numbers answer, unbounded and in clear. Raises as `teach`."""
+    """The answers of the teachers with these numbers, unbounded and in clear. Raises as `teach`."""
     return answers(job.reading, work, wanted_by(answering(release_of(job.release))), progress, numbers)
 
 
@@ -104,7 +104,7 @@ def wanted_by(mechanism: Mechanism) -> Wanted:
 
 
 def contribution(mechanism: Mechanism, signal: TeacherSignal) -> IntArray | sparse.csr_array:
-    """The bounded part of the answers. Raises `IntegrityError` for shapes that the mechanism was not made for."""
+    """The bounded part of the answers. Raises `IntegrityError` for shapes that do not fit the mechanism."""
     asked = of_teachers(mechanism)
     return asked.contribute(signal.votes if Form.CLEAR_VOTES in asked.forms else signal)
 
@@ -120,8 +120,8 @@ def answers(
     """Teachers' answers, unbounded and in clear: they must not leave the party like this. numbers: whose, or all.
 
     votes int64 [teachers, queries], positions in the classes; states float32 [teachers, queries, layers, width]. A
-    teacher without a unit answers as the public reference does; so does one whose training goes to infinity, which the
-    party's log says and nobody else: a failure would tell of its units.
+    teacher without a unit answers as the public reference does. So does one whose training diverges; only the party's
+    log says so, because a failure would reveal something of its units.
     """
     size = len(vocabulary_of(work))
     reference = reference_of(work, size)
@@ -148,12 +148,12 @@ def answers(
 
 
 def vocabulary_of(work: TeachersWork) -> Vocabulary:
-    """The public vocabulary that was provided. Raises `TrainingError`."""
+    """The provided public vocabulary. Raises `TrainingError`."""
     return vocabulary_in(Path(work.vocabulary))
 
 
 def reference_of(work: TeachersWork, size: int) -> SkipGram:
-    """The public model that was provided. Raises `TrainingError` when it is none, or one of another vocabulary."""
+    """The provided public model. Raises `TrainingError` for an invalid one, or one of another vocabulary."""
     return reference_in(Path(work.reference), size)
 
 
@@ -186,8 +186,10 @@ def _teachers(
 
 
 def _summed(units: sparse.csr_array) -> sparse.csr_array:
-    """The sum of all rows, [1, cells]. Memory: their non-zeros. A product with ones would take a number for every cell,
-    as would the sum of two rows whose cells are not in order; these are.
+    """The sum of all rows, [1, cells]. Memory: their non-zeros.
+
+    A product with ones would take a number for every cell, as would the sum of two rows whose cells are not in order;
+    these are.
     """
     place = units.indices
     return sparse.coo_array((units.data, (np.zeros_like(place), place)), shape=(1, units.shape[1])).tocsr()
@@ -219,7 +221,7 @@ def _positions(what: str, words: list[int], size: int) -> np.ndarray[tuple[int],
 
 
 def _log_frequencies(reference: SkipGram) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Log-frequencies [words] of the public reference: its own mean prediction over its words."""
+    """Log-frequencies [words] that the public reference predicts on average over its words."""
     total = np.zeros(len(reference.bias))
     for start in range(0, len(total), 256):
         centres = np.arange(start, min(start + 256, len(total)))

@@ -1,1 +1,1 @@
-"""What tasks that train a text model share."""
+"""The code that all tasks training a text model share."""

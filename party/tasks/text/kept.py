@@ -1,4 +1,4 @@
-"""What a process loaded and read for a text model, for the next job of its like."""
+"""Models and units that a process keeps for its next job on the same text."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from party.tasks.text.request import OnModel
 
 
 class Keeps(Protocol):
-    """A model and units that are loaded and read once for jobs that are alike."""
+    """A model and units that are loaded and read once for jobs on the same text."""
 
     def loaded(self, job: Job, work: OnModel) -> Loaded: ...
 
@@ -17,9 +17,9 @@ class Keeps(Protocol):
 
 
 class Kept:
-    """What a process loaded and read for a training, from step to step: model, units, vectors.
+    """The model, units and vectors that a process keeps from step to step of a training.
 
-    Memory: as of `party.tasks.text.model.loaded` and `units_of`, of one training.
+    Memory: as of `party.tasks.text.model.loaded` and `units_of`, for one training.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A text model that was provided, as a party trains it: its files put together, its units read, ready for gradients."""
+"""A provided text model as a party trains it: its files put together, its units read, ready for gradients."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,11 +46,11 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model that was provided, with its tokenizer, as it was tried; nothing private has been near it.
+    """A provided model with its tokenizer, tried on made-up text; nothing private has touched it.
 
-    trained: the model, or its own last layer where that alone is trained: its parameters in the order of
-    `learning.models.adapting` are those of the model. gradients: what tells those of one unit from another's. public:
-    the public texts that a domain classifier learns against, as tokens; none for others.
+    trained: the model, or its last layer where only that is trained, with parameters in the order of
+    `learning.models.adapting`. gradients: computes the gradients of single units. public: the public texts that a
+    domain classifier is trained against, as tokens; none for others.
     """
 
     model: "PreTrainedModel"
@@ -62,13 +62,13 @@ class Loaded:
 
     @property
     def head_alone(self) -> bool:
-        """Whether the last layer alone is trained, on what it sees of the units."""
+        """Whether only the last layer is trained, on its input vectors."""
         return self.trained is not self.model
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Units of tokens. rows: all examples. members: as of `TextUnits`. own: units of this party's."""
+    """Tokenised units. rows: all examples. members: as in `TextUnits`. own: number of this party's units."""
 
     rows: Sequence[Tokens]
     labels: Tensor | None
@@ -78,9 +78,10 @@ class _Read:
 
 @contextmanager
 def placed(text: TextModel, memory: int) -> Iterator[None]:
-    """With the model lying in its folder, checked. memory: MiB that it may have; 0 for any.
+    """Put the checked model into its folder. memory: MiB that it may take; 0 for any.
 
-    Raises `TrainingError` for a file that is not taken. A `ModelError` of what is done here does not name the folder.
+    Raises `TrainingError` for a file that is not accepted. The message of a `ModelError` from here does not name the
+    folder.
     """
     put_together(text.files, Path(text.folder), memory)
     try:
@@ -90,10 +91,10 @@ def placed(text: TextModel, memory: int) -> Iterator[None]:
 
 
 def loaded(shard: ShardTable, text: TextModel, lesson: Lesson) -> Loaded:
-    """The model that was provided, adapted, and tried on made-up text. Nothing of the shard has a part in it.
+    """The provided model, adapted, and tried on made-up text; the shard plays no part.
 
-    Memory: the model. Raises `ModelError` for a model that cannot be had or adapted, or whose gradients cannot be told
-    apart by examples; `TrainingError` for one that fails at made-up text, and for public texts that are none.
+    Memory: the model. Raises `ModelError` for a model that cannot be loaded or adapted, or whose gradients cannot be
+    computed per example; `TrainingError` for one that fails on made-up text, and for invalid public texts.
     """
     model, tokenizer, classes = _model(shard, text, lesson)
     adapt(model, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt == "lora" else None)
@@ -114,7 +115,7 @@ def loaded(shard: ShardTable, text: TextModel, lesson: Lesson) -> Loaded:
 
 
 def public_rows(path: Path, tokenizer: "PreTrainedTokenizerBase", *, pairs: bool, longest: int) -> list[Tokens]:
-    """The public texts that were provided, tokenised in their order. Raises like `public_texts`."""
+    """The provided public texts, tokenised in order. Raises as `public_texts` does."""
     given = public_texts(path, pairs=pairs)
     first = [each[0] if pairs else each for each in given]
     second = [each[1] for each in given] if pairs else None
@@ -122,11 +123,11 @@ def public_rows(path: Path, tokenizer: "PreTrainedTokenizerBase", *, pairs: bool
 
 
 def units_of(reading: Reading, text: TextModel, lesson: Lesson, found: Loaded) -> Units:
-    """This party's units as the model takes them, seen through the encoder where the last layer alone is trained.
+    """This party's units as the model takes them: as vectors of the encoder where only the last layer is trained.
 
-    There may be no unit, or none with an example. The census is on disk when this returns. Memory: the shard's
-    tokens and, where they take their place, the vectors of all examples, 4 bytes a number. Raises what
-    `party.shard.labelled` raises for the shard.
+    There may be no unit, or none with an example. The census is on disk when this returns. Memory: the shard's tokens
+    or, in their place, the vectors of all examples, 4 bytes a number. Raises what `party.shard.labelled` raises for the
+    shard.
     """
     model, read = found.model, _read(reading, text, lesson, found)
     if (declared := reading.declared_size) is not None:
@@ -138,7 +139,7 @@ def units_of(reading: Reading, text: TextModel, lesson: Lesson, found: Loaded) -
 
 
 def _try(gradients: PerExample, probe: MicroBatch) -> None:
-    """Raises `ModelError` for a model whose gradients cannot be told apart by examples."""
+    """Raises `ModelError` for a model whose gradients cannot be computed per example."""
 
     def loss(part: slice) -> Tensor:
         labels = None if probe.labels is None else probe.labels[part]
@@ -148,9 +149,9 @@ def _try(gradients: PerExample, probe: MicroBatch) -> None:
 
 
 def start_of(parameters: str, mechanism: GradientMechanism) -> Tensor:
-    """The parameters that were provided, float32 [parameters], before a shard is opened.
+    """The provided parameters, float32 [parameters], read before the shard is opened.
 
-    Raises `TrainingError` where they are not as many as the mechanism bounds, and for one that is not finite.
+    Raises `TrainingError` where their number differs from the mechanism's, and for one that is not finite.
     """
     vector = np.fromfile(parameters, "<f4")
     if len(vector) != mechanism.parameters or Path(parameters).stat().st_size != 4 * mechanism.parameters:
@@ -164,9 +165,9 @@ def start_of(parameters: str, mechanism: GradientMechanism) -> Tensor:
 
 
 def begin(trained: nn.Module, count: int, start: Tensor) -> None:
-    """Set what is trained to the parameters that were provided, `start_of`.
+    """Set the trained parameters to the provided ones, `start_of`.
 
-    count: trainable numbers. Raises `TrainingError` where these and the provided ones are not as many.
+    count: number of trainable parameters. Raises `TrainingError` where the provided ones are not as many.
     """
     if count != len(start):
         raise TrainingError(
@@ -177,14 +178,14 @@ def begin(trained: nn.Module, count: int, start: Tensor) -> None:
 
 
 def within(progress: Progress, low: int, high: int) -> Progress:
-    """The progress of a part of the work, from percent `low` of the whole to `high`."""
+    """The progress of a part of the work, mapped to the range from `low` to `high` percent of the whole."""
     return lambda percent: progress(low + percent * (high - low) // 100)
 
 
 def _model(
     shard: ShardTable, text: TextModel, lesson: Lesson
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase, int | None]":
-    """The model, its tokenizer and its classes, as `probe_of` takes them."""
+    """The model, its tokenizer and its classes, in the form that `probe_of` takes."""
     if lesson.objective == "language":
         return *language_model(text.folder), None
     targets: LabelMap | ScoreRange = DOMAINS
@@ -227,7 +228,7 @@ def _read(reading: Reading, text: TextModel, lesson: Lesson, found: Loaded) -> _
 
 
 def labelled_in(text: str) -> plan_pb2.LabelledText:
-    """The plan's message that a job carries in hexadecimal."""
+    """The plan's message that a job holds in hexadecimal."""
     return plan_pb2.LabelledText.FromString(bytes.fromhex(text))
 
 

@@ -1,4 +1,4 @@
-"""What every task of a text model is checked for: its model, the text it learns from, its descent."""
+"""The checks that all tasks of a text model share: its model, the text it learns from, its training settings."""
 
 import hashlib
 import json
@@ -49,10 +49,10 @@ _SCHEDULES: Final[Mapping[int, Literal["constant", "linear", "cosine"]]] = {
 
 @dataclass(frozen=True, slots=True)
 class TextModel:
-    """The model that was provided, and what of it is trained; `party_pb2.TextModel`, checked.
+    """A checked `party_pb2.TextModel`: the provided model, and which of its parameters are trained.
 
-    files: by name, where each was provided; folder: where they lie together under their names when the model is loaded.
-    seed: of parameters that the model does not bring.
+    files: by name, the path of each provided file; folder: where they lie together under their names when the model is
+    loaded. seed: for parameters that the model does not contain.
     """
 
     files: dict[str, str]
@@ -66,10 +66,10 @@ class TextModel:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What a text model learns, and from what.
+    """What a text model learns, and from which text.
 
-    labelled: the plan's message in hexadecimal, empty where text alone is read. texts: where public ones lie, which a
-    domain classifier learns against. second: the column of second texts, which a domain classifier of pairs reads
+    labelled: the plan's message in hexadecimal, empty where only text is read. texts: path of the public texts that a
+    domain classifier is trained against. second: the column of second texts, which a domain classifier of pairs reads
     beside the first; empty otherwise.
     """
 
@@ -81,7 +81,9 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class Descent:
-    """`party_pb2.Descent`, checked. expected_batch: of private training; epochs, batch: of training without noise."""
+    """A checked `party_pb2.Descent`. expected_batch: for private training; epochs, batch: for training without
+    noise.
+    """
 
     learning_rate: float
     optimiser: Literal["adamw", "sgd"]
@@ -105,7 +107,7 @@ class OnModel(Protocol):
 
 
 def model_of(message: party_pb2.TextModel, given: Given) -> TextModel:
-    """Raises `Refusal`: REQUEST for a file that no model has and numbers that make no sense, ARTEFACT."""
+    """Check the model. Raises `Refusal`: REQUEST for a file that no model has and for invalid numbers, ARTEFACT."""
     files = _files(message, given)
     adapt = named(_ADAPTS, message.adapt, "what is trained of the model")
     rank, alpha, longest = message.rank, message.alpha, message.longest
@@ -136,12 +138,12 @@ def labelled_of(given: Given, kind: str) -> str:
 
 
 def parameters_of(given: Given, sha256: bytes) -> str:
-    """Where the parameters lie that a training starts from. Raises `Refusal` (ARTEFACT) when they never came."""
+    """The path of the parameters that a training starts from. Raises `Refusal` (ARTEFACT) when they never came."""
     return str(there(parameters(given.run.folder, sha256), "parameters", sha256))
 
 
 def descent_of(message: party_pb2.Descent) -> Descent:
-    """Raises `Refusal` (REQUEST) for a number that makes no sense."""
+    """Check the training settings. Raises `Refusal` (REQUEST) for an invalid number."""
     for name in ("learning_rate", "warm_up", "momentum", "decay"):
         value = getattr(message, name)
         if not 0 <= value < math.inf or (name == "learning_rate" and not value):
@@ -162,7 +164,9 @@ def descent_of(message: party_pb2.Descent) -> Descent:
 
 
 def check_parameters(path: str, training: plan_pb2.Release) -> None:
-    """Raises `Refusal` (ARTEFACT) for parameters of another number than a release of gradients bounds. Blocks."""
+    """Raises `Refusal` (ARTEFACT) where the number of parameters differs from that of a release of gradients.
+    Blocks.
+    """
     bounded = training.gradients.parameters
     numbers, rest = divmod(Path(path).stat().st_size, 4)
     if rest or numbers != bounded:
@@ -173,7 +177,7 @@ def check_parameters(path: str, training: plan_pb2.Release) -> None:
 
 
 def texts_in(path: str) -> list[Any]:
-    """The JSON list that was provided. Blocks. Raises `Refusal` (ARTEFACT) for none."""
+    """The provided JSON list. Blocks. Raises `Refusal` (ARTEFACT) for an invalid one."""
     texts = listed(Path(path))
     if not texts:
         raise Refusal(Reason.ARTEFACT, "the texts that were provided are no JSON list.")
@@ -181,7 +185,7 @@ def texts_in(path: str) -> list[Any]:
 
 
 def named(known: Mapping[int, Value], given: int, what: str) -> Value:
-    """The word for a number of an enumeration. Raises `Refusal` (REQUEST) for one that is not known."""
+    """The name of an enumeration's number. Raises `Refusal` (REQUEST) for an unknown one."""
     if given not in known:
         raise wrong(f"{what} is not said, or is one that this party does not know.")
     return known[given]

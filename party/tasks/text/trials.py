@@ -1,7 +1,7 @@
-"""A model and its tokenizer tried on made-up public text before any text of this party's is opened.
+"""Trials of a model and its tokenizer on made-up public text, before any text of this party's is opened.
 
-What fails here fails for everybody alike, and says nothing of a shard. It is no proof that nothing fails later; that is
-what the lists of known parts are for, and that an example which fails counts as none.
+A failure here is the same at every party, and tells nothing of a shard. Passing is no proof that nothing fails later;
+the lists of known parts, and the rule that a failing example counts as none, cover that.
 """
 
 import itertools
@@ -31,7 +31,7 @@ _EACH: Final = 400
 
 
 def awkward() -> Iterator[str]:
-    """Texts that a tokenizer may not be made for, the same for everybody; the first few are the most usual."""
+    """Texts that a tokenizer may not be made for, the same at every party; the first few are the most usual."""
     yield from ("", " ", "a", "The film was good.", "unbelievablyunheardofwords", "word " * 600, "a" * 3000)
     yield "\n\t \r\n" * 40
     yield "".join(map(chr, range(32))) + "\x7f\x80\x85\xa0\xad"
@@ -49,10 +49,11 @@ def awkward() -> Iterator[str]:
 def try_tokenizer(
     tokenizer: "PreTrainedTokenizerBase", size: int, longest: int, *, documents: bool, pairs: bool
 ) -> list[Tokens]:
-    """Tokenise texts that are awkward, as a shard's will be; returns their tokens.
+    """Tokenise awkward texts as a shard's will be; returns their tokens.
 
-    size: tokens that the model knows. documents: as a language model reads. pairs: two texts together as well. Raises
-    `TrainingError` for a tokenizer that fails, that gives a number the model does not know, or too many of them.
+    size: number of tokens that the model knows. documents: as a language model reads them. pairs: also two texts
+    together. Raises `TrainingError` for a tokenizer that fails, or that gives a number the model does not know or too
+    many numbers.
     """
     if type(tokenizer).__name__ != "TokenizersBackend":
         raise TrainingError("the tokenizer that was provided would be read as another kind. Provide another model.")
@@ -94,12 +95,12 @@ def try_model(
     head: nn.Module | None = None,
     apart: bool = True,
 ) -> None:
-    """Have a model say something of a few examples, and differentiate it by what is trained.
+    """Run the model on a few examples, and compute the gradients of the trained parameters.
 
-    targets: classes of a classifier, 0 for a regression, None for a language model. head: its last layer, where that
-    alone is trained. apart: whether the gradient of every example is taken by itself, as private training does.
-    Memory: as of one example of `MOST_TRIED` tokens. Raises `TrainingError` for an output or a gradient that is not
-    finite, and for a model that fails; `ModelError` where gradients cannot be told apart.
+    targets: classes of a classifier, 0 for a regression, None for a language model. head: its last layer, where only
+    that is trained. apart: whether gradients are computed per example, as in private training. Memory: as for one
+    example of `MOST_TRIED` tokens. Raises `TrainingError` for an output or a gradient that is not finite, and for a
+    model that fails; `ModelError` where gradients cannot be computed per example.
     """
     order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
     tried = [rows[place] for place in dict.fromkeys((*range(4), order[0], order[len(order) // 2], order[-1]))]

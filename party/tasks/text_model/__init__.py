@@ -1,1 +1,1 @@
-"""A text model that one party trains alone."""
+"""The task of a text model that one party trains alone."""

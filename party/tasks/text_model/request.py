@@ -1,4 +1,4 @@
-"""A text model that one party trains alone, as it is asked for: its parameters leave, or what it says of texts."""
+"""The request for a text model that one party trains alone, and releases as parameters or as scores of texts."""
 
 import math
 from collections.abc import Mapping
@@ -33,11 +33,11 @@ _OBJECTIVES: Final[Mapping[int, Literal["labels", "domain", "language"]]] = {
 
 @dataclass(frozen=True, slots=True)
 class TextModelWork(Work):
-    """`party_pb2.TextModelTask`, checked.
+    """A checked `party_pb2.TextModelTask`.
 
-    parameters: where those lie that the training starts from, float32. training: the release, in hexadecimal, whose
-    event pays. scored: where the texts lie that the model is to score, empty where its parameters are asked. key: of
-    samples and noise, 32 bytes in hexadecimal, which come when the training is paid.
+    parameters: path of the training's start parameters, float32. training: the release, in hexadecimal, whose event is
+    charged. scored: path of the texts that the model is to score, empty where its parameters are asked. key: for
+    samples and noise, 32 bytes in hexadecimal, set when the training is charged.
     """
 
     kind: ClassVar[str] = "text_model"
@@ -63,7 +63,9 @@ WORK: Final = TextModelWork
 
 
 def checked(task: party_pb2.TextModelTask, given: Given) -> TextModelWork:
-    """Raises `Refusal`: REQUEST for what makes no sense, and as `model_of`, `labelled_of` and `parameters_of`."""
+    """Check the request. Raises `Refusal`: REQUEST for invalid values, and as `model_of`, `labelled_of` and
+    `parameters_of` do.
+    """
     release, run = given.release, given.run
     if not is_weights(release) and not release.HasField("free"):
         raise cannot_give(TextModelWork.kind, release)
@@ -91,8 +93,9 @@ def checked(task: party_pb2.TextModelTask, given: Given) -> TextModelWork:
 
 
 def fits(work: TextModelWork, release: plan_pb2.Release, memory: int) -> None:
-    """Raises `Refusal`: ARTEFACT for parameters of another number than the terms bound, and for texts that are none;
-    REQUEST for more texts than the release has charges.
+    """Raises `Refusal`: ARTEFACT for a wrong number of parameters and for invalid texts, REQUEST for too many texts.
+
+    The parameters must be as many as the terms bound, and the texts no more than the release has charges.
     """
     check_parameters(work.parameters, paid_before(work))
     if not work.scored:
@@ -105,12 +108,12 @@ def fits(work: TextModelWork, release: plan_pb2.Release, memory: int) -> None:
 
 
 def paid_before(work: TextModelWork) -> plan_pb2.Release:
-    """The release of the training: what costs, whatever is made of the model."""
+    """The release of the training, which is what costs, whatever is made from the model."""
     return plan_pb2.Release.FromString(bytes.fromhex(work.training))
 
 
 def _second(given: Given) -> str:
-    """The column of second texts, where the plan's labelled text is of pairs; else empty.
+    """The column of second texts, where the plan's labelled text consists of pairs; otherwise empty.
 
     PrivDistil trains one classifier for each field of a pair, and each would have to be paid for. Here one classifier
     learns from the texts of both fields: both are examples of their record, clipped together, at the cost of one.
@@ -122,7 +125,7 @@ def _second(given: Given) -> str:
 
 
 def _scored(task: party_pb2.TextModelTask, objective: str, given: Given) -> str:
-    """Where the texts lie that are to be scored; empty where a model's parameters are what leaves."""
+    """The path of the texts to be scored; empty where a model's parameters are released."""
     release = given.release
     free = release.HasField("free")
     if objective != "domain" and (task.scored_sha256 or free):

@@ -1,6 +1,6 @@
-"""Public texts scored by a domain classifier that this party trained alone under DP-SGD and keeps to itself.
+"""Scores public texts with a domain classifier that this party trained alone under DP-SGD and does not release.
 
-It is what is asked where a policy lets no parameters out: PrivDistil selects public text by such scores.
+It is used where a policy lets no parameters leave. PrivDistil selects public text by such scores.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,13 +23,14 @@ _AT_ONCE: Final = 2048
 def score(
     mechanism: FreeAnswers, found: Loaded, texts: Sequence[str], progress: Callable[[int], None], *, longest: int
 ) -> NDArray[np.int32]:
-    """Score public texts by a domain classifier that was trained: int32 [texts, 1], 0 to `levels`.
+    """Score public texts with a trained domain classifier: int32 [texts, 1], 0 to `levels`.
 
-    A text's score is the probability that it is this party's text (class 0), rounded to 1/levels. It is post-processing
-    of the training, whose event is charged before this begins and whose noise is all this party's own: it costs nothing
-    and needs no noise, however many texts are scored. The parameters end with the process. longest: tokens in an
-    example. progress: is told of percents from 80 on, for the training came before. Memory: the texts; the tokens of
-    `_AT_ONCE` texts, of which `learning.models.batching.TOKENS` are in the model at a time; 4 bytes a text.
+    A text's score is the probability that it is this party's text (class 0), rounded to 1/levels. Scoring is
+    post-processing of the training, whose event is charged before this begins and whose noise is all this party's own:
+    it costs nothing and needs no noise, however many texts are scored. The parameters end with the process. longest:
+    maximum tokens in an example. progress: is told percentages from 80 on, after those of the training. Memory: the
+    texts; the tokens of `_AT_ONCE` texts, of which `learning.models.batching.TOKENS` are in the model at a time; 4
+    bytes a text.
     """
     most = encoders.longest(found.model, longest)
     scores = np.empty((len(texts), 1), np.int32)

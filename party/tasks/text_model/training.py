@@ -1,5 +1,5 @@
-"""A text model that this party trains alone under DP-SGD, once the ledger has paid; its parameters are what leaves, or
-what it says of public texts.
+"""Trains a text model at this party alone under DP-SGD, once the ledger has charged it, and releases parameters or
+scores.
 """
 
 from collections.abc import Callable
@@ -26,12 +26,11 @@ from party.tasks.text_model.scoring import score
 
 
 def prepare(job: Job, work: TextModelWork, mechanism: GradientMechanism | FreeAnswers, kept: Keeps | None) -> Private:
-    """Everything of a training but its units: the model, and the texts to score where those are what is asked.
+    """Prepare everything of a training except its units: the model, and the texts to score where scores are asked.
 
-    kept: whose model and units are taken; None where this job is the process' only one.
+    kept: whose model and units are used; None where this job is the process' only one.
 
-    Raises `ConclaveError` like `party.tasks.text.model.placed` and `started`, and `TrainingError` for texts that are
-    none.
+    Raises `ConclaveError` as `party.tasks.text.model.placed` and `started` do, and `TrainingError` for invalid texts.
     """
     kept = kept or Kept()
     training = mechanism_of(release_of(work.training))
@@ -52,15 +51,18 @@ def prepare(job: Job, work: TextModelWork, mechanism: GradientMechanism | FreeAn
 def train(
     job: Job, mechanism: GradientMechanism, found: Loaded, kept: Keeps, progress: Callable[[int], None]
 ) -> NDArray[np.int32]:
-    """Train as `learn` does: the bits of the parameters, float32 [1, parameters], viewed as int32. Raises like it."""
+    """Train as `learn` does: the bits of the parameters, float32 [1, parameters], viewed as int32. Raises as
+    `learn`.
+    """
     learn(job, mechanism, found, kept, progress)
     return flatten(found.trained).numpy().astype("<f4", copy=False).view("<i4")[None, :]
 
 
 def started(job: Job, work: TextModelWork, mechanism: GradientMechanism, kept: Keeps) -> Loaded:
-    """The model, at the parameters that were provided.
+    """The model with the provided parameters.
 
-    Raises `ConclaveError` like `party.tasks.text.model.loaded`, `start_of` and `begin`, and for an odd optimisation.
+    Raises `ConclaveError` as `party.tasks.text.model.loaded`, `start_of` and `begin` do, and for invalid optimiser
+    settings.
     """
     optimisation(work.descent)
     start = start_of(work.parameters, mechanism)
@@ -70,12 +72,12 @@ def started(job: Job, work: TextModelWork, mechanism: GradientMechanism, kept: K
 
 
 def learn(job: Job, mechanism: GradientMechanism, found: Loaded, kept: Keeps, progress: Callable[[int], None]) -> None:
-    """Train the model that was `started`, in place. progress: is given the percent of the plan's steps.
+    """Train the `started` model in place. progress: is told the percentage of the plan's steps.
 
-    Every unit's part is clipped, and every step noised from the job's key, which belongs to this training alone: the
-    price under add-or-remove of one unit is `mechanism.event()`. It goes on from the checkpoint beside the result where
-    it was ended, and draws for a step what was drawn for that step before, as `train_private` says.
-    Raises `ConclaveError` like `party.tasks.text.model.units_of` and `train_private`.
+    Every unit's gradient is clipped, and every step gets noise from the job's key, which belongs to this training
+    alone: the cost under add-or-remove of one unit is `mechanism.event()`. An interrupted training continues from the
+    checkpoint beside the result, and draws for a step what was drawn for that step before, as `train_private` says.
+    Raises `ConclaveError` as `party.tasks.text.model.units_of` and `train_private` do.
     """
     work = job.work
     assert isinstance(work, TextModelWork)
@@ -92,7 +94,7 @@ def learn(job: Job, mechanism: GradientMechanism, found: Loaded, kept: Keeps, pr
 
 
 def optimisation(descent: Descent) -> Optimisation:
-    """What the job says is done with noisy sums."""
+    """The optimiser settings of the job."""
     return Optimisation(
         expected_batch=descent.expected_batch,
         learning_rate=descent.learning_rate,

@@ -1,1 +1,1 @@
-"""What tasks about words share: they read a vocabulary, and count within a window."""
+"""The code that all tasks about words share: they read a vocabulary, and count within a window."""

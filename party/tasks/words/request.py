@@ -1,4 +1,4 @@
-"""What every task about words is checked for: a release that it can give, a vocabulary and a window."""
+"""The checks that all tasks about words share: the release, the vocabulary and the window."""
 
 from pathlib import Path
 
@@ -18,9 +18,9 @@ def check_words(
     task: party_pb2.CooccurrenceTask | party_pb2.MomentsTask | party_pb2.TeachersTask,
     given: Given,
 ) -> str:
-    """Where the vocabulary lies that was provided. gives: mechanisms, by their fields in a release.
+    """The path of the provided vocabulary. gives: the mechanisms that the kind has, by their fields in a release.
 
-    Raises `Refusal`: REQUEST for a release that the kind cannot give, and an odd window; ARTEFACT.
+    Raises `Refusal`: REQUEST for a release that the kind cannot make, and for an invalid window; ARTEFACT.
     """
     answering(given.release)
     if given.release.WhichOneof("mechanism") not in gives:
@@ -32,7 +32,7 @@ def check_words(
 
 
 def size_of(vocabulary: str) -> int:
-    """Words of the vocabulary that was provided. Blocks. Raises `Refusal` (ARTEFACT) for one that is none."""
+    """Number of words of the provided vocabulary. Blocks. Raises `Refusal` (ARTEFACT) for an invalid one."""
     try:
         return len(vocabulary_in(Path(vocabulary)))
     except TrainingError as error:
