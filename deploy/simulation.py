@@ -4,10 +4,12 @@ It runs the parties' own code on each part of the one source that a plan divides
 noise. Nobody's secret may be in that source.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from aggregation.mechanisms.joint import TeacherSignal
@@ -25,6 +27,9 @@ from party.tasks.teachers.request import TeachersWork
 from party.tasks.teachers.training import all_answers
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from learning.models.batching import Tokens
     from party.shard.labelled import LabelledUnits
 
 
@@ -79,6 +84,10 @@ class ClearShards:
             )
             for shard in shards
         )
+
+    def vectors(self, model: "PreTrainedModel", rows: Sequence["Tokens"]) -> NDArray[np.float32]:
+        """The input vectors of a model's last layer, [texts, width]; every encoder reads the same texts once."""
+        return self._memory.vectors(model, rows)
 
     def _counts(self, config: PartyConfig) -> sparse.csr_array:
         vocabulary = vocabulary_in(self._vocabulary)

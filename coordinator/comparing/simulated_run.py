@@ -51,17 +51,20 @@ class SimulatedRun(Generic[PlanT_co]):
 
 @contextmanager
 def driven(
-    recipe: Collecting[PlanT_co], simulation: Simulation, progress: Progress
+    recipe: Collecting[PlanT_co], simulation: Simulation, progress: Progress, base: Path | None = None
 ) -> Iterator[SimulatedRun[PlanT_co]]:
-    """Price a recipe, collect from simulated parties, and learn. Its store is gone when this ends.
+    """Price a recipe, collect from simulated parties, and learn. Its store is deleted when the context closes.
 
-    What is released has the plan's own noise, in shares; secure sums are taken in clear, which gives the same. Raises
-    what the recipe, its price and the parties' work raise.
+    base: the folder against which the plan's paths are resolved, for recipes that read files while they run. Every
+    release has the plan's own noise, in shares; secure sums are taken in clear, which gives the same sum. Raises what
+    the recipe, its price and the parties' work raise.
     """
     priced = price_plan(recipe)
     with TemporaryDirectory(prefix="conclave-") as folder:
         store = RunStore.create(Path(folder) / "run", RUN, priced.plan.run.name, plan_hash(priced.binding))
         with closing(store):
+            if base is not None:
+                store.note(base=str(base))
 
             async def collect() -> dict[str, int]:
                 federation = InClear(simulation.links(), priced.plan, Silent())

@@ -11,26 +11,24 @@ from coordinator.comparing.comparable import Comparable, Method, View, changed
 from coordinator.progress.progress import Silent
 from coordinator.text_models import public as classifier_public
 from coordinator.text_models.folder import metrics_of
-from coordinator.text_models.methods import VOTING, ReadText, TextBench, checked, methods_of
-from coordinator.text_models.non_private import pooled, simulation
+from coordinator.text_models.methods import VOTING, TextBench, checked, methods_of
 from coordinator.text_models.plan import ClassifierPlan
-from coordinator.text_models.public import PublicText
+from coordinator.text_models.simulated_text import SimulatedText, simulated_text
 from coordinator.text_models.student import heldout_rows, measured
-from coordinator.transport.launchers import Simulation, TextWanted
 
 
 class ClassifierFamily:
-    """A `coordinator.comparing.comparable.Family`. A seed is of the student's start, and of teachers; what the parties
-    have is theirs for all seeds, and is read, and seen by the encoder, once.
+    """A `coordinator.comparing.comparable.Family`.
 
-    Memory of a bench: all parties' tokens, and where the last layer alone is trained 4 bytes a number of their vectors.
+    A seed draws the student's start and the division into teachers. The parties' text is the same for all seeds; it is
+    read, and encoded, once. Memory: as `SimulatedText` says.
     """
 
     def __init__(self, given: Comparable) -> None:
         self.plan: ClassifierPlan = given.plan
         self._given = given
-        self._read: ReadText | None = None
-        self._shards: Simulation | None = None
+        self._text: SimulatedText | None = None
+        self._heldout: NDArray[np.float32] | None = None
 
     @property
     def methods(self) -> Mapping[str, Method]:
@@ -42,16 +40,14 @@ class ClassifierFamily:
 
     def bench(self, seed: int, folder: Path) -> TextBench:
         plan = changed(self.plan, seed=seed)
-        # The public texts to vote on are of one method alone; all else is the same for every one.
+        # Only one method needs public texts to vote on.
         asks = VOTING in self.methods
         if asks:
             checked(plan.check_votes)
         public = classifier_public.prepare(plan, self._given.base, self._given.cache, asks=asks)
-        if self._shards is None:
-            wanted = simulation(plan, self._given.parties, self._given.base, folder)
-            self._shards = self._given.launcher.simulate(wanted)
-        self._read = self._read or self._all(plan, public, self._shards)
-        return TextBench(plan, public, self._read, self._shards, Silent(), self._given.recipe)
+        if self._text is None:
+            self._text = simulated_text(self._given, plan, public, folder)
+        return TextBench(plan, public, self._text, Silent(), self._given.recipe)
 
     def metrics(self, bench: TextBench, model: NDArray[np.float32]) -> dict[str, Any]:
         """model: what was trained, [parameters]."""
@@ -59,33 +55,19 @@ class ClassifierFamily:
 
         from learning.classification.training import predict
         from learning.models.adapting import unflatten
-        from learning.models.features import head_alone
-
-        unflatten(bench.public.model, torch.from_numpy(model))
-        if bench.read.heldout is None:
-            said = predict(bench.public.model, heldout_rows(bench.plan, bench.public))
-        else:
-            head = head_alone(bench.public.model)
-            assert head is not None
-            with torch.inference_mode():
-                said = head(torch.from_numpy(bench.read.heldout)).numpy()
-        found = metrics_of(measured(bench.plan, bench.public, said))
-        return {name: value for name, value in found.items() if name != "examples"}
-
-    def _all(self, plan: ClassifierPlan, public: PublicText, shards: Simulation) -> ReadText:
-        """What every seed shares: where the last layer alone is trained, the encoder below it has no seed."""
         from learning.models.features import features, head_alone
 
-        wanted = TextWanted(classifier_public.labelled_text(plan), public.tokenizer, public.longest)
-        parts = shards.labelled(wanted)
-        if head_alone(public.model) is None:
-            return ReadText(parts, pooled(parts), None, None)
-        vectors = []
-        for number, part in enumerate(parts):
-            self._given.progress.bar("encoding parties' text", number, len(parts))
-            vectors.append(features(public.model, part.rows))
-        self._given.progress.bar("encoding parties' text", len(parts), len(parts))
-        return ReadText(parts, pooled(parts), tuple(vectors), features(public.model, heldout_rows(plan, public)))
+        unflatten(bench.public.model, torch.from_numpy(model))
+        head = head_alone(bench.public.model)
+        if head is None:
+            said = predict(bench.public.model, heldout_rows(bench.plan, bench.public))
+        else:
+            if self._heldout is None:
+                self._heldout = features(bench.public.model, heldout_rows(bench.plan, bench.public))
+            with torch.inference_mode():
+                said = head(torch.from_numpy(self._heldout)).numpy()
+        found = metrics_of(measured(bench.plan, bench.public, said))
+        return {name: value for name, value in found.items() if name != "examples"}
 
 
 def _about(what: str, plan: ClassifierPlan, seeds: int) -> str:

@@ -22,7 +22,7 @@ from protos.conclave.v1 import plan_pb2
 from protos.identity.requests import read_request
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from learning.models.batching import Tokens
 
@@ -174,6 +174,10 @@ class Simulation(Protocol):
 
     def labelled(self, wanted: TextWanted) -> tuple[LabelledPart, ...]:
         """Each party's labelled text, tokenised."""
+        ...
+
+    def vectors(self, model: "PreTrainedModel", rows: Sequence["Tokens"]) -> NDArray[np.float32]:
+        """The input vectors of a model's last layer, [texts, width]; every encoder reads the same texts once."""
         ...
 
 

@@ -14,26 +14,22 @@ from coordinator.text_models import public as classifier_public
 from coordinator.text_models.compare import CLASSES, SCORES
 from coordinator.text_models.folder import metrics_of
 from coordinator.text_models.methods import VOTING
-from coordinator.text_models.non_private import simulation
 from coordinator.text_models.public import public_model
+from coordinator.text_models.simulated_text import SimulatedText, simulated_text
 from coordinator.text_models.student import heldout_rows, measured
-from coordinator.transport.launchers import LabelledPart, Simulation, TextWanted
 
 
 class PrivDistilFamily:
-    """A `coordinator.comparing.comparable.Family`. A seed is of the public texts that are drawn, of every model's
-    start, and of the order in which the student learns; what the parties have is theirs for all seeds.
+    """A `coordinator.comparing.comparable.Family`.
 
-    Memory of a bench: all parties' tokens, the teacher, and where the last layer alone is trained 4 bytes a number of
-    the vectors of all examples, once for every model that is trained on them, and of each seed's public texts.
+    A seed draws the public texts, every model's start and the order in which the student learns. The parties' text is
+    the same for all seeds. Memory: the teacher, and as `SimulatedText` says.
     """
 
     def __init__(self, given: Comparable) -> None:
         self.plan: PrivDistilPlan = given.plan
         self._given = given
-        self._parts: tuple[LabelledPart, ...] | None = None
-        self._seen: dict[bytes, Any] = {}
-        self._shards: Simulation | None = None
+        self._text: SimulatedText | None = None
 
     @property
     def methods(self) -> Mapping[str, Method]:
@@ -48,22 +44,16 @@ class PrivDistilFamily:
         public = prepare(plan, self._given.base, self._given.cache)
         whole = public_model(plan, public.teacher, self._given.cache, pool=plan.model.pooling)
         asked = VOTING in self.methods
-        if self._shards is None:
-            wanted = simulation(plan, self._given.parties, self._given.base, folder)
-            self._shards = self._given.launcher.simulate(wanted)
-        if self._parts is None:
-            text = classifier_public.labelled_text(plan)
-            self._parts = self._shards.labelled(TextWanted(text, whole.tokenizer, whole.longest))
+        if self._text is None:
+            self._text = simulated_text(self._given, plan, whole, folder)
         return CorpusBench(
             plan=plan,
             public=public,
-            parts=self._parts,
-            shards=self._shards,
+            text=self._text,
             progress=Silent(),
             folder=folder,
             base=self._given.base,
             whole=whole,
-            seen=self._seen,
             recipe=self._given.recipe,
             queries=classifier_public.queries(plan, self._given.base, self._given.cache) if asked else (),
         )

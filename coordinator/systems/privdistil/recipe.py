@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from dp_accounting import DpEvent
@@ -48,13 +48,17 @@ _ROWS: Final = 4096
 
 Value = TypeVar("Value")
 
+Distil: TypeAlias = Callable[[PrivDistilPlan, PublicCorpus, NDArray[np.int64], Path, Path, Told], dict[str, Any]]
+"""`coordinator.systems.privdistil.distillation.compress`, or what keeps its students."""
+
 
 @dataclass(frozen=True, slots=True)
 class PrivDistil:
-    """A `coordinator.systems.system.Recipe`. public: None where nothing was read."""
+    """A `coordinator.systems.system.Recipe`. public: None where nothing was read. distil: makes the student."""
 
     plan: PrivDistilPlan
     public: PublicCorpus | None
+    distil: Distil = compress
 
     fewer_cells = "Use a larger delta, fewer steps, or train less of the model ([model] adapt)."
     finer_grid = "Leave noise out."
@@ -89,7 +93,7 @@ class PrivDistil:
         if not store.finished("compress"):
             numbers, base = _numbers(store), Path(store.fact("base"))
             with stage("compress") as result:
-                result |= await _aside(federation, lambda told: compress(plan, public, numbers, folder, base, told))
+                result |= await _aside(federation, lambda told: self.distil(plan, public, numbers, folder, base, told))
         text = await asyncio.to_thread(public.distilled, plan, folder)
         with stage("provide"):
             await provide_model(text, plan, federation, store)

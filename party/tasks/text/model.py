@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from aggregation.mechanisms.gradients import GradientMechanism
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 DOMAINS: Final = LabelMap(("private", "public"))
 """Classes of a domain classifier, in order."""
 
+Vectors = Callable[["PreTrainedModel", Sequence[Sequence[Tokens]]], NDArray[np.float32]]
+"""Gives the input vectors of a model's last layer for blocks of texts, [texts, width]."""
 Progress = Callable[[int], None]
 """Is given whole percents, of public numbers alone: what was read of a shard is told to nobody."""
 
@@ -122,12 +125,18 @@ def public_rows(path: Path, tokenizer: "PreTrainedTokenizerBase", *, pairs: bool
     return encode(tokenizer, first, second, longest=longest).rows
 
 
-def units_of(reading: Reading, text: TextModel, lesson: Lesson, found: Loaded) -> Units:
+def vectors_of(model: "PreTrainedModel", blocks: Sequence[Sequence[Tokens]]) -> NDArray[np.float32]:
+    """The input vectors of a model's last layer, [texts, width]; a vector's bits depend on its own text alone."""
+    rows = blocks[0] if len(blocks) == 1 else [row for block in blocks for row in block]
+    return features_apart(model, rows, {})
+
+
+def units_of(reading: Reading, text: TextModel, lesson: Lesson, found: Loaded, vectors: Vectors = vectors_of) -> Units:
     """This party's units as the model takes them: as vectors of the encoder where only the last layer is trained.
 
-    There may be no unit, or none with an example. The census is on disk when this returns. Memory: the shard's tokens
-    or, in their place, the vectors of all examples, 4 bytes a number. Raises what `party.shard.labelled` raises for the
-    shard.
+    vectors: computes these. There may be no unit, or none with an example. The census is on disk when this returns.
+    Memory: the shard's tokens or, in their place, the vectors of all examples, 4 bytes a number. Raises what
+    `party.shard.labelled` raises for the shard.
     """
     model, read = found.model, _read(reading, text, lesson, found)
     if (declared := reading.declared_size) is not None:
@@ -135,7 +144,9 @@ def units_of(reading: Reading, text: TextModel, lesson: Lesson, found: Loaded) -
     if not found.head_alone:
         return TextUnits(model.config, read.rows, read.labels, members=read.members)
     assert read.labels is not None
-    return FeatureUnits(features_apart(model, read.rows, {}), read.labels, members=read.members)
+    own = len(read.rows) - len(found.public)
+    blocks = [read.rows[:own], found.public] if found.public else [read.rows]
+    return FeatureUnits(vectors(model, blocks), read.labels, members=read.members)
 
 
 def _try(gradients: PerExample, probe: MicroBatch) -> None:

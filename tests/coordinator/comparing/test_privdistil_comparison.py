@@ -13,10 +13,10 @@ from coordinator import api
 from coordinator.comparing import table
 from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.systems.privdistil import bench as privdistil_bench
-from coordinator.systems.privdistil import distillation
+from coordinator.systems.privdistil import distillation, dpkd
 from coordinator.systems.privdistil.bench import singles
-from coordinator.systems.privdistil.methods import METHODS, _mixed, methods_of
-from coordinator.text_models import methods as classifier_methods
+from coordinator.systems.privdistil.dpkd import mixed
+from coordinator.systems.privdistil.methods import METHODS, methods_of
 from learning.models import features
 from learning.models.batching import Tokens
 from learning.models.encoders import digest
@@ -47,16 +47,15 @@ def compared(plan, tmp_path_factory):
             made.append(arguments[3].parent.name)
             return own(*arguments)
 
-        train = classifier_methods.federated
+        train = dpkd.federated
 
-        def watched(bench, mechanism, optimisation, purpose, *soft):
-            start = bench.public.start.copy()
-            point = train(bench, mechanism, optimisation, purpose, *soft)
-            trained.append((purpose, start, point))
+        def watched(bench, text, mechanism, optimisation, purpose, targets):
+            point = train(bench, text, mechanism, optimisation, purpose, targets)
+            trained.append((purpose, text.start.copy(), point))
             return point
 
         patch.setattr(privdistil_bench, "compress", counted)
-        patch.setattr(classifier_methods, "federated", watched)
+        patch.setattr(dpkd, "federated", watched)
         found = api.compare(plan, epsilons=(8.0,), seeds=1, output=home / "out")
     return found, made, trained
 
@@ -111,13 +110,13 @@ def test_pairs_are_compared_and_no_encoder_reads_a_text_twice(
     privdistil_plan, privdistil_tables, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
-    read, own = [], features.features
+    read, own = [], features.features_apart
 
     def counted(model, rows, *more):
         read.append((digest(model.base_model), b"".join(row.ids.tobytes() + b"|" for row in rows)))
         return own(model, rows, *more)
 
-    monkeypatch.setattr(features, "features", counted)
+    monkeypatch.setattr(features, "features_apart", counted)
     shards = privdistil_tables()["federation"]["shards"] | {"second": "second"}
     pairs = {"text": {"kind": "pair"}, "federation": {"shards": shards}, "evaluation": {"second": "second"}}
     rows = ["privdistil", "ais-random"]
@@ -131,16 +130,11 @@ def test_a_student_of_layers_that_are_not_its_teachers_inherits_nothing(privdist
     assert "dpkd-ft" not in methods_of(privdistil_plan(distil={"layers": None, "student": str(tiny_bert)}))
 
 
-def test_pairs_are_told_from_public_text_text_by_text():
+def test_a_pair_is_distilled_on_as_two_texts():
     class Part:
         rows = (Tokens(np.array([2, 10, 11, 3, 12, 3], np.int32), 4), Tokens(np.array([2, 10, 3], np.int32), 3))
-        members = None
 
-    rows, places = singles(Part)
-    assert [row.ids.tolist() for row in rows] == [[2, 10, 11, 3], [2, 12, 3], [2, 10, 3]]
-    assert places == [[0, 1], [2]]
-    Part.members = (range(2),)
-    assert singles(Part)[1] == [[0, 1, 2]]
+    assert [row.ids.tolist() for row in singles(Part)] == [[2, 10, 11, 3], [2, 12, 3], [2, 10, 3]]
 
 
 def test_soft_targets_have_the_gradient_of_the_mean_of_both_losses():
@@ -150,16 +144,16 @@ def test_soft_targets_have_the_gradient_of_the_mean_of_both_losses():
     from learning.models.batching import losses_of
 
     said, labels = np.array([[1.0, -2.0, 0.5]], np.float32), np.array([2])
-    mixed = torch.from_numpy(_mixed(labels, said))
-    assert mixed.sum().item() == pytest.approx(1.0)
+    soft = torch.from_numpy(mixed(labels, said))
+    assert soft.sum().item() == pytest.approx(1.0)
     logits = torch.tensor([[0.3, 0.1, -0.7]], requires_grad=True)
-    (one,) = torch.autograd.grad(losses_of(logits, mixed).sum(), logits)
+    (one,) = torch.autograd.grad(losses_of(logits, soft).sum(), logits)
     teacher = functional.softmax(torch.from_numpy(said), dim=1)
     divergence = functional.kl_div(functional.log_softmax(logits, 1), teacher, reduction="sum")
     both = (functional.cross_entropy(logits, torch.from_numpy(labels)) + divergence) / 2
     (other,) = torch.autograd.grad(both, logits)
     assert torch.allclose(one, other, atol=1e-6)
-    scores = _mixed(np.array([0.5], np.float32), np.array([[-0.5]], np.float32))
+    scores = mixed(np.array([0.5], np.float32), np.array([[-0.5]], np.float32))
     assert scores.tolist() == [0.0]
 
 

@@ -1,0 +1,150 @@
+"""DPKD (Mireshghallah et al. 2022), against which PrivDistil is measured: teacher and student train under DP-SGD.
+
+It is no recipe: its second training shows every party's own text to the teacher, so a run would have to send the
+teacher out. A comparison runs it in one process, on simulated parties' text in clear.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from dp_accounting import ComposedDpEvent
+from numpy.typing import NDArray
+
+from aggregation.accounting.price import calibrate
+from aggregation.mechanisms.gradients import GradientMechanism
+from coordinator.comparing.comparable import Outcome, changed, composed
+from coordinator.systems.privdistil.bench import CorpusBench, Floats, Trained
+from coordinator.systems.privdistil.plan import PrivDistilPlan
+from coordinator.text_models.federated_training import descent_event, mechanism, optimisation_of
+from coordinator.text_models.public import PublicText
+
+if TYPE_CHECKING:
+    from learning.private_training.optimisation import Optimisation
+    from learning.private_training.units import Losses, Units
+
+
+def trained_twice(bench: CorpusBench, epsilon: float, *, inherits: bool = False) -> Outcome:
+    """Train the teacher under DP-SGD, then the student on the same private text, half on the labels and half on the
+    teacher's output. Both trainings pay, at the same noise multiplier.
+
+    inherits: whether the student starts from layers of the trained teacher (FT in PrivDistil's table 7), which was paid
+    for, or from the public teacher's (PT).
+    """
+    plan = changed(bench.plan, epsilon=epsilon)
+    whole, student = bench.whole, bench.public.text
+    sizes = len(whole.start), len(student.start)
+    multiplier = calibrate(
+        lambda z: ComposedDpEvent([descent_event(plan, z, size) for size in sizes]), epsilon, bench.delta
+    )
+    first, second = (mechanism(plan, multiplier, size, plan.dp_sgd.steps) for size in sizes)
+    descent = optimisation_of(plan.dp_sgd, plan.dp_sgd.batch)
+    labels = ("twice", repr(epsilon))
+    truth = [part.labels for part in bench.text.parts]
+    taught = federated(bench, whole, first, descent, (*labels, "teacher"), truth)
+    said = bench.said(Trained(whole, taught))
+    soft = [mixed(labels, each) for labels, each in zip(truth, said, strict=True)]
+    if inherits:
+        student = replace(student, start=_inherited(plan, whole, student))
+    purpose = (*labels, "student", "inherits") if inherits else (*labels, "student")
+    point = federated(bench, student, second, descent, purpose, soft)
+    events = [first.event(), second.event()]
+    return Outcome(Trained(student, point), composed(events), notes={"noise_multiplier": multiplier})
+
+
+def _inherited(plan: PrivDistilPlan, teacher: PublicText, student: PublicText) -> Floats:
+    """The student's trained parameters, float32 [parameters], copied from the teacher as it is now."""
+    from learning.models.adapting import flatten
+    from learning.transformers.layered_student import inherit
+
+    inherit(teacher.model, student.model, plan.distil.start)
+    return flatten(student.model).numpy().copy()
+
+
+def mixed(labels: NDArray[Any], said: Floats) -> Floats:
+    """Targets that are half the labels and half the teacher's output: probabilities [examples, classes], or scores
+    [examples].
+
+    Cross-entropy with the mixture has the gradient of the mean of the two losses, at temperature 1; so has the squared
+    error of scores.
+    """
+    from learning.classification.training import probabilities
+
+    if said.shape[1] == 1:
+        return np.asarray((labels + said[:, 0]) / 2, np.float32)
+    truth = np.eye(said.shape[1], dtype=np.float32)[np.asarray(labels, np.int64)]
+    return np.asarray((truth + probabilities(said)) / 2, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trainable:
+    """A module at its public start, and every party's units for it."""
+
+    module: Any
+    units: "list[Units]"
+    losses: "Losses"
+
+
+def federated(
+    bench: CorpusBench,
+    text: PublicText,
+    mechanism: GradientMechanism,
+    optimisation: "Optimisation",
+    purpose: tuple[str, ...],
+    targets: Sequence[NDArray[Any]],
+) -> Floats:
+    """Train a model by federated DP-SGD from its public start; returns [parameters].
+
+    purpose: labels of the noise stream. targets: labels or soft targets of each party's examples.
+    """
+    import torch
+
+    from learning.models.adapting import unflatten
+    from learning.private_training.clipped_sum import clipped_sum
+    from learning.private_training.optimisation import Training
+    from learning.private_training.per_example import PerExample
+
+    work = _trainable(bench, text, targets)
+    gradients = PerExample(work.module)
+    descent = Training(torch.from_numpy(text.start), optimisation, mechanism.steps)
+    while descent.done < mechanism.steps:
+        total = np.zeros(mechanism.parameters, np.int64)
+        for number, units in enumerate(work.units):
+            labels: tuple[str | int, ...] = (*purpose, descent.done, number)
+            taken = mechanism.batch(len(units), bench.stream(*labels, "batch"))
+            part = clipped_sum(gradients, units.micro_batches(taken), work.losses, mechanism)
+            share = mechanism.noise_share(part.shape, bench.stream(*labels, "noise"))
+            total += mechanism.contribute(part) + share
+        descent.step(mechanism.release(total, len(work.units)).values.astype(np.float32))
+        unflatten(work.module, descent.point)
+        bench.progress.bar("training", descent.done, mechanism.steps)
+    return np.array(descent.point.numpy())
+
+
+def _trainable(bench: CorpusBench, text: PublicText, targets: Sequence[NDArray[Any]]) -> _Trainable:
+    import torch
+
+    from learning.models.adapting import unflatten
+    from learning.models.batching import losses
+    from learning.models.features import head_alone
+    from learning.private_training.feature_units import FeatureUnits, head_losses
+    from learning.private_training.text_units import TextUnits
+
+    model, parts, seen = text.model, bench.text.parts, bench.text.vectors(text)
+    unflatten(model, torch.from_numpy(text.start))
+    labels = [torch.from_numpy(np.ascontiguousarray(each)) for each in targets]
+    units: list[Units]
+    if seen is None:
+        units = [
+            TextUnits(model.config, part.rows, label, members=part.members)
+            for part, label in zip(parts, labels, strict=True)
+        ]
+        return _Trainable(model, units, losses)
+    head = head_alone(model)
+    assert head is not None
+    units = [
+        FeatureUnits(vectors, label, members=part.members)
+        for part, vectors, label in zip(parts, seen, labels, strict=True)
+    ]
+    return _Trainable(head, units, head_losses)
