@@ -2,7 +2,8 @@
 
     python benchmarks/comparing.py [--before FOLDER] [--seeds 3] [--repeats 2] [--out FILE]
 
-Two plans: counts, moments and teachers of Conclave's documentation, and classifiers of made-up films over a tiny BERT.
+Three plans: counts, moments and teachers of Conclave's documentation; classifiers of made-up films on a tiny BERT; the
+same classifiers on students that are distilled from it.
 Both trees compare each in turn, in processes of their own on one thread, in new folders. seconds: of the processor,
 from the call to the table, the fewest of all repeats; rows: of the first repeat, a row at an epsilon in both trees, and
 by how many spreads over the seeds the two means are apart; rows without noise must be equal.
@@ -24,7 +25,11 @@ ROOT = Path(__file__).parents[1]
 GOOD, BAD = ("good", "great", "bright", "fast"), ("bad", "awful", "dull", "slow")
 OTHER = ("the", "a", "film", "was", "plot", "actor")
 EPSILONS = "[2.0, 8.0]"
-ROWS = {"films": [], "documentation": ["counts", "moments", "pate", "hidden", "unigram", "non-private"]}
+ROWS = {
+    "films": [],
+    "distilled": [],
+    "documentation": ["counts", "moments", "pate", "hidden", "unigram", "non-private"],
+}
 """Rows that are compared; all where none are named."""
 MEASURE = """
 import json, sys, time
@@ -76,6 +81,26 @@ learning_rate = 0.05
 source = "heldout.jsonl"
 label = "stars"
 """
+DISTILLED = """
+[[corpus]]
+source = "public.jsonl"
+[domain]
+epsilon = 0.5
+texts = 40
+steps = 10
+batch = 60
+clip = 1.0
+[selection]
+texts = 60
+clusters = 4
+[distil]
+layers = 1
+passes = 1
+batch = 16
+micro_batch = 16
+longest = 16
+mask = 0.0
+"""
 
 
 def films(folder: Path) -> None:
@@ -108,6 +133,12 @@ def films(folder: Path) -> None:
     pooling = folder / "encoder/1_Pooling/config.json"
     pooling.parent.mkdir()
     pooling.write_text('{"pooling_mode_mean_tokens": true}')  # so that the last layer alone is trained
+
+
+def distilled(folder: Path) -> None:
+    """The plan of `films` with a smaller student, distilled on the public films."""
+    films(folder)
+    (folder / "plan.toml").write_text(FILMS.replace('recipe = "dp_sgd"', 'recipe = "privdistil"') + DISTILLED)
 
 
 def documentation(folder: Path) -> None:
@@ -161,7 +192,7 @@ def main() -> None:
     asked = parser.parse_args()
     trees = {"after": ROOT} if asked.before is None else {"before": asked.before.absolute(), "after": ROOT}
     found: dict[str, Any] = {"cores": os.cpu_count(), "seeds": asked.seeds, "repeats": asked.repeats}
-    for name, make in (("films", films), ("documentation", documentation)):
+    for name, make in (("films", films), ("distilled", distilled), ("documentation", documentation)):
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             make(folder)

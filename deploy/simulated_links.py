@@ -28,7 +28,7 @@ from party.store.artefacts import PARAMETERS, Artefacts, drop_parameters, parame
 from party.store.keys import KEY_BYTES, insecure_key
 from party.store.runs import Run, private_folder, write_whole
 from party.tasks.job import Job
-from party.tasks.operations import check_fit, job_of
+from party.tasks.operations import charge_of, check_fit, job_of
 from party.tasks.process import prepare
 from party.tasks.result import Sum
 from party.tasks.task import Asks
@@ -107,7 +107,7 @@ class SimulatedLink:
         except Refusal as refusal:
             raise TrainingError(f"party {self.name} cannot train: {refusal.sentence}") from None
         release = plan_pb2.Release.FromString(bytes.fromhex(job.release))
-        self._sums[release.name] = self._bounded(job, release, self._key(run, release), on_percent)
+        self._sums[release.name] = self._bounded(job, release, self._key(run, charge_of(job)), on_percent)
         return Answered(None)
 
     async def answer(

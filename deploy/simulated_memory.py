@@ -19,7 +19,7 @@ from party.tasks.text.request import OnModel
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-OF_ONE_SEED: Final = ("sums", "answers", "votes", "models", "encoders", "domains")
+OF_ONE_SEED: Final = ("sums", "answers", "votes", "models", "encoders", "domains", "trials")
 """What is kept for the plans of one seed alone: all of it for many seeds would fill the memory."""
 
 

@@ -20,10 +20,19 @@ import math
 import os
 import platform
 import warnings
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from coordinator.comparing.simulated_run import driven
+from coordinator.progress.progress import Silent
+from coordinator.run.party_files import party_tables
+from coordinator.store.store import RunStore
+from coordinator.systems.registry import plan_of, prepared
+from coordinator.transport.launchers import SimulationRequest, find_launcher
 
 STORED = Path(__file__).parent / "stored"
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -87,6 +96,32 @@ def test_a_run_gives_the_very_same_bytes(name, run, wire):
         plan = json.loads((result.student / "plan.json").read_text())
         assert plan | {"document": json.loads(plan["document"])} == bound["plan"]
     compare(name, found)
+
+
+@pytest.mark.parametrize("name", some_slow([name for name in RUNS if name != "fine_tune"], QUICK))
+def test_simulated_parties_give_what_a_run_stored(name, run, tables, tmp_path):
+    """Noise and samples are from the plan's seed, so all numbers are equal; masks of a secure sum cancel."""
+    (recipe, *signals), changes = RUNS[name]
+    plan = plan_of(tables(recipe, *signals, **changes))
+    made = prepared(plan, Path.cwd(), tmp_path / "cache")
+    by_user = plan.privacy.unit == "user"
+    parts = party_tables(plan)
+    request = SimulationRequest(parts, tmp_path / "simulated", Path.cwd(), b"", 0, plan.privacy.record, by_user)
+    with driven(made, find_launcher("ray").simulate(request), Silent(), Path.cwd()) as simulated:
+        sums = stored(simulated.store)
+    run(recipe, *signals, **changes)
+    with closing(RunStore(tmp_path / "run")) as store:
+        expected = stored(store)
+        content = (store.folder / "artefacts/student.safetensors").read_bytes()
+    assert sums.keys() == expected.keys()
+    for release, total in expected.items():
+        assert np.array_equal(sums[release], total), release
+    assert simulated.content == content
+
+
+def stored(store):
+    """Every release's sum, [rows, columns]."""
+    return {name: np.concatenate([block for *_, block in store.blocks(name)]) for name in store.block_counts()}
 
 
 PLANS = sorted(EXAMPLES.glob("*/*.toml"))

@@ -54,8 +54,17 @@ def prepare(job: Job, work: EnsembleWork, mechanism: JointMechanism, kept: Memor
 
     Raises `ConclaveError` where these cannot be used, the labels are scores, or the mechanism is for other answers.
     """
-    with placed(work.model, job.memory):
-        _try(work, job.reading.shard, mechanism)
+    shard = job.reading.shard
+
+    def trial() -> None:
+        with placed(work.model, job.memory):
+            _try(work, shard, mechanism)
+
+    if kept is None:
+        trial()
+    else:
+        all_parties = shard.model_copy(update={"part": None}).model_dump_json()
+        kept.once("trials", (all_parties, repr(work.model), work.texts, mechanism.classes), trial)
     return lambda job, progress: vote(job, work, mechanism, progress, kept)
 
 
