@@ -102,27 +102,43 @@ class Heldout:
     def errors(self, epsilon: float) -> dict[str, Any]:
         """Train every party's classifier at this epsilon, and count what it takes for the other kind."""
         from coordinator.comparing.comparable import changed
-        from coordinator.systems.privdistil.methods import domain_classifiers
+        from coordinator.comparing.simulated_run import driven
+        from coordinator.systems.privdistil.recipe import PrivDistil, domain_classifiers
         from coordinator.systems.privdistil.releases import domain_mechanism
 
+        class Classifiers(PrivDistil):
+            """The recipe's first stage alone."""
+
+            async def collect(self, priced: Any, federation: Any, store: Any, stage: Any) -> dict[str, int]:
+                found.update((await domain_classifiers(priced, self.read, federation, store)).weights)
+                return {}
+
+            def learn(self, priced: Any, present: Any, store: Any, progress: Any) -> bytes:
+                return b""
+
         # A plan's epsilon is more than its classifier's; what is left is not spent here.
-        plan = changed(self.bench.plan, {"privacy": {"epsilon": 2 * epsilon}, "domain": {"epsilon": epsilon}})
+        table = {"epsilon": epsilon, "release": "weights"}
+        plan = changed(self.bench.plan, {"privacy": {"epsilon": 2 * epsilon}, "domain": table})
         mechanism = domain_mechanism(plan, self.bench.public)
-        weights = domain_classifiers(self.bench, plan, mechanism, f"held out {epsilon!r}")
-        found = self.told(np.stack([self.private(each) for each in weights.values()]))
-        return {"own_epsilon": epsilon, "noise_multiplier": mechanism.noise_multiplier, **found}
+        found: dict[str, Floats] = {}
+        with driven(Classifiers(plan, self.bench.public), self.bench.text.shards, self.bench.progress):
+            errors = self.told(np.stack([self.private(each) for each in found.values()]))
+        return {"own_epsilon": epsilon, "noise_multiplier": mechanism.noise_multiplier, **errors}
 
     def without_noise(self) -> dict[str, Any]:
         """The same of a logistic regression at every party, on the same vectors."""
         from sklearn.linear_model import LogisticRegression
 
-        domain = self.bench.public.domain
+        from coordinator.systems.privdistil.bench import singles
+        from learning.models.batching import encode
+
+        domain, shards = self.bench.public.domain, self.bench.text.shards
         assert domain is not None
         said = []
-        for name, (_, _, own) in zip(self.bench.plan.federation.names, self.bench.texts(domain), strict=True):
-            _, public = self.bench.sample(domain, name)
-            assert own is not None
-            assert public is not None
+        for name, part in zip(self.bench.plan.federation.names, self.bench.text.parts, strict=True):
+            texts = json.loads(self.bench.public.samples[name])
+            opposed = encode(domain.tokenizer, texts, longest=domain.longest).rows
+            own, public = shards.vectors(domain.model, singles(part)), shards.vectors(domain.model, opposed)
             rows, labels = np.concatenate([own, public]), np.repeat([1, 0], [len(own), len(public)])
             model = LogisticRegression(C=100, max_iter=2000).fit(rows, labels)
             said.append(model.predict_proba(self.vectors)[:, 1])

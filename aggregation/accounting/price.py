@@ -317,11 +317,25 @@ def _pld_epsilon(parts: tuple[tuple[DpEvent, int], ...], delta: float, interval:
 
 
 def _rdp_epsilon(parts: Sequence[tuple[DpEvent, int]], delta: float, among: Sequence[int] = ()) -> float:
+    """Epsilon of the composition by RDP. among: the orders; the accountant's own where it is empty."""
+    known = tuple(parts)
+    try:
+        hash(known)
+    except TypeError:  # an event that holds a list
+        return _composed_rdp(known, delta, tuple(among))
+    return _cached_rdp(known, delta, tuple(among))
+
+
+def _composed_rdp(parts: tuple[tuple[DpEvent, int], ...], delta: float, among: tuple[int, ...]) -> float:
     divergences, orders = _divergences(parts, among)
     usable = np.isfinite(divergences)
     if not usable.any():
         return math.inf
     return float(rdp.compute_epsilon(orders[usable], divergences[usable], delta)[0])
+
+
+_cached_rdp = lru_cache(maxsize=1024)(_composed_rdp)
+"""Cached as `_pld_epsilon` is: a plan is priced when its noise is chosen, when it is bound and when it is verified."""
 
 
 def _pld_speaks(parts: Sequence[tuple[DpEvent, int]], rdp_epsilon: float, delta: float) -> bool:

@@ -81,7 +81,7 @@ class PrivDistil:
     ) -> dict[str, int]:
         plan, public = self.plan, self.read
         with stage("train"):
-            said = await _classifiers(priced, public, federation, store)
+            said = await domain_classifiers(priced, public, federation, store)
         if not store.finished("choose"):
             with stage("choose") as result:
                 choice = await _aside(federation, lambda told: _chosen(priced, public, said, told))
@@ -133,7 +133,7 @@ def _student(bound: PricedPlan[PrivDistilPlan]) -> tuple[Release, ...]:
     return tuple(release for release in bound.releases if release.name not in (DOMAIN, SCORES))
 
 
-async def _classifiers(
+async def domain_classifiers(
     bound: PricedPlan[PrivDistilPlan], public: PublicCorpus, federation: Federation, store: RunStore
 ) -> Said:
     """Have every party train its domain classifier once, and store what it releases, which was paid for."""
