@@ -51,7 +51,7 @@ class TextBench:
         return self.plan.privacy.delta * (1 - SAMPLER_SHARE)
 
 
-def _dp_sgd(bench: TextBench, epsilon: float) -> Outcome:
+def federated(bench: TextBench, epsilon: float) -> Outcome:
     """The recipe, federated: every step's sum is of all parties, each with its share of the noise."""
     return descended(bench, epsilon, {"dp_sgd": {"form": "federated", "rounds": 1}})
 
@@ -120,7 +120,7 @@ def in_clear(bench: TextBench) -> Floats:
 METHODS: Final[dict[str, Method]] = {
     method.name: method
     for method in (
-        Method("dp_sgd", "federated DP-SGD", _dp_sgd),
+        Method("dp_sgd", "federated DP-SGD", federated),
         Method("local", "each party alone, averaged", _local),
         Method("pate", "teachers' votes (PATE)", by_votes),
         Method("fine_tune", "no privacy", _fine_tune, private=False),

@@ -78,7 +78,7 @@ def mixed(labels: NDArray[Any], said: Floats) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trainable:
+class Trainable:
     """A module at its public start, and every party's units for it."""
 
     module: Any
@@ -105,7 +105,7 @@ def federated(
     from learning.private_training.optimisation import Training
     from learning.private_training.per_example import PerExample
 
-    work = _trainable(bench, text, targets)
+    work = trainable(bench, text, targets)
     gradients = PerExample(work.module)
     descent = Training(torch.from_numpy(text.start), optimisation, mechanism.steps)
     while descent.done < mechanism.steps:
@@ -122,7 +122,7 @@ def federated(
     return np.array(descent.point.numpy())
 
 
-def _trainable(bench: CorpusBench, text: PublicText, targets: Sequence[NDArray[Any]]) -> _Trainable:
+def trainable(bench: CorpusBench, text: PublicText, targets: Sequence[NDArray[Any]]) -> Trainable:
     import torch
 
     from learning.models.adapting import unflatten
@@ -140,11 +140,11 @@ def _trainable(bench: CorpusBench, text: PublicText, targets: Sequence[NDArray[A
             TextUnits(model.config, part.rows, label, members=part.members)
             for part, label in zip(parts, labels, strict=True)
         ]
-        return _Trainable(model, units, losses)
+        return Trainable(model, units, losses)
     head = head_alone(model)
     assert head is not None
     units = [
         FeatureUnits(vectors, label, members=part.members)
         for part, vectors, label in zip(parts, seen, labels, strict=True)
     ]
-    return _Trainable(head, units, head_losses)
+    return Trainable(head, units, head_losses)

@@ -40,8 +40,8 @@ def _private(
 
 
 def _alone(bench: CorpusBench, epsilon: float, text: PublicText) -> Outcome:
-    """The recipe `dp_sgd` on a model, which has all of the budget."""
-    found = methods.descended(bench.over(text), epsilon, {"dp_sgd": {"form": "federated", "rounds": 1}})
+    """Federated DP-SGD on a model, with all of the budget."""
+    found = methods.federated(bench.over(text), epsilon)
     return replace(found, model=Trained(text, found.model))
 
 

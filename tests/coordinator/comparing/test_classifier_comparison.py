@@ -223,11 +223,12 @@ def test_scores_and_users_are_compared_by_correlation(folder, tmp_path):
 
 
 def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
-    """The units of the bench are those that a party's own work reads: the same clipped sum."""
+    """The units in clear, which DPKD trains on, are those that a party's own work reads: the same clipped sum."""
     from aggregation.mechanisms.gradients import GradientMechanism
     from coordinator.comparing.comparable import Comparable
     from coordinator.progress.progress import Silent
     from coordinator.run.party_files import party_tables
+    from coordinator.systems.privdistil.dpkd import trainable
     from coordinator.text_models.compare import ClassifierFamily
     from coordinator.text_models.public import labelled_text
     from coordinator.transport.launchers import find_launcher
@@ -243,7 +244,7 @@ def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
     given = Comparable(plan, find_launcher("ray"), tables, folder, tmp_path / "cache", Silent(), recipe_of)
     family = ClassifierFamily(given)
     bench = family.bench(7, tmp_path / "work")
-    work = bench.trainable()
+    work = trainable(bench, bench.public, [part.labels for part in bench.text.parts])
     config = check_config(dict(tables[plan.federation.names[1]]), "party")
     where = next(iter(bench.public.files.values())).parent
     text = TextModel(files={}, folder=str(where), adapt="head", rank=0, alpha=0, longest=32, seed=7)

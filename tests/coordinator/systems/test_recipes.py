@@ -11,7 +11,7 @@ import pytest
 from coordinator.pricing import priced_plan
 from coordinator.pricing.release import PricedPlan
 from coordinator.systems.dped.public import prepare
-from coordinator.systems.privdistil.recipe import _classifiers, _student
+from coordinator.systems.privdistil.recipe import _student, domain_classifiers
 from coordinator.systems.registry import names, plan_of, read_plan, system
 from coordinator.text_models.federated_training import descend
 from party.admission.recipes import kind_of, task_of, tasks_of, why_not
@@ -113,7 +113,7 @@ async def asked_of(bound, public, tmp_path):
     recipe = system(bound.plan.run.recipe).recipe(bound.plan, public)
     if bound.plan.run.recipe == "privdistil":
         with pytest.raises(Asked) if public.domain is not None else stage(""):
-            await _classifiers(bound, public, federation, store)
+            await domain_classifiers(bound, public, federation, store)
         with pytest.raises(Asked):
             await descend(bound, _student(bound), public.text, federation, store)
     else:
