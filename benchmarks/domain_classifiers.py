@@ -22,7 +22,7 @@ import numpy as np
 from privdistil import PLANS, RESULTS, WORK
 
 if TYPE_CHECKING:
-    from coordinator.systems.privdistil.bench import CorpusBench, Floats
+    from coordinator.systems.privdistil.data import CorpusData, Floats
 
 
 def main() -> None:
@@ -46,13 +46,13 @@ def main() -> None:
     for task in options.tasks.split(","):
         plan = read_plan(PLANS[task])
         assert isinstance(plan, PrivDistilPlan)
-        family = api.family_of(plan, PLANS[task].parent, Terminal())
+        comparable = api.comparable_of(plan, PLANS[task].parent, Terminal())
         for seed in range(plan.run.seed, plan.run.seed + options.seeds):
             done = {(each["epsilon"], each["share"]) for each in cells if (each["task"], each["seed"]) == (task, seed)}
             if done >= {(None, NONE), *((each, share) for each in epsilons for share in (WHOLE, PART))}:
                 continue
-            bench = family.bench(seed, WORK / f"domain-{task}")
-            heldout = Heldout(bench)
+            data = comparable.data(seed, WORK / f"domain-{task}")
+            heldout = Heldout(data)
 
             def keep(
                 epsilon: float | None, share: str, found: dict[str, Any], task: str = task, seed: int = seed
@@ -64,8 +64,8 @@ def main() -> None:
             if (None, NONE) not in done:
                 keep(None, NONE, heldout.without_noise())
             for epsilon in epsilons:
-                at = changed(bench.plan, epsilon=epsilon)
-                part = domain_epsilon(at, len(bench.public.domain.start), bench.public.opposed)
+                at = changed(data.plan, epsilon=epsilon)
+                part = domain_epsilon(at, len(data.public.domain.start), data.public.opposed)
                 for share, own in ((WHOLE, epsilon), (PART, part)):
                     if (epsilon, share) not in done:
                         keep(epsilon, share, heldout.errors(own))
@@ -79,20 +79,20 @@ WHOLE, PART, NONE = "whole", "the plan's part", "no noise"
 class Heldout:
     """Texts that no party's classifier was trained on, private and public, as many of each."""
 
-    def __init__(self, bench: "CorpusBench") -> None:
+    def __init__(self, data: "CorpusData") -> None:
         from coordinator.systems.privdistil.public import cut
         from learning.models.batching import encode
         from learning.models.features import features
 
-        self.bench = bench
-        domain = bench.public.domain
+        self.data = data
+        domain = data.public.domain
         assert domain is not None
-        texts = [text for each in bench.public.text.heldout for text in (each.first, each.second) if text is not None]
+        texts = [text for each in data.public.text.heldout for text in (each.first, each.second) if text is not None]
         private = list(dict.fromkeys(texts))[:MOST]
-        given = {text for sample in bench.public.samples.values() for text in json.loads(sample)}
-        corpus, rng = bench.public.corpus, np.random.default_rng(bench.seed)
+        given = {text for sample in data.public.samples.values() for text in json.loads(sample)}
+        corpus, rng = data.public.corpus, np.random.default_rng(data.seed)
         drawn = rng.choice(corpus.count(), min(corpus.count(), 2 * len(private) + len(given)), replace=False)
-        others = [cut(bench.plan, text) for text in corpus.texts(drawn.tolist())]
+        others = [cut(data.plan, text) for text in corpus.texts(drawn.tolist())]
         public = [text for text in others if text not in given][: len(private)]
         assert len(public) == len(private), "the corpus has too few texts that no party was given"
         rows = encode(domain.tokenizer, [*private, *public], longest=domain.longest).rows
@@ -118,10 +118,10 @@ class Heldout:
 
         # A plan's epsilon is more than its classifier's; what is left is not spent here.
         table = {"epsilon": epsilon, "release": "weights"}
-        plan = changed(self.bench.plan, {"privacy": {"epsilon": 2 * epsilon}, "domain": table})
-        mechanism = domain_mechanism(plan, self.bench.public)
+        plan = changed(self.data.plan, {"privacy": {"epsilon": 2 * epsilon}, "domain": table})
+        mechanism = domain_mechanism(plan, self.data.public)
         found: dict[str, Floats] = {}
-        with driven(Classifiers(plan, self.bench.public), self.bench.text.shards, self.bench.progress):
+        with driven(Classifiers(plan, self.data.public), self.data.text.shards, self.data.progress):
             errors = self.told(np.stack([self.private(each) for each in found.values()]))
         return {"own_epsilon": epsilon, "noise_multiplier": mechanism.noise_multiplier, **errors}
 
@@ -129,14 +129,14 @@ class Heldout:
         """The same of a logistic regression at every party, on the same vectors."""
         from sklearn.linear_model import LogisticRegression
 
-        from coordinator.systems.privdistil.bench import singles
+        from coordinator.systems.privdistil.data import singles
         from learning.models.batching import encode
 
-        domain, shards = self.bench.public.domain, self.bench.text.shards
+        domain, shards = self.data.public.domain, self.data.text.shards
         assert domain is not None
         said = []
-        for name, part in zip(self.bench.plan.federation.names, self.bench.text.parts, strict=True):
-            texts = json.loads(self.bench.public.samples[name])
+        for name, part in zip(self.data.plan.federation.names, self.data.text.parts, strict=True):
+            texts = json.loads(self.data.public.samples[name])
             opposed = encode(domain.tokenizer, texts, longest=domain.longest).rows
             own, public = shards.vectors(domain.model, singles(part)), shards.vectors(domain.model, opposed)
             rows, labels = np.concatenate([own, public]), np.repeat([1, 0], [len(own), len(public)])
@@ -166,7 +166,7 @@ class Heldout:
         from learning.models.adapting import unflatten
         from learning.models.features import head_alone
 
-        domain = self.bench.public.domain
+        domain = self.data.public.domain
         assert domain is not None
         unflatten(domain.model, torch.from_numpy(weights))
         head = head_alone(domain.model)

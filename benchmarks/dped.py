@@ -140,7 +140,7 @@ def cost(samples: int, teachers: int) -> None:
     from coordinator.systems.dped.methods import changed
     from coordinator.systems.dped.public import prepare
     from coordinator.systems.dped.releases import ANSWERS
-    from coordinator.systems.registry import bind, read_plan
+    from coordinator.systems.registry import price_of, read_plan
     from learning.embeddings.cooccurrence import counts_of
     from learning.embeddings.distilling import distil
     from learning.embeddings.released_answers import ReleasedAnswers
@@ -166,7 +166,7 @@ def cost(samples: int, teachers: int) -> None:
     begun = time.monotonic()
     votes = np.stack([votes_of(model, public.queries, public.classes) for model in models])
     states = np.stack([hidden_states(model, public.queries, plan.dped.layers) for model in models])
-    mechanism = bind(plan).release(ANSWERS).mechanism
+    mechanism = price_of(plan).release(ANSWERS).mechanism
     total = mechanism.contribute(TeacherSignal(votes, states)).toarray()
     for _ in range(teachers):
         total = total + mechanism.noise_share(total.shape, NoiseStream.from_system())

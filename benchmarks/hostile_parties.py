@@ -40,7 +40,7 @@ from aggregation.secure_sum.share import Inbox, Parcels
 from coordinator import api
 from coordinator.federation.sum_attempt import verifier
 from coordinator.progress.progress import Silent
-from coordinator.systems.registry import bind, read_plan
+from coordinator.systems.registry import price_of, read_plan
 from party.admission.admit import event_of
 from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2
@@ -541,7 +541,7 @@ def whole_run(case: Case, folder: Path, longest: float = LONGEST_RUN) -> dict[st
         path = folder / "plan.toml"
         entries = ", ".join(f'{{ name = "{name}", address = "{at}" }}' for name, at in serving.addresses.items())
         path.write_text(PLAN.format(parties=entries, words=WORDS, drop_after=DROP_AFTER, train_within=TRAIN_WITHIN))
-        (release,) = [each for each in bind(read_plan(path)).releases if each.rows]
+        (release,) = [each for each in price_of(read_plan(path)).releases if each.rows]
         for party in parties:
             party.cells = release.rows * release.columns
         began, ended, in_it = time.monotonic(), "well", None

@@ -104,17 +104,17 @@ async def coordinate(asked: dict[str, Any]) -> dict[str, Any]:
     from coordinator.progress.progress import Silent
     from coordinator.store.store import RunStore
     from coordinator.systems.dped import recipe
-    from coordinator.systems.registry import bind
+    from coordinator.systems.registry import price_of
     from coordinator.transport.launchers import PartyAddress
     from protos.digest import plan_hash
 
     plan = plan_of(asked)
     public = made_up_public(plan.vocabulary.size, asked["queries"])
-    bound = bind(plan, public)
+    priced = price_of(plan, public)
     run_id = f"load-{time.monotonic_ns()}"
-    store = RunStore.create(Path(run_id), run_id, "load", plan_hash(bound.binding))
+    store = RunStore.create(Path(run_id), run_id, "load", plan_hash(priced.binding))
     addresses = tuple(PartyAddress(name, address) for name, address in asked["addresses"].items())
-    federation = Federation.at(addresses, bound, own_identity(plan, Path()), Silent(), Unobserved())
+    federation = Federation.at(addresses, priced, own_identity(plan, Path()), Silent(), Unobserved())
     seconds, samples, process = {}, [], psutil.Process()
 
     @contextmanager
@@ -131,9 +131,9 @@ async def coordinate(asked: dict[str, Any]) -> dict[str, Any]:
             await asyncio.sleep(0.25)
 
     try:
-        await federation.open(run_id, bound)
+        await federation.open(run_id, priced)
         watching = asyncio.create_task(watched())
-        await recipe.collect(bound, public, federation, store, stage)
+        await recipe.collect(priced, public, federation, store, stage)
         watching.cancel()
         await federation.leave()
     finally:

@@ -15,7 +15,7 @@ from typing import Any
 
 from aggregation.errors import ConclaveError
 from coordinator.comparing import comparison, table
-from coordinator.comparing.comparable import Comparable, Family
+from coordinator.comparing.comparable import Comparable, ComparisonRequest
 from coordinator.comparing.comparison import Comparison
 from coordinator.errors import PlanError, RunError
 from coordinator.forecasting import kinship
@@ -115,16 +115,16 @@ def run(
         return alone(Alone(plan, launcher, party_tables(plan), base, home() / "cache", student_folder, progress))
     own = own_identity(plan, base)
     recipe = prepared(plan, base, home() / "cache")
-    bound = price_plan(recipe)
+    priced = price_plan(recipe)
     index = RunIndex()
     for aside in [] if folder is None else left_aside(folder):
         progress.say(f"  {aside} holds a run that made way for another in {folder}, and is there still")
-    digest = plan_hash(bound.binding)
+    digest = plan_hash(priced.binding)
     before = [entry.id for entry in index.entries() if entry.plan_hash == digest.hex() and entry.epsilon is not None]
     with closing(index.add(plan.run.name, digest, folder, replace=replace)) as store:
         store.note(
             plan=plan.model_dump(mode="json"),
-            document=bound.binding.document,
+            document=priced.binding.document,
             path=None if path is None else str(path),
             base=str(base),
             student=str(student_folder),
@@ -143,7 +143,7 @@ def run(
         if replaced:
             progress.say(f"  the run that {folder} held is kept in {replaced[0]} until this one has begun")
         try:
-            return _driven(Drive(bound, recipe, own, launcher, base, store, progress, observer or Unobserved()))
+            return _driven(Drive(priced, recipe, own, launcher, base, store, progress, observer or Unobserved()))
         except ConclaveError:
             back = store.fact("replaced") if store.status() == FAILED else None
             if not back or folder is None:
@@ -180,12 +180,12 @@ def resume(
             wanted = wanted.on_cluster(ray_address or store.fact("ray_address"))
         own = own_identity(wanted, base)
         recipe = prepared(wanted, base, home() / "cache")
-        bound = price_plan(recipe)
-        check_same(store, bound)
+        priced = price_plan(recipe)
+        check_same(store, priced)
         place_again(store, wanted, base)
         progress.say(f"run {store.id}, resumed")
         store.note(resumed=(store.fact("resumed") or 0) + 1)
-        return _driven(Drive(bound, recipe, own, _launcher(wanted), base, store, progress, observer or Unobserved()))
+        return _driven(Drive(priced, recipe, own, _launcher(wanted), base, store, progress, observer or Unobserved()))
 
 
 def cancel(run: str | Path) -> str:
@@ -225,7 +225,7 @@ def compare(
 ) -> Comparison:
     """Compare methods on a plan's simulated data; the table and the chart are in `output` when this returns.
 
-    recipes: names of methods, as the plan's system lists them (`Family.methods`); by default all that fit the plan.
+    recipes: names of methods, as the plan's system lists them (`Comparable.methods`); by default all that fit the plan.
     Cells that `output` already holds are not computed again. Raises `PlanError` for a plan whose parties have text of
     their own, an unknown method or an invalid epsilon.
     """
@@ -235,7 +235,7 @@ def compare(
     folder = _output(output)
     assert folder is not None
     found = comparison.compare(
-        family_of(plan, base, progress), folder, methods=recipes, epsilons=epsilons, seeds=seeds, progress=progress
+        comparable_of(plan, base, progress), folder, methods=recipes, epsilons=epsilons, seeds=seeds, progress=progress
     )
     write_whole(folder / "table.md", table.markdown(found).encode())
     table.draw(found, folder)
@@ -268,7 +268,7 @@ def report(run: str | Path) -> dict[str, Any]:
 
 def _driven(drive: Drive) -> Result:
     statement, neighbours = drive.to_the_end()
-    delta = None if statement.epsilon is None else drive.bound.plan.privacy.delta
+    delta = None if statement.epsilon is None else drive.priced.plan.privacy.delta
     own, folder = drive.own, drive.student_folder
     trust = None if own.authority is None else Trust(own.authority, own.identity.revoked)
     authority = None if trust is None else own.folder / CA
@@ -284,12 +284,12 @@ def _driven(drive: Drive) -> Result:
     )
 
 
-def family_of(plan: Plan, base: Path, progress: Progress) -> Family:
+def comparable_of(plan: Plan, base: Path, progress: Progress) -> Comparable:
     """The methods and data that `compare` uses for a plan. base: the folder against which its sources are resolved.
 
     Raises `PlanError` for parties that no launcher can start.
     """
-    given = Comparable(plan, _launcher(plan), party_tables(plan), base, home() / "cache", progress, recipe_of)
+    given = ComparisonRequest(plan, _launcher(plan), party_tables(plan), base, home() / "cache", progress, recipe_of)
     return system(plan.run.recipe).comparison(given)
 
 

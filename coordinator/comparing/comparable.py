@@ -1,4 +1,4 @@
-"""What a comparison has to know of the students that it sets side by side: a family of each plan."""
+"""What a comparison asks of a system: its methods, their data and measures, and how the table shows them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ Spread = tuple[float, float]
 class Outcome:
     """A student, what it cost, and what is worth saying of how it came about.
 
-    model: what the family's `metrics` measures. event: None where there is no privacy. claimed: the epsilon that the
+    model: what `Comparable.metrics` measures. event: None where there is no privacy. claimed: the epsilon that the
     paper's own formula gives for the same noise.
     """
 
@@ -38,8 +38,8 @@ class Outcome:
 class Method:
     """A row of the table: `name` for the command line, `label` for people.
 
-    make: from a family's bench and an epsilon. plain: drawn as a line to measure others by. leaks: its epsilon is of a
-    part of what it does, and promises nothing.
+    make: runs the method on a seed's data at an epsilon. plain: drawn as a reference line. leaks: its epsilon covers
+    only a part of what it does, so it has no guarantee.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How a family's students are shown.
+    """How students are shown.
 
     metric: what the table has at each epsilon and the picture draws; axis: what stands beside it. columns: other
     metrics, and what they are called; further ones follow under their own names. worst: from which a student is off the
@@ -73,7 +73,7 @@ class View:
     worst: float | None = None
 
 
-class Bench(Protocol):
+class SeedData(Protocol):
     """The data of one seed."""
 
     @property
@@ -85,7 +85,7 @@ class Bench(Protocol):
         ...
 
 
-class Family(Protocol):
+class Comparable(Protocol):
     """Methods that one kind of plan can be compared by, on its simulated data."""
 
     @property
@@ -99,21 +99,22 @@ class Family(Protocol):
     @property
     def view(self) -> View: ...
 
-    def bench(self, seed: int, folder: Path) -> Any:
-        """The data of one seed, a `Bench`; working files go below `folder`. Raises `ConclaveError`."""
+    def data(self, seed: int, folder: Path) -> Any:
+        """The data of one seed, `SeedData`; working files go below `folder`. Raises `ConclaveError`."""
         ...
 
-    def metrics(self, bench: Any, model: Any) -> dict[str, Any]:
+    def metrics(self, data: Any, model: Any) -> dict[str, Any]:
         """How good a student is, by name, on public text; `view.metric` among them."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Comparable:
-    """A plan whose parties are simulated, as a comparison of its methods is made. base: where its paths start.
+class ComparisonRequest:
+    """A plan whose methods are to be compared, and its simulated parties.
 
-    recipe: that of the system of a name, of a plan and what is public of it; so rows of one system's comparison can be
-    another system. Raises `PlanError` where none is installed.
+    base: the folder against which the plan's paths are resolved. recipe: makes the recipe of a system, by the system's
+    name, a plan and its public data, so that a row of one system's comparison can be another system; raises `PlanError`
+    where none of that name is installed.
     """
 
     plan: Any

@@ -15,7 +15,7 @@ from typing import Any
 
 from aggregation.accounting.events import from_json, to_json
 from aggregation.accounting.price import Guarantee, price
-from coordinator.comparing.comparable import Bench, Family, Method, Outcome, Spread, View, changed
+from coordinator.comparing.comparable import Comparable, Method, Outcome, SeedData, Spread, View, changed
 from coordinator.errors import PlanError, RunError
 from coordinator.plan.plan import Plan
 from coordinator.pricing.release import SAMPLER_SHARE, rounded_up
@@ -77,7 +77,7 @@ class Comparison:
 
 
 def compare(
-    family: Family,
+    comparable: Comparable,
     folder: Path,
     *,
     methods: Sequence[str],
@@ -87,12 +87,12 @@ def compare(
 ) -> Comparison:
     """Fill the table; cells that `folder` holds already are taken as they are, and all that it holds are in the bill.
 
-    methods: names of the family's, all without any. Memory: what the family's bench and methods need.
+    methods: names of methods; all where none is given. Memory: what the system's data and methods need.
     Raises `PlanError` for a method or an epsilon that cannot be, or parties that are not simulated; `RunError` for a
     folder of another comparison.
     """
-    plan = family.plan
-    chosen = _methods(family.methods, methods)
+    plan = comparable.plan
+    chosen = _methods(comparable.methods, methods)
     if not epsilons or min(epsilons) <= 0 or max(epsilons) > 100:
         raise PlanError("--epsilons wants one number or more above 0 and up to 100, for example --epsilons 1,2,4.")
     if plan.evaluation is None:
@@ -111,17 +111,17 @@ def compare(
             done[method.name, epsilon, seed] = kept
     if done:
         progress.say(f"  {len(done)} of {len(wanted)} cells were there already")
-    bench: Bench | None = None
+    data: SeedData | None = None
     for method, epsilon, seed in wanted:
         if (method.name, epsilon, seed) in done:
             continue
-        if bench is None or bench.seed != seed:
-            bench = family.bench(seed, folder / "work")
-        cell = _filled(method, epsilon, bench, family)
+        if data is None or data.seed != seed:
+            data = comparable.data(seed, folder / "work")
+        cell = _filled(method, epsilon, data, comparable)
         write_whole(_path(folder, method, epsilon, seed), json.dumps(asdict(cell)).encode())
         done[method.name, epsilon, seed] = cell
         at = "" if epsilon is None else f", epsilon {epsilon:g}"
-        how_good = family.view.said(cell.metrics[family.view.metric])
+        how_good = comparable.view.said(cell.metrics[comparable.view.metric])
         progress.say(f"  {method.label}{at}, seed {seed}: {how_good}  ({cell.seconds:.0f} s)")
         progress.bar("cells", len(done), len(wanted))
     cells, shown_here = tuple(done.values()), {_path(folder, *each) for each in wanted}
@@ -132,7 +132,7 @@ def compare(
     numbers = tuple(sorted(set(epsilons)))
     numbered = tuple(range(plan.run.seed, plan.run.seed + seeds))
     return Comparison(
-        plan, family.view, chosen, numbers, numbered, cells, earlier, total, len(events) < len(every), folder
+        plan, comparable.view, chosen, numbers, numbered, cells, earlier, total, len(events) < len(every), folder
     )
 
 
@@ -187,18 +187,18 @@ def _read(path: Path) -> Cell:
         ) from None
 
 
-def _filled(method: Method, epsilon: float | None, bench: Bench, family: Family) -> Cell:
+def _filled(method: Method, epsilon: float | None, data: SeedData, comparable: Comparable) -> Cell:
     started = time.monotonic()
-    outcome: Outcome = method.make(bench, math.inf if epsilon is None else epsilon)
+    outcome: Outcome = method.make(data, math.inf if epsilon is None else epsilon)
     seconds = time.monotonic() - started
     paid = None
     if epsilon is not None and not method.leaks:
         assert outcome.event is not None
-        paid = price([outcome.event], bench.delta).epsilon
+        paid = price([outcome.event], data.delta).epsilon
         if paid > epsilon:
             raise RunError(
                 f"{method.label} cost epsilon {rounded_up(paid)} and was to cost {epsilon:g}: its row would be unfair."
             )
-    metrics = family.metrics(bench, outcome.model)
+    metrics = comparable.metrics(data, outcome.model)
     event = None if outcome.event is None else to_json(outcome.event)
-    return Cell(method.name, epsilon, bench.seed, paid, outcome.claimed, event, metrics, outcome.notes, seconds)
+    return Cell(method.name, epsilon, data.seed, paid, outcome.claimed, event, metrics, outcome.notes, seconds)

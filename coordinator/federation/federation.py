@@ -57,7 +57,7 @@ class Federation:
     def at(
         cls,
         addresses: Sequence[PartyAddress],
-        bound: PricedPlan[Plan],
+        priced: PricedPlan[Plan],
         own: Own,
         progress: Progress,
         observer: Observer | None = None,
@@ -65,7 +65,7 @@ class Federation:
         """A federation of gRPC links to these addresses, with the plan's deadlines and the coordinator's identity
         `own`.
         """
-        settings = bound.plan.federation
+        settings = priced.plan.federation
         patience = settings.retry_seconds if settings.shards is None else min(settings.retry_seconds, LAUNCHED_SECONDS)
         attendance = Attendance(progress, observer, patience)
         retry = Retry(patience)
@@ -88,7 +88,7 @@ class Federation:
             )
             for each in addresses
         ]
-        return cls(links, own, bound.plan.minimum_parties, attendance)
+        return cls(links, own, priced.plan.minimum_parties, attendance)
 
     @property
     def present(self) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ class Federation:
         """
         self._attendance.stop()
 
-    async def open(self, run_id: str, bound: PricedPlan[Plan], *, spent: bool = False) -> None:
+    async def open(self, run_id: str, priced: PricedPlan[Plan], *, spent: bool = False) -> None:
         """Find every party, check that it speaks our protocol and is the one the plan names, and have it join.
 
         spent: whether a ledger may hold a charge of this run, which is then resumed. If not, nothing has been spent
@@ -130,7 +130,7 @@ class Federation:
         """
         self._parties.run_id, self._parties.spent = run_id, spent
         assert self._own is not None
-        self._certificates |= await admit(self._parties, bound.binding, self._own)
+        self._certificates |= await admit(self._parties, priced.binding, self._own)
         for name in self.present:
             self._attendance.state(name, "ready")
 

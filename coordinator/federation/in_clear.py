@@ -20,11 +20,11 @@ class InClear(Federation):
     def __init__(self, links: Sequence[PartyLink], plan: Plan, progress: Progress) -> None:
         super().__init__(links, None, plan.minimum_parties, Attendance(progress, None, 0.0))
 
-    async def open(self, run_id: str, bound: PricedPlan[Any], *, spent: bool = False) -> None:
+    async def open(self, run_id: str, priced: PricedPlan[Any], *, spent: bool = False) -> None:
         """Have every party take this plan's tasks."""
         self._parties.run_id, self._parties.spent = run_id, spent
-        digest = plan_hash(bound.binding)
-        await self._parties.ask("join", lambda link: link.join(run_id, bound.binding, digest))
+        digest = plan_hash(priced.binding)
+        await self._parties.ask("join", lambda link: link.join(run_id, priced.binding, digest))
 
     async def sum_securely(
         self,

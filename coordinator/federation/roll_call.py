@@ -49,7 +49,7 @@ class Seen:
     ahead: float | None = None
 
 
-async def ask_all(plan: Plan, own: Own, bound: PricedPlan[Plan] | None, needs: party_pb2.Needs | None) -> list[Line]:
+async def ask_all(plan: Plan, own: Own, priced: PricedPlan[Plan] | None, needs: party_pb2.Needs | None) -> list[Line]:
     """Ask every party who it is and, given the plan's message and needs, whether it would join; returns lines by party.
 
     No party is waited for longer than the plan's deadline.
@@ -68,8 +68,8 @@ async def ask_all(plan: Plan, own: Own, bound: PricedPlan[Plan] | None, needs: p
         for each in seen:
             if each.ahead is not None:
                 each.lines.append(clock_line(each.name, each.ahead, clocks))
-        if bound is not None and needs is not None:
-            await asyncio.gather(*(_joining(each, seen, bound, needs) for each in seen))
+        if priced is not None and needs is not None:
+            await asyncio.gather(*(_joining(each, seen, priced, needs) for each in seen))
     finally:
         await asyncio.gather(*(each.link.close() for each in seen))
     return [line for each in seen for line in each.lines]
@@ -153,7 +153,7 @@ def _version(name: str, answer: party_pb2.DescribeResponse) -> Line:
     return ok(f"{name} versions", f"Conclave {answer.software_version}, protocol {answer.protocol_version}")
 
 
-async def _joining(seen: Seen, everyone: Sequence[Seen], bound: PricedPlan[Plan], needs: party_pb2.Needs) -> None:
+async def _joining(seen: Seen, everyone: Sequence[Seen], priced: PricedPlan[Plan], needs: party_pb2.Needs) -> None:
     """Whether a party would join: its policy, its budget, and its memory and disk."""
     if seen.certificate is None:
         return
@@ -166,7 +166,7 @@ async def _joining(seen: Seen, everyone: Sequence[Seen], bound: PricedPlan[Plan]
     run_id = f"check-{secrets.token_hex(8)}"
     try:
         async with asyncio.timeout(seen.left):
-            outcome = await seen.link.join(run_id, bound.binding, plan_hash(bound.binding), peers=peers, needs=needs)
+            outcome = await seen.link.join(run_id, priced.binding, plan_hash(priced.binding), peers=peers, needs=needs)
     except TimeoutError:
         seen.lines.append(to_do(what, "it did not say within [federation] deadline_seconds whether it would join."))
         return

@@ -94,7 +94,7 @@ class Statement:
 
 
 def state(
-    bound: PricedPlan[Plan],
+    priced: PricedPlan[Plan],
     parties: tuple[str, ...],
     plan_hash: str,
     metrics: dict[str, Any],
@@ -112,11 +112,11 @@ def state(
     party out. claimed: the epsilon that a paper's own formula gives for the same noise
     (`coordinator.publishing.student`).
     """
-    plan = bound.plan
-    epsilon = bound.guarantee.epsilon if bound.private else None
-    weights = any(release.form == Form.WEIGHTS for release in bound.releases)
+    plan = priced.plan
+    epsilon = priced.guarantee.epsilon if priced.private else None
+    weights = any(release.form == Form.WEIGHTS for release in priced.releases)
     trust = [TRUSTED_AGGREGATOR if plan.privacy.trust == "trusted-aggregator" else secure_sum(plan, weights)]
-    if any(release.form == Form.CLEAR_VOTES for release in bound.releases):
+    if any(release.form == Form.CLEAR_VOTES for release in priced.releases):
         trust.append(CLEAR_VOTES)
     if plan.privacy.trust == "secure-sum" and weights:
         trust.append(OWN_NOISE)
@@ -134,11 +134,11 @@ def state(
         "record": plan.privacy.record,
         "relation": RELATION,
         "epsilon": epsilon,
-        "delta": plan.privacy.delta if bound.private else None,
-        "accountant": bound.guarantee.accountant,
-        "epsilon_by_rdp": _finite(bound.guarantee.rdp_epsilon) if bound.private else None,
+        "delta": plan.privacy.delta if priced.private else None,
+        "accountant": priced.guarantee.accountant,
+        "epsilon_by_rdp": _finite(priced.guarantee.rdp_epsilon) if priced.private else None,
         "epsilon_by_the_papers_formula": claimed,
-        "sampler_delta": bound.slack,
+        "sampler_delta": priced.slack,
         "attempts": plan.privacy.attempts,
         "trust": plan.privacy.trust,
         "trust_means": trust,
@@ -160,7 +160,7 @@ def state(
                 "event": to_json(release.event),
             }
             | ({"steps": _in_steps(steps[release.name])} if release.name in steps else {})
-            for release in bound.releases
+            for release in priced.releases
         ],
         "not_protected": list(NOT_PROTECTED),
     }

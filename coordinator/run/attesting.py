@@ -28,7 +28,7 @@ _PATH: Final = re.compile(r"(?<![\w/])~?/[^\s,;:'\")]+")
 
 async def attest(
     federation: Federation,
-    bound: PricedPlan[Any],
+    priced: PricedPlan[Any],
     store: RunStore,
     progress: Progress,
     *,
@@ -51,14 +51,14 @@ async def attest(
     while True:
         made = sums()
         took_part = sorted({name for parties in made.values() for name in parties})
-        costs = {name: _charged_to(name, bound, store, made) for name in took_part}
+        costs = {name: _charged_to(name, priced, store, made) for name in took_part}
         signed = await federation.attest(store.plan_hash.hex(), costs)
         stated = Privacy.model_validate(statement().privacy)
         found = judged(signed, stated)
         federation.disbelieve(found.unfit)
         signed = {name: each for name, each in signed.items() if name not in found.unfit}
         unsigned = [name for name in took_part if name not in signed and name not in gone]
-        few = lacking(stated, bound.binding, set(signed) - set(found.beyond))
+        few = lacking(stated, priced.binding, set(signed) - set(found.beyond))
         if unsigned and (few or again is not None):
             await _without(unsigned, federation, store, progress, again)
             continue
@@ -107,11 +107,11 @@ def _too_few_vouch(few: list[str], beyond: Mapping[str, str], lost: Mapping[str,
 
 
 def _charged_to(
-    party: str, bound: PricedPlan[Any], store: RunStore, sums: Mapping[str, tuple[str, ...]]
+    party: str, priced: PricedPlan[Any], store: RunStore, sums: Mapping[str, tuple[str, ...]]
 ) -> list[Release]:
     """What a party's ledger must have been charged: the releases in whose sums it is, step by step."""
     found = []
-    for release in bound.releases:
+    for release in priced.releases:
         if release.form == Form.STEPPED:
             steps = (release.step(number) for number in range(release.steps))
             found += [step for step in steps if party in store.summed(step.name)]

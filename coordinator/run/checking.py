@@ -44,13 +44,13 @@ def check(path: Path, ray_address: str | None = None) -> list[Line]:
     except PlanError as error:
         return [to_do("plan", str(error)), _versions()]
     base = path.absolute().parent
-    bound = room = own = None
+    priced = room = own = None
     try:
         cache = home() / "cache"
         recipe = prepared(plan, base, cache)
-        bound = price_plan(recipe)
-        room = system(plan.run.recipe).needs(recipe, bound, base, cache)
-        lines = [_plan(bound), *(warning("public", doubt) for doubt in (*kinship.doubts(plan), *recipe.doubts()))]
+        priced = price_plan(recipe)
+        room = system(plan.run.recipe).needs(recipe, priced, base, cache)
+        lines = [_plan(priced), *(warning("public", doubt) for doubt in (*kinship.doubts(plan), *recipe.doubts()))]
     except ConclaveError as error:
         lines = [to_do("plan", str(error))]
     try:
@@ -70,19 +70,19 @@ def check(path: Path, ray_address: str | None = None) -> list[Line]:
         if cluster is not None and lines[-1].state is not State.TO_DO:
             lines.append(_cluster(plan.federation.launch, cluster.cluster(plan.federation.names, base, "check")))
     elif own is not None:
-        lines += asyncio.run(ask_all(plan, own, bound, None if room is None else room.party))
+        lines += asyncio.run(ask_all(plan, own, priced, None if room is None else room.party))
     return [*lines, _versions()]
 
 
-def _plan(bound: PricedPlan[Plan]) -> Line:
-    names = bound.plan.federation.names
+def _plan(priced: PricedPlan[Plan]) -> Line:
+    names = priced.plan.federation.names
     price = (
-        f"epsilon {rounded_up(bound.guarantee.epsilon)} of {bound.plan.privacy.epsilon:g}"
-        if bound.private
+        f"epsilon {rounded_up(priced.guarantee.epsilon)} of {priced.plan.privacy.epsilon:g}"
+        if priced.private
         else "no guarantee"
     )
     who = f"{len(names)} {'party' if len(names) == 1 else 'parties'}"
-    return ok("plan", f"{bound.plan.run.recipe}, {who}, {price}, hash {plan_hash(bound.binding).hex()[:12]}")
+    return ok("plan", f"{priced.plan.run.recipe}, {who}, {price}, hash {plan_hash(priced.binding).hex()[:12]}")
 
 
 def _identity(plan: Plan, own: Own) -> Line:

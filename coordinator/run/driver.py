@@ -44,7 +44,7 @@ STUDENT: Final = "artefacts/student.safetensors"
 class Drive:
     """Everything that driving a run needs."""
 
-    bound: PricedPlan[Any]
+    priced: PricedPlan[Any]
     recipe: Recipe[Any]
     own: Own
     launcher: Launcher
@@ -66,12 +66,12 @@ class Drive:
         Raises `RunStopped` where it was interrupted, whatever the stages raise, and `RunError` while another process
         drives the run.
         """
-        store, plan = self.store, self.bound.plan
+        store, plan = self.store, self.priced.plan
         with sound(store.folder):
             resumed = int(store.fact("resumed") or 0)
         with lease.held(store), Recorded(self.progress, store) as progress, tracing.run(store.id, resumed):
             store.note(status=RUNNING, error=None, **{lease.CANCEL: None})
-            epsilon = self.bound.guarantee.epsilon if self.bound.private else None
+            epsilon = self.priced.guarantee.epsilon if self.priced.private else None
             self.observer.opened(store.id, epsilon, plan.privacy.epsilon)
             try:
                 return replace(self, progress=progress)._told()
@@ -80,7 +80,7 @@ class Drive:
 
     def _told(self) -> tuple[Statement, dict[str, list[str]]]:
         """Run all stages; where one fails, the store gets the run's status and a sentence."""
-        plan = self.bound.plan
+        plan = self.priced.plan
         try:
             return self._stages()
         except RunStopped:
@@ -101,7 +101,7 @@ class Drive:
         present, sizes = self._collected()
         content = self._learned(sizes)
         with self._stage("evaluate") as result:
-            student = self.recipe.student(content, self.bound, sizes, store)
+            student = self.recipe.student(content, self.priced, sizes, store)
             result |= {"metrics": student.metrics, "neighbours": student.neighbours}
         statement = self._statement(present, student.metrics, self._left_out(), student.claimed)
         if not store.finished("publish"):
@@ -120,7 +120,7 @@ class Drive:
         store, sums = self.store, self._sums()
         steps = {
             release.name: [store.summed(release.step(number).name) for number in range(release.steps)]
-            for release in self.bound.releases
+            for release in self.priced.releases
             if release.form == Form.STEPPED
         }
         # In a secure sum one that is there to the end may have been out of the attempt that counts, or of a step.
@@ -128,7 +128,15 @@ class Drive:
         whole = tuple(name for name in present if all(name in parties for parties in every))
         digest = store.plan_hash.hex()
         return state(
-            self.bound, whole, digest, metrics, run=store.id, sums=sums, steps=steps, left_out=left_out, claimed=claimed
+            self.priced,
+            whole,
+            digest,
+            metrics,
+            run=store.id,
+            sums=sums,
+            steps=steps,
+            left_out=left_out,
+            claimed=claimed,
         )
 
     def _left_out(self) -> dict[str, str]:
@@ -139,14 +147,14 @@ class Drive:
 
     def _collected(self) -> tuple[tuple[str, ...], dict[str, int]]:
         """The parties that stayed to the end, and how many are in the sum of each release; asked only if not stored."""
-        plan = self.bound.plan
+        plan = self.priced.plan
         if self.store.finished("attest"):
             if not self.store.fact("left"):
                 leave(self.store, self.launcher, self.base, self.own)
             return self._kept()
         for name in plan.federation.names:
             self.progress.party(name, "starting" if plan.federation.shards is not None else "connecting")
-        tables = party_tables(plan, self.bound.releases)
+        tables = party_tables(plan, self.priced.releases)
         wanted = plan.federation.cluster
         cluster = None if wanted is None else wanted.cluster(plan.federation.names, self.base, self.store.id)
         request = LaunchRequest(
@@ -158,24 +166,24 @@ class Drive:
 
     def _kept(self) -> tuple[tuple[str, ...], dict[str, int]]:
         """The stored result of the stage with the last sum. Raises `RunError` where it is damaged."""
-        asked = [release.name for release in self.bound.releases if release.form.gives]
+        asked = [release.name for release in self.priced.releases if release.form.gives]
         with sound(self.store.folder):
             kept = self.store.stages()["aggregate"][2]
             names = tuple(kept["parties"])
             sizes = {name: int(kept["present"][name]) for name in asked}
-            if not set(names) <= set(self.bound.plan.federation.names) or min(sizes.values(), default=1) < 1:
+            if not set(names) <= set(self.priced.plan.federation.names) or min(sizes.values(), default=1) < 1:
                 raise ValueError("the parties of its sums are not the plan's")
         return names, sizes
 
     async def _ask(self, addresses: tuple[PartyAddress, ...], stops: Callable[[Callable[[], None]], None]) -> None:
-        federation = Federation.at(addresses, self.bound, self.own, self.progress, self.observer)
+        federation = Federation.at(addresses, self.priced, self.own, self.progress, self.observer)
         stops(federation.stop)
         try:
             with self._stage("join"):
-                await federation.open(self.store.id, self.bound, spent=self._spent)
+                await federation.open(self.store.id, self.priced, spent=self._spent)
             self._begun()
             if not self.store.finished("aggregate"):
-                await self.recipe.collect(self.bound, federation, self.store, self._stage)
+                await self.recipe.collect(self.priced, federation, self.store, self._stage)
             await self._attest(federation)
             await self._leave(federation)
         except PartyRefused:
@@ -202,22 +210,22 @@ class Drive:
         """Have every party in a sum sign what the run has cost it, as `coordinator.run.attesting` says."""
 
         async def again() -> None:
-            await self.recipe.collect(self.bound, federation, self.store, self._stage)
+            await self.recipe.collect(self.priced, federation, self.store, self._stage)
 
         with self._stage("attest") as result:
             result |= await attest(
                 federation,
-                self.bound,
+                self.priced,
                 self.store,
                 self.progress,
                 sums=self._sums,
                 statement=lambda: self._statement(federation.present, {}),
-                again=None if made_once(self.bound) else again,
+                again=None if made_once(self.priced) else again,
             )
 
     def _sums(self) -> dict[str, tuple[str, ...]]:
         """Whose contributions are in each release."""
-        return parties_of(self.bound, self.store)
+        return parties_of(self.priced, self.store)
 
     @property
     def _spent(self) -> bool:
@@ -235,7 +243,7 @@ class Drive:
         if self.store.finished("distil") and path.exists():
             return path.read_bytes()
         with self._stage("distil"):
-            content = self.recipe.learn(self.bound, sizes, self.store, self.progress)
+            content = self.recipe.learn(self.priced, sizes, self.store, self.progress)
             self.store.write(STUDENT, content)
         return content
 
@@ -247,7 +255,7 @@ class Drive:
                 try:
                     check_free(folder)
                     self.store.note(publishing=True)
-                    publish(student, statement, folder, seal(self.store, self.bound.binding, self.own.identity))
+                    publish(student, statement, folder, seal(self.store, self.priced.binding, self.own.identity))
                 except RunError as error:
                     raise RunError(
                         f"{error}\n  The run is stored, and nothing of it is paid again. When that is mended, or the "

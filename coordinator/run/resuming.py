@@ -53,12 +53,12 @@ def plan_kept(store: RunStore) -> tuple[Plan, Path]:
         return plan_of(store.fact("plan")), Path(store.fact("base"))
 
 
-def check_same(store: RunStore, bound: PricedPlan[Plan]) -> None:
+def check_same(store: RunStore, priced: PricedPlan[Plan]) -> None:
     """Raises `PlanError`, naming what differs, when a run would be resumed under another plan hash."""
-    if plan_hash(bound.binding).hex() == store.fact("plan_hash"):
+    if plan_hash(priced.binding).hex() == store.fact("plan_hash"):
         return
     with sound(store.folder):
-        differ = sorted(_differing(json.loads(store.fact("document")), json.loads(bound.binding.document)))
+        differ = sorted(_differing(json.loads(store.fact("document")), json.loads(priced.binding.document)))
     what = f"{', '.join(differ)} differ" if differ else "the public text or the files that it names differ"
     raise PlanError(
         f"run {store.id} was started with another plan: {what}. Restore the plan to resume the run, or start a new run "

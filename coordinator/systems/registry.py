@@ -62,7 +62,7 @@ def recipe_of(name: str, plan: Plan, public: Any) -> Recipe[Any]:
     return system(name).recipe(plan, public)
 
 
-def bind(plan: PlanT, public: Any = None) -> PricedPlan[PlanT]:
+def price_of(plan: PlanT, public: Any = None) -> PricedPlan[PlanT]:
     """Price a plan. public: what its system prepared, needed where releases depend on it. Raises `PlanError`."""
     return price_plan(recipe_of(plan.run.recipe, plan, public))
 

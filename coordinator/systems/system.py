@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from coordinator.comparing.comparable import Comparable, Family
+from coordinator.comparing.comparable import Comparable, ComparisonRequest
 from coordinator.federation.federation import Federation
 from coordinator.forecasting.forecast import Forecast
 from coordinator.forecasting.needs import Needs
@@ -105,7 +105,7 @@ class System:
     recipe: Callable[[Any, Any], Recipe[Any]]
     needs: Callable[[Any, PricedPlan[Any], Path, Path], Needs]
     forecast: Callable[[Any, PricedPlan[Any], Path, Path, float], Forecast]
-    comparison: Callable[[Comparable], Family]
+    comparison: Callable[[ComparisonRequest], Comparable]
     example: Example | None = None
     alone: Callable[[Alone], TrainedAlone] | None = None
 

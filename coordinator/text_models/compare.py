@@ -7,24 +7,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.comparing.comparable import Comparable, Method, View, changed
+from coordinator.comparing.comparable import ComparisonRequest, Method, View, changed
 from coordinator.progress.progress import Silent
 from coordinator.text_models import public as classifier_public
 from coordinator.text_models.folder import metrics_of
-from coordinator.text_models.methods import VOTING, TextBench, checked, methods_of
+from coordinator.text_models.methods import VOTING, TextData, checked, methods_of
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.simulated_text import SimulatedText, simulated_text
 from coordinator.text_models.student import heldout_rows, measured
 
 
-class ClassifierFamily:
-    """A `coordinator.comparing.comparable.Family`.
+class ClassifierComparison:
+    """A `coordinator.comparing.comparable.Comparable`.
 
     A seed draws the student's start and the division into teachers. The parties' text is the same for all seeds; it is
     read, and encoded, once. Memory: as `SimulatedText` says.
     """
 
-    def __init__(self, given: Comparable) -> None:
+    def __init__(self, given: ComparisonRequest) -> None:
         self.plan: ClassifierPlan = given.plan
         self._given = given
         self._text: SimulatedText | None = None
@@ -38,7 +38,7 @@ class ClassifierFamily:
     def view(self) -> View:
         return SCORES if self.plan.text.kind == "regression" else CLASSES
 
-    def bench(self, seed: int, folder: Path) -> TextBench:
+    def data(self, seed: int, folder: Path) -> TextData:
         plan = changed(self.plan, seed=seed)
         # Only one method needs public texts to vote on.
         asks = VOTING in self.methods
@@ -47,9 +47,9 @@ class ClassifierFamily:
         public = classifier_public.prepare(plan, self._given.base, self._given.cache, asks=asks)
         if self._text is None:
             self._text = simulated_text(self._given, plan, public, folder)
-        return TextBench(plan, public, self._text, Silent(), self._given.recipe)
+        return TextData(plan, public, self._text, Silent(), self._given.recipe)
 
-    def metrics(self, bench: TextBench, model: NDArray[np.float32]) -> dict[str, Any]:
+    def metrics(self, data: TextData, model: NDArray[np.float32]) -> dict[str, Any]:
         """model: what was trained, [parameters]."""
         import torch
 
@@ -57,16 +57,16 @@ class ClassifierFamily:
         from learning.models.adapting import unflatten
         from learning.models.features import features, head_alone
 
-        unflatten(bench.public.model, torch.from_numpy(model))
-        head = head_alone(bench.public.model)
+        unflatten(data.public.model, torch.from_numpy(model))
+        head = head_alone(data.public.model)
         if head is None:
-            said = predict(bench.public.model, heldout_rows(bench.plan, bench.public))
+            said = predict(data.public.model, heldout_rows(data.plan, data.public))
         else:
             if self._heldout is None:
-                self._heldout = features(bench.public.model, heldout_rows(bench.plan, bench.public))
+                self._heldout = features(data.public.model, heldout_rows(data.plan, data.public))
             with torch.inference_mode():
                 said = head(torch.from_numpy(self._heldout)).numpy()
-        found = metrics_of(measured(bench.plan, bench.public, said))
+        found = metrics_of(measured(data.plan, data.public, said))
         return {name: value for name, value in found.items() if name != "examples"}
 
 

@@ -58,7 +58,7 @@ def descent_event(plan: ClassifierPlan, multiplier: float, parameters: int) -> D
 
 
 async def descend(
-    bound: PricedPlan[ClassifierPlan],
+    priced: PricedPlan[ClassifierPlan],
     releases: tuple[Release, ...],
     public: PublicText,
     federation: Federation,
@@ -70,10 +70,10 @@ async def descend(
     The parties have the model that `public` was made from. Raises what the federation's verbs raise, and `RunError` for
     a damaged optimiser state.
     """
-    if bound.plan.dp_sgd.form == "federated":
+    if priced.plan.dp_sgd.form == "federated":
         (release,) = releases
-        return await _steps(bound, release, public, federation, store)
-    return await _rounds(bound, releases, public, federation, store)
+        return await _steps(priced, release, public, federation, store)
+    return await _rounds(priced, releases, public, federation, store)
 
 
 def mechanism(plan: ClassifierPlan, multiplier: float, parameters: int, steps: int) -> GradientMechanism:
@@ -110,12 +110,12 @@ def optimisation_of(settings: DescentTable, expected_batch: float) -> "Optimisat
 
 
 async def _steps(
-    bound: PricedPlan[ClassifierPlan], release: Release, public: PublicText, federation: Federation, store: RunStore
+    priced: PricedPlan[ClassifierPlan], release: Release, public: PublicText, federation: Federation, store: RunStore
 ) -> dict[str, int]:
     """Run all steps after the last stored one; returns how many parties are in the smallest sum."""
-    plan = bound.plan
+    plan = priced.plan
     mechanism = release.under(GradientMechanism)
-    descent, note = _descent(plan, public, store), budget(bound.guarantee, plan)
+    descent, note = _descent(plan, public, store), budget(priced.guarantee, plan)
     while descent.done < release.steps:
         number = descent.done
         one = release.step(number)
@@ -130,7 +130,7 @@ async def _steps(
             await federation.train(request, doing="stepping", then="stepping")
 
         if plan.privacy.trust == "secure-sum":
-            present = await federation.sum_securely(one, bound.binding.terms, 1, store, before=train)
+            present = await federation.sum_securely(one, priced.binding.terms, 1, store, before=train)
         else:
             await train(0)
             present = await federation.aggregate(one.name, one.rows, one.columns, 1, store, note)
@@ -145,14 +145,14 @@ async def _steps(
 
 
 async def _rounds(
-    bound: PricedPlan[ClassifierPlan],
+    priced: PricedPlan[ClassifierPlan],
     releases: tuple[Release, ...],
     public: PublicText,
     federation: Federation,
     store: RunStore,
 ) -> dict[str, int]:
     """Run all rounds of local training: each begins with the mean of the models of the one before."""
-    plan, point, present = bound.plan, public.start, {}
+    plan, point, present = priced.plan, public.start, {}
     for number, release in enumerate(releases):
         if not (store.folder / _round_file(number)).exists():
             start = np.ascontiguousarray(point, "<f4").tobytes()
@@ -164,7 +164,7 @@ async def _rounds(
             request.text_model.objective = party_pb2.OBJECTIVE_LABELS
             request.text_model.descent.CopyFrom(_local_descent(plan))
             await federation.train(request, doing="training")
-            note = budget(bound.guarantee, plan)
+            note = budget(priced.guarantee, plan)
             models = await federation.gather(release.name, 1, release.columns, 1, note, odd=odd_weights)
             mean = np.mean([floats_of(model) for model in models.values()], axis=0, dtype=np.float64)
             store.begin_sum(release.name, list(models))

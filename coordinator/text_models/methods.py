@@ -27,7 +27,7 @@ Floats: TypeAlias = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class TextBench:
+class TextData:
     """The data of one seed: its public side, and the parties, asked or in clear.
 
     public: its model is trained in place, from its start, by every method. text: the simulated parties'. recipe: as
@@ -51,22 +51,22 @@ class TextBench:
         return self.plan.privacy.delta * (1 - SAMPLER_SHARE)
 
 
-def federated(bench: TextBench, epsilon: float) -> Outcome:
+def federated(data: TextData, epsilon: float) -> Outcome:
     """The recipe, federated: every step's sum is of all parties, each with its share of the noise."""
-    return descended(bench, epsilon, {"dp_sgd": {"form": "federated", "rounds": 1}})
+    return descended(data, epsilon, {"dp_sgd": {"form": "federated", "rounds": 1}})
 
 
-def _local(bench: TextBench, epsilon: float) -> Outcome:
+def _local(data: TextData, epsilon: float) -> Outcome:
     """The recipe's other form: each party trains alone under noise of its own, and the models are averaged."""
     alone: dict[str, Any] = {"trust": "trusted-aggregator", "dropouts": 0, "colluders": 0}
-    return descended(bench, epsilon, {"dp_sgd": {"form": "local"}, "privacy": alone})
+    return descended(data, epsilon, {"dp_sgd": {"form": "local"}, "privacy": alone})
 
 
-def descended(bench: TextBench, epsilon: float, tables: Mapping[str, Mapping[str, Any]]) -> Outcome:
+def descended(data: TextData, epsilon: float, tables: Mapping[str, Mapping[str, Any]]) -> Outcome:
     """The recipe `dp_sgd` on the plan with other settings in some tables."""
-    plan = changed(bench.plan, {**tables, "run": {"recipe": "dp_sgd"}}, epsilon=epsilon)
+    plan = changed(data.plan, {**tables, "run": {"recipe": "dp_sgd"}}, epsilon=epsilon)
     checked(plan.check_descent)
-    with driven(bench.recipe("dp_sgd", plan, bench.public), bench.text.shards, bench.progress) as run:
+    with driven(data.recipe("dp_sgd", plan, data.public), data.text.shards, data.progress) as run:
         return spent(run)
 
 
@@ -86,17 +86,17 @@ def _point(run: SimulatedRun[ClassifierPlan]) -> Floats:
     return found
 
 
-def by_votes(bench: TextBench, epsilon: float) -> Outcome:
+def by_votes(data: TextData, epsilon: float) -> Outcome:
     """The recipe `pate`: noisy votes of the parties' classifiers on public texts, from which the student learns."""
-    plan = changed(bench.plan, {"run": {"recipe": "pate"}}, epsilon=epsilon)
+    plan = changed(data.plan, {"run": {"recipe": "pate"}}, epsilon=epsilon)
     checked(plan.check_votes)
-    with driven(bench.recipe("pate", plan, bench.public), bench.text.shards, bench.progress) as run:
+    with driven(data.recipe("pate", plan, data.public), data.text.shards, data.progress) as run:
         (release,) = run.priced.releases
         total = np.concatenate([block for _, _, block in run.store.blocks(votes.VOTES)])
         released = release.under(JointMechanism).release(total, run.present[votes.VOTES]).votes
         assert released is not None
         labels = votes.labels_of(released, plan)
-        clear = bench.text.shards.bounded(votes.VOTES)
+        clear = data.text.shards.bounded(votes.VOTES)
         tally = np.sum([part.toarray() if isinstance(part, sparse.csr_array) else part for part in clear], axis=0)
         kept = np.flatnonzero(labels >= 0)
         notes = {"answered": len(kept) / len(labels)}
@@ -105,16 +105,16 @@ def by_votes(bench: TextBench, epsilon: float) -> Outcome:
         return Outcome(_point(run), release.event, notes=notes)
 
 
-def _fine_tune(bench: TextBench, epsilon: float) -> Outcome:
+def _fine_tune(data: TextData, epsilon: float) -> Outcome:
     """No privacy: ordinary training on all parties' text together."""
-    return Outcome(in_clear(bench), None)
+    return Outcome(in_clear(data), None)
 
 
-def in_clear(bench: TextBench) -> Floats:
+def in_clear(data: TextData) -> Floats:
     """The parameters [parameters] of ordinary training on all parties' text together."""
-    examples, vectors = non_private.pooled(bench.text.parts), bench.text.vectors(bench.public)
+    examples, vectors = non_private.pooled(data.text.parts), data.text.vectors(data.public)
     seen = None if vectors is None else np.concatenate(vectors)
-    return non_private.trained(bench.plan, bench.public, examples, seen, bench.progress)
+    return non_private.trained(data.plan, data.public, examples, seen, data.progress)
 
 
 METHODS: Final[dict[str, Method]] = {

@@ -6,7 +6,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.comparing.comparable import Comparable
+from coordinator.comparing.comparable import ComparisonRequest
 from coordinator.progress.progress import Progress
 from coordinator.text_models.non_private import simulation
 from coordinator.text_models.plan import ClassifierPlan
@@ -52,7 +52,7 @@ class SimulatedText:
         return tuple(found)
 
 
-def simulated_text(given: Comparable, plan: ClassifierPlan, public: PublicText, folder: Path) -> SimulatedText:
+def simulated_text(given: ComparisonRequest, plan: ClassifierPlan, public: PublicText, folder: Path) -> SimulatedText:
     """The parties of a comparison's plan. folder: for their files. Raises `ConclaveError` where they have text of their
     own.
     """

@@ -115,7 +115,7 @@ def test_whatever_the_coordinator_itself_signs_ends_in_a_verdict(fuzz, hostile, 
     plan = json.loads((original / manifest.PLAN).read_bytes())
     attested = json.loads((original / "attestations/north.json").read_bytes())
     listed = json.loads((original / manifest.MANIFEST).read_bytes())
-    binding = federation.bound.binding
+    binding = federation.priced.binding
 
     def make(rng):
         chance = rng.random()

@@ -108,12 +108,12 @@ def tables(dped_tables, classifier_tables, privdistil_tables):
 @pytest.fixture
 def run(request, tables, tmp_path, monkeypatch):
     """`run(recipe, ...)` a plan of `tables`: its result, and what was bound; None without a promise."""
-    bound = []
-    bind = api.price_plan
+    priced = []
+    own = api.price_plan
 
     def keeps(*given):
-        bound.append(bind(*given))
-        return bound[-1]
+        priced.append(own(*given))
+        return priced[-1]
 
     def runs(recipe, *signals, **changes):
         if recipe == "fine_tune":  # no party is asked: a simulation reads their text
@@ -122,31 +122,31 @@ def run(request, tables, tmp_path, monkeypatch):
             request.getfixturevalue("here")
         monkeypatch.setattr(api, "price_plan", keeps)
         result = api.run(plan_of(tables(recipe, *signals, **changes)), output=tmp_path / "run")
-        return result, bind_of(bound[0]) if bound else None
+        return result, bind_of(priced[0]) if priced else None
 
     return runs
 
 
-def bind_of(bound):
+def bind_of(priced):
     """What a plan binds parties to, readable, and what that costs.
 
     parts: a digest of every part of it, so that a change of one is seen to be the only one.
     """
-    plan = MessageToDict(bound.binding, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    plan = MessageToDict(priced.binding, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
     plan["document"] = json.loads(plan["document"])
     terms = plan["terms"]
     releases = {f"releases.{each['name']}": each for each in terms["releases"]}
     parts = {"document": plan["document"]} | {key: terms[key] for key in terms.keys() - {"releases"}} | releases
     return {
         "plan": plan,
-        "plan_hash": api.plan_hash(bound.binding).hex(),
+        "plan_hash": api.plan_hash(priced.binding).hex(),
         "parts": {key: digest(canonical(value)) for key, value in parts.items()},
-        "guarantee": asdict(bound.guarantee),
+        "guarantee": asdict(priced.guarantee),
     }
 
 
 @pytest.fixture
-def bound(tmp_path):
+def priced(tmp_path):
     """`bound(path)`: what the plan in a file binds parties to, from the file alone.
 
     A stand-in says what a recipe of classifiers has to know of public text and models. A plan whose noise depends on
@@ -161,7 +161,7 @@ def bound(tmp_path):
         plan = api.read_plan(path)
         if plan.run.recipe == "dped" and "moments" in plan.dped.signals:
             return {"document": json.loads(plan.document())}
-        return bind_of(registry.bind(plan, None if plan.run.recipe == "dped" else public))
+        return bind_of(registry.price_of(plan, None if plan.run.recipe == "dped" else public))
 
     return binds
 

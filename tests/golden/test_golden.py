@@ -84,17 +84,17 @@ def some_slow(names, quick):
 @pytest.mark.parametrize("name", some_slow(RUNS, QUICK))
 def test_a_run_gives_the_very_same_bytes(name, run, wire):
     given, changes = RUNS[name]
-    result, bound = run(*given, **changes)
+    result, priced = run(*given, **changes)
     found = {
-        "bound": bound,
+        "bound": priced,
         "published": published(result.student),
         "result": {"epsilon": result.epsilon, "delta": result.delta, "metrics": result.metrics},
         "wire": wire(),
     }
-    if bound is not None:
+    if priced is not None:
         assert result.verdict.ok, result.verdict.checks
         plan = json.loads((result.student / "plan.json").read_text())
-        assert plan | {"document": json.loads(plan["document"])} == bound["plan"]
+        assert plan | {"document": json.loads(plan["document"])} == priced["plan"]
     compare(name, found)
 
 
@@ -129,16 +129,16 @@ PLANS_QUICK = ("dped-demo", "dped-four-parties")
 
 
 @pytest.mark.parametrize("name", some_slow([f"{path.parent.name}-{path.stem}" for path in PLANS], PLANS_QUICK))
-def test_a_plan_that_is_shipped_binds_parties_to_the_same(name, bound):
+def test_a_plan_that_is_shipped_binds_parties_to_the_same(name, priced):
     folder, _, stem = name.partition("-")
-    compare(f"example-{name}", bound(EXAMPLES / folder / f"{stem}.toml"))
+    compare(f"example-{name}", priced(EXAMPLES / folder / f"{stem}.toml"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["dped", "dp_sgd", "privdistil"])
 @pytest.mark.parametrize("launch", ["ray", "connect"])
-def test_a_plan_that_init_writes_binds_parties_to_the_same(launch, recipe, bound, written):
-    compare(f"init-{launch}-{recipe}", bound(written(launch, recipe)))
+def test_a_plan_that_init_writes_binds_parties_to_the_same(launch, recipe, priced, written):
+    compare(f"init-{launch}-{recipe}", priced(written(launch, recipe)))
 
 
 def published(student):

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from coordinator.systems.dped.compare import DpedFamily
+from coordinator.systems.dped.compare import DpedComparison
 from coordinator.systems.dped.forecast import forecast, needs
 from coordinator.systems.dped.plan import DpedPlan
 from coordinator.systems.dped.public import prepare
@@ -17,6 +17,6 @@ SYSTEM: Final = System(
     recipe=Dped,
     needs=needs,
     forecast=forecast,
-    comparison=DpedFamily,
+    comparison=DpedComparison,
     example=example(__name__),
 )

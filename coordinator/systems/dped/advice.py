@@ -44,7 +44,7 @@ class Outlook:
     [trained, queries]. hidden: of the sum, as `hidden_signal` says, [queries]; hidden_noise: on one number.
     """
 
-    bound: PricedPlan[DpedPlan]
+    priced: PricedPlan[DpedPlan]
     counts: ExpectedSum
     counts_noise: float = math.nan
     moments: ExpectedSum | None = None
@@ -59,29 +59,29 @@ class Outlook:
         query.
         """
         assert self.votes is not None
-        plan = self.bound.plan
+        plan = self.priced.plan
         return ranked_votes(self.votes[:, ::every], teachers or plan.teachers, plan.classes, plan.run.seed)
 
     def accuracy(self, queries: int) -> float:
         """Expected accuracy of the labels if only the plan's first queries, so many, were asked at the same price."""
         assert self.voting is not None
-        plan = self.bound.plan
+        plan = self.priced.plan
         quieter = self.voting.louder(math.sqrt(queries / plan.queries))
         return quieter.labels(self.ranked()[:queries], plan.run.seed)[0]
 
     def hidden_ratio(self, queries: int) -> float:
         """Signal over noise of the hidden states if only the first queries, so many, were asked at the same price."""
         signal = math.sqrt(float((self.hidden[:queries] ** 2).mean()))
-        return signal / (self.hidden_noise * math.sqrt(queries / self.bound.plan.queries))
+        return signal / (self.hidden_noise * math.sqrt(queries / self.priced.plan.queries))
 
 
-def clipping(bound: PricedPlan[DpedPlan]) -> CountsMechanism:
+def clipping(priced: PricedPlan[DpedPlan]) -> CountsMechanism:
     """How counts are clipped under the plan, or would be if it released any."""
-    release = bound.release(COUNTS)
+    release = priced.release(COUNTS)
     if release is not None:
         return release.under(CountsMechanism)
-    settings = bound.plan.dped
-    clip = min(settings.clip, 1.0) if bound.plan.privacy.record == "pair" else settings.clip
+    settings = priced.plan.dped
+    clip = min(settings.clip, 1.0) if priced.plan.privacy.record == "pair" else settings.clip
     return CountsMechanism(clip, settings.levels, _SIGMA / settings.levels, 1)
 
 
@@ -103,12 +103,12 @@ def warnings(drowned: set[str], outlook: Outlook, guessed: bool) -> tuple[str, .
     if "moments" in drowned and outlook.moments is not None:
         found.append(_company("moments", outlook.moments, outlook.moments_noise, outlook, guessed))
     if "training" in drowned:
-        found.append(_training(outlook.bound))
+        found.append(_training(outlook.priced))
     return tuple(sentence for sentence in found if sentence)
 
 
 def _votes(outlook: Outlook) -> str:
-    plan, voting = outlook.bound.plan, outlook.voting
+    plan, voting = outlook.priced.plan, outlook.voting
     assert voting is not None
     now = outlook.accuracy(plan.queries)
     aim = _HALF if now < _HALF - 0.1 else _MOST
@@ -136,7 +136,7 @@ def _counted(queries: int) -> str:
 
 
 def _hidden(outlook: Outlook) -> str:
-    plan = outlook.bound.plan
+    plan = outlook.priced.plan
     now = outlook.hidden_ratio(plan.queries)
     ways = []
     queries = fewer(plan.queries, lambda number: outlook.hidden_ratio(number) >= 1)
@@ -150,7 +150,7 @@ def _hidden(outlook: Outlook) -> str:
 
 def _instead(outlook: Outlook) -> str:
     """Whether counts alone would show more than the teachers do, at the same budget."""
-    plan = outlook.bound.plan
+    plan = outlook.priced.plan
     try:
         wanted = changed(plan, signals=["counts"], threshold=None, noise_at="parties", private_training=None)
         alone = price_plan(Dped(wanted, None))
@@ -171,8 +171,8 @@ def _instead(outlook: Outlook) -> str:
 
 def _company(name: str, company: ExpectedSum, noise: float, outlook: Outlook, guessed: bool) -> str:
     """Advice for counts or moments without a direction above the noise."""
-    bound = outlook.bound
-    plan = bound.plan
+    priced = outlook.priced
+    plan = priced.plan
     strengths = company.strengths(1)
     first, needed = float(strengths[0]) if strengths.size else 0.0, edge(noise, company.size)
     ways = []
@@ -183,7 +183,7 @@ def _company(name: str, company: ExpectedSum, noise: float, outlook: Outlook, gu
     if 0 < first < needed:
         more = _readable(math.ceil(company.units * needed / first), up=True)
         ways.append(f"about {more:,} units in place of {company.units:,} would show the first")
-        release = bound.release(name)
+        release = priced.release(name)
         assert release is not None
         mechanism = release.under(CountsMechanism) if name == COUNTS else release.under(VectorMechanism)
         dearer = GaussianDpEvent(mechanism.noise_multiplier * math.sqrt(own) * first / needed)
@@ -203,10 +203,10 @@ def _company(name: str, company: ExpectedSum, noise: float, outlook: Outlook, gu
     return _said(said, ways)
 
 
-def _training(bound: PricedPlan[DpedPlan]) -> str:
+def _training(priced: PricedPlan[DpedPlan]) -> str:
     """Advice for DP-SGD whose noise is larger than all gradients together: fewer parameters take less noise."""
-    plan = bound.plan
-    release, privately = bound.release(TRAINING), plan.dped.private_training
+    plan = priced.plan
+    release, privately = priced.release(TRAINING), plan.dped.private_training
     assert release is not None
     assert privately is not None
     parameters = (3 * privately.batch / release.under(GradientMechanism).noise_multiplier) ** 2

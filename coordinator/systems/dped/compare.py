@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coordinator.comparing.comparable import Comparable, Method, View
+from coordinator.comparing.comparable import ComparisonRequest, Method, View
 from coordinator.progress.progress import Silent
 from coordinator.publishing.report import shown_perplexity
-from coordinator.systems.dped.methods import METHODS, Bench, changed
+from coordinator.systems.dped.methods import METHODS, SeedData, changed
 from coordinator.systems.dped.plan import DpedPlan
 from coordinator.systems.dped.public import Public, prepare
 from coordinator.systems.dped.student import Probes, metrics_of
@@ -17,12 +17,13 @@ OFF_THE_SCALE = 1e4
 """Perplexity from which a student is worse than useless: five times worse than guessing among 2,000 words."""
 
 
-class DpedFamily:
-    """A `coordinator.comparing.comparable.Family`. Memory of a bench: every unit's pair counts in clear, about 12 bytes
-    a distinct pair of a unit.
+class DpedComparison:
+    """A `coordinator.comparing.comparable.Comparable`.
+
+    Memory of a seed's data: every unit's pair counts in clear, about 12 bytes a distinct pair of a unit.
     """
 
-    def __init__(self, given: Comparable) -> None:
+    def __init__(self, given: ComparisonRequest) -> None:
         self.plan: DpedPlan = given.plan
         self._given = given
         self._probes: Probes | None = None
@@ -36,14 +37,14 @@ class DpedFamily:
     def view(self) -> View:
         return VIEW
 
-    def bench(self, seed: int, folder: Path) -> Bench:
+    def data(self, seed: int, folder: Path) -> SeedData:
         # Every method may need the reference, whatever the plan's own signals are.
         seeded = changed(self.plan, seed=seed, signals=["votes", "hidden", "moments"], private_training=None)
         public = prepare(seeded, self._given.base, self._given.cache)
         if self._shards is None:
             self._shards = self._given.launcher.simulate(self._request(public, folder))
         self._probes = self._probes or Probes.read(self.plan, public.vocabulary, self._given.base, self._given.cache)
-        return Bench(changed(self.plan, seed=seed), public, self._shards, Silent())
+        return SeedData(changed(self.plan, seed=seed), public, self._shards, Silent())
 
     def _request(self, public: Public, folder: Path) -> SimulationRequest:
         """The parties' text, which is the same for every seed, as are the words that are counted."""
@@ -57,9 +58,9 @@ class DpedFamily:
             by_user=self.plan.privacy.unit == "user",
         )
 
-    def metrics(self, bench: Bench, model: Any) -> dict[str, Any]:
+    def metrics(self, data: SeedData, model: Any) -> dict[str, Any]:
         assert self._probes is not None
-        found = metrics_of(model, bench.plan, bench.public)
+        found = metrics_of(model, data.plan, data.public)
         return {
             "perplexity": found["perplexity"],
             "wordsim": found["wordsim"]["spearman"],

@@ -64,19 +64,19 @@ class Pace:
     start: float
 
 
-def traffic(bound: PricedPlan[DpedPlan], public: Public) -> int:
+def traffic(priced: PricedPlan[DpedPlan], public: Public) -> int:
     """Bytes of artefacts sent to all parties and of releases sent by them; a run without losses stores the same
     figure.
     """
     from learning.embeddings.weights import to_bytes
 
     artefacts = len(public.vocabulary.to_bytes())
-    if public.reference is not None and bound.plan.dped.teaches:
+    if public.reference is not None and priced.plan.dped.teaches:
         artefacts += len(to_bytes(public.reference))
     if public.moments is not None:
         artefacts += len(public.moments[0].to_bytes())
-    released = sum(release.rows * release.columns * VALUE_BYTES for release in bound.releases)
-    return len(bound.plan.federation.names) * (artefacts + released)
+    released = sum(release.rows * release.columns * VALUE_BYTES for release in priced.releases)
+    return len(priced.plan.federation.names) * (artefacts + released)
 
 
 def step_seconds(public: Public, dimension: int) -> float:
@@ -100,14 +100,14 @@ def start_seconds() -> float:
     return time.monotonic() - begun
 
 
-def seconds(bound: PricedPlan[DpedPlan], pace: Pace, units: int) -> float:
+def seconds(priced: PricedPlan[DpedPlan], pace: Pace, units: int) -> float:
     """Seconds from the run's command to its end; `units` counts all parties' units together.
 
     Parties that the coordinator launches share this machine's cores; parties elsewhere are assumed to have one equally
     fast core each. A time that cannot be measured beforehand is taken from another machine, and scaled by how long a
     process takes to start.
     """
-    plan = bound.plan
+    plan = priced.plan
     parties = len(plan.federation.names)
     shards, cores = plan.federation.shards, os.cpu_count() or 1
     crowd = 1.0 if shards is None else (1 + CROWDING * parties) * max(1.0, parties / cores)
@@ -115,7 +115,7 @@ def seconds(bound: PricedPlan[DpedPlan], pace: Pace, units: int) -> float:
     constant = COMMAND_SECONDS + FINISHING_SECONDS + (0.0 if shards is None else RAY_SECONDS + crowd * NODE_SECONDS)
     slow = pace.start / START_SECONDS
     total = pace.public + slow * constant
-    for release in bound.releases:
+    for release in priced.releases:
         if not release.rows:
             continue
         work = slow * reading + pace.unit * units / parties + _noise_seconds(release)
@@ -154,18 +154,18 @@ def _noise_seconds(release: Release) -> float:
     return (time.monotonic() - begun) * release.rows / rows
 
 
-def memory(bound: PricedPlan[DpedPlan], units: int, pairs: float) -> dict[str, int]:
+def memory(priced: PricedPlan[DpedPlan], units: int, pairs: float) -> dict[str, int]:
     """Upper estimates of the peak memory of each kind of process, in bytes.
 
     units: of all parties together; pairs: distinct (word, context) pairs of a unit. The coordinator holds what was
     released as 64-bit numbers, with the copies that fitting needs. A training process holds the counts of its units, 12
     bytes per distinct pair, and one model with the memory of its fit.
     """
-    plan = bound.plan
+    plan = priced.plan
     size, width, parties = plan.vocabulary.size, plan.dped.dimension, len(plan.federation.names)
     coordinator, training = COORDINATOR_MEMORY + FIT_MEMORY * size, TRAINING_MEMORY
     block = 0
-    for release in bound.releases:
+    for release in priced.releases:
         cells = release.rows * release.columns
         block = max(block, plan.rows_at_once(max(1, release.rows), max(1, release.columns)) * release.columns)
         coordinator += cells * (120 if release.name == COUNTS else 60)

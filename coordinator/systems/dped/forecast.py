@@ -32,7 +32,7 @@ from coordinator.systems.dped.releases import MOMENTS
 from coordinator.systems.dped.spectra import ExpectedSum, expected_counts, expected_moments
 
 
-def forecast(recipe: Dped, bound: PricedPlan[DpedPlan], base: Path, cache: Path, prepared: float) -> Forecast:
+def forecast(recipe: Dped, priced: PricedPlan[DpedPlan], base: Path, cache: Path, prepared: float) -> Forecast:
     """Forecast a run. No party is asked, none of their data is read, and nothing is spent.
 
     base: the folder against which the plan's paths are resolved. Trains up to `expected.FEW_TEACHERS` teachers.
@@ -40,7 +40,7 @@ def forecast(recipe: Dped, bound: PricedPlan[DpedPlan], base: Path, cache: Path,
     plan, public = recipe.plan, recipe.read
     stand_in = expected.StandIn.of(plan, public, base, cache)
     begun = time.monotonic()
-    counts = expected_counts(stand_in, public, advice.clipping(bound), plan.dped.window)
+    counts = expected_counts(stand_in, public, advice.clipping(priced), plan.dped.window)
     counting = (time.monotonic() - begun) / max(1, counts.here)
     signal, teaching, work = None, 0.0, 0.0
     if plan.dped.teaches and plan.dped.private_training is None:
@@ -49,11 +49,11 @@ def forecast(recipe: Dped, bound: PricedPlan[DpedPlan], base: Path, cache: Path,
         assert signal.votes is not None
         teaching = (time.monotonic() - begun) / len(signal.votes)
         work = (time.process_time() - worked) / len(signal.votes)
-    outlook = outlook_of(bound, counts, signal)
-    if isinstance(moments := _mechanism(bound, MOMENTS), VectorMechanism):
+    outlook = outlook_of(priced, counts, signal)
+    if isinstance(moments := _mechanism(priced, MOMENTS), VectorMechanism):
         outlook.moments = expected_moments(stand_in, public, moments, plan.dped.window)
     rows = sorted(
-        (row for release in bound.releases for row in _rows(release, plan, outlook)),
+        (row for release in priced.releases for row in _rows(release, plan, outlook)),
         key=lambda row: ["training", "votes", "hidden", "moments", "counts"].index(row.name),
     )
     step = cost.step_seconds(public, plan.dped.dimension)
@@ -62,11 +62,11 @@ def forecast(recipe: Dped, bound: PricedPlan[DpedPlan], base: Path, cache: Path,
     return Forecast(
         plan=plan,
         rows=tuple(rows),
-        epsilon=bound.guarantee.epsilon if bound.private else None,
+        epsilon=priced.guarantee.epsilon if priced.private else None,
         trained=trained,
-        bytes=cost.traffic(bound, public),
-        seconds=cost.seconds(bound, pace, counts.units),
-        memory=cost.memory(bound, counts.units, counts.pairs),
+        bytes=cost.traffic(priced, public),
+        seconds=cost.seconds(priced, pace, counts.units),
+        memory=cost.memory(priced, counts.units, counts.pairs),
         assumptions=_assumptions(stand_in, counts, plan, trained),
         warnings=(
             *recipe.doubts(),
@@ -77,16 +77,16 @@ def forecast(recipe: Dped, bound: PricedPlan[DpedPlan], base: Path, cache: Path,
     )
 
 
-def _mechanism(bound: PricedPlan[DpedPlan], name: str) -> object:
-    release = bound.release(name)
+def _mechanism(priced: PricedPlan[DpedPlan], name: str) -> object:
+    release = priced.release(name)
     return None if release is None else release.mechanism
 
 
-def outlook_of(bound: PricedPlan[DpedPlan], counts: ExpectedSum, signal: TeacherSignal | None) -> Outlook:
+def outlook_of(priced: PricedPlan[DpedPlan], counts: ExpectedSum, signal: TeacherSignal | None) -> Outlook:
     """The expected signal and noise of the plan's releases."""
-    plan, outlook = bound.plan, Outlook(bound, counts)
+    plan, outlook = priced.plan, Outlook(priced, counts)
     parties = len(plan.federation.names)
-    for release in bound.releases:
+    for release in priced.releases:
         match release.name:
             case releases.COUNTS:
                 mechanism = release.under(CountsMechanism)
@@ -176,14 +176,14 @@ def _clear(rows: Sequence[Row], plan: DpedPlan) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def needs(recipe: Dped, bound: PricedPlan[DpedPlan], base: Path, cache: Path) -> Needs:
+def needs(recipe: Dped, priced: PricedPlan[DpedPlan], base: Path, cache: Path) -> Needs:
     """What the run is expected to need (`coordinator.systems.dped.cost`) if the parties' text is like the public
     text.
     """
     plan, public = recipe.plan, recipe.read
     stand_in = expected.StandIn.of(plan, public, base, cache)
-    counts = expected_counts(stand_in, public, advice.clipping(bound), plan.dped.window)
-    memory = cost.memory(bound, counts.units, counts.pairs)
-    cells = sum(release.rows * release.columns for release in bound.releases)
-    artefacts = cost.traffic(bound, public) // len(plan.federation.names) - cells * VALUE_BYTES
+    counts = expected_counts(stand_in, public, advice.clipping(priced), plan.dped.window)
+    memory = cost.memory(priced, counts.units, counts.pairs)
+    cells = sum(release.rows * release.columns for release in priced.releases)
+    artefacts = cost.traffic(priced, public) // len(plan.federation.names) - cells * VALUE_BYTES
     return Needs.of(memory, artefacts, cells)

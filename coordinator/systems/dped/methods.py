@@ -54,7 +54,7 @@ RADII = 1.0
 
 
 @dataclass(slots=True)
-class Bench:
+class SeedData:
     """The data of one seed: its public side, the parties' units in clear, and teachers' answers once they are asked."""
 
     plan: DpedPlan
@@ -129,40 +129,40 @@ def changed(plan: DpedPlan, *, epsilon: float | None = None, seed: int | None = 
 
 
 def summed(
-    bench: Bench, mechanism: CountsMechanism | JointMechanism | VectorMechanism, contributions: Sequence[Contribution]
+    data: SeedData, mechanism: CountsMechanism | JointMechanism | VectorMechanism, contributions: Sequence[Contribution]
 ) -> IntArray:
     """What a coordinator would sum: every party's bounded part and its share of the noise."""
     total: IntArray | None = None
     for number, contribution in enumerate(contributions):
         dense = contribution.toarray() if isinstance(contribution, sparse.csr_array) else contribution
-        noisy = mechanism.noise_share(dense.shape, bench.stream("compare", repr(mechanism), number)) + dense
+        noisy = mechanism.noise_share(dense.shape, data.stream("compare", repr(mechanism), number)) + dense
         total = noisy if total is None else total + noisy
     assert total is not None
     return total
 
 
-Make: TypeAlias = Callable[[Bench, float], Outcome]
+Make: TypeAlias = Callable[[SeedData, float], Outcome]
 
 
 def _dped(*signals: str, **settings: Any) -> Make:
     """The recipe itself with these signals, driven over the simulated parties."""
 
-    def make(bench: Bench, epsilon: float) -> Outcome:
+    def make(data: SeedData, epsilon: float) -> Outcome:
         from learning.embeddings.weights import from_bytes
 
-        plan = changed(bench.plan, epsilon=epsilon, signals=list(signals), private_training=None, **settings)
-        with driven(Dped(plan, bench.public), bench.shards, bench.progress) as run:
+        plan = changed(data.plan, epsilon=epsilon, signals=list(signals), private_training=None, **settings)
+        with driven(Dped(plan, data.public), data.shards, data.progress) as run:
             events = [release.event for release in run.priced.releases]
-            notes = _of_labels(bench, run)
+            notes = _of_labels(data, run)
             return Outcome(from_bytes(run.content), composed(events), paper_claim(run.priced), notes)
 
     return make
 
 
-def _of_labels(bench: Bench, run: SimulatedRun[DpedPlan]) -> dict[str, float]:
+def _of_labels(data: SeedData, run: SimulatedRun[DpedPlan]) -> dict[str, float]:
     """The share of labels that have the most votes; where votes are thresholded, that of queries with one, too."""
     for release in run.priced.releases:
-        clear = bench.shards.bounded(release.name) if release.name in (releases.VOTES, releases.ANSWERS) else ()
+        clear = data.shards.bounded(release.name) if release.name in (releases.VOTES, releases.ANSWERS) else ()
         if release.name == releases.VOTES:
             ((_, _, labels),) = run.store.blocks(LABELS)
             votes = np.hstack([_dense(each) for each in clear])
@@ -189,18 +189,18 @@ def _accuracy(labels: NDArray[np.integer[Any]], sums: IntArray) -> float:
     return float((sums[answered, labels[answered]] == sums[answered].max(axis=1)).mean())
 
 
-def _unigram(bench: Bench, epsilon: float) -> Outcome:
+def _unigram(data: SeedData, epsilon: float) -> Outcome:
     """The floor: the whole budget on how frequent words are, drawn to the public frequencies; nothing else learned."""
     from learning.embeddings.moments import contribute
     from learning.embeddings.prior import frequencies_of
 
-    assert bench.public.frequencies is not None
-    directions, clip = bench.public.frequencies
-    multiplier = gaussian_multiplier(epsilon, bench.delta)
-    mechanism = vectors_mechanism(bench.plan, clip, multiplier)
+    assert data.public.frequencies is not None
+    directions, clip = data.public.frequencies
+    multiplier = gaussian_multiplier(epsilon, data.delta)
+    mechanism = vectors_mechanism(data.plan, clip, multiplier)
     bounding = partial(contribute, directions=directions, mechanism=mechanism)
-    total = summed(bench, mechanism, bench.bounded("frequencies", mechanism, bounding))
-    released = mechanism.release(total, len(bench.units()))
+    total = summed(data, mechanism, data.bounded("frequencies", mechanism, bounding))
+    released = mechanism.release(total, len(data.units()))
     return Outcome(flat(frequencies_of(released, directions)), mechanism.event())
 
 
@@ -212,24 +212,24 @@ def flat(probabilities: NDArray[np.float64]) -> "SkipGram":
     return SkipGram(nothing, nothing, np.log(probabilities).astype(np.float32))
 
 
-def _private_skipgram(bench: Bench, epsilon: float) -> Outcome:
+def _private_skipgram(data: SeedData, epsilon: float) -> Outcome:
     """DP-SGD (Abadi et al. 2016) from the public reference, one curator over all parties' units: its best case."""
     from learning.embeddings.dp_sgd import train_private
 
-    units = sparse.csr_array(sparse.vstack(bench.units(), format="csr"))
-    reference = bench.public.reference
+    units = sparse.csr_array(sparse.vstack(data.units(), format="csr"))
+    reference = data.public.reference
     assert reference is not None
-    settings = bench.plan.dped.private_training or PrivateTrainingTable(units_per_teacher=512)
-    declared = declared_units(bench.plan, units.shape[0])
+    settings = data.plan.dped.private_training or PrivateTrainingTable(units_per_teacher=512)
+    declared = declared_units(data.plan, units.shape[0])
     batch = min(settings.batch, declared)
-    parameters = bench.plan.vocabulary.size * (2 * bench.plan.dped.dimension + 1)
+    parameters = data.plan.vocabulary.size * (2 * data.plan.dped.dimension + 1)
     probability = batch / declared
 
     def mechanism(multiplier: float) -> GradientMechanism:
         levels = fine_levels(multiplier, parameters)
         return GradientMechanism(settings.clip, levels, multiplier, probability, settings.steps, parameters)
 
-    multiplier = calibrate(lambda z: mechanism(z).event(), epsilon, bench.delta)
+    multiplier = calibrate(lambda z: mechanism(z).event(), epsilon, data.delta)
     chosen = mechanism(multiplier)
     model = train_private(
         units,
@@ -237,8 +237,8 @@ def _private_skipgram(bench: Bench, epsilon: float) -> Outcome:
         start=reference,
         expected_batch=batch,
         learning_rate=settings.learning_rate * min(1.0, QUIET / multiplier) ** 2,
-        stream=bench.stream("compare", "gradients", repr(epsilon)),
-        on_step=lambda done: bench.progress.bar("training", round(100 * done), 100, "percent"),
+        stream=data.stream("compare", "gradients", repr(epsilon)),
+        on_step=lambda done: data.progress.bar("training", round(100 * done), 100, "percent"),
     )
     return Outcome(model, chosen.event(), notes={"noise_multiplier": multiplier})
 
@@ -254,44 +254,44 @@ def declared_units(plan: DpedPlan, counted: int) -> int:
     return max(2, (counted + digits // 2) // digits * digits)
 
 
-def _sketch(bench: Bench, epsilon: float) -> Outcome:
+def _sketch(data: SeedData, epsilon: float) -> Outcome:
     """In the style of DP-MERF (Harder et al. 2021): a noisy embedding of all pairs, and a model that matches it."""
     from learning.embeddings.dp_merf import Features, contribute, fit_sketch
 
-    plan = bench.plan
-    features = Features.from_seed(plan.vocabulary.size, SKETCH_WIDTH, bench.seed)
-    multiplier = gaussian_multiplier(epsilon, bench.delta)
+    plan = data.plan
+    features = Features.from_seed(plan.vocabulary.size, SKETCH_WIDTH, data.seed)
+    multiplier = gaussian_multiplier(epsilon, data.delta)
     mechanism = vectors_mechanism(plan, 1.0 if plan.privacy.record == "pair" else SKETCH_CLIP, multiplier)
     bounding = partial(contribute, features=features, mechanism=mechanism)
-    total = summed(bench, mechanism, bench.bounded("sketch", mechanism, bounding))
-    released = mechanism.release(total, len(bench.units()))
+    total = summed(data, mechanism, data.bounded("sketch", mechanism, bounding))
+    released = mechanism.release(total, len(data.units()))
     model = fit_sketch(
         released.values,
         released.sigma,
         features,
-        start=bench.public.reference,
+        start=data.public.reference,
         dimension=plan.dped.dimension,
-        seed=bench.seed,
+        seed=data.seed,
     )
     return Outcome(model, mechanism.event())
 
 
-def _neighbours(bench: Bench, epsilon: float) -> Outcome:
+def _neighbours(data: SeedData, epsilon: float) -> Outcome:
     """In the style of neighbour-aware noise (Bollegala et al. 2023): hidden states in public neighbourhoods' radii."""
     from learning.embeddings.neighbour_noise import from_local, radii, to_local
     from learning.embeddings.teachers import hidden_states
 
-    plan, public = bench.plan, bench.public
+    plan, public = data.plan, data.public
     assert public.reference is not None
     layers, width, queries = plan.dped.layers, plan.dped.dimension, len(public.queries)
     near = radii(public.reference.inputs, NEIGHBOURS)[public.queries]
     home = hidden_states(public.reference, public.queries, layers)
-    whole = gaussian_multiplier(epsilon, bench.delta)
+    whole = gaussian_multiplier(epsilon, data.delta)
     noise = whole * math.sqrt(queries) * 2 * RADII * math.sqrt(len(layers))
     levels = max(1, int(2048 * math.sqrt(shares(plan)) * RADII / noise))
     joint = JointMechanism(None, HiddenMechanism(len(layers), width, RADII, levels, noise, shares(plan)))
-    moves = [to_local(cast(NDArray[np.float32], each.states), home, near) for each in bench.answers()]
-    total = summed(bench, joint, [joint.contribute(TeacherSignal(None, each)) for each in moves])
+    moves = [to_local(cast(NDArray[np.float32], each.states), home, near) for each in data.answers()]
+    total = summed(data, joint, [joint.contribute(TeacherSignal(None, each)) for each in moves])
     released = joint.release(total, len(moves)).hidden
     assert released is not None
     teachers = plan.teachers
@@ -301,23 +301,23 @@ def _neighbours(bench: Bench, epsilon: float) -> Outcome:
         hidden=from_local(mean, home, near), hidden_noise=released.sigma / teachers * float(np.sqrt(np.mean(near**2)))
     )
     quiet = changed(plan, epsilon=epsilon, signals=["hidden"], private_training=None, threshold=None)
-    return Outcome(recipe.learned(quiet, public, found, bench.progress), SelfComposedDpEvent(joint.event(), queries))
+    return Outcome(recipe.learned(quiet, public, found, data.progress), SelfComposedDpEvent(joint.event(), queries))
 
 
-def _open(bench: Bench, epsilon: float) -> Outcome:
+def _open(data: SeedData, epsilon: float) -> Outcome:
     """No privacy: the full softmax on the exact counts of all parties."""
     from learning.embeddings.skipgram import fit
 
-    return Outcome(fit(bench.exact(), dimension=bench.plan.dped.dimension, seed=bench.seed), None)
+    return Outcome(fit(data.exact(), dimension=data.plan.dped.dimension, seed=data.seed), None)
 
 
-def _open_from_public(bench: Bench, epsilon: float) -> Outcome:
+def _open_from_public(data: SeedData, epsilon: float) -> Outcome:
     """No privacy either, from the public reference and drawn to it, as teachers are: what public text adds."""
     from learning.embeddings.teachers import train_teacher
 
-    assert bench.public.reference is not None
+    assert data.public.reference is not None
     model = train_teacher(
-        bench.exact(), bench.public.reference, alignment="initialisation", seed=bench.seed, steps=OPEN_STEPS
+        data.exact(), data.public.reference, alignment="initialisation", seed=data.seed, steps=OPEN_STEPS
     )
     return Outcome(model, None)
 

@@ -11,15 +11,15 @@ from coordinator.systems.dped.plan import DpedPlan
 from coordinator.systems.dped.releases import ANSWERS
 
 
-def paper_claim(bound: PricedPlan[DpedPlan]) -> float | None:
+def paper_claim(priced: PricedPlan[DpedPlan]) -> float | None:
     """The epsilon that DPED's own formula gives for the same noise, or None where it covers none of the releases.
 
     The formula does not know counts and would take them for votes, so it is given only for plans of votes and hidden
     states.
     """
-    plan = bound.plan
+    plan = priced.plan
     votes = hidden = None
-    for release in bound.releases:
+    for release in priced.releases:
         if release.form == Form.CLEAR_VOTES:
             votes = release.under(ThresholdedVotes).noise
         elif release.name == ANSWERS and release.form == Form.SUMMED:

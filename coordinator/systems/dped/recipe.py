@@ -92,7 +92,7 @@ class Dped:
 
 
 async def collect(
-    bound: PricedPlan[DpedPlan], public: Public, federation: Federation, store: RunStore, stage: Stage
+    priced: PricedPlan[DpedPlan], public: Public, federation: Federation, store: RunStore, stage: Stage
 ) -> dict[str, int]:
     """The private half: parties learn, bound and add noise. Returns how many parties are in the sum of each release.
 
@@ -100,7 +100,7 @@ async def collect(
     """
     from learning.embeddings.weights import to_bytes
 
-    plan = bound.plan
+    plan = priced.plan
     with stage("provide"):
         vocabulary = public.vocabulary.to_bytes()
         store.write("artefacts/vocabulary.json", vocabulary)
@@ -114,7 +114,7 @@ async def collect(
             directions = public.moments[0].to_bytes()
             store.write("artefacts/directions.safetensors", directions)
             await federation.provide("directions", directions)
-    asked = [release for release in bound.releases if release.form.gives]
+    asked = [release for release in priced.releases if release.form.gives]
     with stage("train"):
         for release in asked:
             request = _request(release, plan, public)
@@ -123,7 +123,7 @@ async def collect(
     present: dict[str, int] = {}
     with stage("aggregate") as result:
         for release in asked:
-            note = budget(bound.guarantee, plan)
+            note = budget(priced.guarantee, plan)
             rows = plan.rows_at_once(release.rows, release.columns)
             if release.form == Form.CLEAR_VOTES and store.block_counts().get(LABELS):
                 present[release.name] = len(store.summed(LABELS))  # drawn once: other noise would be another answer
@@ -136,7 +136,7 @@ async def collect(
                 store.put_block(LABELS, 0, 0, release.rows, labels[:, None])
                 present[release.name] = len(votes)
             elif plan.privacy.trust == "secure-sum":
-                present[release.name] = await federation.sum_securely(release, bound.binding.terms, rows, store)
+                present[release.name] = await federation.sum_securely(release, priced.binding.terms, rows, store)
             else:
                 present[release.name] = await federation.aggregate(
                     release.name, release.rows, release.columns, rows, store, note

@@ -40,10 +40,10 @@ class Signals:
     hidden_noise: float = 0.0
 
 
-def signals_of(bound: PricedPlan[DpedPlan], public: Public, present: dict[str, int], store: RunStore) -> Signals:
+def signals_of(priced: PricedPlan[DpedPlan], public: Public, present: dict[str, int], store: RunStore) -> Signals:
     """The signals of a run's stored releases, in their own units."""
     found = Signals()
-    for release in bound.releases:
+    for release in priced.releases:
         match release.name:
             case releases.COUNTS:
                 found = replace(found, counts=_counts(release.under(CountsMechanism), present[COUNTS], store, release))
@@ -58,7 +58,7 @@ def signals_of(bound: PricedPlan[DpedPlan], public: Public, present: dict[str, i
                 free = release.form == Form.FREE
                 mechanism = release.under(FreeAnswers) if free else release.under(JointMechanism)
                 answered = mechanism.release(total, present[release.name])
-                found = with_answers(found, answered, bound.plan, public, present[release.name])
+                found = with_answers(found, answered, priced.plan, public, present[release.name])
     return found
 
 

@@ -5,7 +5,7 @@ from typing import Final
 from coordinator.systems.fine_tune.plan import FineTunePlan
 from coordinator.systems.fine_tune.recipe import no_recipe, run
 from coordinator.systems.system import System
-from coordinator.text_models.compare import ClassifierFamily
+from coordinator.text_models.compare import ClassifierComparison
 
 SYSTEM: Final = System(
     name="fine_tune",
@@ -14,6 +14,6 @@ SYSTEM: Final = System(
     recipe=no_recipe,
     needs=no_recipe,
     forecast=no_recipe,
-    comparison=ClassifierFamily,
+    comparison=ClassifierComparison,
     alone=run,
 )

@@ -7,7 +7,7 @@ from coordinator.systems.pate.forecast import forecast
 from coordinator.systems.pate.plan import PatePlan
 from coordinator.systems.pate.recipe import Pate
 from coordinator.systems.system import System
-from coordinator.text_models.compare import ClassifierFamily
+from coordinator.text_models.compare import ClassifierComparison
 from coordinator.text_models.forecast import needs
 from coordinator.text_models.public import prepare
 
@@ -18,5 +18,5 @@ SYSTEM: Final = System(
     recipe=Pate,
     needs=needs,
     forecast=forecast,
-    comparison=ClassifierFamily,
+    comparison=ClassifierComparison,
 )

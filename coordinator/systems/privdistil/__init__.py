@@ -3,7 +3,7 @@
 from typing import Final
 
 from coordinator.systems.example import example
-from coordinator.systems.privdistil.compare import PrivDistilFamily
+from coordinator.systems.privdistil.compare import PrivDistilComparison
 from coordinator.systems.privdistil.forecast import forecast, needs
 from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.public import prepare
@@ -17,6 +17,6 @@ SYSTEM: Final = System(
     recipe=PrivDistil,
     needs=needs,
     forecast=forecast,
-    comparison=PrivDistilFamily,
+    comparison=PrivDistilComparison,
     example=example(__name__),
 )

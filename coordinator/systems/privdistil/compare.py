@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coordinator.comparing.comparable import Comparable, Method, View, changed
+from coordinator.comparing.comparable import ComparisonRequest, Method, View, changed
 from coordinator.progress.progress import Silent
-from coordinator.systems.privdistil.bench import CorpusBench, Trained
+from coordinator.systems.privdistil.data import CorpusData, Trained
 from coordinator.systems.privdistil.methods import methods_of
 from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.public import prepare
@@ -19,14 +19,14 @@ from coordinator.text_models.simulated_text import SimulatedText, simulated_text
 from coordinator.text_models.student import heldout_rows, measured
 
 
-class PrivDistilFamily:
-    """A `coordinator.comparing.comparable.Family`.
+class PrivDistilComparison:
+    """A `coordinator.comparing.comparable.Comparable`.
 
     A seed draws the public texts, every model's start and the order in which the student learns. The parties' text is
     the same for all seeds. Memory: the teacher, and as `SimulatedText` says.
     """
 
-    def __init__(self, given: Comparable) -> None:
+    def __init__(self, given: ComparisonRequest) -> None:
         self.plan: PrivDistilPlan = given.plan
         self._given = given
         self._text: SimulatedText | None = None
@@ -39,14 +39,14 @@ class PrivDistilFamily:
     def view(self) -> View:
         return SCORES if self.plan.text.kind == "regression" else CLASSES
 
-    def bench(self, seed: int, folder: Path) -> CorpusBench:
+    def data(self, seed: int, folder: Path) -> CorpusData:
         plan = changed(self.plan, seed=seed)
         public = prepare(plan, self._given.base, self._given.cache)
         whole = public_model(plan, public.teacher, self._given.cache, pool=plan.model.pooling)
         asked = VOTING in self.methods
         if self._text is None:
             self._text = simulated_text(self._given, plan, whole, folder)
-        return CorpusBench(
+        return CorpusData(
             plan=plan,
             public=public,
             text=self._text,
@@ -58,7 +58,7 @@ class PrivDistilFamily:
             queries=classifier_public.queries(plan, self._given.base, self._given.cache) if asked else (),
         )
 
-    def metrics(self, bench: CorpusBench, model: Trained) -> dict[str, Any]:
+    def metrics(self, data: CorpusData, model: Trained) -> dict[str, Any]:
         """model: what was trained, and in which model."""
         import torch
 
@@ -66,7 +66,7 @@ class PrivDistilFamily:
         from learning.models.adapting import unflatten
 
         unflatten(model.public.model, torch.from_numpy(model.point))
-        public = bench.public.text
-        said = predict(model.public.model, heldout_rows(bench.plan, public))
-        found = metrics_of(measured(bench.plan, public, said))
+        public = data.public.text
+        said = predict(model.public.model, heldout_rows(data.plan, public))
+        found = metrics_of(measured(data.plan, public, said))
         return {name: value for name, value in found.items() if name != "examples"}

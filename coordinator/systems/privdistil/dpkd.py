@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from aggregation.accounting.price import calibrate
 from aggregation.mechanisms.gradients import GradientMechanism
 from coordinator.comparing.comparable import Outcome, changed, composed
-from coordinator.systems.privdistil.bench import CorpusBench, Floats, Trained
+from coordinator.systems.privdistil.data import CorpusData, Floats, Trained
 from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.text_models.federated_training import descent_event, mechanism, optimisation_of
 from coordinator.text_models.public import PublicText
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
     from learning.private_training.units import Losses, Units
 
 
-def trained_twice(bench: CorpusBench, epsilon: float, *, inherits: bool = False) -> Outcome:
+def trained_twice(data: CorpusData, epsilon: float, *, inherits: bool = False) -> Outcome:
     """Train the teacher under DP-SGD, then the student on the same private text, half on the labels and half on the
     teacher's output. Both trainings pay, at the same noise multiplier.
 
     inherits: whether the student starts from layers of the trained teacher (FT in PrivDistil's table 7), which was paid
     for, or from the public teacher's (PT).
     """
-    plan = changed(bench.plan, epsilon=epsilon)
-    whole, student = bench.whole, bench.public.text
+    plan = changed(data.plan, epsilon=epsilon)
+    whole, student = data.whole, data.public.text
     sizes = len(whole.start), len(student.start)
     multiplier = calibrate(
-        lambda z: ComposedDpEvent([descent_event(plan, z, size) for size in sizes]), epsilon, bench.delta
+        lambda z: ComposedDpEvent([descent_event(plan, z, size) for size in sizes]), epsilon, data.delta
     )
     first, second = (mechanism(plan, multiplier, size, plan.dp_sgd.steps) for size in sizes)
     descent = optimisation_of(plan.dp_sgd, plan.dp_sgd.batch)
     labels = ("twice", repr(epsilon))
-    truth = [part.labels for part in bench.text.parts]
-    taught = federated(bench, whole, first, descent, (*labels, "teacher"), truth)
-    said = bench.said(Trained(whole, taught))
+    truth = [part.labels for part in data.text.parts]
+    taught = federated(data, whole, first, descent, (*labels, "teacher"), truth)
+    said = data.said(Trained(whole, taught))
     soft = [mixed(labels, each) for labels, each in zip(truth, said, strict=True)]
     if inherits:
         student = replace(student, start=_inherited(plan, whole, student))
     purpose = (*labels, "student", "inherits") if inherits else (*labels, "student")
-    point = federated(bench, student, second, descent, purpose, soft)
+    point = federated(data, student, second, descent, purpose, soft)
     events = [first.event(), second.event()]
     return Outcome(Trained(student, point), composed(events), notes={"noise_multiplier": multiplier})
 
@@ -87,7 +87,7 @@ class Trainable:
 
 
 def federated(
-    bench: CorpusBench,
+    data: CorpusData,
     text: PublicText,
     mechanism: GradientMechanism,
     optimisation: "Optimisation",
@@ -105,24 +105,24 @@ def federated(
     from learning.private_training.optimisation import Training
     from learning.private_training.per_example import PerExample
 
-    work = trainable(bench, text, targets)
+    work = trainable(data, text, targets)
     gradients = PerExample(work.module)
     descent = Training(torch.from_numpy(text.start), optimisation, mechanism.steps)
     while descent.done < mechanism.steps:
         total = np.zeros(mechanism.parameters, np.int64)
         for number, units in enumerate(work.units):
             labels: tuple[str | int, ...] = (*purpose, descent.done, number)
-            taken = mechanism.batch(len(units), bench.stream(*labels, "batch"))
+            taken = mechanism.batch(len(units), data.stream(*labels, "batch"))
             part = clipped_sum(gradients, units.micro_batches(taken), work.losses, mechanism)
-            share = mechanism.noise_share(part.shape, bench.stream(*labels, "noise"))
+            share = mechanism.noise_share(part.shape, data.stream(*labels, "noise"))
             total += mechanism.contribute(part) + share
         descent.step(mechanism.release(total, len(work.units)).values.astype(np.float32))
         unflatten(work.module, descent.point)
-        bench.progress.bar("training", descent.done, mechanism.steps)
+        data.progress.bar("training", descent.done, mechanism.steps)
     return np.array(descent.point.numpy())
 
 
-def trainable(bench: CorpusBench, text: PublicText, targets: Sequence[NDArray[Any]]) -> Trainable:
+def trainable(data: CorpusData, text: PublicText, targets: Sequence[NDArray[Any]]) -> Trainable:
     import torch
 
     from learning.models.adapting import unflatten
@@ -131,7 +131,7 @@ def trainable(bench: CorpusBench, text: PublicText, targets: Sequence[NDArray[An
     from learning.private_training.feature_units import FeatureUnits, head_losses
     from learning.private_training.text_units import TextUnits
 
-    model, parts, seen = text.model, bench.text.parts, bench.text.vectors(text)
+    model, parts, seen = text.model, data.text.parts, data.text.vectors(text)
     unflatten(model, torch.from_numpy(text.start))
     labels = [torch.from_numpy(np.ascontiguousarray(each)) for each in targets]
     units: list[Units]

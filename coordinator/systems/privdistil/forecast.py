@@ -29,42 +29,42 @@ _TOLD: Final = 200
 
 
 def forecast(
-    recipe: PrivDistil, bound: PricedPlan[PrivDistilPlan], base: Path, cache: Path, prepared: float
+    recipe: PrivDistil, priced: PricedPlan[PrivDistilPlan], base: Path, cache: Path, prepared: float
 ) -> Forecast:
     """Forecast a run. No party is asked, none of their data is read, and nothing is spent."""
     plan, public = recipe.plan, recipe.read
-    rows = tuple(_row(bound, release) for release in bound.releases if release.name != SCORES)
+    rows = tuple(_row(priced, release) for release in priced.releases if release.name != SCORES)
     declared = plan.privacy.declared_size
     return Forecast(
         plan=plan,
         rows=rows,
-        epsilon=bound.guarantee.epsilon if bound.private else None,
+        epsilon=priced.guarantee.epsilon if priced.private else None,
         trained=0,
-        bytes=_traffic(bound, public),
+        bytes=_traffic(priced, public),
         seconds=prepared + _seconds(plan, public),
-        memory=memory(bound, public),
-        clear=_split(bound),
+        memory=memory(priced, public),
+        clear=_split(priced),
         assumptions=(
             f"Supposed: texts of {public.text.longest} tokens, parties as fast as this machine, and {declared:,} units "
             "among them, as [privacy] declared_size says.",
         ),
-        warnings=_warnings(rows, bound),
+        warnings=_warnings(rows, priced),
     )
 
 
-def needs(recipe: PrivDistil, bound: PricedPlan[PrivDistilPlan], base: Path, cache: Path) -> Needs:
+def needs(recipe: PrivDistil, priced: PricedPlan[PrivDistilPlan], base: Path, cache: Path) -> Needs:
     """What the run is expected to need."""
     public = recipe.read
-    cells = sum(release.rows * release.columns for release in bound.releases)
+    cells = sum(release.rows * release.columns for release in priced.releases)
     artefacts = model_bytes(public.text) + sum(map(len, public.samples.values()))
     artefacts += 0 if public.domain is None else model_bytes(public.domain)
-    return Needs.of(memory(bound, public), artefacts + _stored(public), cells)
+    return Needs.of(memory(priced, public), artefacts + _stored(public), cells)
 
 
-def memory(bound: PricedPlan[PrivDistilPlan], public: PublicCorpus) -> dict[str, int]:
+def memory(priced: PricedPlan[PrivDistilPlan], public: PublicCorpus) -> dict[str, int]:
     """Upper estimates of the peak memory of each kind of process, in bytes."""
-    plan = bound.plan
-    found = classifier_forecast.memory(bound, public.text)
+    plan = priced.plan
+    found = classifier_forecast.memory(priced, public.text)
     teacher = 4 * sum(each.numel() for each in public.text.model.parameters()) * public.layers[1] // public.layers[0]
     width = int(getattr(public.text.model.config, "hidden_size", 1024))
     kept = 60 * plan.distil.micro_batch * plan.distil.longest * width * public.layers[1]
@@ -74,8 +74,8 @@ def memory(bound: PricedPlan[PrivDistilPlan], public: PublicCorpus) -> dict[str,
     return found | {"coordinator": max(found["coordinator"] + 2 * teacher, distilling)}
 
 
-def _row(bound: PricedPlan[PrivDistilPlan], release: Release) -> Row:
-    mechanism, plan = release.under(GradientMechanism), bound.plan
+def _row(priced: PricedPlan[PrivDistilPlan], release: Release) -> Row:
+    mechanism, plan = release.under(GradientMechanism), priced.plan
     noise = mechanism.noise_multiplier * mechanism.sensitivity * mechanism.granularity * math.sqrt(mechanism.parameters)
     batch = plan.domain.batch if release.name == DOMAIN else plan.dp_sgd.batch
     if release.name != DOMAIN and release.form != Form.STEPPED:
@@ -83,23 +83,23 @@ def _row(bound: PricedPlan[PrivDistilPlan], release: Release) -> Row:
     return Row(release.name, mechanism.steps, mechanism.clip, noise, batch * mechanism.clip, at_most=True)
 
 
-def _split(bound: PricedPlan[PrivDistilPlan]) -> tuple[str, ...]:
+def _split(priced: PricedPlan[PrivDistilPlan]) -> tuple[str, ...]:
     """How the budget is divided: each part priced alone. Composed, they cost less than their sum."""
-    release = bound.release(DOMAIN)
-    if release is None or not bound.private:
+    release = priced.release(DOMAIN)
+    if release is None or not priced.private:
         return ()
-    delta = bound.plan.privacy.delta * (1 - SAMPLER_SHARE)
+    delta = priced.plan.privacy.delta * (1 - SAMPLER_SHARE)
     alone = price([release.event], delta).epsilon
-    rest = price([each.at_most for each in bound.releases if each.name not in (DOMAIN, SCORES)], delta).epsilon
-    chosen = "as [domain] epsilon says" if bound.plan.domain.epsilon is not None else "the least that leaves a signal"
+    rest = price([each.at_most for each in priced.releases if each.name not in (DOMAIN, SCORES)], delta).epsilon
+    chosen = "as [domain] epsilon says" if priced.plan.domain.epsilon is not None else "the least that leaves a signal"
     return (
-        f"Of epsilon {rounded_up(bound.guarantee.epsilon, 2)}, choosing public text would cost {rounded_up(alone, 2)} "
+        f"Of epsilon {rounded_up(priced.guarantee.epsilon, 2)}, choosing public text would cost {rounded_up(alone, 2)} "
         f"alone, {chosen}, and training the student {rounded_up(rest, 2)} alone.",
     )
 
 
-def _warnings(rows: tuple[Row, ...], bound: PricedPlan[PrivDistilPlan]) -> tuple[str, ...]:
-    plan, found = bound.plan, []
+def _warnings(rows: tuple[Row, ...], priced: PricedPlan[PrivDistilPlan]) -> tuple[str, ...]:
+    plan, found = priced.plan, []
     for row in rows:
         if row.name == DOMAIN:
             assert row.ratio is not None
@@ -116,17 +116,17 @@ def _warnings(rows: tuple[Row, ...], bound: PricedPlan[PrivDistilPlan]) -> tuple
             found.append(
                 f"The noise is {1 / row.ratio:,.0f} times the sum of the student's gradients at the most: it will "
                 f"hardly learn. Use {', or '.join(advice)}. This run would cost epsilon "
-                f"{rounded_up(bound.guarantee.epsilon, 2)} all the same."
+                f"{rounded_up(priced.guarantee.epsilon, 2)} all the same."
             )
     return tuple(found)
 
 
-def _traffic(bound: PricedPlan[PrivDistilPlan], public: PublicCorpus) -> int:
-    parties = len(bound.plan.federation.names)
-    found = classifier_forecast.traffic(bound, public.text)
+def _traffic(priced: PricedPlan[PrivDistilPlan], public: PublicCorpus) -> int:
+    parties = len(priced.plan.federation.names)
+    found = classifier_forecast.traffic(priced, public.text)
     if public.domain is not None:
         found += parties * (model_bytes(public.domain) + sum(map(len, public.samples.values())))
-        if bound.plan.domain.release == "scores":
+        if priced.plan.domain.release == "scores":
             found += parties * public.corpus.count() * _TOLD
     return found
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from coordinator.comparing.comparable import Method, Outcome, changed
 from coordinator.comparing.simulated_run import driven
-from coordinator.systems.privdistil.bench import CorpusBench, Trained
+from coordinator.systems.privdistil.data import CorpusData, Trained
 from coordinator.systems.privdistil.distillation import COMPRESSED
 from coordinator.systems.privdistil.dpkd import trained_twice
 from coordinator.systems.privdistil.plan import PrivDistilPlan
@@ -21,17 +21,17 @@ from coordinator.text_models.public import PublicText
 
 
 def _private(
-    bench: CorpusBench,
+    data: CorpusData,
     epsilon: float,
     *,
     selection: Mapping[str, Any] | None = None,
     distil: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """The recipe itself, with other settings in `[selection]` and `[distil]`."""
-    plan = changed(bench.plan, {"selection": selection or {}, "distil": distil or {}}, epsilon=epsilon)
-    public = bench.public if plan.selection.scored else replace(bench.public, domain=None)
-    recipe = PrivDistil(plan, public, bench.compressed)
-    with driven(recipe, bench.text.shards, bench.progress, bench.base) as run:
+    plan = changed(data.plan, {"selection": selection or {}, "distil": distil or {}}, epsilon=epsilon)
+    public = data.public if plan.selection.scored else replace(data.public, domain=None)
+    recipe = PrivDistil(plan, public, data.compressed)
+    with driven(recipe, data.text.shards, data.progress, data.base) as run:
         _, _, chosen = run.store.stages()["choose"]
         found = {key: value for key in ("agreement", "reliability") if (value := chosen.get(key)) is not None}
         text = public.distilled(plan, run.store.folder / COMPRESSED)
@@ -39,40 +39,40 @@ def _private(
         return replace(spent, model=Trained(text, spent.model), notes=spent.notes | found)
 
 
-def _alone(bench: CorpusBench, epsilon: float, text: PublicText) -> Outcome:
+def _alone(data: CorpusData, epsilon: float, text: PublicText) -> Outcome:
     """Federated DP-SGD on a model, with all of the budget."""
-    found = methods.federated(bench.over(text), epsilon)
+    found = methods.federated(data.over(text), epsilon)
     return replace(found, model=Trained(text, found.model))
 
 
-def _undistilled(bench: CorpusBench, epsilon: float) -> Outcome:
+def _undistilled(data: CorpusData, epsilon: float) -> Outcome:
     """The student with layers copied from its teacher, trained under DP-SGD: not distilled, no public text."""
-    return _alone(bench, epsilon, bench.public.text)
+    return _alone(data, epsilon, data.public.text)
 
 
-def _teacher(bench: CorpusBench, epsilon: float) -> Outcome:
+def _teacher(data: CorpusData, epsilon: float) -> Outcome:
     """The teacher itself under DP-SGD, which the smaller student should come near to."""
-    return _alone(bench, epsilon, bench.whole)
+    return _alone(data, epsilon, data.whole)
 
 
-def _leaking(bench: CorpusBench, epsilon: float) -> Outcome:
+def _leaking(data: CorpusData, epsilon: float) -> Outcome:
     """KD+FT (the paper's section 4.6): distilled on the private text itself, then trained under DP-SGD.
 
     It has no guarantee: the teacher's output on private text enters the student without noise.
     """
-    found = _alone(bench, epsilon, bench.leaked(changed(bench.plan, epsilon=epsilon)))
+    found = _alone(data, epsilon, data.leaked(changed(data.plan, epsilon=epsilon)))
     return replace(found, event=None, claimed=epsilon)
 
 
-def _votes(bench: CorpusBench, epsilon: float) -> Outcome:
+def _votes(data: CorpusData, epsilon: float) -> Outcome:
     """The recipe `pate` on the teacher."""
-    found = methods.by_votes(bench.over(replace(bench.whole, queries=bench.queries)), epsilon)
-    return replace(found, model=Trained(bench.whole, found.model))
+    found = methods.by_votes(data.over(replace(data.whole, queries=data.queries)), epsilon)
+    return replace(found, model=Trained(data.whole, found.model))
 
 
-def _in_clear(bench: CorpusBench, epsilon: float) -> Outcome:
+def _in_clear(data: CorpusData, epsilon: float) -> Outcome:
     """No privacy: the teacher under ordinary training on all parties' text together."""
-    return Outcome(Trained(bench.whole, methods.in_clear(bench.over(bench.whole))), None)
+    return Outcome(Trained(data.whole, methods.in_clear(data.over(data.whole))), None)
 
 
 def _chosen(**selection: Any) -> Any:

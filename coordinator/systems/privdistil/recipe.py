@@ -128,16 +128,16 @@ class PrivDistil:
         return self.public
 
 
-def _student(bound: PricedPlan[PrivDistilPlan]) -> tuple[Release, ...]:
+def _student(priced: PricedPlan[PrivDistilPlan]) -> tuple[Release, ...]:
     """The releases of the student's fine-tuning."""
-    return tuple(release for release in bound.releases if release.name not in (DOMAIN, SCORES))
+    return tuple(release for release in priced.releases if release.name not in (DOMAIN, SCORES))
 
 
 async def domain_classifiers(
-    bound: PricedPlan[PrivDistilPlan], public: PublicCorpus, federation: Federation, store: RunStore
+    priced: PricedPlan[PrivDistilPlan], public: PublicCorpus, federation: Federation, store: RunStore
 ) -> Said:
     """Have every party train its domain classifier once, and store what it releases, which was paid for."""
-    plan, domain = bound.plan, public.domain
+    plan, domain = priced.plan, public.domain
     if domain is None:
         return Said()
     if not (store.folder / DOMAIN_FILE).exists():
@@ -155,33 +155,33 @@ async def domain_classifiers(
         }
         await federation.train(requests, doing="telling apart")
         collect = _scores if asked else _weights
-        store.write(DOMAIN_FILE, await collect(bound, federation, store))
+        store.write(DOMAIN_FILE, await collect(priced, federation, store))
     return _said(plan, store)
 
 
-async def _weights(bound: PricedPlan[PrivDistilPlan], federation: Federation, store: RunStore) -> bytes:
+async def _weights(priced: PricedPlan[PrivDistilPlan], federation: Federation, store: RunStore) -> bytes:
     """The parameters of every party's classifier, by the party's name."""
     from safetensors.numpy import save
 
-    release = bound.release(DOMAIN)
+    release = priced.release(DOMAIN)
     assert release is not None
-    note = budget(bound.guarantee, bound.plan)
+    note = budget(priced.guarantee, priced.plan)
     models = await federation.gather(DOMAIN, 1, release.columns, 1, note, odd=odd_weights)
     store.begin_sum(DOMAIN, list(models))
     content: bytes = save({name: floats_of(model) for name, model in models.items()})
     return content
 
 
-async def _scores(bound: PricedPlan[PrivDistilPlan], federation: Federation, store: RunStore) -> bytes:
+async def _scores(priced: PricedPlan[PrivDistilPlan], federation: Federation, store: RunStore) -> bytes:
     """Every text's score, as the mean over the parties' classifiers."""
     from safetensors.numpy import save
 
-    release = bound.release(SCORES)
+    release = priced.release(SCORES)
     assert release is not None
-    if bound.plan.privacy.trust == "secure-sum":
-        present = await federation.sum_securely(release, bound.binding.terms, _ROWS, store)
+    if priced.plan.privacy.trust == "secure-sum":
+        present = await federation.sum_securely(release, priced.binding.terms, _ROWS, store)
     else:
-        note = budget(bound.guarantee, bound.plan)
+        note = budget(priced.guarantee, priced.plan)
         present = await federation.aggregate(SCORES, release.rows, 1, _ROWS, store, note)
     total = np.concatenate([block[:, 0] for _, _, block in store.blocks(SCORES)])
     store.begin_sum(DOMAIN, list(store.summed(SCORES)))
@@ -209,12 +209,12 @@ def _asked(plan: PrivDistilPlan, public: PublicCorpus) -> bytes:
     return json.dumps(texts, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _chosen(bound: PricedPlan[PrivDistilPlan], public: PublicCorpus, said: Said, told: Told) -> Choice:
-    release, noise = bound.release(DOMAIN), None
+def _chosen(priced: PricedPlan[PrivDistilPlan], public: PublicCorpus, said: Said, told: Told) -> Choice:
+    release, noise = priced.release(DOMAIN), None
     if release is not None:
         mechanism = release.under(GradientMechanism)
         noise = mechanism.noise_multiplier * mechanism.sensitivity * mechanism.granularity
-    return choose(bound.plan, public, said, noise, told)
+    return choose(priced.plan, public, said, noise, told)
 
 
 def _numbers(store: RunStore) -> NDArray[np.int64]:

@@ -225,11 +225,11 @@ def test_scores_and_users_are_compared_by_correlation(folder, tmp_path):
 def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
     """The units in clear, which DPKD trains on, are those that a party's own work reads: the same clipped sum."""
     from aggregation.mechanisms.gradients import GradientMechanism
-    from coordinator.comparing.comparable import Comparable
+    from coordinator.comparing.comparable import ComparisonRequest
     from coordinator.progress.progress import Silent
     from coordinator.run.party_files import party_tables
     from coordinator.systems.privdistil.dpkd import trainable
-    from coordinator.text_models.compare import ClassifierFamily
+    from coordinator.text_models.compare import ClassifierComparison
     from coordinator.text_models.public import labelled_text
     from coordinator.transport.launchers import find_launcher
     from learning.private_training.clipped_sum import clipped_sum
@@ -241,12 +241,12 @@ def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
 
     plan = read_plan(Path("plan.toml"))
     tables = party_tables(plan)
-    given = Comparable(plan, find_launcher("ray"), tables, folder, tmp_path / "cache", Silent(), recipe_of)
-    family = ClassifierFamily(given)
-    bench = family.bench(7, tmp_path / "work")
-    work = trainable(bench, bench.public, [part.labels for part in bench.text.parts])
+    given = ComparisonRequest(plan, find_launcher("ray"), tables, folder, tmp_path / "cache", Silent(), recipe_of)
+    comparable = ClassifierComparison(given)
+    data = comparable.data(7, tmp_path / "work")
+    work = trainable(data, data.public, [part.labels for part in data.text.parts])
     config = check_config(dict(tables[plan.federation.names[1]]), "party")
-    where = next(iter(bench.public.files.values())).parent
+    where = next(iter(data.public.files.values())).parent
     text = TextModel(files={}, folder=str(where), adapt="head", rank=0, alpha=0, longest=32, seed=7)
     lesson = Lesson(labelled=labelled_text(plan).SerializeToString().hex())
     reading = Reading(
@@ -255,7 +255,7 @@ def test_a_comparison_trains_on_what_a_party_would(folder, tmp_path):
     )  # fmt: skip
     own = loaded(reading.shard, text, lesson)
     read = units_of(reading, text, lesson, own)
-    mechanism = GradientMechanism(1.0, 400, 1.0, 0.5, 1, len(bench.public.start))
+    mechanism = GradientMechanism(1.0, 400, 1.0, 0.5, 1, len(data.public.start))
     sums = [
         clipped_sum(PerExample(module), units.micro_batches(np.arange(len(units))), losses, mechanism)
         for module, units, losses in (

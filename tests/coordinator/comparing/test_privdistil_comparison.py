@@ -12,9 +12,9 @@ from aggregation.accounting.price import price
 from coordinator import api
 from coordinator.comparing import table
 from coordinator.pricing.release import SAMPLER_SHARE
-from coordinator.systems.privdistil import bench as privdistil_bench
+from coordinator.systems.privdistil import data as privdistil_data
 from coordinator.systems.privdistil import distillation, dpkd
-from coordinator.systems.privdistil.bench import singles
+from coordinator.systems.privdistil.data import singles
 from coordinator.systems.privdistil.dpkd import mixed
 from coordinator.systems.privdistil.methods import METHODS, methods_of
 from learning.models import features
@@ -49,12 +49,12 @@ def compared(plan, tmp_path_factory):
 
         train = dpkd.federated
 
-        def watched(bench, text, mechanism, optimisation, purpose, targets):
-            point = train(bench, text, mechanism, optimisation, purpose, targets)
+        def watched(data, text, mechanism, optimisation, purpose, targets):
+            point = train(data, text, mechanism, optimisation, purpose, targets)
             trained.append((purpose, text.start.copy(), point))
             return point
 
-        patch.setattr(privdistil_bench, "compress", counted)
+        patch.setattr(privdistil_data, "compress", counted)
         patch.setattr(dpkd, "federated", watched)
         found = api.compare(plan, epsilons=(8.0,), seeds=1, output=home / "out")
     return found, made, trained

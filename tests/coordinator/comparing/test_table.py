@@ -12,8 +12,8 @@ from coordinator.comparing.comparison import Cell, Comparison
 from coordinator.text_models.compare import CLASSES
 
 METHODS = (
-    *(Method(f"m{number}", f"method {number}", lambda bench, epsilon: None) for number in range(11)),
-    Method("clear", "no privacy", lambda bench, epsilon: None, private=False),
+    *(Method(f"m{number}", f"method {number}", lambda data, epsilon: None) for number in range(11)),
+    Method("clear", "no privacy", lambda data, epsilon: None, private=False),
 )
 
 

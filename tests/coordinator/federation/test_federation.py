@@ -26,7 +26,7 @@ from coordinator.plan.federation import DropTable
 from coordinator.progress.events import Unobserved
 from coordinator.progress.progress import Silent
 from coordinator.store.index import RunIndex
-from coordinator.systems.registry import bind, read_plan, template
+from coordinator.systems.registry import price_of, read_plan, template
 from coordinator.text_models.federated_training import floats_of, odd_weights
 from coordinator.transport.launchers import PartyAddress
 from protos import PROTOCOL_VERSION
@@ -156,7 +156,7 @@ def restarting(stub, away=0.0):
 
 
 @pytest.fixture(scope="module")
-def bound(tmp_path_factory):
+def priced(tmp_path_factory):
     path = tmp_path_factory.mktemp("plan") / "plan.toml"
     text = (
         template("connect")
@@ -165,14 +165,14 @@ def bound(tmp_path_factory):
         .replace("minimum_parties = 2", "minimum_parties = 1")
     )
     path.write_text(text.replace("[federation]", "[federation]\ndeadline_seconds = 2.0\nretry_seconds = 0"))
-    return bind(read_plan(path))
+    return price_of(read_plan(path))
 
 
 @pytest.fixture(scope="module")
-def patient(bound):
+def patient(priced):
     """The same plan, which asks again for ten seconds."""
-    federation = bound.plan.federation.model_copy(update={"retry_seconds": 10.0})
-    return replace(bound, plan=bound.plan.model_copy(update={"federation": federation}))
+    federation = priced.plan.federation.model_copy(update={"retry_seconds": 10.0})
+    return replace(priced, plan=priced.plan.model_copy(update={"federation": federation}))
 
 
 @pytest.fixture(scope="module")
@@ -187,9 +187,9 @@ def store(tmp_path):
     return RunIndex(tmp_path).add("demo", b"h", None)
 
 
-def federation(addresses, bound, progress=None, observer=None):
+def federation(addresses, priced, progress=None, observer=None):
     own = Own(self_made("coordinator.here", Role.COORDINATOR, None), None, False, Path("unused"))
-    return Federation.at(addresses, bound, own, progress or Silent(), observer)
+    return Federation.at(addresses, priced, own, progress or Silent(), observer)
 
 
 def aggregate(parties, store):
@@ -200,34 +200,34 @@ def stored(store):
     return np.vstack([block for _, _, block in store.blocks("counts")])
 
 
-async def test_the_sum_of_all_parties_is_stored_block_by_block(bound, store):
+async def test_the_sum_of_all_parties_is_stored_block_by_block(priced, store):
     rng = np.random.default_rng(0)
     one, other = (rng.integers(-9, 9, (ROWS, COLUMNS), dtype=np.int32) for _ in range(2))
     async with served(Stub("north", one), Stub("south", other)) as addresses:
-        parties = federation(addresses, bound)
-        await parties.open("r", bound)
+        parties = federation(addresses, priced)
+        await parties.open("r", priced)
         assert await aggregate(parties, store) == 2
         await parties.close()
     assert np.array_equal(stored(store), one + other)
     assert parties.traffic == 2 * one.nbytes
 
 
-async def test_every_party_is_joined_with_the_whole_plan_and_its_hash(bound):
+async def test_every_party_is_joined_with_the_whole_plan_and_its_hash(priced):
     north, south = Stub("north"), Stub("south")
     async with served(north, south) as addresses:
-        parties = federation(addresses, bound)
-        await parties.open("run-1", bound)
+        parties = federation(addresses, priced)
+        await parties.open("run-1", priced)
         await parties.close()
     assert north.joined.run.run_id == "run-1"
-    assert north.joined.run.plan_hash == plan_hash(north.joined.plan) == plan_hash(bound.binding)
-    assert south.joined.plan == bound.binding
+    assert north.joined.run.plan_hash == plan_hash(north.joined.plan) == plan_hash(priced.binding)
+    assert south.joined.plan == priced.binding
 
 
-async def test_parties_hear_of_each_other_by_their_certificates(bound):
+async def test_parties_hear_of_each_other_by_their_certificates(priced):
     north, south = Stub("north"), Stub("south")
     async with served(north, south) as addresses:
-        parties = federation(addresses, bound)
-        await parties.open("run-1", bound)
+        parties = federation(addresses, priced)
+        await parties.open("run-1", priced)
         await parties.close()
     (peer,) = north.joined.peers
     assert (peer.name, peer.certificate) == ("south", south.identity.signing.public_bytes(Encoding.DER))
@@ -263,28 +263,28 @@ class Liar(Stub):
         ({"identity": self_made("north", Role.COORDINATOR, None)}, "did not show that it is north.*party"),
     ],
 )
-async def test_a_party_that_cannot_prove_who_it_is_is_not_joined(bound, lies, why):
+async def test_a_party_that_cannot_prove_who_it_is_is_not_joined(priced, lies, why):
     north = Liar("north", **lies)
     async with served(north, Stub("south")) as addresses:
-        parties = federation(addresses, bound)
+        parties = federation(addresses, priced)
         with pytest.raises(PartyRefused, match=rf"(?s)party north {why}.*Nothing was spent"):
-            await parties.open("r", bound)
+            await parties.open("r", priced)
         await parties.close()
     assert north.joined is None
 
 
-def costs(bound):
-    return {"north": bound.releases, "south": bound.releases}
+def costs(priced):
+    return {"north": priced.releases, "south": priced.releases}
 
 
-async def test_every_party_attests_what_the_run_cost_it(bound):
+async def test_every_party_attests_what_the_run_cost_it(priced):
     north, south = Stub("north"), Stub("south")
-    north.cost = south.cost = to_json(bound.releases[0].event)
-    digest = plan_hash(bound.binding).hex()
+    north.cost = south.cost = to_json(priced.releases[0].event)
+    digest = plan_hash(priced.binding).hex()
     async with served(north, south) as addresses:
-        parties = federation(addresses, bound)
-        await parties.open("r", bound)
-        signed = await parties.attest(digest, costs(bound))
+        parties = federation(addresses, priced)
+        await parties.open("r", priced)
+        signed = await parties.attest(digest, costs(priced))
         await parties.close()
     assert json.loads(signed["south"].payload)["releases"][0]["event"] == south.cost
     assert set(signed) == {"north", "south"}
@@ -300,39 +300,39 @@ async def test_every_party_attests_what_the_run_cost_it(bound):
         ({"releases": None}, "does not attest the cost of counts"),
     ],
 )
-async def test_an_attestation_of_something_else_ends_a_run_that_needs_its_party(bound, lies, why):
+async def test_an_attestation_of_something_else_ends_a_run_that_needs_its_party(priced, lies, why):
     north = Liar("north", attests=lies)
-    north.cost = to_json(bound.releases[0].event)
+    north.cost = to_json(priced.releases[0].event)
     async with served(north) as addresses:
-        parties = federation(addresses, bound)
-        await parties.open("r", bound)
+        parties = federation(addresses, priced)
+        await parties.open("r", priced)
         with pytest.raises(PartyLost, match=rf"(?s)party north {why}.*coordinator resume r"):
-            await parties.attest(plan_hash(bound.binding).hex(), costs(bound))
+            await parties.attest(plan_hash(priced.binding).hex(), costs(priced))
         await parties.close()
 
 
 @pytest.mark.parametrize("when", [0, time.time() + 3 * 86400, 1e300], ids=["1970", "in three days", "never"])
-async def test_a_party_that_signs_at_another_time_than_now_does_not_end_the_run_of_the_others(bound, when):
+async def test_a_party_that_signs_at_another_time_than_now_does_not_end_the_run_of_the_others(priced, when):
     north, south = Liar("north", attests={"signed_at": when}), Stub("south")
-    north.cost = south.cost = to_json(bound.releases[0].event)
+    north.cost = south.cost = to_json(priced.releases[0].event)
     async with served(north, south) as addresses:
-        parties = federation(addresses, bound)
-        await parties.open("r", bound)
-        signed = await parties.attest(plan_hash(bound.binding).hex(), costs(bound))
+        parties = federation(addresses, priced)
+        await parties.open("r", priced)
+        signed = await parties.attest(plan_hash(priced.binding).hex(), costs(priced))
         await parties.close()
     assert set(signed) == {"south"}
     assert parties.present == ("south",)
     assert parties.lost == {"north": "it signed nothing that counts about the run's cost"}
 
 
-async def test_a_cheaper_event_than_the_plans_is_not_accepted(bound):
+async def test_a_cheaper_event_than_the_plans_is_not_accepted(priced):
     north = Stub("north")
     north.cost = to_json(GaussianDpEvent(1000.0))
     async with served(north) as addresses:
-        parties = federation(addresses, bound)
-        await parties.open("r", bound)
+        parties = federation(addresses, priced)
+        await parties.open("r", priced)
         with pytest.raises(PartyLost, match="does not attest the cost of counts as the plan has it"):
-            await parties.attest(plan_hash(bound.binding).hex(), costs(bound))
+            await parties.attest(plan_hash(priced.binding).hex(), costs(priced))
         await parties.close()
 
 
@@ -341,35 +341,35 @@ def test_a_sum_that_leaves_32_bits_wraps_as_the_secure_sum_will():
     assert modular_sum([big, np.array([[1, -1, 6]], np.int32)]).tolist() == [[-(2**31), 2**31 - 1, 11]]
 
 
-async def test_a_party_that_refuses_ends_the_run_with_its_own_words(bound):
+async def test_a_party_that_refuses_ends_the_run_with_its_own_words(priced):
     south = Stub("south")
     south.refuses = Refusal(Reason.POLICY, "policy minimum_parties = 5, this plan has 2.", "minimum_parties")
     async with served(Stub("north"), south) as addresses:
-        parties = federation(addresses, bound)
+        parties = federation(addresses, priced)
         with pytest.raises(
             PartyRefused, match=r"party south refused to join: policy minimum_parties = 5.*Nothing was spent"
         ):
-            await parties.open("r", bound)
+            await parties.open("r", priced)
         await parties.close()
 
 
-async def test_an_older_protocol_is_told_apart_and_says_what_to_install(bound):
+async def test_an_older_protocol_is_told_apart_and_says_what_to_install(priced):
     north = Stub("north")
     north.version = PROTOCOL_VERSION - 1
     async with served(north, Stub("south")) as addresses:
-        parties = federation(addresses, bound)
+        parties = federation(addresses, priced)
         with pytest.raises(
             PartyRefused, match=r"party north speaks an older protocol .* Conclave 0.0.9: install the same"
         ):
-            await parties.open("r", bound)
+            await parties.open("r", priced)
         await parties.close()
 
 
-async def test_a_node_that_is_another_party_is_noticed(bound):
+async def test_a_node_that_is_another_party_is_noticed(priced):
     async with served(Stub("north"), Stub("west")) as (north, west):
-        parties = federation([north, PartyAddress("south", west.address)], bound)
+        parties = federation([north, PartyAddress("south", west.address)], priced)
         with pytest.raises(PartyRefused, match=r'calls it "south", but the node at that address is party "west"'):
-            await parties.open("r", bound)
+            await parties.open("r", priced)
         await parties.close()
 
 
@@ -379,38 +379,38 @@ def free_port():
         return probe.getsockname()[1]
 
 
-async def test_a_run_goes_on_without_a_party_that_is_not_there_if_the_plan_allows(bound, store):
+async def test_a_run_goes_on_without_a_party_that_is_not_there_if_the_plan_allows(priced, store):
     async with served(Stub("north")) as (north,):
         nobody = PartyAddress("south", f"127.0.0.1:{free_port()}")
-        parties = federation([north, nobody], bound)
-        await parties.open("r", bound)
+        parties = federation([north, nobody], priced)
+        await parties.open("r", priced)
         assert parties.present == ("north",)
         assert await aggregate(parties, store) == 1
         await parties.close()
 
 
-async def test_a_run_stops_when_too_few_parties_are_there(bound):
+async def test_a_run_stops_when_too_few_parties_are_there(priced):
     nobody = [PartyAddress(name, f"127.0.0.1:{free_port()}") for name in ("north", "south")]
-    parties = federation(nobody, bound)
+    parties = federation(nobody, priced)
     with pytest.raises(
         PartyLost, match=r"(?s)party north was lost: .*127.0.0.1.*needs 1 of its parties and 0 are left.*Nothing was"
     ):
-        await parties.open("r", bound)
+        await parties.open("r", priced)
     await parties.close()
 
 
-async def test_what_is_no_conclave_party_is_told_apart(bound):
+async def test_what_is_no_conclave_party_is_told_apart(priced):
     server = grpc.aio.server()
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    parties = federation([PartyAddress(name, f"127.0.0.1:{port}") for name in ("north", "south")], bound)
+    parties = federation([PartyAddress(name, f"127.0.0.1:{port}") for name in ("north", "south")], priced)
     with pytest.raises(PartyLost, match="is not a Conclave party"):
-        await parties.open("r", bound)
+        await parties.open("r", priced)
     await parties.close()
     await server.stop(0)
 
 
-async def test_a_party_lost_midway_is_left_out_of_the_whole_sum(bound, store):
+async def test_a_party_lost_midway_is_left_out_of_the_whole_sum(priced, store):
     rng = np.random.default_rng(1)
     one, other = (rng.integers(-9, 9, (ROWS, COLUMNS), dtype=np.int32) for _ in range(2))
 
@@ -423,8 +423,8 @@ async def test_a_party_lost_midway_is_left_out_of_the_whole_sum(bound, store):
 
     north = Stub("north", one)
     async with served(north, Dying("south", other)) as addresses:
-        parties = federation(addresses, bound)
-        await parties.open("r", bound)
+        parties = federation(addresses, priced)
+        await parties.open("r", priced)
         assert await aggregate(parties, store) == 1
         await parties.close()
     assert np.array_equal(stored(store), one)
@@ -432,12 +432,12 @@ async def test_a_party_lost_midway_is_left_out_of_the_whole_sum(bound, store):
     assert len(set(north.asked)) == 3, "the same numbers stand for the same rows when a sum starts again"
 
 
-async def test_matrices_that_are_gathered_stay_apart_by_party(bound):
+async def test_matrices_that_are_gathered_stay_apart_by_party(priced):
     rng = np.random.default_rng(2)
     one, other = (rng.integers(-(2**31), 2**31, (ROWS, COLUMNS), dtype=np.int32) for _ in range(2))
     async with served(Stub("north", one), Stub("south", other)) as addresses:
-        parties = federation(addresses, bound)
-        await parties.open("r", bound)
+        parties = federation(addresses, priced)
+        await parties.open("r", priced)
         found = await parties.gather("votes", ROWS, COLUMNS, BLOCK)
         await parties.close()
     assert list(found) == ["north", "south"]
@@ -447,7 +447,7 @@ async def test_matrices_that_are_gathered_stay_apart_by_party(bound):
 
 
 @pytest.mark.parametrize("lost", ["north", "south"])
-async def test_a_party_lost_midway_is_left_out_of_what_is_gathered(bound, lost):
+async def test_a_party_lost_midway_is_left_out_of_what_is_gathered(priced, lost):
     rng = np.random.default_rng(3)
     matrices = {name: rng.integers(0, 9, (ROWS, COLUMNS), dtype=np.int32) for name in ("north", "south")}
 
@@ -460,8 +460,8 @@ async def test_a_party_lost_midway_is_left_out_of_what_is_gathered(bound, lost):
 
     stubs = [(Dying if name == lost else Stub)(name, matrix) for name, matrix in matrices.items()]
     async with served(*stubs) as addresses:
-        parties = federation(addresses, bound)
-        await parties.open("r", bound)
+        parties = federation(addresses, priced)
+        await parties.open("r", priced)
         found = await parties.gather("votes", ROWS, COLUMNS, BLOCK)
         await parties.close()
     (left,) = {"north", "south"} - {lost}
@@ -474,12 +474,12 @@ async def test_a_party_lost_midway_is_left_out_of_what_is_gathered(bound, lost):
     ("value", "why"),
     [(np.nan, "NaN or infinity"), (-np.inf, "NaN or infinity"), (3e38, "above 1,000,000, which no training gives")],
 )
-async def test_a_party_whose_model_no_training_gives_is_named_and_mixed_into_nothing(bound, value, why):
+async def test_a_party_whose_model_no_training_gives_is_named_and_mixed_into_nothing(priced, value, why):
     seen = Seen()
     good, bad = (np.full((1, COLUMNS), each, np.float32).view(np.int32) for each in (0.5, value))
     async with served(Stub("north", good), Stub("south", bad)) as addresses:
-        parties = federation(addresses, bound, seen)
-        await parties.open("r", bound)
+        parties = federation(addresses, priced, seen)
+        await parties.open("r", priced)
         found = await parties.gather("domain", 1, COLUMNS, 1, odd=odd_weights)
         await parties.close()
     assert list(found) == ["north"]
@@ -488,7 +488,7 @@ async def test_a_party_whose_model_no_training_gives_is_named_and_mixed_into_not
     assert any("party south was lost" in line and "the run goes on without it" in line for line in seen.lines)
 
 
-async def test_memory_of_a_sum_is_a_few_blocks_whatever_the_matrix(bound, store):
+async def test_memory_of_a_sum_is_a_few_blocks_whatever_the_matrix(priced, store):
     rows, columns, block = 2048, 1024, 64
 
     class Endless(Stub):
@@ -499,8 +499,8 @@ async def test_memory_of_a_sum_is_a_few_blocks_whatever_the_matrix(bound, store)
                 yield message
 
     async with served(Endless("north"), Endless("south")) as addresses:
-        parties = federation(addresses, bound)
-        await parties.open("r", bound)
+        parties = federation(addresses, priced)
+        await parties.open("r", priced)
         tracemalloc.start()
         assert await parties.aggregate("counts", rows, columns, block, store) == 2
         _, peak = tracemalloc.get_traced_memory()
@@ -549,10 +549,10 @@ class TooLittle(Stub):
         (TooLittle, "the answer to batch 0 ended early"),
     ],
 )
-async def test_a_party_that_sends_what_cannot_be_used_is_named_and_never_mixed_in(bound, store, liar, says):
+async def test_a_party_that_sends_what_cannot_be_used_is_named_and_never_mixed_in(priced, store, liar, says):
     async with served(Stub("north", np.ones((ROWS, COLUMNS), np.int32)), liar("south")) as addresses:
-        parties = federation(addresses, bound)
-        await parties.open("r", bound)
+        parties = federation(addresses, priced)
+        await parties.open("r", priced)
         await aggregate(parties, store)
         await parties.close()
     assert re.search(f"it sent something that cannot be used: {says}", parties.lost["south"])
@@ -560,14 +560,14 @@ async def test_a_party_that_sends_what_cannot_be_used_is_named_and_never_mixed_i
     assert np.array_equal(stored(store), np.ones((ROWS, COLUMNS)))
 
 
-async def test_a_message_over_the_limit_is_told_as_such(bound, store):
+async def test_a_message_over_the_limit_is_told_as_such(priced, store):
     class Shouting(Stub):
         async def respond(self, request, context):
             yield party_pb2.AnswerResponse(batch=request.batch, chunk=tensor_pb2.TensorChunk(data=bytes(5 * 2**20)))
 
     async with served(Shouting("north"), Shouting("south")) as addresses:
-        parties = federation(addresses, bound)
-        await parties.open("r", bound)
+        parties = federation(addresses, priced)
+        await parties.open("r", priced)
         with pytest.raises(PartyLost, match="over the size limit"):
             await aggregate(parties, store)
         await parties.close()
@@ -629,10 +629,10 @@ def pair(seed):
 
 
 @asynccontextmanager
-async def opened(addresses, bound, seen=None):
-    parties = federation(addresses, bound, seen, seen)
+async def opened(addresses, priced, seen=None):
+    parties = federation(addresses, priced, seen, seen)
     try:
-        await parties.open("run-1", bound)
+        await parties.open("run-1", priced)
         yield parties
     finally:
         await parties.close()
@@ -794,7 +794,7 @@ async def test_what_stores_nothing_is_stopped_at_once(patient, verb):
 
 
 @pytest.mark.parametrize("percents", [[0], [90, 10], [255]], ids=["at 0%", "up and down", "of no percent"])
-async def test_heartbeats_for_ever_hold_nobody_beyond_drop_after_and_the_run_goes_on(bound, percents):
+async def test_heartbeats_for_ever_hold_nobody_beyond_drop_after_and_the_run_goes_on(priced, percents):
     class Beating(Stub):
         async def Train(self, request, context):  # noqa: N802
             while True:
@@ -803,8 +803,8 @@ async def test_heartbeats_for_ever_hold_nobody_beyond_drop_after_and_the_run_goe
                     await asyncio.sleep(0.02)
 
     dropping = DropTable.model_construct(drop_after=0.3, train_within=0.6)
-    settings = bound.plan.federation.model_copy(update={"stragglers": dropping})
-    strict = replace(bound, plan=bound.plan.model_copy(update={"federation": settings}))
+    settings = priced.plan.federation.model_copy(update={"stragglers": dropping})
+    strict = replace(priced, plan=priced.plan.model_copy(update={"federation": settings}))
     seen = Seen()
     async with served(Stub("north"), Beating("south")) as addresses:
         parties = federation(addresses, strict, seen)

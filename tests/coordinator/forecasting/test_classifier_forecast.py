@@ -9,7 +9,7 @@ from coordinator import api
 from coordinator.console.command import main
 from coordinator.forecasting import cost
 from coordinator.forecasting.forecast import headline, record, summary, table
-from coordinator.systems.registry import bind, prepared
+from coordinator.systems.registry import prepared, price_of
 from coordinator.text_models.forecast import memory, traffic
 
 PARAMETERS = 33 * 32 + 33 * 2
@@ -22,18 +22,18 @@ def home(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def bound(classifier_plan, tmp_path):
+def priced(classifier_plan, tmp_path):
     """Makes a bound plan, and what is public of it."""
 
     def makes(recipe="dp_sgd", **changes):
         plan = classifier_plan(recipe, **changes)
         public = prepared(plan, tmp_path, tmp_path / "cache").public
-        return bind(plan, public), public
+        return price_of(plan, public), public
 
     return makes
 
 
-def test_steps_are_forecast_as_the_most_that_they_can_show(classifier_plan, bound):
+def test_steps_are_forecast_as_the_most_that_they_can_show(classifier_plan, priced):
     found = api.forecast(classifier_plan())
     (row,) = found.rows
     assert (row.name, row.queries, row.sensitivity, row.at_most) == ("steps", 4, 1.0, True)
@@ -45,7 +45,7 @@ def test_steps_are_forecast_as_the_most_that_they_can_show(classifier_plan, boun
     assert cells[0] == "steps"
     assert cells[4].startswith("at most 1.19")
     assert headline(found).startswith("dp_sgd · 4 parties · record = document · trusted aggregator, 4 noise shares")
-    assert found.epsilon == bound()[0].guarantee.epsilon <= 8.0
+    assert found.epsilon == priced()[0].guarantee.epsilon <= 8.0
     said = "\n".join(summary(found))
     assert "240 units among them, as [privacy] declared_size says" in said
     assert "texts of 16 tokens" in said
@@ -89,7 +89,7 @@ def test_votes_are_forecast_by_all_teachers_and_say_when_they_drown(classifier_p
     assert "fewer [pate] queries" in warning
 
 
-def test_more_of_a_model_and_more_steps_take_no_less_memory_and_traffic(bound):
+def test_more_of_a_model_and_more_steps_take_no_less_memory_and_traffic(priced):
     sizes = []
     for changes in (
         {},
@@ -97,7 +97,7 @@ def test_more_of_a_model_and_more_steps_take_no_less_memory_and_traffic(bound):
         {"dp_sgd": {"steps": 8}, "model": {"adapt": "lora"}},
         {"dp_sgd": {"steps": 8}, "model": {"adapt": "full"}},
     ):
-        made, public = bound(privacy={"noise_multiplier": 3.0}, **changes)
+        made, public = priced(privacy={"noise_multiplier": 3.0}, **changes)
         needs = memory(made, public)
         assert needs["coordinator"] > cost.COORDINATOR_MEMORY
         assert needs["party node"] >= cost.NODE_MEMORY
@@ -107,15 +107,15 @@ def test_more_of_a_model_and_more_steps_take_no_less_memory_and_traffic(bound):
         assert all(one <= other for one, other in zip(less[1:], more[1:], strict=True))
 
 
-def test_more_units_take_more_of_a_partys_memory(bound):
-    small, big = (memory(*bound(privacy={"declared_size": size})) for size in (240, 240_000))
+def test_more_units_take_more_of_a_partys_memory(priced):
+    small, big = (memory(*priced(privacy={"declared_size": size})) for size in (240, 240_000))
     assert big["party training"] > small["party training"] + 60_000 * 32 * 4
     assert big["coordinator"] == small["coordinator"]
 
 
-def test_queries_and_parties_take_traffic(bound):
-    made, public = bound("pate", privacy={"noise_multiplier": 3.0})
-    fewer, less = bound("pate", privacy={"noise_multiplier": 3.0}, pate={"queries": 5})
+def test_queries_and_parties_take_traffic(priced):
+    made, public = priced("pate", privacy={"noise_multiplier": 3.0})
+    fewer, less = priced("pate", privacy={"noise_multiplier": 3.0}, pate={"queries": 5})
     assert traffic(fewer, less) < traffic(made, public)
     assert traffic(made, public) > 4 * sum(path.stat().st_size for path in public.files.values())
 

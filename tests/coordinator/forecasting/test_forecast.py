@@ -23,9 +23,9 @@ from coordinator.pricing import release as terms
 from coordinator.progress.progress import Silent
 from coordinator.store.index import RunIndex
 from coordinator.systems.dped import advice, cost, spectra, stand_in
-from coordinator.systems.dped.methods import Bench, changed, summed
+from coordinator.systems.dped.methods import SeedData, changed, summed
 from coordinator.systems.dped.public import prepare
-from coordinator.systems.registry import bind, plan_of
+from coordinator.systems.registry import plan_of, price_of
 from coordinator.transport.launchers import SimulationRequest, find_launcher
 from learning.embeddings.moments import contribute
 from learning.embeddings.weights import to_bytes
@@ -116,20 +116,20 @@ def simulated(plan, tmp_path):
         record=plan.privacy.record,
         by_user=False,
     )
-    return Bench(plan, public, find_launcher("ray").simulate(request), Silent())
+    return SeedData(plan, public, find_launcher("ray").simulate(request), Silent())
 
 
 def measured_accuracy(plan, tmp_path, draws=20):
     """Share of right labels among those answered, and share answered, of simulated parties under the run's noise."""
-    bench, right, answered = simulated(plan, tmp_path), 0, 0
-    votes = np.hstack([each.votes.T for each in bench.answers()])
-    (release,) = bind(plan).releases
+    data, right, answered = simulated(plan, tmp_path), 0, 0
+    votes = np.hstack([each.votes.T for each in data.answers()])
+    (release,) = price_of(plan).releases
     joint = isinstance(release.mechanism, JointMechanism)
     if joint:
-        contributions = [release.mechanism.contribute(TeacherSignal(each.votes, None)) for each in bench.answers()]
+        contributions = [release.mechanism.contribute(TeacherSignal(each.votes, None)) for each in data.answers()]
     for draw in range(draws):
         if joint:
-            noises = Bench(changed(plan, seed=draw), bench.public, bench.shards, Silent())
+            noises = SeedData(changed(plan, seed=draw), data.public, data.shards, Silent())
             labels = release.mechanism.release(summed(noises, release.mechanism, contributions), 4).votes.values
             labels = labels.argmax(axis=1)
         else:
@@ -149,7 +149,7 @@ def test_nothing_of_the_parties_is_read():
 @pytest.mark.slow
 def test_epsilon_is_the_runs_own():
     wanted = plan(privacy={"insecure_reproducible_noise": False})
-    assert api.forecast(wanted).epsilon == bind(wanted).guarantee.epsilon
+    assert api.forecast(wanted).epsilon == price_of(wanted).guarantee.epsilon
     assert api.forecast(plan()).epsilon is None
 
 
@@ -187,10 +187,10 @@ def test_labels_are_as_right_as_forecast(settings, tmp_path):
 
 def test_moments_are_as_loud_as_forecast(tmp_path):
     wanted = plan(signals=["moments"], privacy={"declared_size": 400})
-    row, bench = api.forecast(wanted).row("moments"), simulated(wanted, tmp_path)
+    row, data = api.forecast(wanted).row("moments"), simulated(wanted, tmp_path)
     along, _ = prepare(wanted, Path.cwd(), tmp_path / "cache").moments
-    clipped = bind(wanted, prepare(wanted, Path.cwd(), tmp_path / "cache")).release("moments").mechanism
-    total = sum(contribute(units, along, clipped) for units in bench.units()) * clipped.granularity
+    clipped = price_of(wanted, prepare(wanted, Path.cwd(), tmp_path / "cache")).release("moments").mechanism
+    total = sum(contribute(units, along, clipped) for units in data.units()) * clipped.granularity
     exact = along.unpack(total)[1][1:, 1:]
     assert row.signal == pytest.approx(float(np.sqrt((exact**2).mean())), rel=0.2)
     assert row.directions > 0
@@ -199,20 +199,20 @@ def test_moments_are_as_loud_as_forecast(tmp_path):
 @pytest.mark.slow
 def test_hidden_states_and_counts_are_as_loud_as_forecast(tmp_path):
     wanted = plan(signals=["hidden", "counts"], privacy={"declared_size": 400})
-    found, bench, bound = api.forecast(wanted), simulated(wanted, tmp_path), bind(wanted)
-    counts = bound.release("counts").mechanism
-    total = sum(counts.contribute(units).toarray() for units in bench.units()).ravel() * counts.granularity
+    found, data, priced = api.forecast(wanted), simulated(wanted, tmp_path), price_of(wanted)
+    counts = priced.release("counts").mechanism
+    total = sum(counts.contribute(units).toarray() for units in data.units()).ravel() * counts.granularity
     largest = np.sort(total)[-SIZE * SIZE // 100 :]
     assert found.row("counts").signal == pytest.approx(float(np.sqrt((largest**2).mean())), rel=0.2)
-    hidden = bound.release("answers").mechanism.hidden
-    total = sum(hidden.contribute(each.states) for each in bench.answers()) * hidden.granularity
+    hidden = priced.release("answers").mechanism.hidden
+    total = sum(hidden.contribute(each.states) for each in data.answers()) * hidden.granularity
     assert found.row("hidden").signal == pytest.approx(float(np.sqrt((total**2).mean())), rel=0.2)
     assert found.row("hidden").noise == pytest.approx(hidden.noise, rel=1e-3)
 
 
 def test_noise_counts_every_partys_share():
     three = plan(privacy={"dropouts": 1})
-    noise = bind(three).release("answers").mechanism.votes.noise
+    noise = price_of(three).release("answers").mechanism.votes.noise
     assert api.forecast(three).row("votes").noise == pytest.approx(noise * math.sqrt(4 / 3), rel=1e-2)
 
 
@@ -381,7 +381,7 @@ def test_a_wrong_plan_is_told_as_everywhere(capsys):
 def test_time_and_memory_grow_with_the_work(tmp_path):
     public = prepare(plan(), Path.cwd(), tmp_path / "cache")
     pace = cost.Pace(public=1.0, unit=0.001, teacher=2.0, teacher_work=2.0, step=0.1, start=3.0)
-    small, large = bind(plan()), bind(plan(teachers_per_party=30))
+    small, large = price_of(plan()), price_of(plan(teachers_per_party=30))
     assert cost.seconds(large, pace, 400) > cost.seconds(small, pace, 400) + 27 * 2.0
     assert cost.seconds(small, pace, 400_000) > cost.seconds(small, pace, 400) + 90
     assert cost.memory(large, 400, 100)["party training"] > cost.memory(small, 400, 100)["party training"]

@@ -19,7 +19,7 @@ from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.published.statement import Privacy
 from coordinator.publishing.report import state
 from coordinator.systems.dped.releases import parts
-from coordinator.systems.registry import bind, plan_of
+from coordinator.systems.registry import plan_of, price_of
 from coordinator.verifying.evidence import recomputed
 from party.admission.admit import event_of
 from party.releasing.mechanisms import form_of, mechanism_of
@@ -70,18 +70,18 @@ def test_all_signals_together_cost_what_one_gaussian_of_the_whole_budget_costs(s
         if "votes" not in signals:
             return
         changes |= {"noise_at": "coordinator", "threshold": 6.0}
-    bound = bind(plan(signals, **changes))
+    priced = price_of(plan(signals, **changes))
     whole = calibrate(GaussianDpEvent, 6.0, SPARE)
-    assert sum(precision(each) for each in bound.releases) == pytest.approx(1 / whole**2, rel=1e-6)
-    assert bound.guarantee.epsilon == pytest.approx(price([GaussianDpEvent(whole)], SPARE).epsilon, rel=1e-6)
-    assert 5.9 < bound.guarantee.epsilon <= 6.0
-    assert bound.guarantee.delta == DELTA
+    assert sum(precision(each) for each in priced.releases) == pytest.approx(1 / whole**2, rel=1e-6)
+    assert priced.guarantee.epsilon == pytest.approx(price([GaussianDpEvent(whole)], SPARE).epsilon, rel=1e-6)
+    assert 5.9 < priced.guarantee.epsilon <= 6.0
+    assert priced.guarantee.delta == DELTA
 
 
 def test_the_budget_is_divided_as_the_plan_says():
     asked = plan(("votes", "hidden", "counts"), budget={"votes": 1.0, "hidden": 5.0, "counts": 2.0}, queries=20)
     assert parts(asked) == {"votes": 1 / 8, "hidden": 5 / 8, "counts": 2 / 8}
-    counts, answers = bind(asked).releases
+    counts, answers = price_of(asked).releases
     total = precision(counts) + precision(answers)
     assert precision(counts) / total == pytest.approx(2 / 8, rel=1e-6)
     joint = answers.mechanism
@@ -95,7 +95,7 @@ def test_signals_that_are_not_in_use_get_nothing():
 
 def test_a_query_pays_for_the_vote_and_for_the_hidden_state_it_moves():
     """A changed teacher moves one vote by sqrt(2) and each of L vectors from one point of the ball to another, 2C."""
-    (release,) = bind(plan(("votes", "hidden"), layers=["centre", "context"], hidden_clip=1.5, queries=30)).releases
+    (release,) = price_of(plan(("votes", "hidden"), layers=["centre", "context"], hidden_clip=1.5, queries=30)).releases
     joint = release.mechanism
     assert (release.rows, release.columns, release.charges) == (30, 50 + 2 * 4, 30)
     one = 2 / joint.votes.noise**2 + 4 * 2 * 1.5**2 / joint.hidden.noise**2
@@ -107,7 +107,7 @@ def test_a_query_pays_for_the_vote_and_for_the_hidden_state_it_moves():
 @pytest.mark.parametrize("signals", [("votes",), ("hidden",)])
 def test_a_part_alone_is_charged_with_its_own_sensitivity(signals):
     whole = calibrate(GaussianDpEvent, 6.0, SPARE)
-    (release,) = bind(plan(signals, queries=16, hidden_clip=1.0)).releases
+    (release,) = price_of(plan(signals, queries=16, hidden_clip=1.0)).releases
     joint = release.mechanism
     sensitivity = math.sqrt(2) if signals == ("votes",) else 2 * 1.0
     noise = joint.votes.noise if signals == ("votes",) else joint.hidden.noise
@@ -115,7 +115,7 @@ def test_a_part_alone_is_charged_with_its_own_sensitivity(signals):
 
 
 def test_every_party_that_may_be_lost_makes_the_shares_of_teachers_noise_larger():
-    none, one = (bind(plan(("votes", "hidden"), privacy={"dropouts": n})).releases[0].mechanism for n in (0, 1))
+    none, one = (price_of(plan(("votes", "hidden"), privacy={"dropouts": n})).releases[0].mechanism for n in (0, 1))
     assert (none.votes.shares, none.hidden.shares, one.votes.shares, one.hidden.shares) == (4, 4, 3, 3)
     assert none.votes.noise == one.votes.noise
 
@@ -127,16 +127,16 @@ def test_noise_that_is_given_and_too_small_is_refused_with_the_figure_that_would
         with pytest.raises(
             PlanError, match=rf"noise_multiplier = 0.5 costs epsilon .*Use at least {needed:g},.*Nothing"
         ):
-            bind(plan(signals, privacy={"noise_multiplier": 0.5}))
-        assert bind(plan(signals, privacy={"noise_multiplier": needed})).guarantee.epsilon <= 6.0
+            price_of(plan(signals, privacy={"noise_multiplier": 0.5}))
+        assert price_of(plan(signals, privacy={"noise_multiplier": needed})).guarantee.epsilon <= 6.0
     with pytest.raises(PlanError, match="Use at least"):
-        bind(plan(("votes",), privacy={"noise_multiplier": needed - 0.001}))
+        price_of(plan(("votes",), privacy={"noise_multiplier": needed - 0.001}))
 
 
 @pytest.mark.parametrize(("below", "answered"), [("abstain", 1.0), ("abstain", 0.25), ("larger-noise", 0.25)])
 def test_thresholded_votes_can_ask_every_query_within_their_cap(below, answered):
-    bound = bind(plan(("votes",), noise_at="coordinator", threshold=6.0, below_threshold=below, answered=answered))
-    (release,) = bound.releases
+    priced = price_of(plan(("votes",), noise_at="coordinator", threshold=6.0, below_threshold=below, answered=answered))
+    (release,) = priced.releases
     votes = release.mechanism
     assert (release.name, release.rows, release.columns, release.charges) == ("votes", 50, 3, 1)
     assert (votes.teachers, votes.threshold, votes.classes) == (12, 6.0, 50)
@@ -150,9 +150,9 @@ def test_thresholded_votes_can_ask_every_query_within_their_cap(below, answered)
 
 @pytest.mark.slow
 def test_private_training_takes_the_whole_budget_and_its_answers_none():
-    bound = bind(plan(("votes", "hidden"), private_training=PRIVATE, privacy={"noise_multiplier": 5.0}))
-    training, answers = bound.releases
-    assert bound.guarantee.epsilon == price([training.mechanism.event()], SPARE).epsilon
+    priced = price_of(plan(("votes", "hidden"), private_training=PRIVATE, privacy={"noise_multiplier": 5.0}))
+    training, answers = priced.releases
+    assert priced.guarantee.epsilon == price([training.mechanism.event()], SPARE).epsilon
     assert training.mechanism.noise_multiplier == 5.0
     assert isinstance(training.mechanism, GradientMechanism)
     assert isinstance(answers.mechanism, FreeAnswers)
@@ -166,20 +166,20 @@ def test_private_training_takes_the_whole_budget_and_its_answers_none():
 
 @pytest.mark.slow
 def test_the_noise_of_private_training_is_the_least_that_the_budget_allows():
-    bound = bind(plan(("votes", "hidden"), private_training=PRIVATE))
-    used = bound.releases[0].mechanism
-    assert bound.guarantee.epsilon == price([used.event()], SPARE).epsilon
-    assert 5.9 < bound.guarantee.epsilon <= 6.0
+    priced = price_of(plan(("votes", "hidden"), private_training=PRIVATE))
+    used = priced.releases[0].mechanism
+    assert priced.guarantee.epsilon == price([used.event()], SPARE).epsilon
+    assert 5.9 < priced.guarantee.epsilon <= 6.0
     less = round(used.noise_multiplier - 0.001, 3)
     with pytest.raises(PlanError, match=f"Use at least {used.noise_multiplier:g}"):
-        bind(plan(("votes", "hidden"), private_training=PRIVATE, privacy={"noise_multiplier": less}))
+        price_of(plan(("votes", "hidden"), private_training=PRIVATE, privacy={"noise_multiplier": less}))
 
 
 def test_free_answers_of_many_teachers_fit_32_bits():
-    bound = bind(
+    priced = price_of(
         plan(("hidden",), private_training=PRIVATE, teachers_per_party=1000, privacy={"noise_multiplier": 5.0})
     )
-    assert 4000 * bound.releases[1].mechanism.levels < 2**31
+    assert 4000 * priced.releases[1].mechanism.levels < 2**31
 
 
 @pytest.mark.parametrize(
@@ -203,11 +203,11 @@ def test_free_answers_of_many_teachers_fit_32_bits():
     ],
 )
 def test_parties_read_the_same_mechanisms_and_prices(signals, changes, kinds):
-    bound = bind(plan(signals, **changes))
-    assert [type(each.mechanism) for each in bound.releases] == kinds
-    sent = type(bound.binding).FromString(bound.binding.SerializeToString()).terms.releases
-    assert [each.name for each in sent] == [each.name for each in bound.releases]
-    for message, release in zip(sent, bound.releases, strict=True):
+    priced = price_of(plan(signals, **changes))
+    assert [type(each.mechanism) for each in priced.releases] == kinds
+    sent = type(priced.binding).FromString(priced.binding.SerializeToString()).terms.releases
+    assert [each.name for each in sent] == [each.name for each in priced.releases]
+    for message, release in zip(sent, priced.releases, strict=True):
         assert mechanism_of(message) == release.mechanism
         assert event_of(message) == release.event
 
@@ -220,13 +220,13 @@ def test_a_form_goes_to_parties_with_the_mechanism_that_has_it():
         (("votes",), {"private_training": PRIVATE, "privacy": {"noise_multiplier": 5.0}}, [Form.TRAINING, Form.FREE]),
     ]
     for signals, changes, forms in makes:
-        bound = bind(plan(signals, **changes))
-        assert [each.form for each in bound.releases] == forms
-        assert [form_of(each) for each in bound.binding.terms.releases] == forms
+        priced = price_of(plan(signals, **changes))
+        assert [each.form for each in priced.releases] == forms
+        assert [form_of(each) for each in priced.binding.terms.releases] == forms
 
 
 def test_a_release_has_a_form_of_its_mechanism_and_is_asked_under_no_other():
-    (counts,) = bind(plan(("counts",))).releases
+    (counts,) = price_of(plan(("counts",))).releases
     for form in set(Form) - {Form.SUMMED}:
         with pytest.raises(ValueError, match="counts are never"):
             replace(counts, form=form)
@@ -237,15 +237,15 @@ def test_a_release_has_a_form_of_its_mechanism_and_is_asked_under_no_other():
 
 def test_a_grid_that_cannot_carry_the_noise_is_refused_in_the_plans_own_words():
     with pytest.raises(PlanError, match=r"\[dped\] The votes and hidden states cannot be released under this plan"):
-        bind(plan(("hidden",), privacy={"epsilon": 100.0, "noise_multiplier": 1e-6}))
+        price_of(plan(("hidden",), privacy={"epsilon": 100.0, "noise_multiplier": 1e-6}))
 
 
 def test_the_samplers_own_error_is_kept_within_its_part_of_delta():
-    bound = bind(plan(("votes", "hidden", "counts")))
-    slack = sum(release.slack(6.0) for release in bound.releases)
+    priced = price_of(plan(("votes", "hidden", "counts")))
+    slack = sum(release.slack(6.0) for release in priced.releases)
     assert 0 < slack <= DELTA * SAMPLER_SHARE
     with pytest.raises(PlanError, match=r"delta = 1e-25 is too small for .* noisy cells"):
-        bind(plan(("votes", "hidden", "counts"), privacy={"delta": 1e-25}))
+        price_of(plan(("votes", "hidden", "counts"), privacy={"delta": 1e-25}))
 
 
 OTHER_NOISE = [
@@ -262,12 +262,12 @@ OTHER_NOISE = [
 @pytest.mark.parametrize("attempts", [1, 3])
 def test_other_noise_is_as_little_as_its_own_accountant_allows(noise, signals, settings, attempts):
     secure = {"trust": "secure-sum", "attempts": attempts}
-    bound = bind(plan(signals, privacy={"noise": noise} | secure, **settings))
-    normal = bind(plan(signals, privacy=secure, **settings))
-    assert bound.guarantee.accountant == "RDP"
-    assert 5.9 < bound.guarantee.epsilon <= 6.0
-    assert bound.guarantee.epsilon == price([each.at_most for each in bound.releases], SPARE).epsilon
-    for release, gaussian, message in zip(bound.releases, normal.releases, bound.binding.terms.releases, strict=True):
+    priced = price_of(plan(signals, privacy={"noise": noise} | secure, **settings))
+    normal = price_of(plan(signals, privacy=secure, **settings))
+    assert priced.guarantee.accountant == "RDP"
+    assert 5.9 < priced.guarantee.epsilon <= 6.0
+    assert priced.guarantee.epsilon == price([each.at_most for each in priced.releases], SPARE).epsilon
+    for release, gaussian, message in zip(priced.releases, normal.releases, priced.binding.terms.releases, strict=True):
         mechanism = mechanism_of(message)
         assert mechanism == release.mechanism
         assert event_of(message) == release.event
@@ -283,17 +283,17 @@ def noise_ratio(first, second):
 
 def test_a_multiplier_that_costs_too_much_under_other_noise_is_refused_with_one_that_does_not():
     asked = {"noise": "skellam", "noise_multiplier": calibrate(GaussianDpEvent, 6.0, SPARE)}
-    bind(plan(("counts",), privacy=asked | {"noise": "gaussian"}))
+    price_of(plan(("counts",), privacy=asked | {"noise": "gaussian"}))
     with pytest.raises(PlanError, match="Use at least") as error:
-        bind(plan(("counts",), privacy=asked))
+        price_of(plan(("counts",), privacy=asked))
     enough = float(str(error.value).split("Use at least ")[1].split(",")[0])
-    bound = bind(plan(("counts",), privacy=asked | {"noise_multiplier": enough}))
-    assert 5.9 < bound.guarantee.epsilon <= 6.0
+    priced = price_of(plan(("counts",), privacy=asked | {"noise_multiplier": enough}))
+    assert 5.9 < priced.guarantee.epsilon <= 6.0
 
 
 def test_a_grid_too_coarse_for_other_noise_is_refused_with_a_remedy():
     with pytest.raises(PlanError, match="more levels") as error:
-        bind(plan(("counts",), parties=40, privacy={"noise": "discrete-gaussian", "epsilon": 90.0}, levels=2))
+        price_of(plan(("counts",), parties=40, privacy={"noise": "discrete-gaussian", "epsilon": 90.0}, levels=2))
     assert "\n" not in str(error.value)
 
 
@@ -301,17 +301,17 @@ GRAPHS = {"trust": "secure-sum", "dropouts": 30, "colluders": 30}
 
 
 def test_what_failing_graphs_take_of_delta_is_stated_and_computed_again():
-    bound = bind(plan(("counts",), parties=300, privacy=GRAPHS))
-    names = tuple(sorted(bound.plan.federation.names))
-    stated = state(bound, names, plan_hash(bound.binding).hex(), {}, run="r", sums={}).privacy
-    sampled = sum(release.slack(bound.guarantee.epsilon) for release in bound.releases)
+    priced = price_of(plan(("counts",), parties=300, privacy=GRAPHS))
+    names = tuple(sorted(priced.plan.federation.names))
+    stated = state(priced, names, plan_hash(priced.binding).hex(), {}, run="r", sums={}).privacy
+    sampled = sum(release.slack(priced.guarantee.epsilon) for release in priced.releases)
     assert stated["sampler_delta"] == sampled + failing(300, 30, 30) > sampled
-    assert recomputed(Privacy.model_validate(stated), bound.binding, [])[1] == []
+    assert recomputed(Privacy.model_validate(stated), priced.binding, [])[1] == []
     less = Privacy.model_validate(stated | {"sampler_delta": sampled})
-    (said,) = recomputed(less, bound.binding, [])[1]
+    (said,) = recomputed(less, priced.binding, [])[1]
     assert said.startswith("The noise sampler and the graphs of secure sums take")
 
 
 def test_graphs_that_take_more_than_their_part_of_delta_are_refused():
     with pytest.raises(PlanError, match="too small for secure sums of 300 parties against 30 colluders"):
-        bind(plan(("counts",), parties=300, privacy=GRAPHS | {"delta": 1e-7}))
+        price_of(plan(("counts",), parties=300, privacy=GRAPHS | {"delta": 1e-7}))

@@ -15,7 +15,7 @@ from coordinator.published.manifest import Manifest, Seal
 from coordinator.publishing.publish import publish
 from coordinator.publishing.report import state
 from coordinator.systems.dped.student import EmbeddingStudent
-from coordinator.systems.registry import bind, plan_of
+from coordinator.systems.registry import plan_of, price_of
 from coordinator.verifying.verify import verify
 from learning.text.words import Vocabulary
 from protos.digest import plan_hash
@@ -27,8 +27,8 @@ PARTIES = ("north", "south")
 
 
 @pytest.fixture(scope="module")
-def bound():
-    return bind(
+def priced():
+    return price_of(
         plan_of(
             {
                 "run": {"name": "demo", "recipe": "dped", "seed": 7},
@@ -45,12 +45,12 @@ def bound():
 
 
 @pytest.fixture(scope="module")
-def seal(bound):
+def seal(priced):
     parties = {name: self_made(name, Role.PARTY, None) for name in PARTIES}
     return Seal(
         run="7f3a-demo",
-        plan_hash=plan_hash(bound.binding).hex(),
-        binding=bound.binding,
+        plan_hash=plan_hash(priced.binding).hex(),
+        binding=priced.binding,
         identity=self_made("coordinator.local", Role.COORDINATOR, None),
         attestations={name: sign(each, "conclave attestation 1", {"party": name}) for name, each in parties.items()},
         not_attested={"west": "lost"},
@@ -129,14 +129,14 @@ def test_openssl_checks_the_signatures(folder, files):
 
 
 @pytest.mark.slow
-def test_a_student_is_published_sealed(tmp_path, bound, seal):
+def test_a_student_is_published_sealed(tmp_path, priced, seal):
     words = ("apple", "bread", "cheese")
     vectors = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
     metrics = {
         "wordsim": {"spearman": None, "pairs_used": 0, "pairs_total": 353},
         "analogies": {"accuracy": None, "used": 0, "total": 0},
     }
-    statement = state(bound, PARTIES, seal.plan_hash, metrics, run=seal.run, sums={"counts": PARTIES})
+    statement = state(priced, PARTIES, seal.plan_hash, metrics, run=seal.run, sums={"counts": PARTIES})
     student = EmbeddingStudent(Vocabulary(words), vectors, {"inputs": vectors}, metrics, {"apple": ["bread"]})
     publish(student, statement, tmp_path / "student", seal)
     checks = {each.name: each for each in verify(tmp_path / "student").checks}

@@ -6,7 +6,7 @@ import pytest
 from dp_accounting import get_epsilon_gaussian
 
 from coordinator.publishing.report import NOT_PROTECTED, markdown, render, state
-from coordinator.systems.registry import bind, plan_of
+from coordinator.systems.registry import plan_of, price_of
 from coordinator.verifying.attestations import OVERCHARGED
 
 PARTIES = ("east", "north", "south")
@@ -24,7 +24,7 @@ def statement():
         "vocabulary": {"source": "public.jsonl", "size": 30},
         "dped": {"signals": ["counts"], "dimension": 4},
     }
-    return state(bind(plan_of(tables)), PARTIES, "00" * 32, {}, run="r", sums={}, left_out={"north": OVERCHARGED})
+    return state(price_of(plan_of(tables)), PARTIES, "00" * 32, {}, run="r", sums={}, left_out={"north": OVERCHARGED})
 
 
 def rendered(statement):

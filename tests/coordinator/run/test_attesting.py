@@ -16,7 +16,7 @@ from coordinator.publishing.report import promise
 from coordinator.run.driver import Drive
 from coordinator.store.index import RunIndex
 from coordinator.systems.dped.recipe import Dped
-from coordinator.systems.registry import bind, plan_of
+from coordinator.systems.registry import plan_of, price_of
 from coordinator.transport.link import Answered, Refused
 from coordinator.verifying.attestations import OVERCHARGED, UNATTESTED
 from protos.digest import plan_hash
@@ -30,7 +30,7 @@ EXTRA = {"name": "more", "attempt": 0, "event": to_json(GaussianDpEvent(0.5))}
 
 
 def bound_of(**privacy):
-    return bind(
+    return price_of(
         plan_of(
             {
                 "run": {"name": "demo", "recipe": "dped", "seed": 7},
@@ -65,9 +65,9 @@ class Attesting:
     """A run of four parties whose sum is stored, at the moment when they are asked what it cost them."""
 
     def __init__(self, folder, **privacy):
-        self.bound = bound_of(**privacy)
-        (release,) = self.bound.releases
-        self.store = RunIndex(folder / "home").add("demo", plan_hash(self.bound.binding), None)
+        self.priced = bound_of(**privacy)
+        (release,) = self.priced.releases
+        self.store = RunIndex(folder / "home").add("demo", plan_hash(self.priced.binding), None)
         self.store.begin_sum(release.name, FOUR)
         self.paid = {"name": release.name, "attempt": 0, "event": to_json(release.event)}
         self.own = Own(self_made("coordinator.local", Role.COORDINATOR, None), None, False, folder)
@@ -80,7 +80,7 @@ class Attesting:
         """What is stored of it, and the drive."""
         fields = {
             "run": self.store.id,
-            "plan_hash": plan_hash(self.bound.binding).hex(),
+            "plan_hash": plan_hash(self.priced.binding).hex(),
             "unit": "record",
             "record": "document",
             "relation": RELATION,
@@ -94,8 +94,8 @@ class Attesting:
         ]
         federation = Federation(links, self.own, 3, Attendance(self.progress, None, 1.0))
         federation._parties.run_id = self.store.id
-        recipe = Dped(self.bound.plan, None)
-        drive = Drive(self.bound, recipe, self.own, Mock(), Path(), self.store, self.progress, Mock())
+        recipe = Dped(self.priced.plan, None)
+        drive = Drive(self.priced, recipe, self.own, Mock(), Path(), self.store, self.progress, Mock())
         await drive._attest(federation)
         return self.store.stages()["attest"][2], drive
 

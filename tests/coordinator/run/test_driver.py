@@ -26,7 +26,7 @@ def drive(tmp_path):
         result |= {"parties": list(NAMES), "present": {"answers": 2}}
     with store.stage("attest") as result:
         result |= {"signed": {}, "missing": {"south": "went away"}}
-    bound = SimpleNamespace(
+    priced = SimpleNamespace(
         releases=(
             SimpleNamespace(name="answers", form=Form.SUMMED),
             SimpleNamespace(name="training", form=Form.TRAINING),
@@ -34,12 +34,12 @@ def drive(tmp_path):
         plan=SimpleNamespace(federation=SimpleNamespace(names=NAMES)),
         binding=None,
     )
-    yield Drive(bound, Mock(), SimpleNamespace(identity=None), Mock(), tmp_path, store, Mock(), Mock())
+    yield Drive(priced, Mock(), SimpleNamespace(identity=None), Mock(), tmp_path, store, Mock(), Mock())
     store.close()
 
 
 def sealed(drive):
-    return seal(drive.store, drive.bound.binding, drive.own.identity)
+    return seal(drive.store, drive.priced.binding, drive.own.identity)
 
 
 def test_what_was_kept_is_what_was_written(drive, tmp_path):
@@ -140,7 +140,7 @@ def test_one_that_is_interrupted_while_it_notes_that_it_was_overtaken_says_that_
         raise overtaken
 
     monkeypatch.setattr(Drive, "_stages", stages)
-    plan = SimpleNamespace(privacy=SimpleNamespace(epsilon=1.0), federation=drive.bound.plan.federation)
-    drive.bound.plan, drive.bound.private = plan, False
+    plan = SimpleNamespace(privacy=SimpleNamespace(epsilon=1.0), federation=drive.priced.plan.federation)
+    drive.priced.plan, drive.priced.private = plan, False
     with pytest.raises(RunError, match="another coordinator took this run over"):
         drive.to_the_end()

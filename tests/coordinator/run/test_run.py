@@ -29,7 +29,7 @@ from coordinator.identity import provisioning
 from coordinator.store import lease, output
 from coordinator.store.index import RunIndex
 from coordinator.store.store import RunStore
-from coordinator.systems.registry import bind, read_plan, template
+from coordinator.systems.registry import price_of, read_plan, template
 from coordinator.transport.grpc_link import GrpcLink
 from party.console.command import main as party_command
 from protos.identity.certificates import fingerprint, read_bundle
@@ -316,14 +316,14 @@ def test_teachers_of_party_processes_give_a_student_with_every_release_in_its_pr
     said = capsys.readouterr()
     result = json.loads(said.out.splitlines()[-1])
     privacy = json.loads((home / "out/student/privacy.json").read_text())
-    bound = bind(read_plan(Path("connect.toml")))
-    assert result["epsilon"] == privacy["epsilon"] == bound.guarantee.epsilon <= 8.0
+    priced = price_of(read_plan(Path("connect.toml")))
+    assert result["epsilon"] == privacy["epsilon"] == priced.guarantee.epsilon <= 8.0
     assert [each["name"] for each in privacy["releases"]] == list(kinds)
-    for shown, release in zip(privacy["releases"], bound.releases, strict=True):
+    for shown, release in zip(privacy["releases"], priced.releases, strict=True):
         assert shown["event"] == to_json(release.event)
         assert shown["charges"] == release.charges
         assert {key: value for key, value in shown["mechanism"].items() if value is not None}
-    sent = [each.WhichOneof("mechanism") for each in bound.binding.terms.releases]
+    sent = [each.WhichOneof("mechanism") for each in priced.binding.terms.releases]
     assert sent == list(kinds.values())
     claimed = privacy["epsilon_by_the_papers_formula"]
     if {"counts", "moments", "training"} & set(kinds):

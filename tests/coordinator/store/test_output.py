@@ -245,9 +245,9 @@ def driven(monkeypatch, home):
     """`driven(what)`: runs do `what` with their drive in place of asking parties; no public text is read."""
     Path("plan.toml").write_text(RAY)
     recipe = SimpleNamespace(doubts=list)
-    bound = SimpleNamespace(binding=SimpleNamespace(document="{}"))
+    priced = SimpleNamespace(binding=SimpleNamespace(document="{}"))
     monkeypatch.setattr(api, "prepared", lambda *_: recipe)
-    monkeypatch.setattr(api, "price_plan", lambda recipe: bound)
+    monkeypatch.setattr(api, "price_plan", lambda recipe: priced)
     monkeypatch.setattr(api, "plan_hash", lambda binding: b"h" * 32)
     monkeypatch.setattr(api, "own_identity", lambda plan, base: None)
     monkeypatch.setattr(api, "_launcher", lambda plan: None)

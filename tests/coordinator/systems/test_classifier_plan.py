@@ -10,7 +10,7 @@ import pytest
 from aggregation.accounting.price import LifetimeFilter
 from coordinator.errors import PlanError
 from coordinator.run.party_files import party_tables
-from coordinator.systems.registry import bind, check_plan, plan_of
+from coordinator.systems.registry import check_plan, plan_of, price_of
 from learning.text.labelled import LabelMap, ScoreRange
 from protos.console.settings import SettingsError
 
@@ -182,7 +182,7 @@ def test_what_a_model_says_is_the_plans_classes_or_range(classifier_plan):
 
 def test_without_a_public_model_the_plan_has_no_price(classifier_plan):
     with pytest.raises(PlanError, match="The public model says how much is trained"):
-        bind(classifier_plan())
+        price_of(classifier_plan())
 
 
 @pytest.mark.slow
@@ -190,7 +190,7 @@ def test_without_a_public_model_the_plan_has_no_price(classifier_plan):
 def test_launched_parties_can_pay_for_the_run_however_a_lifetime_cap_counts_it(classifier_plan, steps, batch, epsilon):
     settings = {"epsilon": epsilon, "noise_multiplier": None}
     plan = classifier_plan(privacy=settings, dp_sgd={"steps": steps, "batch": batch})
-    releases = bind(plan, SimpleNamespace(start=np.zeros(770, np.float32))).releases
+    releases = price_of(plan, SimpleNamespace(start=np.zeros(770, np.float32))).releases
     for party in party_tables(plan, releases).values():
         cap = LifetimeFilter(party["policy"]["epsilon"], party["policy"]["delta"])
         assert cap.admits([], releases[0].at_most)

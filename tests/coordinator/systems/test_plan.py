@@ -13,7 +13,7 @@ from coordinator.errors import PlanError
 from coordinator.plan.named import named
 from coordinator.pricing.release import rounded_up
 from coordinator.systems.privdistil.plan import PrivDistilPlan
-from coordinator.systems.registry import bind, read_plan, template
+from coordinator.systems.registry import price_of, read_plan, template
 from coordinator.text_models.plan import ClassifierPlan
 from protos.digest import plan_hash
 
@@ -37,7 +37,7 @@ def complaint(tmp_path, text):
 @pytest.mark.parametrize("launch", ["ray", "connect"])
 def test_the_plan_that_init_writes_is_a_good_one(tmp_path, launch):
     plan = with_clip(read(tmp_path, template(launch)))
-    assert bind(plan).guarantee.epsilon <= plan.privacy.epsilon
+    assert price_of(plan).guarantee.epsilon <= plan.privacy.epsilon
 
 
 @pytest.mark.slow
@@ -48,9 +48,9 @@ def test_every_example_is_a_good_plan(example):
         model = SimpleNamespace(start=np.zeros(770, np.float32))
         corpus = SimpleNamespace(text=model, domain=model, opposed=1000)  # of PrivDistil
         public = corpus if isinstance(plan, PrivDistilPlan) else model
-        assert 0 < bind(plan, public).guarantee.epsilon <= plan.privacy.epsilon
+        assert 0 < price_of(plan, public).guarantee.epsilon <= plan.privacy.epsilon
     else:
-        assert bind(with_clip(plan)).guarantee.epsilon > 0
+        assert price_of(with_clip(plan)).guarantee.epsilon > 0
 
 
 def with_clip(plan):
@@ -240,7 +240,7 @@ def test_what_is_wrong_about_teachers_is_named_before_anything_is_asked(tmp_path
 )
 def test_plans_at_the_edge_of_what_works_are_good_ones(tmp_path, lines):
     plan = read(tmp_path, teaching(*lines))
-    assert 0.9 * plan.privacy.epsilon < bind(plan).guarantee.epsilon <= plan.privacy.epsilon
+    assert 0.9 * plan.privacy.epsilon < price_of(plan).guarantee.epsilon <= plan.privacy.epsilon
 
 
 def test_one_teacher_a_party_is_enough_where_parties_are_several(tmp_path):
@@ -256,7 +256,7 @@ def test_a_plan_over_its_own_budget_is_refused_with_the_noise_that_would_do(tmp_
     with pytest.raises(
         PlanError, match=r"noise_multiplier = 0.3 costs epsilon 2\d\.\d+ .* over the plan's 8.*Nothing ran"
     ):
-        bind(plan)
+        price_of(plan)
 
 
 def test_an_epsilon_is_never_shown_as_less_than_it_is():
@@ -267,14 +267,14 @@ def test_an_epsilon_is_never_shown_as_less_than_it_is():
 
 
 def test_noise_that_is_given_is_kept_and_priced(tmp_path):
-    bound = bind(read(tmp_path, RAY.replace("# noise_multiplier = 0.7", "noise_multiplier = 2.0")))
-    assert bound.release("counts").mechanism.noise_multiplier == 2.0
-    assert bound.guarantee.epsilon < 3
+    priced = price_of(read(tmp_path, RAY.replace("# noise_multiplier = 0.7", "noise_multiplier = 2.0")))
+    assert priced.release("counts").mechanism.noise_multiplier == 2.0
+    assert priced.guarantee.epsilon < 3
 
 
 def test_the_claim_is_within_the_budget_and_close_to_it(tmp_path):
-    bound = bind(read(tmp_path, RAY))
-    assert 7.9 < bound.guarantee.epsilon <= 8.0
+    priced = price_of(read(tmp_path, RAY))
+    assert 7.9 < priced.guarantee.epsilon <= 8.0
 
 
 def test_parties_are_waited_for_unless_the_plan_says_when_to_drop_them(tmp_path):
@@ -288,15 +288,17 @@ def test_parties_are_waited_for_unless_the_plan_says_when_to_drop_them(tmp_path)
 
 
 def test_every_party_that_may_be_lost_makes_the_shares_larger(tmp_path):
-    none = bind(read(tmp_path, RAY)).release("counts").mechanism
-    one = bind(read(tmp_path, RAY.replace("dropouts = 0", "dropouts = 1"))).release("counts").mechanism
+    none = price_of(read(tmp_path, RAY)).release("counts").mechanism
+    one = price_of(read(tmp_path, RAY.replace("dropouts = 0", "dropouts = 1"))).release("counts").mechanism
     assert (none.shares, one.shares) == (4, 3)
     assert none.noise_multiplier == one.noise_multiplier
 
 
 def test_a_pair_is_clipped_to_the_one_that_it_counts(tmp_path):
     assert (
-        bind(read(tmp_path, RAY.replace('record  = "document"', 'record  = "pair"'))).release("counts").mechanism.clip
+        price_of(read(tmp_path, RAY.replace('record  = "document"', 'record  = "pair"')))
+        .release("counts")
+        .mechanism.clip
         == 1.0
     )
 
@@ -304,11 +306,11 @@ def test_a_pair_is_clipped_to_the_one_that_it_counts(tmp_path):
 def test_noise_too_fine_for_its_grid_is_refused_in_the_plans_own_words(tmp_path):
     plan = read(tmp_path, RAY.replace("clip      = 10.0", "levels = 2\nclip      = 10.0"))
     with pytest.raises(PlanError, match=r"\[dped\] The counts cannot be released under this plan: .*levels"):
-        bind(plan)
+        price_of(plan)
 
 
 def hash_of(tmp_path, text):
-    return plan_hash(bind(read(tmp_path, text)).binding)
+    return plan_hash(price_of(read(tmp_path, text)).binding)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from coordinator.errors import PlanError
 from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.systems.privdistil.public import prepare
 from coordinator.systems.privdistil.releases import DOMAIN, PARTS, SCORES
-from coordinator.systems.registry import bind, plan_of
+from coordinator.systems.registry import plan_of, price_of
 from learning.errors import DataError
 from learning.models.checkpoints import ModelError
 from protos.console.settings import SettingsError, check_settings
@@ -35,12 +35,12 @@ CHOSEN = {"noise_multiplier": None, "epsilon": 4.0}
 @pytest.mark.slow
 def test_the_classifiers_and_the_student_together_cost_the_plans_epsilon(ready):
     plan, public = ready(privacy=CHOSEN, domain={"epsilon": 1.0})
-    bound = bind(plan, public)
-    assert [release.name for release in bound.releases] == [DOMAIN, "steps"]
+    priced = price_of(plan, public)
+    assert [release.name for release in priced.releases] == [DOMAIN, "steps"]
     delta = plan.privacy.delta * (1 - SAMPLER_SHARE)
-    first, second = (price([release.at_most], delta).epsilon for release in bound.releases)
+    first, second = (price([release.at_most], delta).epsilon for release in priced.releases)
     assert first == pytest.approx(1.0, rel=0.01)
-    assert 3.9 < bound.guarantee.epsilon <= 4.0
+    assert 3.9 < priced.guarantee.epsilon <= 4.0
     assert second < 4.0 < first + second
 
 
@@ -48,7 +48,9 @@ def test_the_classifiers_and_the_student_together_cost_the_plans_epsilon(ready):
 def test_without_a_figure_the_classifiers_get_the_smallest_part_that_leaves_a_signal(ready):
     delta = 1e-5 * (1 - SAMPLER_SHARE)
     few, many = (
-        price([bind(*ready(privacy=CHOSEN | size, domain={"epsilon": None} | batch)).releases[0].event], delta).epsilon
+        price(
+            [price_of(*ready(privacy=CHOSEN | size, domain={"epsilon": None} | batch)).releases[0].event], delta
+        ).epsilon
         for size, batch in (({}, {"batch": 30}), ({"declared_size": 400_000}, {"batch": 10_000}))
     )
     allowed = [4.0 * part for part in PARTS]
@@ -63,16 +65,16 @@ def test_without_a_figure_the_classifiers_get_the_smallest_part_that_leaves_a_si
 def test_a_choice_that_asks_nobody_leaves_the_whole_budget_to_the_student(ready, method):
     plan, public = ready(privacy=CHOSEN, selection={"method": method})
     assert public.domain is None
-    bound = bind(plan, public)
-    assert [release.name for release in bound.releases] == ["steps"]
+    priced = price_of(plan, public)
+    assert [release.name for release in priced.releases] == ["steps"]
     asked, other = ready(privacy=CHOSEN, domain={"epsilon": 1.0})
-    assert bound.releases[0].mechanism.noise_multiplier < bind(asked, other).releases[1].mechanism.noise_multiplier
+    assert priced.releases[0].mechanism.noise_multiplier < price_of(asked, other).releases[1].mechanism.noise_multiplier
 
 
 @pytest.mark.slow
 def test_classifiers_that_stay_at_the_parties_pay_for_their_scores(ready):
     plan, public = ready(domain={"release": "scores"})
-    domain, scores, _ = bind(plan, public).releases
+    domain, scores, _ = price_of(plan, public).releases
     assert (domain.name, domain.rows, domain.form) == (DOMAIN, 0, Form.TRAINING)
     assert (scores.name, scores.rows, scores.columns) == (SCORES, public.corpus.count(), 1)
     assert scores.mechanism.after == DOMAIN

@@ -97,8 +97,8 @@ def bound_of(plan, public, multiplier=2.0):
     return PricedPlan(plan, releases, SimpleNamespace(epsilon=1.0), priced_plan._message(recipe, releases))
 
 
-def asks_what_its_recipe_has(bound, requests):
-    terms = bound.binding.terms
+def asks_what_its_recipe_has(priced, requests):
+    terms = priced.binding.terms
     assert why_not(terms) is None
     assert requests
     named = {release.name: release for release in terms.releases}
@@ -107,18 +107,18 @@ def asks_what_its_recipe_has(bound, requests):
         assert task_of(request) in tasks_of(terms, release), (task_of(request), release.name)
 
 
-async def asked_of(bound, public, tmp_path):
+async def asked_of(priced, public, tmp_path):
     """All that parties are asked to train before there is a first sum."""
     federation, store = Federation(), Store(folder=tmp_path)
-    recipe = system(bound.plan.run.recipe).recipe(bound.plan, public)
-    if bound.plan.run.recipe == "privdistil":
+    recipe = system(priced.plan.run.recipe).recipe(priced.plan, public)
+    if priced.plan.run.recipe == "privdistil":
         with pytest.raises(Asked) if public.domain is not None else stage(""):
-            await domain_classifiers(bound, public, federation, store)
+            await domain_classifiers(priced, public, federation, store)
         with pytest.raises(Asked):
-            await descend(bound, _student(bound), public.text, federation, store)
+            await descend(priced, _student(priced), public.text, federation, store)
     else:
         with pytest.raises(Asked):
-            await recipe.collect(bound, federation, store, stage)
+            await recipe.collect(priced, federation, store, stage)
     return federation.requests
 
 
@@ -175,8 +175,8 @@ def dped(tmp_path_factory):
 @pytest.mark.parametrize(("signals", "settings", "trust"), WORDS)
 async def test_all_that_word_embeddings_may_be_made_of_is_theirs(dped, tmp_path, signals, settings, trust):
     plan, public = dped(signals, trust, **settings)
-    bound = bound_of(plan, public)
-    asks_what_its_recipe_has(bound, await asked_of(bound, public, tmp_path))
+    priced = bound_of(plan, public)
+    asks_what_its_recipe_has(priced, await asked_of(priced, public, tmp_path))
 
 
 LOCAL = {"form": "local", "rounds": 2}
@@ -196,8 +196,8 @@ CHOICES = [{"method": "ais"}, {"method": "classifier"}, {"method": "random"}, {"
 async def test_all_that_classifiers_may_be_made_of_is_theirs(classifier_plan, tmp_path, recipe, changes, trust):
     plan = classifier_plan(recipe, privacy={"trust": trust}, **changes)
     public = public_of(plan)
-    bound = bound_of(plan, public)
-    asks_what_its_recipe_has(bound, await asked_of(bound, public, tmp_path))
+    priced = bound_of(plan, public)
+    asks_what_its_recipe_has(priced, await asked_of(priced, public, tmp_path))
 
 
 @pytest.mark.parametrize("local", [False, True])
@@ -207,8 +207,8 @@ async def test_all_that_a_distilled_classifier_may_be_made_of_is_its(privdistil_
     changes = {"dp_sgd": MOST_LOCAL} if local else {}
     plan = privdistil_plan(domain={"release": release, "epsilon": 3.0}, selection=choice, **changes)
     public = public_of(plan)
-    bound = bound_of(plan, public)
-    asks_what_its_recipe_has(bound, await asked_of(bound, public, tmp_path))
+    priced = bound_of(plan, public)
+    asks_what_its_recipe_has(priced, await asked_of(priced, public, tmp_path))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")

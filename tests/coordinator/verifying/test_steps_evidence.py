@@ -11,7 +11,7 @@ from aggregation.accounting.events import to_json
 from coordinator.published import manifest
 from coordinator.published.manifest import Seal
 from coordinator.publishing.report import promised, state
-from coordinator.systems.registry import bind, plan_of
+from coordinator.systems.registry import plan_of, price_of
 from coordinator.verifying.verify import verify
 from protos.digest import plan_hash
 from protos.identity.certificates import Role
@@ -38,17 +38,17 @@ def bound_of(**privacy):
         "text": {"labels": ["no", "yes"]},
         "dp_sgd": {"steps": STEPS, "batch": 100},
     }
-    return bind(plan_of(tables), PUBLIC)
+    return price_of(plan_of(tables), PUBLIC)
 
 
 class Publisher:
     """A bound plan and who signs what is published of it; everybody vouches for himself."""
 
-    def __init__(self, bound):
-        self.bound = bound
+    def __init__(self, priced):
+        self.priced = priced
         self.coordinator = self_made("coordinator.local", Role.COORDINATOR, None)
         self.parties = {name: self_made(name, Role.PARTY, None) for name in PARTIES}
-        (self.release,) = bound.releases
+        (self.release,) = priced.releases
         self.event = to_json(self.release.step(0).event)
 
     def costs(self, steps=range(STEPS), attempts=(0,)):
@@ -60,11 +60,11 @@ class Publisher:
         ]
 
     def attestation(self, name, costs):
-        privacy = self.bound.plan.privacy
+        privacy = self.priced.plan.privacy
         fields = {
             "party": name,
             "run": RUN,
-            "plan_hash": plan_hash(self.bound.binding).hex(),
+            "plan_hash": plan_hash(self.priced.binding).hex(),
             "account": "00" * 16,
             "unit": privacy.unit,
             "record": privacy.record,
@@ -86,8 +86,8 @@ class Publisher:
         told = {name: (costs or {}).get(name, self.costs()) for name in PARTIES if name not in silent}
         everybody = tuple(sorted({name for parties in sums for name in parties}))
         whole = tuple(name for name in PARTIES if all(name in parties for parties in sums))
-        digest = plan_hash(self.bound.binding).hex()
-        statement = state(self.bound, whole, digest, {}, run=RUN, sums={"steps": everybody}, steps={"steps": sums})
+        digest = plan_hash(self.priced.binding).hex()
+        statement = state(self.priced, whole, digest, {}, run=RUN, sums={"steps": everybody}, steps={"steps": sums})
         alter(statement.privacy)
         folder.mkdir(parents=True)
         (folder / "model.safetensors").write_bytes(bytes(64))
@@ -98,7 +98,7 @@ class Publisher:
             Seal(
                 run=RUN,
                 plan_hash=digest,
-                binding=self.bound.binding,
+                binding=self.priced.binding,
                 identity=self.coordinator,
                 attestations={name: self.attestation(name, each) for name, each in told.items()},
                 not_attested=silent,
@@ -138,7 +138,7 @@ def test_steps_that_are_charged_one_by_one_are_one_release_in_the_promise(publis
     (release,) = privacy["releases"]
     assert release["steps"] == {"fewest": 4, "parties": dict.fromkeys(PARTIES, STEPS)}
     assert release["event"] == to_json(publisher.release.event)
-    assert f"epsilon {publisher.bound.guarantee.epsilon:.6g}"[:9] in said(folder, "privacy")
+    assert f"epsilon {publisher.priced.guarantee.epsilon:.6g}"[:9] in said(folder, "privacy")
 
 
 def test_a_party_that_was_lost_amid_the_steps_need_not_attest(publisher, tmp_path):
@@ -270,7 +270,7 @@ def test_another_attempt_at_a_step_is_told_and_priced(publisher, tmp_path):
     folder = paying.publish(tmp_path / "paid", costs={"north": again})
     assert wrong(folder) == {}
     assert "north was charged steps 1 more time" in said(folder, "parties")
-    assert paying.bound.guarantee.epsilon > publisher.bound.guarantee.epsilon
+    assert paying.priced.guarantee.epsilon > publisher.priced.guarantee.epsilon
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from coordinator.published import manifest
 from coordinator.published.folder import LARGEST_TEXT
 from coordinator.published.manifest import Seal
 from coordinator.publishing.report import promised, state
-from coordinator.systems.registry import bind, plan_of
+from coordinator.systems.registry import plan_of, price_of
 from coordinator.verifying.check import Trust
 from coordinator.verifying.verify import verify
 from protos.conclave.v1 import plan_pb2
@@ -72,16 +72,16 @@ class Federation:
         self.authority = new_authority("consortium")
         self.coordinator = identity(self.authority, "coordinator.consortium.example", Role.COORDINATOR)
         self.parties = {name: identity(self.authority, name) for name in PARTIES}
-        self.bound = bind(plan())
+        self.priced = price_of(plan())
 
-    def attestation(self, name, *, signer=None, bound=None, times=1, **changes):
+    def attestation(self, name, *, signer=None, priced=None, times=1, **changes):
         """What a party signs of the run; `changes` are fields that it states otherwise."""
-        bound = bound or self.bound
-        privacy = bound.plan.privacy
+        priced = priced or self.priced
+        privacy = priced.plan.privacy
         fields = {
             "party": name,
             "run": RUN,
-            "plan_hash": plan_hash(bound.binding).hex(),
+            "plan_hash": plan_hash(priced.binding).hex(),
             "account": "00" * 16,
             "unit": privacy.unit,
             "record": privacy.record,
@@ -90,7 +90,7 @@ class Federation:
             "simulation": False,
             "releases": [
                 {"name": each.name, "attempt": attempt, "event": to_json(each.event)}
-                for each in bound.releases
+                for each in priced.releases
                 for attempt in range(times)
             ],
             "software": "0.1.0",
@@ -102,7 +102,7 @@ class Federation:
         self,
         folder,
         *,
-        bound=None,
+        priced=None,
         attestations=None,
         not_attested=None,
         coordinator=None,
@@ -118,10 +118,10 @@ class Federation:
 
         attestations: of some parties, others than their own of this run (None: none). alter: changes privacy.json.
         """
-        bound = bound or self.bound
-        digest = plan_hash(binding or bound.binding).hex()
-        signed = {name: self.attestation(name, bound=bound) for name in PARTIES} | (attestations or {})
-        statement = state(bound, PARTIES, digest, {}, run=RUN, sums=sums or {}, left_out=left_out or {})
+        priced = priced or self.priced
+        digest = plan_hash(binding or priced.binding).hex()
+        signed = {name: self.attestation(name, priced=priced) for name in PARTIES} | (attestations or {})
+        statement = state(priced, PARTIES, digest, {}, run=RUN, sums=sums or {}, left_out=left_out or {})
         alter(statement.privacy)
         (folder / "0_StaticEmbedding").mkdir(parents=True)
         (folder / "0_StaticEmbedding/model.safetensors").write_bytes(bytes(range(256)) * 64)
@@ -133,7 +133,7 @@ class Federation:
             Seal(
                 run=RUN,
                 plan_hash=digest,
-                binding=binding or bound.binding,
+                binding=binding or priced.binding,
                 identity=coordinator or self.coordinator,
                 attestations={name: each for name, each in signed.items() if each is not None},
                 not_attested=not_attested or {},
@@ -279,11 +279,11 @@ def test_an_attestation_that_is_taken_away_is_missed_even_when_the_rest_is_signe
 
 
 def test_a_party_that_was_lost_on_the_way_needs_no_attestation_and_is_named(federation, tmp_path):
-    bound = bind(plan(signals=("counts", "hidden")))
-    own = {name: federation.attestation(name, bound=bound) for name in PARTIES}
+    priced = price_of(plan(signals=("counts", "hidden")))
+    own = {name: federation.attestation(name, priced=priced) for name in PARTIES}
     folder = federation.publish(
         tmp_path / "student",
-        bound=bound,
+        priced=priced,
         attestations=own | {"west": None},
         not_attested={"west": "no answer for 60 s"},
         sums={"answers": ("east", "north", "south")},
@@ -309,7 +309,7 @@ def forge(federation, name, how):
     if how == "of another run":
         return federation.attestation(name, run="9c01-earlier")
     if how == "of another plan":
-        return federation.attestation(name, bound=bind(plan(seed=8)))
+        return federation.attestation(name, priced=price_of(plan(seed=8)))
     if how == "by a coordinator":
         return federation.attestation(name, signer=identity(federation.authority, name, Role.COORDINATOR))
     if how == "expired":
@@ -382,7 +382,7 @@ def test_an_attestation_of_something_else_fails(federation, tmp_path, changes, s
 
 
 def test_a_party_whose_first_attempt_was_refunded_attests_the_later_one_alone(federation, tmp_path):
-    (release,) = federation.bound.releases
+    (release,) = federation.priced.releases
     later = [{"name": "counts", "attempt": 2, "event": to_json(release.event)}]
     own = {name: federation.attestation(name, releases=later) for name in ("north", "south")}
     verdict = verify(federation.publish(tmp_path / "student", attestations=own), federation.trust)
@@ -394,20 +394,20 @@ def test_a_party_that_was_charged_twice_is_priced_for_it(federation, tmp_path):
     often = {"north": federation.attestation("north", times=2)}
     found = wrong(federation.publish(tmp_path / "student", attestations=often), federation.trust)
     assert set(found) == {"privacy"}
-    (release,) = federation.bound.releases
+    (release,) = federation.priced.releases
     truly = price([release.event, release.event], 1e-6).epsilon
     said = re.fullmatch(
         r"Recomputed from the events that north attests, epsilon is (.*), above the stated 5\.99\d+\.", found["privacy"]
     )
     assert float(said[1]) == pytest.approx(truly, rel=1e-3)
-    bound = bind(plan(epsilon=20.0, noise_multiplier=4.0))
-    own = {name: federation.attestation(name, bound=bound) for name in PARTIES}
-    own["north"] = federation.attestation("north", bound=bound, times=2)
+    priced = price_of(plan(epsilon=20.0, noise_multiplier=4.0))
+    own = {name: federation.attestation(name, priced=priced) for name in PARTIES}
+    own["north"] = federation.attestation("north", priced=priced, times=2)
 
     def more(privacy):
         privacy |= {"epsilon": 3.0, "sampler_delta": 1e-12}
 
-    folder = federation.publish(tmp_path / "paid", bound=bound, attestations=own, alter=more)
+    folder = federation.publish(tmp_path / "paid", priced=priced, attestations=own, alter=more)
     verdict = verify(folder, federation.trust)
     assert verdict.ok, verdict.checks
     assert verdict.checks[2].sentences[0].endswith("; north was charged counts 1 more time")
@@ -419,7 +419,7 @@ OVER = "it was charged for more than this run's plan"
 
 def charged_more(federation, *names):
     """Attestations of a paid run, and of these parties of a charge besides that no plan of it knows."""
-    (release,) = federation.bound.releases
+    (release,) = federation.priced.releases
     paid = {"name": release.name, "attempt": 0, "event": to_json(release.event)}
     return {name: federation.attestation(name, releases=[paid, EXTRA]) for name in names}
 
@@ -472,14 +472,14 @@ def test_a_card_that_does_not_say_who_is_left_out_fails(federation, tmp_path):
 
 def test_each_sum_needs_as_many_attestations_as_the_promise(federation, tmp_path):
     """Three parties attest, and one of them is not in the sum of answers: two vouch for its noise."""
-    bound = bind(plan(signals=("counts", "hidden")))
-    counts, answers = bound.releases if bound.releases[0].name == "counts" else bound.releases[::-1]
-    own = {name: federation.attestation(name, bound=bound) for name in PARTIES}
+    priced = price_of(plan(signals=("counts", "hidden")))
+    counts, answers = priced.releases if priced.releases[0].name == "counts" else priced.releases[::-1]
+    own = {name: federation.attestation(name, priced=priced) for name in PARTIES}
     paid = [{"name": counts.name, "attempt": 0, "event": to_json(counts.event)}]
-    own |= {"east": federation.attestation("east", bound=bound, releases=paid), "west": None}
+    own |= {"east": federation.attestation("east", priced=priced, releases=paid), "west": None}
     folder = federation.publish(
         tmp_path / "student",
-        bound=bound,
+        priced=priced,
         attestations=own,
         not_attested={"west": "no answer"},
         sums={"counts": ("east", "north", "south"), answers.name: ("north", "south", "west")},
@@ -492,7 +492,7 @@ def test_each_sum_needs_as_many_attestations_as_the_promise(federation, tmp_path
 
 def test_a_plan_that_asks_for_nobody_needs_one_attestation_all_the_same(federation, tmp_path):
     binding = plan_pb2.Plan()
-    binding.CopyFrom(federation.bound.binding)
+    binding.CopyFrom(federation.priced.binding)
     binding.terms.minimum_parties = 0
     silent = dict.fromkeys(PARTIES, "no answer")
     folder = federation.publish(
@@ -594,7 +594,7 @@ def test_an_event_that_the_coordinator_swapped_is_not_what_the_parties_signed(fe
 
 
 def test_another_plan_fails_whoever_signed_it(federation, folder, tmp_path):
-    other = bind(plan(seed=8)).binding
+    other = price_of(plan(seed=8)).binding
     (folder / "plan.json").write_bytes(canonical(other))
     found = wrong(folder, federation.trust)
     assert "plan.json was altered" in found["files"] or "plan.json has" in found["files"]
@@ -627,7 +627,7 @@ def test_a_card_that_promises_more_fails_though_it_is_signed(federation, tmp_pat
 
 def test_whoever_signs_a_changed_folder_anew_is_found_by_the_authority_alone(federation, tmp_path):
     other = Federation()
-    other.bound = federation.bound
+    other.priced = federation.priced
     folder = other.publish(tmp_path / "student")
     assert wrong(folder, None) == {}
     found = wrong(folder, federation.trust)
@@ -756,9 +756,9 @@ def test_a_revoked_certificate_fails(federation, original, tmp_path, who):
 
 
 def test_a_run_without_a_guarantee_claims_none(federation, tmp_path):
-    bound = bind(plan(insecure_reproducible_noise=True))
-    own = {name: federation.attestation(name, bound=bound, simulation=True) for name in PARTIES}
-    verdict = verify(federation.publish(tmp_path / "student", bound=bound, attestations=own), federation.trust)
+    priced = price_of(plan(insecure_reproducible_noise=True))
+    own = {name: federation.attestation(name, priced=priced, simulation=True) for name in PARTIES}
+    verdict = verify(federation.publish(tmp_path / "student", priced=priced, attestations=own), federation.trust)
     assert verdict.ok, verdict.checks
     said = {each.name: each.sentences[0] for each in verdict.checks}
     assert said["privacy"].startswith("no guarantee claimed")
@@ -768,7 +768,7 @@ def test_a_run_without_a_guarantee_claims_none(federation, tmp_path):
         privacy |= {"epsilon": 1.0, "delta": 1e-6}
 
     found = wrong(
-        federation.publish(tmp_path / "claimed", bound=bound, attestations=own, alter=claimed), federation.trust
+        federation.publish(tmp_path / "claimed", priced=priced, attestations=own, alter=claimed), federation.trust
     )
     assert "privacy.json states an epsilon, and the noise can be reproduced" in found["privacy"]
 
@@ -910,7 +910,7 @@ def test_what_is_signed_must_be_canonical(federation, folder):
 
 def test_a_plan_that_would_take_hours_to_price_is_told_at_once(federation, tmp_path):
     binding = plan_pb2.Plan()
-    binding.CopyFrom(federation.bound.binding)
+    binding.CopyFrom(federation.priced.binding)
     counts = binding.terms.releases[0].counts
     counts.shares, counts.levels, counts.noise_multiplier = 2**32 - 1, 2**16, 4.0
     found = wrong(federation.publish(tmp_path / "student", binding=binding), federation.trust)
@@ -919,7 +919,7 @@ def test_a_plan_that_would_take_hours_to_price_is_told_at_once(federation, tmp_p
 
 def test_a_word_of_the_plan_that_is_unknown_is_told(federation, tmp_path):
     binding = plan_pb2.Plan()
-    binding.CopyFrom(federation.bound.binding)
+    binding.CopyFrom(federation.priced.binding)
     binding.terms.privacy.unit = 99
     found = wrong(federation.publish(tmp_path / "student", binding=binding), federation.trust)
     assert "privacy.json says unit record; by the plan it is the unknown number 99." in found["privacy"]
@@ -929,7 +929,7 @@ def test_a_word_of_the_plan_that_is_unknown_is_told(federation, tmp_path):
 def test_a_form_that_contradicts_the_mechanism_is_told(federation, tmp_path, form):
     """A plan that calls counts free, or one party's own, would have them counted on for less."""
     binding = plan_pb2.Plan()
-    binding.CopyFrom(federation.bound.binding)
+    binding.CopyFrom(federation.priced.binding)
     binding.terms.releases[0].form = form
     found = wrong(federation.publish(tmp_path / "student", binding=binding), federation.trust)
     assert f"it is of the form {word(plan_pb2.Form, form)}, which counts never are." in found["privacy"]

@@ -1,41 +1,51 @@
 """This system beside the counts themselves, on simulated text."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
-from aggregation.noise.stream import NoiseStream
 from coordinator.comparing.comparable import Method, Outcome, View, changed
-from coordinator.pricing.priced_plan import price_plan
+from coordinator.comparing.simulated_run import driven
 from coordinator.pricing.release import SAMPLER_SHARE
+from coordinator.progress.progress import Silent
 from coordinator.transport.launchers import SimulationRequest
 from tally.recipe import WINDOW, Tally, prepare, shares_of
 from tally.student import error
 
 
-class Bench:
+@dataclass(frozen=True)
+class SeedData:
     """The data of one seed."""
 
-    def __init__(self, plan, public, units):
-        self.plan, self.public, self.units = plan, public, units
-        self.seed, self.delta = plan.run.seed, plan.privacy.delta * (1 - SAMPLER_SHARE)
+    plan: Any
+    public: Any
+    shards: Any
+
+    @property
+    def seed(self):
+        return self.plan.run.seed
+
+    @property
+    def delta(self):
+        return self.plan.privacy.delta * (1 - SAMPLER_SHARE)
 
 
-def _tally(bench, epsilon):
-    (release,) = price_plan(Tally(changed(bench.plan, epsilon=epsilon), bench.public)).releases
-    counts, size = release.mechanism, len(bench.public.vocabulary)
-    parts = [counts.contribute(units).toarray() for units in bench.units]
-    noise = [counts.noise_share(part.shape, NoiseStream.insecure(bench.seed, str(n))) for n, part in enumerate(parts)]
-    noisy = counts.release(sum(parts) + sum(noise), len(parts)).values
-    return Outcome(shares_of(noisy.reshape(size, size).sum(axis=1)), release.event)
+def _tally(data, epsilon):
+    """The recipe itself, over simulated parties."""
+    with driven(Tally(changed(data.plan, epsilon=epsilon), data.public), data.shards, Silent()) as run:
+        (release,) = run.priced.releases
+        return Outcome(np.frombuffer(run.content), release.event)
 
 
-def _exact(bench, epsilon):
-    size = len(bench.public.vocabulary)
-    counts = sum(np.asarray(units.sum(axis=0)).reshape(size, size) for units in bench.units)
+def _exact(data, epsilon):
+    size = len(data.public.vocabulary)
+    counts = sum(np.asarray(units.sum(axis=0)).reshape(size, size) for units in data.shards.counts())
     return Outcome(shares_of(counts.sum(axis=1)), None)
 
 
-class TallyFamily:
-    """A `coordinator.comparing.comparable.Family`."""
+class TallyComparison:
+    """A `coordinator.comparing.comparable.Comparable`."""
 
     view = View(
         metric="error",
@@ -55,7 +65,7 @@ class TallyFamily:
         private, clear = Method("tally", "noisy counts", _tally), Method("exact", "no privacy", _exact, private=False)
         return {method.name: method for method in (private, clear)}
 
-    def bench(self, seed, folder):
+    def data(self, seed, folder):
         plan = changed(self.plan, seed=seed)
         public = prepare(plan, self.given.base, self.given.cache)
         request = SimulationRequest(
@@ -67,7 +77,7 @@ class TallyFamily:
             record=plan.privacy.record,
             by_user=False,
         )
-        return Bench(plan, public, self.given.launcher.simulate(request).counts())
+        return SeedData(plan, public, self.given.launcher.simulate(request))
 
-    def metrics(self, bench, model):
-        return {"error": error(model, bench.public.shares)}
+    def metrics(self, data, model):
+        return {"error": error(model, data.public.shares)}

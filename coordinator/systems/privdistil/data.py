@@ -20,7 +20,7 @@ from coordinator.systems.privdistil.distillation import compress
 from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.public import PublicCorpus
 from coordinator.systems.privdistil.selection import Told
-from coordinator.text_models.methods import TextBench
+from coordinator.text_models.methods import TextData
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText
 from coordinator.text_models.simulated_text import SimulatedText
@@ -43,7 +43,7 @@ class Trained:
 
 
 @dataclass(slots=True)
-class CorpusBench:
+class CorpusData:
     """The data of one seed.
 
     text: the simulated parties'. folder: for distilled students, shared by all cells. base: the folder against which
@@ -78,9 +78,9 @@ class CorpusBench:
             return NoiseStream.insecure(self.seed, *labels)
         return NoiseStream.from_system()
 
-    def over(self, public: PublicText) -> TextBench:
+    def over(self, public: PublicText) -> TextData:
         """The same parties' text for a classifier on another model."""
-        return TextBench(self.plan, public, self.text, self.progress, self.recipe)
+        return TextData(self.plan, public, self.text, self.progress, self.recipe)
 
     def compressed(
         self,
