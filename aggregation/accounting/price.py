@@ -68,6 +68,7 @@ def price(events: Sequence[DpEvent], delta: float) -> Guarantee:
 
     Raises `ConclaveError` for a delta outside (0, 1), for an event without an accountant, and where the two
     accountants disagree (PLD above RDP by more than 1%); `IntegrityError` for an event with an impossible parameter.
+    Source: Renyi differential privacy (Mironov 2017); privacy loss distributions as in `dp_accounting`.
     """
     _check_delta(delta)
     parts = _joined_gaussians(_grouped(events))
@@ -171,18 +172,19 @@ def _gaussian_epsilon(parts: Sequence[tuple[DpEvent, int]], delta: float) -> flo
 class LifetimeFilter:
     """A cap on all releases ever made from one shard, each of which may be chosen after seeing the earlier ones.
 
-    A Renyi filter (Feldman & Zrnic 2021): one order, fixed from (epsilon, delta) alone when the account is opened; an
+    A Renyi filter: one order, fixed from (epsilon, delta) alone when the account is opened; an
     event is admitted only while the sum of the events' divergences at that order stays within `cap`. All admitted
     events together are then (epsilon, delta)-differentially private under add-or-remove of one unit. The claim is this
     cap, never what was spent so far. Each event must be fixed before it happens, may depend on earlier answers, and
     must be admitted and stored first. The claim is for ideal noise: the `slack` of each admitted release, at this
     epsilon, adds to delta.
 
-    `cap` is the divergence that converts to (epsilon, delta) at `order` (Canonne, Kamath & Steinke 2020,
-    proposition 12): cap = epsilon - ln(1 - 1/order) + (ln delta + ln order) / (order - 1). The order is the integer
+    `cap` is the divergence that converts to (epsilon, delta) at `order`:
+    cap = epsilon - ln(1 - 1/order) + (ln delta + ln order) / (order - 1). The order is the integer
     that admits most Gaussian releases, an integer because Skellam noise is priced at integers only.
 
     Raises `ConclaveError` for an epsilon not above 0, a delta outside (0, 1), or an epsilon too small for any order.
+    Source: the filter is that of Feldman & Zrnic 2021, the conversion Canonne, Kamath & Steinke 2020, proposition 12.
     """
 
     epsilon: float
@@ -230,8 +232,7 @@ class GaussianFilter:
     noise multiplier 1/sqrt(cap), under add-or-remove of one unit: the `event`. The claim is this cap, never what was
     spent so far.
 
-    Why (Smith & Thakurta 2022, "Fully Adaptive Composition for Gaussian Differential Privacy"; Koskela, Tobaben &
-    Honkela 2023, "Individual Privacy Accounting with Gaussian Differential Privacy"): take two neighbours. What tells
+    Why: take two neighbours. What tells
     them apart in a release of charge c is at most a normal of variance 1 whose mean is 0 for one and sqrt(c) for the
     other, and that can be read off a Brownian motion, without drift for one and of drift 1 for the other, over a piece
     of time of length c. Let each release read the next piece. Which length comes next uses only what was read before,
@@ -244,6 +245,8 @@ class GaussianFilter:
     released. The claim is for ideal noise: the `slack` of each release adds to delta.
 
     cap: largest sum of (sensitivity/sigma)^2. Raises `ConclaveError` unless it is a number above 0.
+    Source: Smith & Thakurta 2022, "Fully Adaptive Composition for Gaussian Differential Privacy"; Koskela, Tobaben &
+    Honkela 2023, "Individual Privacy Accounting with Gaussian Differential Privacy".
     """
 
     cap: float

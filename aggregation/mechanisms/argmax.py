@@ -34,7 +34,7 @@ def noisy_argmax(votes: IntArray, classes: int, noise: float, stream: NoiseStrea
 
     Only the label may be released, by an aggregator that is trusted with the votes. It then costs what the noisy
     histogram costs: `GaussianDpEvent(noise / sqrt(2))` a query under add-or-remove of one unit, which changes one
-    teacher's vote (GNMax; Papernot et al. 2018).
+    teacher's vote.
 
     At most `teachers` classes have a vote; each of these gets a normal of its own. The largest of the m others' normals
     has the distribution function Phi(x)^m, so it is Phi^-1(U^(1/m)), U uniform on (0, 1), and by symmetry it belongs to
@@ -53,6 +53,7 @@ def noisy_argmax(votes: IntArray, classes: int, noise: float, stream: NoiseStrea
 
     Raises `IntegrityError` for votes that are not whole numbers from 0 to classes - 1 in two axes or of no teacher;
     `ConclaveError` for classes or noise out of range.
+    Source: GNMax (Papernot et al. 2018). Drawing one normal for all classes without a vote is our own.
     """
     check_classes(classes)
     check_noise(noise)

@@ -48,6 +48,7 @@ class HiddenMechanism(Priced):
     another the same integers are released under Skellam or discrete Gaussian noise, priced as that (`shares.event_of`).
 
     Raises `ConclaveError` for a setting out of range, or one whose share of noise cannot be drawn.
+    Source: DPED (Feng & Hong), equations (1) and (2), with the sensitivity above in place of that of appendix B.2.1.
     """
 
     kind: ClassVar[str] = "hidden"

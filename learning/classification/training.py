@@ -26,9 +26,10 @@ class Fit:
     """How to train without privacy.
 
     epochs: passes over the examples. batch: examples in one step. learning_rate: the highest; `schedule` says what
-    share of it a step takes. optimiser: AdamW (Loshchilov & Hutter 2019) or SGD with `momentum`; decay: its weight
-    decay. longest_gradient: the norm that a step's gradient is cut to (Pascanu et al. 2013). Raises `ConclaveError` for
+    share of it a step takes. optimiser: AdamW or SGD with `momentum`; decay: its weight
+    decay. longest_gradient: the norm that a step's gradient is cut to. Raises `ConclaveError` for
     a number of epochs or a batch below 1.
+    Source: AdamW (Loshchilov & Hutter 2019); cutting gradients (Pascanu et al. 2013).
     """
 
     epochs: int = 3

@@ -77,6 +77,8 @@ def denoise(
     Memory: 4 bytes a cell and a few blocks beside `counts`. Time at d = 100: 2 s at V = 1,000,
     7 s at 2,000, on one core.
     Raises `IntegrityError` for counts that are not a finite square matrix or a sigma that is not positive and finite.
+    Source: the model is log-bilinear as GloVe (Pennington et al. 2014, section 3); the likelihood under noise is our
+    own, see the module.
     """
     _check(counts, sigma)
     with torch.no_grad(), fixed_threads(len(counts)):

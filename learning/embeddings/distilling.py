@@ -67,6 +67,8 @@ def distil(
     on the same machine. Post-processing of releases: it costs no privacy.
     Raises `IntegrityError` for words outside the start's vocabulary, hidden states of another width, or a fit that does
     not stay finite; `ConclaveError` for an unknown weighting or loss, or "likelihood" without the noise it needs.
+    Source: "paper": DPED (Feng & Hong), equations (3) and (4). "likelihood": our own, with the shrinkage of James &
+    Stein 1961.
     """
     size, width = start.inputs.shape
     check_words(answers.queries, size, "query")

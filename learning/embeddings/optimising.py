@@ -21,13 +21,14 @@ def minimise(
     steps: int,
     on_step: Callable[[float], None] | None,
 ) -> tuple[Tensor, Tensor]:
-    """L-BFGS (Liu & Nocedal 1989) from `start`, (bias [V], vectors [n, d]), to where it is after `steps`.
+    """L-BFGS from `start`, (bias [V], vectors [n, d]), to where it is after `steps`.
 
     Returns bias and vectors, float32.
 
     scale: square roots of typical curvatures, of the shapes of `start` or broadcast to them; frequent words are far
     more curved, and in coordinates scaled by that one step size suits all. on_step: told the fraction done. The point
     and the loss are float64: a sum over millions of cells in float32 hides what a step gained.
+    Source: L-BFGS (Liu & Nocedal 1989).
     """
     size, shape = start[0].numel(), start[1].shape
     scaled = torch.cat([start[0] * scale[0], (start[1] * scale[1]).reshape(-1)])

@@ -21,9 +21,10 @@ _ADAPTER: Final = "private"
 
 @dataclass(frozen=True, slots=True)
 class Lora:
-    """Low-rank adapters (LoRA, Hu et al. 2021, section 4.1): W x + (alpha / rank) B A x, W [out, in] frozen.
+    """Low-rank adapters: W x + (alpha / rank) B A x, W [out, in] frozen.
 
     A [rank, in] is drawn and B [out, rank] zero at the start, so that the model begins as it was.
+    Source: LoRA (Hu et al. 2021, section 4.1).
     """
 
     rank: int = 8

@@ -49,7 +49,10 @@ def fixed(model: "PreTrainedModel") -> frozenset[str]:
 
 
 def install(model: "PreTrainedModel") -> None:
-    """Make the last layer the mean of the tokens, and the pooler almost the identity."""
+    """Make the last layer the mean of the tokens, and the pooler almost the identity.
+
+    Source: the mean is that of Reimers & Gurevych 2019; the layer that computes it is our own, see the module.
+    """
     encoder: Any = model.get_submodule("bert")
     layer = encoder.encoder.layer[-1]
     width = model.config.hidden_size

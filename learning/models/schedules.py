@@ -12,8 +12,9 @@ class Schedule:
     """A rise over the first steps, then a fall, or none.
 
     warm_up: the share of all steps over which the rate rises, in [0, 1). kind: after that it is constant, falls in a
-    straight line, or falls as half a cosine (Loshchilov & Hutter 2017, without restarts); to zero after the last step,
+    straight line, or falls as half a cosine, without restarts; to zero after the last step,
     so no step is taken at zero. Raises `ConclaveError` for another kind or a share outside [0, 1).
+    Source: the cosine is that of Loshchilov & Hutter 2017.
     """
 
     kind: Literal["linear", "cosine", "constant"] = "linear"

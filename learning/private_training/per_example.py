@@ -39,6 +39,7 @@ class PerExample:
     examples, such as batch normalisation, makes the guarantee void; `check_apart` finds those that it can.
 
     Between `recording` and the next, `bounds` and `add_weighted` speak of what was recorded.
+    Source: book-keeping (Bu et al. 2023, "Differentially private optimization on large model at small cost").
     """
 
     def __init__(self, model: nn.Module):

@@ -83,10 +83,11 @@ class Clustering:
 
 @dataclass(frozen=True, slots=True)
 class RandomClustering:
-    """Clusters by chance, from a text's row number alone: figure 5's comparison.
+    """Clusters by chance, from a text's row number alone: the comparison of PrivDistil's figure 5.
 
     The paper takes the row number modulo k, which deals out a corpus that has an order of its own by that order; a
     keyed hash does not. Raises `ConclaveError` for no cluster.
+    Source: PrivDistil, appendix D, with a keyed hash in place of the row number modulo k.
     """
 
     clusters: int
@@ -105,8 +106,6 @@ class RandomClustering:
 def k_means(source: Source, clusters: int, *, seed: int, passes: int = 10) -> Clustering:
     """Centres that make the sum of squared distances small: k-means++ on a sample, then Lloyd's steps over the corpus.
 
-    Greedy k-means++ (Arthur & Vassilvitskii 2007), `_STARTS` times, the best taken; Lloyd 1982.
-
     source: see `Source`; blocks of any sizes, float32 [texts, width], finite. passes: readings of the corpus at most,
     besides a first that counts it and draws the sample; each but the last moves the centres. It stops earlier when
     nothing moves. Clusters left empty move to the texts farthest from their centres.
@@ -115,6 +114,8 @@ def k_means(source: Source, clusters: int, *, seed: int, passes: int = 10) -> Cl
     and as many far texts, each a few times over.
     Raises `ConclaveError` for no cluster or no pass, `DataError` for fewer texts than clusters, `IntegrityError` for
     embeddings of different widths or that are not finite, and for a source that is not the same every time.
+    Source: PrivDistil, section 3.4; greedy k-means++ (Arthur & Vassilvitskii 2007), `_STARTS` times, the best taken;
+    Lloyd 1982.
     """
     if clusters < 1 or passes < 1:
         raise ConclaveError(f"{clusters} clusters in {passes} passes cluster nothing. Ask for one or more of each.")

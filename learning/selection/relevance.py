@@ -130,6 +130,7 @@ def mean_scores(per_party: NDArray[np.floating] | Sequence[NDArray[np.floating]]
     per_party: [parties, texts], any block of the corpus: texts do not depend on each other. Probabilities are averaged,
     not logits: a party that is overly sure moves the mean by 1 / parties at most.
     Raises `IntegrityError` for no party, lengths that differ, and what is no probability.
+    Source: the classifier's f(x) of PrivDistil, section 3.4; the mean over parties is our own.
     """
     parties = len(per_party)
     if parties == 0:

@@ -49,13 +49,14 @@ class Rows:
 class Selector:
     """Chooses m rows of a stream; blocks of any sizes in any order give the same choice.
 
-    method: "ais" takes the best unused row of every cluster in turn, clusters that have run out passed over (algorithm
-    1, lines 11 to 20, over k sorted streams that are merged, in O(n log m) for n rows); "classifier" the m best rows;
+    method: "ais" takes the best unused row of every cluster in turn, clusters that have run out passed over, by
+    merging k sorted streams in O(n log m) for n rows; "classifier" the m best rows;
     "random" m rows uniformly, without replacement; "all" every row. Equal scores go by the lower row number.
     m: how many, not used by "all". clusters: how many there are, for "ais". seed: for "random".
     Memory: m rows at most and a buffer of max(m, `LEAST_BUFFER`), however many are offered; 20 bytes each, and about 40
     more while a choice is made. For "all" 8 bytes a row.
     Raises `ConclaveError` for an unknown method, m below 1 or none, or no cluster.
+    Source: PrivDistil, section 3.4 and algorithm 1, lines 11 to 20; the merge is our own.
     """
 
     def __init__(self, method: Method, m: int | None = None, *, clusters: int = 1, seed: int = 0):
@@ -217,8 +218,9 @@ class Selector:
 def hashed(numbers: NDArray[np.int64], seed: int, purpose: str) -> NDArray[np.uint64]:
     """A keyed hash of row numbers, uint64 [rows]: uniform, and the same however rows are cut into blocks.
 
-    SplitMix64's output function (Steele, Lea & Flood 2014) twice, under two words of the SHA-256 of seed and purpose.
+    SplitMix64's output function twice, under two words of the SHA-256 of seed and purpose.
     It is for sampling public rows; it keeps no secret.
+    Source: SplitMix64 (Steele, Lea & Flood 2014).
     """
     digest = hashlib.sha256(f"conclave rows {seed}\n{purpose}".encode()).digest()
     first, second = (np.uint64(int.from_bytes(digest[at : at + 8], "big")) for at in (0, 8))

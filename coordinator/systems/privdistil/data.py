@@ -128,7 +128,7 @@ class CorpusData:
         return place, about
 
     def said(self, trained: Trained) -> list[Floats]:
-        """A trained classifier's output on each party's examples: logits [examples, classes] or scores [examples, 1]."""
+        """A trained classifier's output on each party's examples: logits [examples, classes], scores [examples, 1]."""
         import torch
 
         from learning.classification.training import predict
