@@ -16,11 +16,11 @@ from coordinator.transport.launchers import Cluster, Place
 from deploy.launching import QUIET, LaunchError, environment, read_token
 
 ASK_SECONDS: Final = 5.0
-"""How long the head may take to say that it is one."""
+"""Seconds that the head may take to answer that it is one."""
 ROOM_SECONDS: Final = 15.0
-"""How long resources that others hold are waited for."""
+"""Seconds to wait for resources that others hold."""
 _WHO: Final = "/ray.rpc.NodeInfoGcsService/GetClusterId"
-"""The first thing that Ray itself asks a head: which cluster it is of. The request is an empty message."""
+"""Ray's own first request to a head: which cluster it belongs to. The request is an empty message."""
 _MODE: Final = "RAY_AUTH_MODE"
 _TOKEN_PLACES: Final = "RAY_AUTH_TOKEN, the file that RAY_AUTH_TOKEN_PATH names, or ~/.ray/auth_token"
 

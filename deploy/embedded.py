@@ -21,7 +21,9 @@ LONGEST_TEMPORARY: Final = 8
 ATTEMPTS: Final = 2
 _PREFIX: Final = "conclave-ray-"
 _TOKEN: Final = secrets.token_hex(32)
-"""What Ray's own processes ask of each other; Ray reads it once a process, and would keep one in the user's home."""
+"""The token that Ray's own processes ask of each other. Ray reads it once a process, and would keep one in the user's
+home.
+"""
 
 
 @contextmanager

@@ -17,7 +17,9 @@ from party.actor import Begin, PartyActor
 
 START_SECONDS: Final = 120.0
 PARTY_SECONDS: Final = 10.0
-"""How long parties may take to start, all together and for each: two cores start one in three seconds, one by one."""
+"""Seconds that parties may take to start, for all together and for each: two cores start one in three seconds, one by
+one.
+"""
 STOP_SECONDS: Final = 5.0
 
 

@@ -31,11 +31,11 @@ AHEAD: Final = 16 * 2**20
 """Bytes of rows that may wait for the caller."""
 STOP_SECONDS: Final = 10.0
 WAITING: Final = 2
-"""Tasks that a worker has, the one under way included."""
+"""Tasks that a worker has, including the one under way."""
 TASKS: Final = 1000
-"""Into how many tasks the parts are put at most."""
+"""The most tasks that the parts are divided into."""
 ATTEMPTS: Final = 3
-"""After how many beginnings with new workers, none of which did a part before one died, it is given up."""
+"""After this many starts with new workers, none of which did a part before one died, the work is given up."""
 
 _OUTER: Final = ("ray.data", "ray")
 

@@ -33,14 +33,14 @@ Adding a unit may change the last bits of the others' gradients and of the sum. 
 sum by about 1e-13 B clip; the margin holds it up to some million units a batch.
 """
 SINGLE_MARGIN = 2.0**-7
-"""The same where gradients are computed in single precision.
-
-There each unit's own vector is worked out apart, with a bound of its norm that holds whatever its rounding was, and
-vectors are added in double: with B units a sum is off by some 1e-12 B clip
-(`learning.private_training.clipped_sum.adding`).
+"""The same where gradients are computed in single precision. There each unit's vector is computed apart, with a bound
+of its norm that holds for any rounding, and vectors are added in double precision: with B units a sum is off by some
+1e-12 B clip (`learning.private_training.clipped_sum.adding`).
 """
 SMALLEST_CLIP, LARGEST_CLIP = 2.0**-60, 2.0**60
-"""Between them no product of gradients in single precision that vanishes or overflows is as large as a margin."""
+"""For a clip between them, a product of gradients that underflows or overflows in single precision changes a sum by
+less than a margin.
+"""
 
 
 @dataclass(frozen=True, slots=True)

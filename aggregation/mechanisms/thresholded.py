@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from aggregation.accounting.price import GaussianFilter
 
 ABSTAINED = -1
-"""Label of a query that was asked and paid for, and not answered."""
+"""Label of a query that was asked and charged, but not answered."""
 NOT_ASKED = -2
-"""Label of a query that came after the cap was reached."""
+"""Label of a query that was not asked because the cap was reached."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,11 @@ GAUSSIAN: Final = "gaussian"
 SKELLAM: Final = "skellam"
 DISCRETE_GAUSSIAN: Final = "discrete-gaussian"
 DISTRIBUTIONS: Final = (GAUSSIAN, SKELLAM, DISCRETE_GAUSSIAN)
-"""What noise by shares may be drawn from: normals that each party rounds, priced as the Gaussian that their sum is
-post-processing of; Skellam variables, whose sum is one again; discrete Gaussians, priced by how far their sum strays.
-The first needs least noise, as the tightest accountant prices it; the other two rest on no distance of a sum."""
+"""The distributions of noise shares: rounded normals, whose sum is post-processing of a Gaussian and priced as that;
+Skellam variables, whose sum is Skellam again; discrete Gaussians, priced by the distance of their sum from a discrete
+Gaussian. Rounded normals need the least noise, because the tightest accountant prices them; Skellam variables need no
+bound on the distance of a sum.
+"""
 
 MOST_LEVELS = 1 << 20
 

@@ -29,7 +29,8 @@ LARGEST_COMPLETE = 16
 FAILURE = 2.0**-40
 STALL = 1e-6
 MOST_BEGUN = 1000
-"""Attempts that a party begins at one sum. Each draws a graph, seen by the coordinator before anything is charged."""
+"""Attempts at one sum that a party begins. Each draws a graph, which the coordinator sees before anything is charged.
+"""
 _QUICK = 50_000  # parties times dropouts up to which the exact failure takes seconds at the most
 
 

@@ -18,7 +18,7 @@ from aggregation.errors import IntegrityError
 Passage = NDArray[np.int32]
 
 WINDOW = 5
-"""Words to either side that are a word's context."""
+"""Words on either side that are a word's context."""
 
 
 def unit_counts(units: Sequence[Sequence[Passage]], size: int, window: int = WINDOW) -> sparse.csr_array:

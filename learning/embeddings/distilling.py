@@ -39,11 +39,13 @@ Weighting = Literal["paper", "likelihood"]
 OutputLoss = Literal["squared", "cross-entropy"]
 
 OBSERVATIONS = 30.0
-"""Contexts that the model's own prediction for a query counts for, against the one of a label."""
+"""The model's own prediction for a query counts as this many contexts, a label as one."""
 FURTHEST = 4.0
-"""How far hidden states may lie from the start's, in lengths of the start's: teachers' are thrice as long at most."""
+"""The largest distance of hidden states from the start's, in lengths of the start's: teachers' are at most three times
+as long.
+"""
 UNQUERIED = 1e-3
-"""Ridge towards the start for words never queried, under the paper's loss, beside a loss of about 1."""
+"""Ridge towards the start for words that are never queried, under the paper's loss, which is about 1."""
 BLOCK_CELLS = 1 << 22
 """Cells of [queries, V] worked on at a time: 16 MiB an array."""
 

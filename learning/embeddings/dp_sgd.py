@@ -26,7 +26,7 @@ BLOCK_CELLS = 1 << 22
 """Cells of [centres, V] in double precision worked on at a time: 32 MiB an array. One unit is never divided."""
 MOMENTUM = 0.9
 LARGEST = 1e4
-"""Beyond it no parameter is taken to be of a model that learned."""
+"""A parameter of this size or more shows that a training has diverged."""
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from learning.text.words import Vocabulary, tokenize
 
 _ROWS = 256
 WORST: Final = 1e300
-"""The largest perplexity that is told, a finite number for all that reads it."""
+"""The largest perplexity that is reported, a finite number for programs that read it."""
 Texts = tuple[Sequence[str], Sequence[str | int]]
 Labelled = tuple[sparse.csr_array, Sequence[str | int]]
 """Texts as bags of words [texts, words], and their labels."""

@@ -38,9 +38,13 @@ if TYPE_CHECKING:
     from learning.embeddings.skipgram import SkipGram
 
 SHARE = 0.65
-"""Part of a usual unit's squared norm that is word frequencies. What frequencies cost is the floor; they come first."""
+"""The part of a usual unit's squared norm that is word frequencies. It sets how well the floor is learned, which comes
+first.
+"""
 QUANTILE = 0.25
-"""Public units up to this quantile of the norm are not clipped. Long units lose weight; noise is less for it."""
+"""Public units up to this quantile of the norm are not clipped. Long units lose weight, and the noise is smaller for
+it.
+"""
 PAIR_QUANTILE = 1.0
 """The same where every pair is a unit: there the long ones are rare words, and clipping them would make them rarer."""
 

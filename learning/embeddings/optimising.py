@@ -11,7 +11,9 @@ HISTORY = 10
 """Steps that L-BFGS remembers."""
 
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-"""From bias [V] and vectors [n, d], float32: the loss, a float64 scalar, and its gradients by either."""
+"""A function of bias [V] and vectors [n, d], float32, that returns the loss, a float64 scalar, and its gradient by
+each.
+"""
 
 
 def minimise(

@@ -44,10 +44,11 @@ from learning.embeddings.optimising import fixed_threads, minimise
 from learning.embeddings.skipgram import SkipGram
 
 TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Multiples of the public interaction, `a`, that are tried."""
+"""Multiples `a` of the public interaction that are tried."""
 BURSTS = 3.0
-"""How much more the text's moments stray than those of independent pairs: a word brings all pairs of its window.
-Chosen on WikiText-2, where 1 to 10 differ by less than 1%."""
+"""Variance of the text's moments over that of independent pairs: a word brings all pairs of its window. Chosen on
+WikiText-2, where 1 to 10 differ by less than 1%.
+"""
 
 _SMALLEST_SHELL = 4
 _VARIANCES = np.geomspace(1e-9, 0.1, 81)

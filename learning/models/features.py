@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 AT_ONCE: Final = 512
-"""Tokens that the encoder sees at a time, padding included, where examples are to be apart."""
+"""Tokens in one pass through the encoder, padding included, where examples are kept apart."""
 
 
 def head_alone(model: "PreTrainedModel") -> nn.Linear | None:

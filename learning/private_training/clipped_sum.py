@@ -20,7 +20,7 @@ from learning.private_training.per_example import ROUNDING, PerExample, single_p
 from learning.private_training.units import Losses, MicroBatch, Shape, cut, joined
 
 _SPARE = SINGLE_MARGIN * 0.99
-"""The rest of the margin is for the few roundings of a scale itself."""
+"""The rest of the margin, for the few roundings of a scale itself."""
 _log = logging.getLogger(__name__)
 
 

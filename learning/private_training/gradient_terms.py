@@ -21,21 +21,21 @@ import torch
 from torch import Tensor
 
 CELLS_AT_ONCE = 1 << 23
-"""Cells of an array that inner products make for themselves at a time: 64 MiB in double precision."""
+"""Cells of a temporary array for inner products: 64 MiB in double precision."""
 FEW = 16
-"""Positions of a unit under which a product in double precision costs less than a matrix for every unit."""
+"""For units with fewer positions, a product in double precision costs less than a matrix for every unit."""
 NEAR = 1 << 16
-"""Cells of units' matrices that are made at a time, which a processor's cache holds."""
+"""Cells of units' matrices that are made at a time; they fit a processor's cache."""
 WIDE = 2048
-"""Features over which inner products are in double precision: in single, their rounding would count for too much."""
+"""Over more features, inner products are in double precision: in single precision their rounding would be too large."""
 SINGLE, DOUBLE = 2.0**-24, 2.0**-53
 """Unit roundoffs."""
 LEAST = 2.0**-40
-"""Added to every norm: squares under single precision's range, times all that is in it, are less."""
+"""Added to every norm: it bounds squares that underflow in single precision, times everything added with them."""
 
 _AROUND = 8
 _MORE = 1.01
-"""What norms in single precision are multiplied by: more than they can be off."""
+"""Factor on norms in single precision that is larger than their error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from learning.errors import Diverged
 from learning.models.schedules import Schedule
 
 LARGEST = 1e6
-"""Beyond it no parameter is taken to be of a model that learned."""
+"""A parameter of this size or more shows that a training has diverged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,14 +21,16 @@ from learning.models.checkpoints import ModelError
 from learning.private_training.gradient_terms import Dense, Outer, Rows, Term, off, squared_norms
 
 ROUNDING = 1e-5
-"""Part of the terms' squared size that is added to every squared norm, at least: no unit's terms, cancelling, are more
-than 1 / sqrt(ROUNDING) times its norm.
+"""The least part of the terms' squared size that is added to every squared norm. So, even where terms cancel, they are
+no more than 1 / sqrt(ROUNDING) times as large as the norm of their unit.
 """
 LARGEST_NORM = 1e30
-"""A gradient of a larger norm is taken for none: no sum in single precision overflows below it."""
+"""A gradient with a larger norm counts as empty: below it no sum in single precision overflows."""
 
 _ALIKE = 1e-3
-"""Of a gradient's size: far above rounding in single precision, far below what a mixed example adds."""
+"""Tolerance relative to a gradient's size: far above rounding in single precision, far below the effect of mixed
+examples.
+"""
 _MIXES = (nn.modules.batchnorm._BatchNorm,)
 
 
@@ -51,7 +53,7 @@ class PerExample:
         self._names = {id(each): name for name, each in self.parameters.items()}
         self._terms: dict[str, list[Term]] = {}
         self.sizes: dict[tuple[int, ...], tuple[int, ...]] = {}
-        """Of a shape, the sizes of micro-batches that agree (`learning.models.agreement`), where they were tried."""
+        """For each shape that was tried, the sizes of micro-batches that agree (`learning.models.agreement`)."""
         self._layers = self._trainable_layers()
 
     @property

@@ -23,14 +23,16 @@ from learning.errors import DataError
 from learning.selection.selecting import hashed
 
 Source = Callable[[], Iterable[NDArray[np.float32]]]
-"""Gives a fresh iterator over the same blocks of embeddings, [texts, width], every time it is called. A block is of use
-until the next is asked for: its memory may be used again."""
+"""A function that returns a fresh iterator over the same blocks of embeddings, [texts, width], at every call. A block
+is valid until the next is asked for: its memory may be used again.
+"""
 
 SAMPLE: Final = 8192
 SAMPLE_A_CLUSTER: Final = 64
-"""Texts in the sample that a start is found on: the larger of `SAMPLE` and this many for every cluster."""
+"""The sample for the start has this many texts for every cluster, and at least `SAMPLE`."""
 STILL: Final = 1e-6
-"""Centres have stopped when the squares of their moves sum to less than this part of a text's mean square distance."""
+"""Centres count as settled when the squares of their moves sum to less than this part of a text's mean square distance.
+"""
 
 _PIECE: Final = 4096  # texts that distances are taken of at once, whatever the blocks are
 _STARTS: Final = 4

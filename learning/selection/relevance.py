@@ -27,19 +27,22 @@ if TYPE_CHECKING:
     from learning.private_training.optimisation import Optimisation
 
 LEVEL: Final = 0.01
-"""How often heads of noise alone may pass for informative, all tests together: a run is made once, and should be told
-of a useless classifier; one silence in a hundred is rarer than a wrong setting."""
+"""How often heads of noise alone may pass for informative, over all tests together. A run is made once, and its report
+should show a useless classifier; a chance of one in a hundred of missing it is rarer than a wrong setting.
+"""
 MARGIN: Final = 1.1
-"""How much longer than noise a head must be, however wide: its noise's deviation is known to parts of a hundred at
-best, for optimisers bend it. At 1.1 the signal is a sixth of the head's square."""
+"""How many times longer than noise a head must be, whatever its width: the noise's deviation is known to a few percent
+only, because optimisers change it. At 1.1 the signal is a sixth of the head's square.
+"""
 RELIABLE: Final = 0.5
-"""Under it more than half of what orders the texts is noise or a single party's own."""
+"""Below this reliability, more than half of the order of texts comes from noise or from a single party."""
 TIED: Final = 0.05
-"""Of texts with the same score the row number decides; past a twentieth, this can be much of a selection."""
+"""The row number orders texts with the same score; when more than a twentieth tie, it can decide much of a selection.
+"""
 UNKNOWN_FREEDOM: Final = 10.0
-"""Directions taken for public texts without features: encoders have dozens, and fewer make the test but stricter."""
+"""Directions assumed for public texts without features: encoders have dozens, and fewer only make the test stricter."""
 ROWS: Final = 20_000
-"""Public texts looked at, evenly spaced where there are more: a correlation's own error is then under 0.01."""
+"""Public texts that are used, evenly spaced where there are more: a correlation's own error is then under 0.01."""
 
 _FIGURES = (
     "scores correlate by {:.3f}, noise alone by up to {:.3f}",

@@ -26,7 +26,7 @@ Method = Literal["ais", "classifier", "random", "all"]
 METHODS: Final = get_args(Method)
 
 LEAST_BUFFER: Final = 1 << 16
-"""Rows that are gathered, at least, before the choice so far is made anew."""
+"""The least number of rows that are gathered before the choice is made again."""
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX: Final = ((30, np.uint64(0xBF58476D1CE4E5B9)), (27, np.uint64(0x94D049BB133111EB)))

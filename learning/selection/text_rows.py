@@ -27,7 +27,7 @@ Texts = Sequence[Sequence[str]]
 Work = Callable[[Texts], NDArray[np.float32]]
 
 AT_ONCE: Final = 8192
-"""Tokens that go through the model at once, padding included: with the model itself, what bounds the memory."""
+"""Tokens in one pass through the model, padding included: these and the model itself bound the memory."""
 _EITHER: Final = ("no", "yes")
 
 

@@ -18,12 +18,12 @@ from learning.errors import DataError
 from learning.text.table import MAXIMUM_CELL, NOT_UTF8, TOO_LONG, Row, Table, first_line, shown
 
 LOOK_AHEAD = 100
-"""Rows of a JSON file that are looked at to know its columns."""
+"""Rows of a JSON file that are read to find its columns."""
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 _PLAIN = (".txt",)
 ENDINGS = (*_TABLES, *_PLAIN)
-"""How the files end that can be read."""
+"""File name endings that can be read."""
 
 _JSON_MARK = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},]', re.DOTALL)
 

@@ -19,7 +19,7 @@ from learning.text.table import Row, Table, first_line
 HUB_TIMEOUT = 10.0
 """Seconds to wait for the hub's first answer before only the cache is tried."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
-"""What a name on the hub looks like, of a dataset or of a model."""
+"""The form of a name on the hub, of a dataset or of a model."""
 
 
 def is_hub_name(name: str) -> bool:

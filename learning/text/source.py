@@ -16,7 +16,7 @@ from learning.text import documentation, files, hub
 from learning.text.table import MAXIMUM_CELL, NOT_UTF8, TOO_LONG, Row, Table
 
 NOTHING = "(nothing)"
-"""The built-in source of no document: what a party reads that must go on without its text."""
+"""The built-in source without documents, for a party that must go on without its text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from learning.errors import DataError
 Row = Mapping[str, object]
 
 LONGEST = 300
-"""Characters of what a file says, in a message about it."""
+"""The most characters of a file's own text that a message quotes."""
 MAXIMUM_CELL = 16 * 1024 * 1024
-"""Characters that one text, one CSV cell, and of private text one line or one .txt file, may have."""
+"""The most characters of one text or one CSV cell, and, in private text, of one line or one .txt file."""
 TOO_LONG = f"with more than {MAXIMUM_CELL:,} characters"
-"""Why a row is left out that is longer."""
+"""Why a row that is longer is left out."""
 NOT_UTF8 = "not UTF-8"
-"""Why a row is left out whose bytes are no text."""
+"""Why a row that is not UTF-8 is left out."""
 
 
 @dataclass(frozen=True, slots=True)

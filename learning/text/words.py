@@ -16,7 +16,7 @@ UNKNOWN = -1
 MAXIMUM_WORDS = 1_000_000
 
 WORD = r"[^\W\d_]+(?:['’][^\W\d_]+)*"
-"""What a word is in lower-case text: runs of letters, with apostrophes inside."""
+"""A word in lower-case text: a run of letters, with apostrophes inside."""
 
 _WORD = re.compile(WORD)
 _BREAK = re.compile(r"(?<=[.!?])\s+|(?<=[.!?][\"'”’)\]])\s+|\n\s*\n")

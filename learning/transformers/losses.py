@@ -37,7 +37,7 @@ Name = Literal["soft", "hard", "cosine", "squared"]
 NAMES: Final[tuple[Name, ...]] = ("soft", "hard", "cosine", "squared")
 
 NOT_ASKED: Final = -100
-"""The label of a token at which nothing is to be said."""
+"""The label of a token that counts for no loss."""
 _AS_MASK, _AS_ANY = 0.8, 0.1  # Devlin et al. 2019; of the rest the token stays
 
 

@@ -21,16 +21,16 @@ from protos.identity.identity import Identity
 from protos.identity.validity import check_certificate, moment
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-"""How a client begins HTTP/2: the preface and empty settings (RFC 9113, sections 3.4 and 6.5)."""
+"""The first bytes of an HTTP/2 client: the preface and empty settings (RFC 9113, sections 3.4 and 6.5)."""
 FRAME_HEADER: Final = 9
 SETTINGS_TYPE: Final = 4
 
 ATTEMPTS: Final = 3
 PAUSE: Final = 0.2
 FIRST_WORD: Final = 1.0
-"""Seconds that an HTTP/2 server is given to begin by itself, as gRPC's do."""
+"""Seconds that an HTTP/2 server has to speak first, as gRPC's do."""
 NEAR: Final = timedelta(days=1)
-"""A certificate this close to one end of its validity is refused by a clock that is a little off."""
+"""A clock that is a little off may refuse a certificate that is this close to one end of its validity."""
 
 _EXPIRED: Final = ("CERTIFICATE_EXPIRED",)
 _UNKNOWN: Final = ("UNKNOWN_CA",)
