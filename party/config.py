@@ -23,7 +23,7 @@ SIZE_FACT = "size-to-nearest-1000"
 
 MOST_CLASSES = 1000
 LONGEST_CLASS = 200
-"""Classes of a label map, and characters of a class or value, whoever states the map."""
+"""The most classes of a label map, and the most characters of a class or value, in any file or message."""
 
 
 def _fingerprint(text: str) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 out: Final = Console(highlight=False, soft_wrap=True)
 
 WIDE: Final = 200
-"""Columns of a table that goes to a file or to another program."""
+"""The width, in characters, of a table that goes to a file or to another program."""
 
 
 def finished(result: Any, as_json: bool) -> None:

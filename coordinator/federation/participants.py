@@ -24,7 +24,7 @@ _MENDABLE: Final = frozenset(
         Reason.MEMORY,
     }
 )
-"""Refusals after which the same run may get another answer, once somebody did something about them."""
+"""Refusals after which the same run may get another answer, once somebody has mended the cause."""
 
 
 class Participants:

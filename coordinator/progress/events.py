@@ -14,7 +14,7 @@ from coordinator.errors import PlanError, RunError
 from protos.telemetry import tracers, tracing
 
 SECONDS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
-"""Upper edges of the buckets for the time of a block."""
+"""Upper edges of the histogram's buckets for the time of a block."""
 
 
 class Observer(Protocol):

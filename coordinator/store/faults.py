@@ -10,7 +10,7 @@ from coordinator.errors import RunError
 from coordinator.reading import shown
 
 _ODD: Final = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
-"""What making sense of a value of another kind may raise."""
+"""Errors that interpreting a value of an unexpected type may raise."""
 
 
 @contextmanager

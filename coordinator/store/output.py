@@ -28,7 +28,7 @@ STUDENT: Final = "student"
 _ASIDE: Final = "replaced"
 
 _WITHIN: Final = r"(artefacts/(compressed|\.compressed\.part|distilling)|parties/[a-z0-9-]+|\.student\.part)"
-"""Folders that a library or a party fills for the run, under names of its own."""
+"""Folders in a run that a library or a party fills with files of its own naming."""
 _FOLDERS: Final = re.compile(
     rf"blocks(/[a-z0-9._-]+)?|masked(/[a-z0-9._-]+)?|artefacts|parties|{_WITHIN}(/.+)?", re.DOTALL
 )
@@ -44,7 +44,8 @@ _FILES: Final = re.compile(
     rf"|{_WITHIN}/.+",
     re.DOTALL,
 )
-"""Paths of a run's folders and files below its own, with slashes, save the student's, which its manifest names."""
+"""Relative paths of a run's folders and files, with slashes; the student's are left out, since its manifest names them.
+"""
 
 
 class Marker(Settings):

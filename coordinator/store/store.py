@@ -55,7 +55,9 @@ class RunStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.owner: str | None = None
-        """Who drives the run from here; set by the lease. Writing then fails when another one took over."""
+        """Who drives the run in this process; the lease sets it. Writing then fails once another process has taken
+        over.
+        """
         # The loop's thread, a worker that stores blocks and the caller's thread take turns behind the lock.
         with written(folder):
             self._connection = sqlite3.connect(

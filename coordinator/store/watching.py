@@ -21,7 +21,7 @@ from coordinator.store.store import RESUMABLE, RUNNING, RunStore
 Value = TypeVar("Value")
 
 SIGN_SECONDS: Final = 5.0
-"""How often the driver gives a sign of life when nothing changes."""
+"""Seconds between the driver's signs of life when nothing changes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,9 @@ _HEADROOM: Final = 8
 """How many times larger than expected a batch may be before a sum could wrap."""
 
 LARGEST_WEIGHT: Final = 1e6
-"""Of a model that a party gives: far above any that training ends with, far below what makes a mean overflow."""
+"""The largest size of a weight in a party's model: far above any that training ends with, far below any that makes a
+mean overflow.
+"""
 
 Floats: TypeAlias = NDArray[np.float32]
 

@@ -41,10 +41,10 @@ CHANNEL_OPTIONS: Final = (
 )
 
 MOST_FACTS: Final = 32
-"""Of what a party says of itself, and of the tasks that it knows."""
+"""The most facts that a party may state about itself and the tasks that it knows."""
 
 HEALTH_SECONDS: Final = 5.0
-"""How long a node may take to say that it serves."""
+"""Seconds that a node has to say that it serves."""
 
 
 class GrpcLink:

@@ -8,7 +8,7 @@ from protos.conclave.v1 import party_pb2
 from protos.console.checklist import free_disk, free_memory, size
 
 COARSE: Final = 10**9
-"""Bytes by which a coordinator is told how much is free."""
+"""A coordinator is told free space in steps of this many bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,16 +35,16 @@ from protos.identity.certificates import UNREADABLE
 from protos.telemetry.tracing import is_url
 
 WORDS: Final = 1000
-"""Words of the vocabulary that a plan is taken to have while none is known: as many as a plan has by default."""
+"""The size of the vocabulary that `check` assumes, since no plan is known: a plan's default."""
 
 NODE_MEMORY: Final = 180 * 2**20
 TRAINING_MEMORY: Final = 200 * 2**20
 WORD_MEMORY: Final = 300 * 2**10
-"""Bytes of the node; of a process that trains, before it has a model; and of its model with its fit, a word."""
+"""Bytes of the node; of a training process before it has a model; and, for each word, of its model and fit."""
 
 LEAST_DISK: Final = 256 * 2**20
 CELL_DISK: Final = 16
-"""Bytes for ledger, log and artefacts; and of a bounded sum and the blocks that left, a cell of words x words."""
+"""Bytes of ledger, log and artefacts; and, for each cell of words x words, of a bounded sum and its blocks."""
 
 EXPIRING: Final = timedelta(days=30)
 OLD_LIST: Final = timedelta(days=30)

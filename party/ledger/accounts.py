@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = "id, number, lineage, epsilon, delta, simulation, opened_at, uncounted"
 DOCUMENT = Protection()
-"""What a cap is about where nobody says otherwise."""
+"""The unit of a cap by default."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from protos.identity.identity import Identity
 log = logging.getLogger("conclave.party")
 
 GRACE: Final = 2.0
-"""Seconds that calls get to end when a node is stopped."""
+"""Seconds that calls have to end when a node is stopped."""
 
 
 class ServedNode:

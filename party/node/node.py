@@ -40,7 +40,7 @@ from protos.telemetry import tracing
 log = logging.getLogger("conclave.party")
 
 SOFTWARE_VERSION: Final = version("conclave-distill")
-"""Looked up once: that reads and parses a file, which takes a millisecond."""
+"""Looked up once: the look-up reads and parses a file, which takes a millisecond."""
 
 
 class Node(party_pb2_grpc.PartyServicer):

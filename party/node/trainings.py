@@ -36,7 +36,7 @@ from protos.telemetry import tracing
 log = logging.getLogger("conclave.party")
 
 HEARTBEAT: Final = 1.0
-"""Seconds between what a caller is told of a training that goes on."""
+"""Seconds between messages to a caller about a training that goes on."""
 
 
 class Trainings:

@@ -20,8 +20,9 @@ WHOLE: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
 
 LARGEST: Final = 24
-"""Of a weight's size, as a power of two. Those of public models are under 2**16, and products of larger ones overflow
-at the texts that meet them."""
+"""The largest size of a weight, as a power of two. Weights of public models are under 2**16; products of larger ones
+overflow on some texts.
+"""
 
 _AT_ONCE: Final = 1 << 22
 _MOST_HEADER: Final = 64 * 2**20

@@ -25,7 +25,7 @@ from protos.refusal import Reason, Refusal
 from protos.steps import is_step
 
 DRAWING: Final = 2
-"""Blocks that are made at the same time; about four times its bytes are held while a block is made."""
+"""Blocks that are made at the same time; making a block takes about four times its bytes."""
 
 _AT_ONCE: Final = 1 << 20
 """Cells of a dense sum that get their noise at a time: some 32 MiB of arrays."""

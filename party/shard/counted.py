@@ -13,8 +13,9 @@ from party.shard.reading import Reading
 from party.shard.units import Unit
 
 MOST_PAIRS: Final = 1 << 23
-"""Pairs of one unit that are counted: of one that has more, the first words. A pair costs some 32 bytes while it is
-counted, and the window is the plan's."""
+"""The most pairs of one unit that are counted; of a longer unit, the first words count. A pair costs some 32 bytes
+while it is counted, and the plan sets the window.
+"""
 
 _CHUNK_UNITS: Final = 512
 _CHUNK_PAIRS: Final = 5 << 19

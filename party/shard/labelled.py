@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("conclave.party")
 
 MOST_EXAMPLES: Final = 32
-"""Examples of one user that are used; further ones are left out, so that one user fills no more than that."""
+"""The most examples of one user that are used; further ones are left out, so that no user fills the memory."""
 
 BEYOND: Final = "beyond the first examples of their user"
 NOT_TOKENISED: Final = "that the model's tokenizer fails on"

@@ -37,8 +37,9 @@ log = logging.getLogger("conclave.party")
 Kind = Literal["document", "sentence", "pair"]
 
 MOST_CHARACTERS: Final = 1 << 20
-"""Characters of one unit that are used: a record is cut there, and of a user no further records are taken. What one
-unit costs in memory is bounded so, or one record could end a training."""
+"""The most characters of one unit that are used: a longer record is cut, and no further records of a user are taken.
+This bounds the memory that one unit takes; otherwise one record could end a training.
+"""
 
 _SPILLS: Final = 64
 _BEYOND: Final = f"beyond the first {MOST_CHARACTERS:,} characters of their user"

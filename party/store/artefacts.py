@@ -23,12 +23,12 @@ from protos.refusal import Reason, Refusal
 PARAMETERS: Final = "parameters"
 KINDS: Final = ("vocabulary", "reference", "directions", "model", PARAMETERS, "texts")
 MOST_ARTEFACTS: Final = 1024
-"""Of one run."""
+"""The most artefacts of one run."""
 
 _ENDING: Final = ".artefact"
 _PARAMETERS_ENDING: Final = ".parameters"
 _LEAST: Final = 4096
-"""Bytes that a file takes at least, however few are in it."""
+"""The bytes that even the smallest file counts for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class Staying(Training, Protocol):
     """A training whose process stays for the next such job."""
 
     Kept: type[Any]
-    """What the process keeps in between, empty at first."""
+    """What the process keeps between jobs, empty at first."""
 
 
 def work(job: Job, progress: Callable[[int], None], kept: object = None) -> None:

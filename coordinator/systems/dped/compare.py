@@ -14,7 +14,7 @@ from coordinator.systems.dped.student import Probes, metrics_of
 from coordinator.transport.launchers import Simulation, SimulationRequest
 
 OFF_THE_SCALE = 1e4
-"""Perplexity from which a student is worse than useless: five times worse than guessing among 2,000 words."""
+"""A student of this perplexity or more is worse than useless: five times worse than guessing among 2,000 words."""
 
 
 class DpedComparison:

@@ -34,11 +34,13 @@ FREE_LEVELS = 2**20
 LARGEST_SUM = 2**31 - 1
 _HIDDEN_SIGMA = 4096.0
 _VOTES_SIGMA = 16.0
-"""Standard deviations of one share on the grid that levels are chosen for: fine enough, and quick to draw."""
+"""Standard deviation, in grid units, of one share of the noise, for which levels are chosen: fine enough, and quick to
+draw.
+"""
 _USUAL_MULTIPLIER = 4.0
 _MOMENT_LEVELS, _PAIR_LEVELS = 4096, 32768  # a pair is one count, which a coarse grid would round by much
 _THRESHOLD_PART = 1 / 3
-"""Of what a query that passes its threshold costs, the part that testing costs."""
+"""The part of the cost of a query that passes its threshold which goes to the test."""
 
 Made = TypeVar("Made")
 

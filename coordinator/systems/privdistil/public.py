@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 DOMAINS: Final = LabelMap(("private", "public"))
-"""What a domain classifier says of a text, in this order: `party.tasks.text.model.DOMAINS`."""
+"""The classes of a domain classifier, in this order: `party.tasks.text.model.DOMAINS`."""
 FEWEST: Final = 10
-"""Public texts that a party's classifier is trained against, at least."""
+"""The least number of public texts in the training of a party's classifier."""
 MOST_SCORED: Final = 1_000_000
-"""Public texts that parties score themselves, at most."""
+"""The most public texts that parties score themselves."""
 _CHARACTERS: Final = 24
-"""Of a public text that is sent, for every token that is read: few words are longer."""
+"""Characters of a public text that are sent for every token that is read: few words are longer."""
 _IN_PLACE: Final = (".jsonl", ".ndjson", ".txt")
 
 

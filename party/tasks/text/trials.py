@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MOST_TRIED: Final = 2048
-"""Tokens of the longest example that a model is tried on."""
+"""The most tokens of an example on which a model is tried."""
 
 _STEP: Final = 61
 _EACH: Final = 400
