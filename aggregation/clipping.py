@@ -112,7 +112,7 @@ def stochastic(
     exact = _scaled(vectors, clip, levels, float(levels))
     bound = rounded_square(levels, max(1, exact.shape[1]), failure)
     below = np.floor(exact)
-    chance = exact - below  # of going up; exact, as both are on one binary grid
+    chance = exact - below  # probability of rounding up; exact, as both are on one binary grid
     base = below.astype(np.int64)
     out = np.empty_like(base)
     left = np.arange(len(base))

@@ -49,7 +49,7 @@ def joined(address: str, say: Callable[[str], None] = lambda sentence: None) -> 
         if ray.is_initialized():
             raise LaunchError("this process is connected to a Ray already. Call ray.shutdown() first.")
         if not read_token():
-            os.environ[_MODE] = "disabled"  # else Ray would not ask, nor say that the other end wants a token
+            os.environ[_MODE] = "disabled"  # otherwise Ray would not ask, nor report that the other end wants a token
             read_token()
         head = _head(address)
         _check(head)
@@ -57,7 +57,7 @@ def joined(address: str, say: Callable[[str], None] = lambda sentence: None) -> 
             say(f"  the Ray at {head} asks no token: whoever reaches its ports can run code at every party")
         handler = signal.getsignal(signal.SIGTERM)
         try:
-            with environment({"RAY_ADDRESS": head}):  # which Ray would else follow to another one
+            with environment({"RAY_ADDRESS": head}):  # Ray would otherwise follow it to another cluster
                 ray.init(address=head, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # noqa: BLE001 - Ray raises bare ones
             raise LaunchError(_why_not(head, error)) from None

@@ -65,7 +65,7 @@ def _start(ray: Any, parties: int, folder: str) -> None:
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                _temp_dir=os.path.join(folder, str(attempt)),  # Ray opens its own folder to everybody
+                _temp_dir=os.path.join(folder, str(attempt)),  # Ray makes its own folder readable by everybody
             )
         except Exception as error:  # noqa: BLE001 - Ray raises bare ones when 30 s pass
             if _late(error) and attempt + 1 < ATTEMPTS:

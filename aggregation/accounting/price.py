@@ -30,13 +30,13 @@ from aggregation.accounting import renyi
 from aggregation.accounting.events import leaves
 from aggregation.errors import BudgetExhausted, ConclaveError
 
-# Of a few fractional orders the accountant says that they did not converge and are left out. The bound stays one.
+# The accountant warns that a few fractional orders did not converge and leaves them out. The bound still holds.
 logging.getLogger("absl").addFilter(lambda record: "failed to converge" not in str(record.msg))
 
 LARGEST_PLD_EPSILON = 40.0  # above it PLD takes seconds and the difference matters to nobody
 SMALLEST_PLD_DELTA = 1e-10  # below it the rounding of the transforms inside PLD could show
-FINE_PLD, COARSE_PLD = 1e-4, 2e-3  # grids of privacy losses: of a price, and of an estimate in a tenth of its time
-FEW_ORDERS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 256)  # of an estimate
+FINE_PLD, COARSE_PLD = 1e-4, 2e-3  # grids of privacy losses: for a price, and for an estimate in a tenth of its time
+FEW_ORDERS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 256)  # for an estimate
 MOST_NOISE = 1e6
 HIGHEST_ORDER = 10_000
 
@@ -147,7 +147,7 @@ def _estimate(event: DpEvent, delta: float) -> float:
     if exact is not None:
         return exact
     parts = _joined_gaussians(parts)
-    for among in (FEW_ORDERS, ()):  # few already tell that PLD may speak, where it may by far
+    for among in (FEW_ORDERS, ()):  # a few orders already tell whether PLD applies, where the answer is clear
         rdp_epsilon = _rdp_epsilon(parts, delta, among)
         if _pld_speaks(parts, rdp_epsilon, delta):
             with _PRICING:
@@ -358,7 +358,7 @@ def _joined_gaussians(parts: Sequence[tuple[DpEvent, int]]) -> list[tuple[DpEven
         return list(parts)
     precision = sum((count / Fraction(part.noise_multiplier) ** 2 for part, count in gaussian), Fraction(0))
     if not 0 < precision < Fraction(10) ** 300:
-        return list(parts)  # no number to speak of; the accountants say so
+        return list(parts)  # not a usable number; the accountants report it
     multiplier = 1 / math.sqrt(precision)
     while multiplier > 0 and Fraction(multiplier) ** 2 * precision > 1:
         multiplier = math.nextafter(multiplier, 0.0)
@@ -390,5 +390,5 @@ def _divergences(
             raise ConclaveError(
                 f"No accountant prices a {type(part).__name__} under add-or-remove of one unit, so it may not happen."
             ) from error
-        total = total + np.where(one.rdp >= 0, one.rdp, np.inf)  # negative or NaN: the accountant lost its footing
+        total = total + np.where(one.rdp >= 0, one.rdp, np.inf)  # negative or NaN: the accountant failed
     return total, accountant.orders

@@ -21,8 +21,8 @@ TOTAL_VARIATION = 2.0**-128
 Words = NDArray[np.uint64]
 
 _CELLS = 1 << 18  # cells of one block: its arrays stay small
-_RARE = 2.0**-32  # further out a 64-bit word says too little about its normal
-_CLOSE = 2.0**-28  # candidates this close are told apart with more bits
+_RARE = 2.0**-32  # further out, 64 bits determine a normal too roughly
+_CLOSE = 2.0**-28  # candidates this close are compared with more bits
 _MORE_WORDS = 3  # 64 bits each, beside the first
 _PRECISION = 640  # bits
 
@@ -103,7 +103,7 @@ def _block(votes: IntArray, classes: int, noise: float, stream: NoiseStream) -> 
     best = np.argmax(values, axis=1)
     leads = np.take_along_axis(values, best[:, None], axis=1)
     np.put_along_axis(values, best[:, None], -np.inf, axis=1)
-    # The second term is far above what is lost to rounding in counts / noise and in the sum.
+    # The second term is far above the rounding error in counts / noise and in the sum.
     unclear = leads[:, 0] - values.max(axis=1) < _CLOSE + 2.0**-48 * teachers / noise
     used = np.column_stack([first, some])
     unclear |= ((tail < _RARE) & used).any(axis=1)

@@ -17,7 +17,7 @@ from aggregation.noise.stream import NoiseStream
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-_UNUSED_SIGMA = 8.0  # grid units of noise that the bounding parts could draw and never do
+_UNUSED_SIGMA = 8.0  # noise, in grid units, that the bounding parts are made with but never draw
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,7 +195,7 @@ class GradientMechanism(Priced):
 
     def event(self) -> "DpEvent":
         """All steps: Gaussian releases on Poisson samples, composed."""
-        # Imported here: it takes a second, and a party's training process trains without ever pricing.
+        # Imported here: the import takes a second, and a party's training process never prices.
         from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
         one = PoissonSampledDpEvent(self.sampling_probability, GaussianDpEvent(self.noise_multiplier))

@@ -140,7 +140,7 @@ class HiddenMechanism(Priced):
 
     def event(self) -> "DpEvent":
         """One release: ONE query, all layers together. Compose it as many times as there are distinct queries."""
-        # Imported here, as its accountants take a second, and a training process bounds without ever pricing.
+        # Imported here: the import takes a second, and a party's training process never prices.
         from aggregation.accounting.renyi import l1_of
 
         return self.shared.event(l1_of(self.shared.square, self.columns))

@@ -83,7 +83,7 @@ class Priced:
 
     def noise_multiplier_charged(self) -> float:
         """The noise multiplier of its event; see `Mechanism`."""
-        # Imported here: it takes a second, and a party's training process bounds without ever pricing.
+        # Imported here: the import takes a second, and a party's training process never prices.
         from aggregation.accounting.events import noise_multiplier_of
 
         return noise_multiplier_of(self.event())

@@ -200,7 +200,7 @@ class ThresholdedVotes(Priced):
         low, high = 0, passed.size  # all queries before low are asked, none from high
         while low < high:
             middle = (low + high) // 2
-            if guard.admits(spent(middle), passing):  # the dearest outcome: larger_noise is at least noise
+            if guard.admits(spent(middle), passing):  # the most expensive outcome: larger_noise is at least noise
                 low = middle + 1
             else:
                 high = middle

@@ -98,7 +98,7 @@ class VectorMechanism(Priced):
         Raises `IntegrityError` for anything but a two-dimensional array of finite real numbers.
         """
         if vectors.ndim != 2:
-            return to_grid(vectors, self.clip, self.levels)  # which says why not
+            return to_grid(vectors, self.clip, self.levels)  # raises, and says why
         total = np.zeros(vectors.shape[1], dtype=np.int64)
         step = max(1, _SLICE // max(1, vectors.shape[1]))
         for first in range(0, max(1, len(vectors)), step):

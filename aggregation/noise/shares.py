@@ -77,7 +77,7 @@ def event_of(distribution: str, noise_multiplier: float, l1: int, l2_squared: in
     added or removed, in integers; no more coordinates than l1 change, for each changes by at least 1. `shares` shares
     are counted, unknown to the attacker.
     """
-    # Imported here: it takes a second, and a party's training process bounds without ever pricing.
+    # Imported here: the import takes a second, and a party's training process never prices.
     from dp_accounting import GaussianDpEvent
 
     from aggregation.accounting.events import DistributedDiscreteGaussianDpEvent, SkellamDpEvent

@@ -16,7 +16,7 @@ Cells = NDArray[np.uint32]
 CELL_BYTES = 4
 CELLS_A_CIPHER_BLOCK = 4
 _CHUNK = 1 << 15  # cells: vector, key stream and zeros stay in a core's second-level cache
-_ALONE = 1 << 18  # cells of key stream that are sooner made by one thread than shared out
+_ALONE = 1 << 18  # below this many cells, one thread is faster than several
 _ZEROS = memoryview(bytes(_CHUNK * CELL_BYTES))
 
 

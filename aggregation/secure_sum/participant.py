@@ -172,7 +172,7 @@ class Participant:
 
     def _once(self, what: str, question: bytes, answer: Callable[[], Answer]) -> Answer:
         """The answer to the first question of a round; the same question gets it again, another is refused."""
-        with self._lock:  # two questions at once must not both be the first
+        with self._lock:  # two requests at once must not both count as the first
             if what not in self._answered:
                 made = answer()
                 self._answered[what] = (question, made)

@@ -68,7 +68,7 @@ class Metrics:
         party, release = ["party"], ["release"]
         self._epsilon = Gauge("conclave_run_epsilon", "Epsilon that the run promises.", registry=registry)
         self._budget = Gauge("conclave_run_epsilon_budget", "Epsilon that the plan allows.", registry=registry)
-        # 0 would be a promise: before anything is known these are not a number.
+        # 0 would be a promise: until anything is known, these are NaN.
         self._epsilon.set(math.nan)
         self._budget.set(math.nan)
         self._stage = Gauge("conclave_run_stage", "1 while the stage goes on, else 0.", ["stage"], registry=registry)

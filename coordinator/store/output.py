@@ -194,7 +194,7 @@ def _sorted_out(folder: Path) -> Iterator[tuple[str, bool]]:
             linked = os.path.islink(os.path.join(above, name))
             known = _FOLDERS if name in folders and not linked else _FILES
             own = path in published or known.fullmatch(path) is not None
-            # A link is nothing that a run makes, save what a library may leave in a party's folder.
+            # A run makes no links, except those that a library may leave in a party's folder.
             yield path, own and (not linked or path.startswith("parties/"))
 
 
@@ -204,7 +204,7 @@ def _published(student: Path) -> set[str]:
         found = Published.at(student)
         files = {MANIFEST, SIGNATURE, *found.model(MANIFEST, Manifest).files}
     except IntegrityError:
-        # Nothing published yet, or no student: an empty folder is the run's, anything in it is not.
+        # Nothing is published yet, or no student: an empty folder belongs to the run, a file in it does not.
         return {STUDENT}
     paths = {STUDENT}
     for file in files:

@@ -138,7 +138,7 @@ async def _steps(
             present = await federation.aggregate(one.name, one.rows, one.columns, 1, store, note)
         ((_, _, total),) = store.blocks(one.name)
         noisy = mechanism.release(total[0], present).values
-        # The divisor is for all parties' units; of fewer parties the sum is as much smaller.
+        # The divisor counts all parties' units; with fewer parties the sum is smaller in proportion.
         descent.step((noisy * (len(plan.federation.names) / present)).astype(np.float32))
         store.write(DESCENT, _packed(descent))
         store.drop_blocks(one.name)

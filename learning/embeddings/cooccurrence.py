@@ -34,7 +34,7 @@ def unit_counts(units: Sequence[Sequence[Passage]], size: int, window: int = WIN
     owner = [index for index, unit in enumerate(units) for _ in unit]
     rows, cells = _pairs([passage for unit in units for passage in unit], owner, size, window)
     ones = np.ones(rows.size)
-    # Converting from coordinates adds up what falls into one cell.
+    # Converting from coordinates adds up the counts of one cell.
     return sparse.coo_array((ones, (rows, cells)), shape=(len(units), size * size)).tocsr()
 
 

@@ -199,7 +199,7 @@ class _Problem:
         signed = vectors * signs
         for rows in self._blocks():
             model = torch.addmm(bias[rows, None] + bias, signed[rows], vectors.T).clamp_(max=self.ceiling).exp_()
-            # Half of every cell, for a pair stands in the matrix twice. log1p, for the noise may dwarf the counts.
+            # Half of every cell, since each pair is in the matrix twice. log1p, since the noise may dwarf the counts.
             logarithm = torch.log1p(model / self.noise)
             loss += (model - self.noise * logarithm - self.cells[rows] * logarithm).sum(dtype=torch.float64) / 2
             slope = (model - self.cells[rows]) * model / (model + self.noise)

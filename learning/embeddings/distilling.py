@@ -49,7 +49,7 @@ UNQUERIED = 1e-3
 BLOCK_CELLS = 1 << 22
 """Cells of [queries, V] worked on at a time: 16 MiB an array."""
 
-_MOST_PRECISION = 1e6  # a coordinate held tighter than this is as good as fixed
+_MOST_PRECISION = 1e6  # a coordinate with a stronger ridge than this hardly moves
 _CURVATURE = 0.1
 
 

@@ -48,7 +48,7 @@ it.
 PAIR_QUANTILE = 1.0
 """The same where every pair is a unit: there the long ones are rare words, and clipping them would make them rarer."""
 
-_SMOOTHING = 0.2  # of public frequencies, spread evenly: a word may be rarer in public text than in private
+_SMOOTHING = 0.2  # the part of public frequencies that is uniform: a word may be rarer in public text than in private
 _SLICE = 1 << 19  # numbers of embeddings in memory at a time: 4 MiB, which caches like
 
 
@@ -113,7 +113,7 @@ class Directions:
         """Read what `to_bytes` wrote. Raises `IntegrityError` for anything else."""
         try:
             tensors: dict[str, NDArray[np.float32]] = load(content)
-        except (SafetensorError, KeyError, ValueError, TypeError) as error:  # unknown types come as one of the latter
+        except (SafetensorError, KeyError, ValueError, TypeError) as error:  # unknown types raise one of the latter
             raise IntegrityError("The directions are not in the safetensors format, or were cut short.") from error
         if tensors.keys() != {"strengths", "vectors", "weights"}:
             raise IntegrityError(f"Directions are strengths, vectors and weights, not {', '.join(sorted(tensors))}.")

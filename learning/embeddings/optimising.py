@@ -63,7 +63,7 @@ def minimise(
     if on_step is not None:
         on_step(1.0)
     found = unpack()
-    optimiser.state.clear()  # its history would wait for the garbage collector, and the next fit's beside it
+    optimiser.state.clear()  # else its history stays beside the next fit's until the garbage collector runs
     point.grad = None
     return found
 

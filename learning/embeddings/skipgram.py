@@ -153,7 +153,7 @@ def _fit(
         for first in range(0, size, rows)
     ]
 
-    buffers = [torch.empty(min(rows, size), size) for _ in range(3)]  # new ones every time would leave holes in memory
+    buffers = [torch.empty(min(rows, size), size) for _ in range(3)]  # new arrays every time would fragment memory
 
     def objective(bias: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         inputs, outputs = vectors[:size], vectors[size:]

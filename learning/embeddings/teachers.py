@@ -48,7 +48,7 @@ def train_teacher(
         return _adapt(counts, reference, steps)
     if alignment == "procrustes":
         model = fit(counts, dimension=reference.inputs.shape[1], seed=seed, steps=steps)
-        return align(model, reference) if model.finite else model  # there is no rotation of what went to infinity
+        return align(model, reference) if model.finite else model  # parameters that went to infinity cannot be rotated
     raise ConclaveError(f"alignment is {alignment!r}; it must be 'initialisation' or 'procrustes'.")
 
 
@@ -67,7 +67,7 @@ def _adapt(counts: sparse.csr_array, reference: SkipGram, steps: int) -> SkipGra
         torch.from_numpy(np.concatenate([reference.inputs, reference.outputs])),
     )
 
-    buffers = [torch.empty(min(rows, size), size) for _ in range(3)]  # new ones every time would leave holes in memory
+    buffers = [torch.empty(min(rows, size), size) for _ in range(3)]  # new arrays every time would fragment memory
 
     def objective(bias: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         by_bias, by_vectors = BIAS_RIDGE * (bias - centre_bias), RIDGE * (vectors - centre)

@@ -218,7 +218,7 @@ def _had(name: str, place: str, get: Callable[..., Found], cache: Path | None) -
     from safetensors import SafetensorError
 
     def attempt(here: bool) -> Found:
-        # Even for what is here the library asks the hub something, and waits for it, unless it is told to be offline.
+        # Even for local files the library asks the hub and waits, unless it is told to be offline.
         with _quiet(), held(constants, "HF_HUB_OFFLINE", here):
             return get(cache_dir=cache, local_files_only=here, trust_remote_code=False)
 

@@ -86,7 +86,7 @@ def language_model(name: str, *, cache: Path | None = None) -> "Pretrained":
     _complete(found, name, allowed=())
     model = found.model
     model.config.use_cache = False
-    # Not every model that takes the head is causal; what the first token says may not depend on the second.
+    # Not every model with this head is causal; the first token's output must not depend on the second.
     said = []
     for second in (0, 1):
         rows = [Tokens(torch.tensor([0, second], dtype=torch.int32).numpy(), 2)]

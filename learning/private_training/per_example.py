@@ -315,7 +315,7 @@ def _any_layer(keep: _Keeping, name: str, layer: Any, given: list[Any], named: d
     try:
         if sampler is not None and not named:
             for each in own.values():
-                each.requires_grad_(True)  # it gives those of no others
+                each.requires_grad_(True)  # it gives the gradients of no other parameters
             found = {id(parameter): values for parameter, values in sampler(layer, given, slope).items()}
             for each in own.values():
                 each.requires_grad_(False)

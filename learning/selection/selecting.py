@@ -207,7 +207,7 @@ class Selector:
         scores, clusters = self._scores[: self._held], self._clusters[: self._held]
         sizes = np.bincount(clusters, minlength=self.clusters)
         last = sizes.max()
-        # A cluster that was served in the last turn, or comes after all that were, gets no further pick.
+        # A cluster that was served in the last turn, or comes after all served ones, gets no further pick.
         full = (sizes == last) | ((sizes == last - 1) & (np.arange(self.clusters) > np.flatnonzero(sizes == last)[-1]))
         self._floors = np.full(self.clusters, -np.inf)
         worst = np.full(self.clusters, np.inf)

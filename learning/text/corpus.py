@@ -205,7 +205,7 @@ def _distinct(path: Path, count: int) -> NDArray[np.bool_]:
             some.append(pairs[own])
             rows.append(own + start)
         both, numbers = np.concatenate(some), np.concatenate(rows)
-        order = np.lexsort((both[:, 1], both[:, 0]))  # stable, so that of equals the earliest comes first
+        order = np.lexsort((both[:, 1], both[:, 0]))  # a stable sort: of equal rows the earliest comes first
         equal = (both[order[1:]] == both[order[:-1]]).all(axis=1)
         kept[numbers[order[1:][equal]]] = False
     return kept

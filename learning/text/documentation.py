@@ -80,7 +80,7 @@ def _docstrings(root: Path) -> Iterator[dict[str, str]]:
     for module in sorted(modules):
         try:
             tree = ast.parse(modules[module].read_bytes())
-        except (OSError, SyntaxError, ValueError):  # a module that this Python cannot read documents nothing
+        except (OSError, SyntaxError, ValueError):  # a module that this Python cannot read has no documentation
             continue
         for name, text in _within(tree, module):
             yield {"text": text, "package": module.partition(".")[0], "module": module, "name": name}

@@ -40,7 +40,7 @@ def dataset(
     from huggingface_hub.errors import HfHubHTTPError
 
     folder = private_folder(cache)
-    # The bases of the hub's error are those of the HTTP library it uses, which differs between its versions.
+    # The hub's error inherits from its HTTP library, which differs between versions.
     problems = (
         OSError,
         ValueError,

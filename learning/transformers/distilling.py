@@ -231,7 +231,7 @@ class _Distiller:
             order = _chance(self.seed, "window", number, before).permutation(within)[max(done - before, 0) :]
             before += within
             if not len(order):
-                continue  # these were learned from before: no need to make tokens of them
+                continue  # these were used before the checkpoint: no need to tokenise them
             encoding = encode_documents if self.causal else encode
             rows = sorted(encoding(self.tokenizer, window, longest=self.longest).rows, key=len)
             for place in order:

@@ -351,5 +351,5 @@ def read_account(path: Path, lineage: str) -> Account | None:
 def _user() -> str:
     try:
         return f"{getpass.getuser()} ({os.getuid()})"
-    except (KeyError, OSError):  # an id without a name, as in many containers
+    except (KeyError, OSError):  # a user id without a name, as in many containers
         return str(os.getuid())

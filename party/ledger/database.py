@@ -144,7 +144,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         yield connection
         connection.execute("COMMIT")
     except BaseException:
-        # A full disk is found at the commit, or has SQLite roll back by itself.
+        # A full disk shows at the commit, or makes SQLite roll back by itself.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise

@@ -79,7 +79,7 @@ def declared(config: "PretrainedConfig", memory: int) -> Declared:
             model = AutoModel.from_config(  # type: ignore[no-untyped-call]
                 config, attn_implementation="eager", trust_remote_code=False
             )
-    except Exception as error:  # what the library says of a configuration can be anything
+    except Exception as error:  # the library can raise anything for a configuration
         raise wrong("config.json", f"makes no model ({type(error).__name__})") from error
     found = Declared(model.base_model_prefix, {name: tuple(each.shape) for name, each in model.state_dict().items()})
     if memory and 4 * found.numbers > memory * 2**20:

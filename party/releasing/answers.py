@@ -143,7 +143,7 @@ class Answers:
             stream = NoiseStream.from_key(claim.noise_key).child(batch)
         if is_weights(release):
             assert isinstance(counts, np.ndarray)
-            block = counts[start:stop]  # the noise is in them, and was paid for
+            block = counts[start:stop]  # they have their noise, and are paid for
         else:
             block = noised(counts[start:stop], answering(release), stream)
         run.keep_block(release.name, batch, block)

@@ -81,7 +81,7 @@ def _chunks(found: Iterator[Unit], window: int) -> Iterator[list[Unit]]:
     pairs = 0
     for unit in found:
         chunk.append(unit)
-        pairs += window * sum(map(len, unit.passages))  # a word and what divides it from the next are two or more
+        pairs += window * sum(map(len, unit.passages))  # a word and the separator after it are two characters or more
         if len(chunk) >= _CHUNK_UNITS or pairs >= _CHUNK_PAIRS:
             yield chunk
             chunk, pairs = [], 0

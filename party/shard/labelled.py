@@ -250,7 +250,7 @@ def noting(census: Census | None, second: str | None) -> Callable[[Document], No
         if census is not None:
             census.note(document)
             text = "" if second is None else document.fields.get(second, "")
-            if text.strip():  # it is text of the record as the first is, and another shard may call it the first
+            if text.strip():  # it belongs to the record as the first does, and may be the first in another shard
                 census.note(dataclasses.replace(document, text=text))
 
     return noted

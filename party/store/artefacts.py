@@ -148,7 +148,7 @@ def _sizes(run: Path) -> list[int]:
     """The size in bytes of each artefact of a run."""
     found = []
     for path in (*run.glob(f"*{_ENDING}"), *run.glob(f"*{_PARAMETERS_ENDING}")):
-        with contextlib.suppress(FileNotFoundError):  # parameters may go meanwhile
+        with contextlib.suppress(FileNotFoundError):  # parameters may be removed meanwhile
             found.append(max(path.stat().st_size, _LEAST))
     return found
 

@@ -193,10 +193,10 @@ def _handshake(address: str, identity: Identity | None, timeout: float) -> _Seen
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # what it shows is checked by our own rules, and nothing is sent to it
+    context.verify_mode = ssl.CERT_NONE  # its certificate is checked by our own rules, and nothing is sent to it
     context.set_alpn_protocols(["h2"])
     if identity is not None:
-        with tempfile.NamedTemporaryFile(prefix="conclave-") as file:  # the ssl module reads keys from files alone
+        with tempfile.NamedTemporaryFile(prefix="conclave-") as file:  # the ssl module reads keys from files only
             file.write(identity.transport_key + pem_of(identity.transport))
             file.flush()
             context.load_cert_chain(file.name)

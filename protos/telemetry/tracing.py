@@ -77,7 +77,7 @@ class Part:
         """Begin a child span."""
         if self is OFF:
             return OFF
-        # A call is the half of a pair whose other half is at a party.
+        # A call's span is one half of a pair; the other half is at a party.
         kind = trace.SpanKind.CLIENT if "verb" in attributes else trace.SpanKind.INTERNAL
         told, above = checked(attributes), trace.set_span_in_context(self._span, Context())
         return Part(self._tracer, self._tracer.start_span(name, above, kind=kind, attributes=told))

@@ -122,7 +122,7 @@ def prepare(plan: DpedPlan, base: Path, cache: Path) -> Public:
         units = _public_units(plan, vocabulary, (each.text for each in read(source, cache)))
         usual = units
         if heldout and _whole_documents(plan):
-            # Of public documents, those of [evaluation] are of the private ones' kind, so their size sets the clip.
+            # Documents of [evaluation] are of the same kind as private ones, so their size sets the clip.
             like = _public_units(plan, vocabulary, (each.text for each in heldout))
             usual = like if like.sum() > 0 else units
         rank = min(plan.dped.dimension, table.size)

@@ -79,7 +79,7 @@ def releases(plan: DpedPlan, whole: float, public: Public | None) -> tuple[Relea
     made = []
     part, noise = parts(plan), plan.privacy.noise
     if "counts" in part:
-        # A pair counts one: a wider clip would only buy more noise.
+        # A pair counts one: a larger clip would only cost more noise.
         clip = min(settings.clip, 1.0) if plan.privacy.record == "pair" else settings.clip
         multiplier = whole / math.sqrt(part["counts"])
         counts = _sized("counts", lambda: CountsMechanism(clip, settings.levels, multiplier, shares(plan), noise))
@@ -104,7 +104,7 @@ def releases(plan: DpedPlan, whole: float, public: Public | None) -> tuple[Relea
 def vectors_mechanism(plan: DpedPlan, clip: float, multiplier: float, distribution: str = GAUSSIAN) -> VectorMechanism:
     """The mechanism of a vector release: its grid keeps a unit's small numbers, and a sum of all units fits 32 bits."""
     finest = _PAIR_LEVELS if plan.privacy.record == "pair" else _MOMENT_LEVELS
-    # The same grid at every usual epsilon, so that a party's bounded sum is too.
+    # The same grid at every usual epsilon, so that a party's bounded sum is also the same.
     levels = max(1, min(finest, int(LARGEST_SIGMA * math.sqrt(shares(plan)) / max(multiplier, _USUAL_MULTIPLIER))))
     return VectorMechanism(clip, levels, multiplier, shares(plan), distribution)
 

@@ -86,7 +86,7 @@ def prepare(plan: PrivDistilPlan, base: Path, cache: Path) -> PublicCorpus:
         table = plan.domain
         name = teacher if table.model is None else placed_model(table.model, base)
         domain = public_model(plan, name, cache, pool=plan.model.pooling, targets=DOMAINS, how=table.adapt)
-        # Its head says nothing; of one seed for all, so that what it sees is worked out once.
+        # The head is not trained yet; all get it from one seed, so that its inputs are computed once.
         unseeded = plan.model_copy(update={"run": plan.run.model_copy(update={"seed": 0})})
         embedder = public_model(unseeded, teacher, cache, pool=plan.model.pooling, targets=DOMAINS)
         samples, opposed = _samples(plan, corpus)
