@@ -326,7 +326,7 @@ def located(shard: ShardTable, base: Path) -> ShardTable:
     pattern = any(sign in source for sign in "*?[")
     local = pattern or source.startswith(("/", "./", "../", "~")) or source.lower().endswith(_LOCAL_ENDINGS)
     path = _at_home(source) if source.startswith("~") else base / source
-    there = bool(glob.glob(str(path), recursive=True)) if pattern else os.path.exists(path)  # or False: too long a name
+    there = bool(glob.glob(str(path), recursive=True)) if pattern else os.path.exists(path)  # False for too long a name
     if local and not there:
         what = "no file matches it" if pattern else "there is no such file or folder"
         raise SettingsError(printable(f'[shard] source = "{source}": {what} ({path.absolute()}).'))

@@ -34,9 +34,9 @@ def paper_epsilon(
 def paper_guarantee(
     answered: int, noise_votes: float | None, noise_hidden: float | None, clip: float, delta: float
 ) -> Guarantee:
-    """`paper_epsilon` by both accountants: `rdp_epsilon` is the paper's, `epsilon` a tight one's with the same
-    faults.
-    Source: as for `paper_epsilon`.
+    """`paper_epsilon` by both accountants: `rdp_epsilon` is the paper's; `epsilon` is tighter and has the same faults.
+
+    Raises as `paper_epsilon`. Source: as for `paper_epsilon`.
     """
     multipliers = []
     for name, noise, sensitivity in (("noise_votes", noise_votes, 1.0), ("noise_hidden", noise_hidden, clip)):

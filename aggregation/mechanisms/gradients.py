@@ -168,7 +168,10 @@ class GradientMechanism(Priced):
         return self.contribute_part(signal)
 
     def contribute_part(self, signal: FloatArray) -> IntArray:
-        """As `contribute`, for a range of the parameters, so that no array of all of them is needed."""
+        """As `contribute`, for a range of the parameters, so that no array of all of them is needed.
+
+        Raises `IntegrityError` for anything but finite float64 numbers [range] within the grid.
+        """
         if signal.dtype != np.float64 or signal.ndim != 1:
             raise IntegrityError(
                 f"A sum of gradients is float64 [{self.parameters}]; this is {signal.dtype} {list(signal.shape)}."

@@ -74,7 +74,7 @@ class Priced:
         return 0
 
     def event(self) -> "DpEvent":
-        """The event of one release; every mechanism has its own."""
+        """The event of one release; every mechanism overrides it. Raises `NotImplementedError`."""
         raise NotImplementedError
 
     def queries(self, charges: int) -> int:

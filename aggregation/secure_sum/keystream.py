@@ -44,10 +44,10 @@ class Masks:
         self._idle: list[_Streams] = []
 
     def cover(self, start: int, values: NDArray[np.integer[Any]]) -> Cells:
-        """The masks' cells from `start` on added to integers `[cells]`, modulo 2^32, in a new array.
+        """Add the masks' cells from `start` on to integers `[cells]`, modulo 2^32, in a new array.
 
         start: a multiple of 4, where a cipher block begins. Memory beyond the new array: for each thread at work (at
-        most `cores.MOST`) 128 KiB, and about 1 KiB a mask.
+        most `cores.MOST`) 128 KiB, and about 1 KiB a mask. Raises `ValueError` for another start.
         """
         if start % CELLS_A_CIPHER_BLOCK:
             raise ValueError(f"a block begins at a multiple of {CELLS_A_CIPHER_BLOCK} cells, not at {start}")

@@ -52,7 +52,7 @@ def draw(measures: ClassifierMeasures, names: Sequence[str], path: Path) -> None
 def draw_scores(
     said: NDArray[np.float64], truth: NDArray[np.float64], measures: RegressionMeasures, path: Path
 ) -> None:
-    """Draw the scores that were said over the true ones [examples], both in the declared range, as PNG.
+    """Draw predicted scores over true scores [examples], both in the declared range, as PNG.
 
     Up to 2,000 examples each is a dot; more are counted in hexagons. Raises `DataError` for other shapes.
     """

@@ -100,10 +100,10 @@ def fit_head(
 
 
 def predict(model: nn.Module, rows: Sequence[Tokens], tokens: int = TOKENS) -> NDArray[np.float32]:
-    """What a model says of examples, logits [examples, classes], a regression's standard scores as [examples, 1].
+    """A model's output on examples: logits [examples, classes], or a regression's standard scores [examples, 1].
 
-    In batches of like length, at most `tokens` tokens at a time. An example's answer does not depend on the others but
-    for rounding.
+    It runs in batches of similar length, at most `tokens` tokens at a time. The other examples change an output by
+    rounding only.
     """
     found: list[NDArray[np.float32]] = []
     order: list[NDArray[np.int64]] = []

@@ -70,8 +70,8 @@ def minimise(
 
 @contextmanager
 def fixed_threads(size: int) -> Iterator[None]:
-    """The same number of threads every time, for sums depend on how they are split: one up to V = 2,048, where more
-    gain little and lose much on a busy machine; above, as many as there are cores, eight at most.
+    """Fix the number of threads, because sums depend on how they are split: one up to V = 2,048, where more threads
+    gain little and lose much on a busy machine; above, one for each core, eight at most.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1 if size <= 2048 else min(os.cpu_count() or 1, 8))

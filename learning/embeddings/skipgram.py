@@ -81,8 +81,9 @@ def fit_noisy(
 def unigram(counts: NDArray[np.float64] | sparse.csr_array, sigma: float) -> NDArray[np.float64]:
     """Estimate how frequent words are, [V], summing to 1, from the same noisy counts: the floor a student must beat.
 
-    It is the student without vectors, a better use of the counts than their noisy row sums. For exact counts (sigma 0),
-    which may be sparse: the row sums, with half a count added.
+    This is the student without vectors, which uses the counts better than their noisy row sums do. Exact counts
+    (sigma 0) may be sparse; for them it is the row sums, with half a count added. Raises `IntegrityError` for noisy
+    counts that are sparse, and like `denoise`.
     """
     if sigma == 0:
         smoothed = np.asarray(sparse.csr_array(counts).maximum(0).sum(axis=1), dtype=np.float64) + 0.5

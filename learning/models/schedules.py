@@ -1,4 +1,4 @@
-"""How large a step's learning rate is, as a share of the highest."""
+"""Learning rate schedules: each step's learning rate as a share of the highest."""
 
 import math
 from dataclasses import dataclass

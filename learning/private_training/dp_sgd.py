@@ -135,7 +135,7 @@ def _try(gradients: PerExample, probe: MicroBatch, losses: Losses) -> None:
 
 
 def noised(total: FloatArray, mechanism: GradientMechanism, stream: NoiseStream) -> NDArray[np.float32]:
-    """A step's sum on the grid with its noise, in the gradient's units: what is released, [parameters].
+    """A step's released sum [parameters]: it is on the grid, with its noise, in the gradient's units.
 
     Source: DP-SGD (Abadi et al. 2016, algorithm 1, "add noise").
     """

@@ -1,4 +1,4 @@
-"""What is done with noisy sums of gradients, all of it public: an optimiser's steps, and where they stand."""
+"""The optimiser on noisy sums of gradients, and its state. All of it is public."""
 
 import math
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ LARGEST = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Optimisation:
-    """What is done with noisy sums; public.
+    """The settings of the optimiser on noisy sums; public.
 
     expected_batch: what a sum is divided by, in units, from a declared public number of them, never from a shard's own
     number. learning_rate: the highest; `schedule` says what share of it a step

@@ -1,4 +1,4 @@
-"""The gradient of every unit apart: exact norms, and clipped sums, from one forward and one backward pass.
+"""Per-example gradients: exact norms and clipped sums of every unit, from one forward and one backward pass.
 
 Autograd is asked for gradients by activations alone; what a layer was given and what came back to it are kept, and from
 the two everything that clipping needs is computed (`learning.private_training.gradient_terms`), first the norms, then
@@ -161,7 +161,7 @@ class PerExample:
 
 @contextmanager
 def single_precision() -> Iterator[None]:
-    """Within it, products in single precision are just that, also where a GPU would take TF32 for them."""
+    """Within this context, a GPU computes products in single precision and never in TF32."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False

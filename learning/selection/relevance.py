@@ -54,7 +54,7 @@ _FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A figure, and what noise alone exceeds with a probability of this test's share of `LEVEL` only."""
+    """A figure, and its threshold: noise alone exceeds it with no more than this test's share of `LEVEL`."""
 
     value: float
     chance: float
@@ -157,7 +157,7 @@ def mean_scores(per_party: NDArray[np.floating] | Sequence[NDArray[np.floating]]
 
 
 def direction(head: NDArray[np.floating], start: NDArray[np.floating] | None = None, *, private: int = 0) -> FloatArray:
-    """What a linear head of two classes says for private-like, the private row less the public one: float64 [width].
+    """The direction of a linear head of two classes: the private-like row less the public one, float64 [width].
 
     head: [2, width]. start: the public weights that all parties' heads started from; they are taken away, or heads that
     learned nothing would agree on them. private: the private class' row, 0 in the paper.

@@ -1,4 +1,4 @@
-"""A table of text: columns and rows, wherever they come from."""
+"""A table of text: columns and rows, from any source."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -39,11 +39,11 @@ class Table:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says in its first line, without the full stop; its kind where it says nothing."""
+    """The first line of an error's message, without the full stop; the error's type where it has no message."""
     lines = str(error).strip().splitlines()
     return shown((lines[0] if lines else type(error).__name__).rstrip("."))
 
 
 def shown(text: str) -> str:
-    """What a file says of itself, as a terminal may see it: printable, and never long."""
+    """A file's own text as a terminal may show it: printable, and cut to `LONGEST`."""
     return "".join(each if each.isprintable() else "?" for each in text[:LONGEST])

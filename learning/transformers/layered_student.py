@@ -56,7 +56,7 @@ _PLACES: Final = "position_embeddings.weight"
 
 
 def family_of(config: "PretrainedConfig") -> Family:
-    """What is known of a kind of model. Raises `ModelError` for one that no student can be made of."""
+    """The family of a kind of model. Raises `ModelError` for one that no student can be made of."""
     found = FAMILIES.get(config.model_type)
     if found is None:
         raise ModelError(
@@ -157,7 +157,7 @@ def make_student(
 
 
 def inherit(teacher: "PreTrainedModel", student: "PreTrainedModel", start: Start = "spread") -> None:
-    """Give what is trained of a student what its teacher has learned there, in place; what is frozen stays as it is.
+    """Copy the teacher's trained parameters into the student's, in place; frozen parameters stay as they are.
 
     teacher, student: two classifiers with the same head, or adapters of one rank, of which the same is trained
     (`learning.models.adapting`); the student has no more layers. start: which layers its own stand for, as in

@@ -69,7 +69,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a model says of a batch: the hidden states that are compared, each [texts, length, width], and the logits
+    """A model's output on a batch: the hidden states that are compared, each [texts, length, width], and the logits
     [texts, length, vocabulary] of its head for language, None without one or where they are not needed.
     """
 
@@ -140,7 +140,7 @@ def sums(
 
 
 def tokens_of(rows: Sequence[Tokens], labels: Sequence[NDArray[np.int64]], names: Sequence[Name]) -> dict[Name, int]:
-    """How many tokens of a batch each loss is taken at, at least 1: what its sum is divided by."""
+    """The number of tokens that each loss is summed over, at least 1; the sum is divided by it."""
     attended = sum(len(row) for row in rows)
     asked = sum(int((each != NOT_ASKED).sum()) for each in labels)
     return {name: max(asked if name == "hard" else attended, 1) for name in names}
