@@ -13,10 +13,9 @@ from scipy import sparse
 
 from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.joint import JointMechanism
-from coordinator.comparing.comparable import Method, Outcome, changed, composed
+from coordinator.comparing.comparable import Method, Outcome, SeedData, changed, composed
 from coordinator.comparing.simulated_run import Collecting, SimulatedRun, driven
 from coordinator.errors import PlanError
-from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.progress.progress import Progress
 from coordinator.text_models import non_private, votes
 from coordinator.text_models.plan import ClassifierPlan
@@ -27,7 +26,7 @@ Floats: TypeAlias = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class TextData:
+class TextData(SeedData):
     """The data of one seed: its public side, and the parties, asked or in clear.
 
     public: its model is trained in place, from its start, by every method. text: the simulated parties'. recipe: as
@@ -39,16 +38,6 @@ class TextData:
     text: SimulatedText
     progress: Progress
     recipe: Callable[[str, Any, Any], Collecting[ClassifierPlan]]
-
-    @property
-    def seed(self) -> int:
-        """The plan's seed."""
-        return self.plan.run.seed
-
-    @property
-    def delta(self) -> float:
-        """The delta at which events are priced; the rest is the noise sampler's."""
-        return self.plan.privacy.delta * (1 - SAMPLER_SHARE)
 
 
 def federated(data: TextData, epsilon: float) -> Outcome:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregation.noise.stream import NoiseStream
+from coordinator.comparing.comparable import SeedData
 from coordinator.comparing.simulated_run import Collecting
-from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.progress.progress import Progress
 from coordinator.store.private_files import write_whole
 from coordinator.systems.privdistil.distillation import compress
@@ -43,7 +42,7 @@ class Trained:
 
 
 @dataclass(slots=True)
-class CorpusData:
+class CorpusData(SeedData):
     """The data of one seed.
 
     text: the simulated parties'. folder: for distilled students, shared by all cells. base: the folder against which
@@ -61,22 +60,8 @@ class CorpusData:
     queries: tuple[tuple[str, ...], ...]
     recipe: Callable[[str, Any, Any], Collecting[ClassifierPlan]]
 
-    @property
-    def seed(self) -> int:
-        return self.plan.run.seed
-
-    @property
-    def delta(self) -> float:
-        return self.plan.privacy.delta * (1 - SAMPLER_SHARE)
-
     def told(self, what: str, done: int, total: int) -> None:
         self.progress.bar(what, done, total)
-
-    def stream(self, *labels: str | int) -> NoiseStream:
-        """A noise stream of its own for these labels; it derives from the seed only where the plan says so."""
-        if self.plan.privacy.insecure_reproducible_noise:
-            return NoiseStream.insecure(self.seed, *labels)
-        return NoiseStream.from_system()
 
     def over(self, public: PublicText) -> TextData:
         """The same parties' text for a classifier on another model."""
