@@ -18,9 +18,9 @@ from coordinator.comparing.simulated_run import Collecting, SimulatedRun, driven
 from coordinator.errors import PlanError
 from coordinator.progress.progress import Progress
 from coordinator.text_models import non_private, votes
+from coordinator.text_models.non_private import SimulatedText
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText
-from coordinator.text_models.simulated_text import SimulatedText
 
 Floats: TypeAlias = NDArray[np.float32]
 

@@ -20,9 +20,9 @@ from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.public import PublicCorpus
 from coordinator.systems.privdistil.selection import Told
 from coordinator.text_models.methods import TextData
+from coordinator.text_models.non_private import SimulatedText
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText
-from coordinator.text_models.simulated_text import SimulatedText
 from coordinator.transport.launchers import LabelledPart
 from learning.text.corpus import indexed
 from learning.text.corpus_files import CorpusSource
