@@ -34,10 +34,10 @@ def simulation(plan: ClassifierPlan, parties: dict[str, dict[str, Any]], base: P
 
 
 class SimulatedText:
-    """All parties' text, read when a method first wants it, once for all seeds.
+    """All parties' text, read when a method first needs it, once for all seeds.
 
-    shards: the simulated parties. Memory: all parties' tokens, and for every model of which only the last layer is
-    trained 4 bytes a number of their vectors.
+    shards: the simulated parties. Memory: all parties' tokens; and, for every model of which only the last layer is
+    trained, 4 bytes for each number of the texts' vectors.
     """
 
     def __init__(self, shards: Simulation, wanted: TextWanted, progress: Progress) -> None:
@@ -54,8 +54,8 @@ class SimulatedText:
         return self._parts
 
     def vectors(self, public: PublicText) -> tuple[Floats, ...] | None:
-        """The input vectors of a model's last layer for each party's examples [examples, width]; None where more than
-        that layer is trained.
+        """The input vectors of a model's last layer, [examples, width] for each party. None where more than that layer
+        is trained.
         """
         from learning.models.features import head_alone
 
@@ -70,8 +70,9 @@ class SimulatedText:
 
 
 def simulated_text(given: ComparisonRequest, plan: ClassifierPlan, public: PublicText, folder: Path) -> SimulatedText:
-    """The parties of a comparison's plan. folder: for their files. Raises `ConclaveError` where they have text of their
-    own.
+    """Simulate the parties of a comparison's plan. folder: for their files.
+
+    Raises `ConclaveError` where the plan's parties hold their own text.
     """
     shards = given.launcher.simulate(simulation(plan, given.parties, given.base, folder))
     return SimulatedText(shards, TextWanted(labelled_text(plan), public.tokenizer, public.longest), given.progress)

@@ -1,4 +1,4 @@
-"""The data of one seed on which a comparison of PrivDistil runs its methods, and the students distilled for them."""
+"""The data of one seed of a comparison of PrivDistil, and the students that are distilled for its methods."""
 
 import hashlib
 import json
@@ -35,7 +35,7 @@ Floats: TypeAlias = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A trained student, to be measured later: the model it belongs to, and its trained parameters [parameters]."""
+    """A trained student, to be measured later. point: the trained parameters [parameters] of `public.model`."""
 
     public: PublicText
     point: Floats
@@ -45,9 +45,9 @@ class Trained:
 class CorpusData(SeedData):
     """The data of one seed.
 
-    text: the simulated parties'. folder: for distilled students, shared by all cells. base: the folder against which
-    the plan's model paths are resolved. whole: a classifier on the teacher. queries: the public texts of `[pate]`.
-    recipe: as `coordinator.comparing.comparable.Comparable` says.
+    text: the simulated parties and their text. folder: for distilled students, which all cells share. base: the folder
+    against which the plan's model paths are resolved. whole: a classifier on the teacher. queries: the public texts of
+    `[pate]`. recipe: as in `coordinator.comparing.comparable.ComparisonRequest`.
     """
 
     plan: PrivDistilPlan
@@ -64,7 +64,7 @@ class CorpusData(SeedData):
         self.progress.bar(what, done, total)
 
     def over(self, public: PublicText) -> TextData:
-        """The same parties' text for a classifier on another model."""
+        """The same parties' text, for a classifier on another model."""
         return TextData(self.plan, public, self.text, self.progress, self.recipe)
 
     def compressed(
@@ -76,13 +76,13 @@ class CorpusData(SeedData):
         base: Path,
         told: Told,
     ) -> dict[str, Any]:
-        """As `compress`; a student that was distilled before on these texts is copied to the folder."""
+        """Distil a student as `compress` does, or copy one that was distilled on these texts before."""
         place, about = self._distilled(plan, public, numbers, base, told)
         shutil.copytree(place, folder)
         return about
 
     def leaked(self, plan: PrivDistilPlan) -> PublicText:
-        """A student distilled on the parties' own text, as much of it as is chosen of public text."""
+        """A student distilled on the parties' own text, on as many texts as are chosen from public text elsewhere."""
         texts = [
             self.whole.tokenizer.decode(row.ids.tolist(), skip_special_tokens=True)
             for part in self.text.parts
@@ -100,7 +100,7 @@ class CorpusData(SeedData):
     def _distilled(
         self, plan: PrivDistilPlan, public: PublicCorpus, numbers: NDArray[np.int64], base: Path, told: Told
     ) -> tuple[Path, dict[str, Any]]:
-        """The folder of the student distilled on these texts, and the figures of `compress`; made where it is new."""
+        """The folder of a student distilled on these texts, and the figures of `compress`; it is made if missing."""
         settings = [plan.distil.model_dump(), plan.model.name, self.seed, public.corpus.digest]
         key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode() + numbers.astype("<i8").tobytes())
         place = self.folder / "students" / key.hexdigest()[:32] / "student"
@@ -113,7 +113,7 @@ class CorpusData(SeedData):
         return place, about
 
     def said(self, trained: Trained) -> list[Floats]:
-        """A trained classifier's output on each party's examples: logits, or scores [examples, 1]."""
+        """Output of a trained classifier on each party's examples: logits [examples, classes] or scores [examples, 1]."""
         import torch
 
         from learning.classification.training import predict
@@ -131,7 +131,7 @@ class CorpusData(SeedData):
 
 
 def singles(part: LabelledPart) -> "list[Tokens]":
-    """A party's texts one by one, a pair as two texts."""
+    """A party's texts as single texts: a pair becomes two."""
     from learning.models.batching import Tokens
 
     found: list[Tokens] = []
