@@ -113,7 +113,7 @@ class CorpusData(SeedData):
         return place, about
 
     def said(self, trained: Trained) -> list[Floats]:
-        """Output of a trained classifier on each party's examples: logits [examples, classes] or scores [examples, 1]."""
+        """A trained classifier's output on each party's examples: logits [examples, classes], or scores."""
         import torch
 
         from learning.classification.training import predict
