@@ -7,9 +7,11 @@ from typing import Any, Protocol, TypeVar
 
 from dp_accounting import ComposedDpEvent, DpEvent
 
+from aggregation.noise.stream import NoiseStream
 from coordinator.comparing.simulated_run import Collecting
 from coordinator.errors import PlanError
 from coordinator.plan.plan import Plan
+from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.progress.progress import Progress
 from coordinator.transport.launchers import Launcher
 from protos.console.settings import SettingsError, check_settings
@@ -74,16 +76,27 @@ class View:
     worst: float | None = None
 
 
-class SeedData(Protocol):
-    """The data of one seed."""
+class SeedData:
+    """The data of one seed; a comparison's own adds public data and simulated parties. plan: at this seed."""
+
+    __slots__ = ()
+    plan: Any
 
     @property
-    def seed(self) -> int: ...
+    def seed(self) -> int:
+        """The plan's seed."""
+        return int(self.plan.run.seed)
 
     @property
     def delta(self) -> float:
         """The delta at which events are priced; the rest of the plan's delta is for the noise sampler."""
-        ...
+        return float(self.plan.privacy.delta) * (1 - SAMPLER_SHARE)
+
+    def stream(self, *labels: str | int) -> NoiseStream:
+        """A noise stream of its own for these labels; it derives from the seed only where the plan says so."""
+        if self.plan.privacy.insecure_reproducible_noise:
+            return NoiseStream.insecure(self.seed, *labels)
+        return NoiseStream.from_system()
 
 
 class Comparable(Protocol):

@@ -13,21 +13,20 @@ from scipy import sparse
 
 from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.joint import JointMechanism
-from coordinator.comparing.comparable import Method, Outcome, changed, composed
+from coordinator.comparing.comparable import Method, Outcome, SeedData, changed, composed
 from coordinator.comparing.simulated_run import Collecting, SimulatedRun, driven
 from coordinator.errors import PlanError
-from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.progress.progress import Progress
 from coordinator.text_models import non_private, votes
+from coordinator.text_models.non_private import SimulatedText
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText
-from coordinator.text_models.simulated_text import SimulatedText
 
 Floats: TypeAlias = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class TextData:
+class TextData(SeedData):
     """The data of one seed: the public data, and the simulated parties with their text.
 
     public: every method trains its model in place, from the model's start. recipe: as in
@@ -39,16 +38,6 @@ class TextData:
     text: SimulatedText
     progress: Progress
     recipe: Callable[[str, Any, Any], Collecting[ClassifierPlan]]
-
-    @property
-    def seed(self) -> int:
-        """The plan's seed."""
-        return self.plan.run.seed
-
-    @property
-    def delta(self) -> float:
-        """The delta at which events are priced; the rest of the plan's delta is for the noise sampler."""
-        return self.plan.privacy.delta * (1 - SAMPLER_SHARE)
 
 
 def federated(data: TextData, epsilon: float) -> Outcome:

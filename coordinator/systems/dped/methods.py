@@ -24,11 +24,10 @@ from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
 from aggregation.mechanisms.mechanism import Contribution
 from aggregation.mechanisms.vectors import VectorMechanism
-from aggregation.noise.stream import NoiseStream
 from coordinator.comparing import comparable
-from coordinator.comparing.comparable import Method, Outcome, composed
+from coordinator.comparing.comparable import Method, Outcome, SeedData, composed
 from coordinator.comparing.simulated_run import SimulatedRun, driven
-from coordinator.pricing.release import SAMPLER_SHARE, gaussian_multiplier, shares
+from coordinator.pricing.release import gaussian_multiplier, shares
 from coordinator.progress.progress import Progress
 from coordinator.systems.dped import recipe, releases
 from coordinator.systems.dped.paper_claim import paper_claim
@@ -54,7 +53,7 @@ RADII = 1.0
 
 
 @dataclass(slots=True)
-class SeedData:
+class EmbeddingData(SeedData):
     """The data of one seed: the public data, the parties' units, and their teachers' answers once these are needed."""
 
     plan: DpedPlan
@@ -64,16 +63,6 @@ class SeedData:
     _units: tuple[sparse.csr_array, ...] | None = None
     _answers: dict[tuple[Any, ...], tuple[TeacherSignal, ...]] = field(default_factory=dict)
     _bounded: dict[tuple[Any, ...], list[Contribution]] = field(default_factory=dict)
-
-    @property
-    def seed(self) -> int:
-        """The plan's seed."""
-        return self.plan.run.seed
-
-    @property
-    def delta(self) -> float:
-        """The delta at which events are priced; the rest of the plan's delta is for the noise sampler."""
-        return self.plan.privacy.delta * (1 - SAMPLER_SHARE)
 
     def units(self) -> tuple[sparse.csr_array, ...]:
         """Each party's pair counts, [units, words * words]."""
@@ -116,12 +105,6 @@ class SeedData:
             self._bounded[key] = [bound(units) for units in self.units()]
         return self._bounded[key]
 
-    def stream(self, *labels: str | int) -> NoiseStream:
-        """A noise stream for these labels alone; it derives from the seed only where the plan says so."""
-        if self.plan.privacy.insecure_reproducible_noise:
-            return NoiseStream.insecure(self.seed, *labels)
-        return NoiseStream.from_system()
-
 
 def changed(plan: DpedPlan, *, epsilon: float | None = None, seed: int | None = None, **settings: Any) -> DpedPlan:
     """Copy a plan with another epsilon, seed or `[dped]` settings, and check it. Raises `PlanError` where it fails."""
@@ -129,7 +112,9 @@ def changed(plan: DpedPlan, *, epsilon: float | None = None, seed: int | None = 
 
 
 def summed(
-    data: SeedData, mechanism: CountsMechanism | JointMechanism | VectorMechanism, contributions: Sequence[Contribution]
+    data: EmbeddingData,
+    mechanism: CountsMechanism | JointMechanism | VectorMechanism,
+    contributions: Sequence[Contribution],
 ) -> IntArray:
     """The sum that a coordinator would get: each party's bounded part plus its share of the noise."""
     total: IntArray | None = None
@@ -141,13 +126,13 @@ def summed(
     return total
 
 
-Make: TypeAlias = Callable[[SeedData, float], Outcome]
+Make: TypeAlias = Callable[[EmbeddingData, float], Outcome]
 
 
 def _dped(*signals: str, **settings: Any) -> Make:
     """A method that runs DPED's own recipe with these signals over the simulated parties."""
 
-    def make(data: SeedData, epsilon: float) -> Outcome:
+    def make(data: EmbeddingData, epsilon: float) -> Outcome:
         from learning.embeddings.weights import from_bytes
 
         plan = changed(data.plan, epsilon=epsilon, signals=list(signals), private_training=None, **settings)
@@ -159,7 +144,7 @@ def _dped(*signals: str, **settings: Any) -> Make:
     return make
 
 
-def _of_labels(data: SeedData, run: SimulatedRun[DpedPlan]) -> dict[str, float]:
+def _of_labels(data: EmbeddingData, run: SimulatedRun[DpedPlan]) -> dict[str, float]:
     """The share of labels that got the most votes; with a threshold, the share of queries with a label, too."""
     for release in run.priced.releases:
         clear = data.shards.bounded(release.name) if release.name in (releases.VOTES, releases.ANSWERS) else ()
@@ -189,7 +174,7 @@ def _accuracy(labels: NDArray[np.integer[Any]], sums: IntArray) -> float:
     return float((sums[answered, labels[answered]] == sums[answered].max(axis=1)).mean())
 
 
-def _unigram(data: SeedData, epsilon: float) -> Outcome:
+def _unigram(data: EmbeddingData, epsilon: float) -> Outcome:
     """The floor: the whole budget goes to word frequencies, shrunk to the public ones; nothing else is learned."""
     from learning.embeddings.moments import contribute
     from learning.embeddings.prior import frequencies_of
@@ -212,7 +197,7 @@ def flat(probabilities: NDArray[np.float64]) -> "SkipGram":
     return SkipGram(nothing, nothing, np.log(probabilities).astype(np.float32))
 
 
-def _private_skipgram(data: SeedData, epsilon: float) -> Outcome:
+def _private_skipgram(data: EmbeddingData, epsilon: float) -> Outcome:
     """DP-SGD (Abadi et al. 2016) from the public reference, in its best case: one curator holds all parties' units."""
     from learning.embeddings.dp_sgd import train_private
 
@@ -254,7 +239,7 @@ def declared_units(plan: DpedPlan, counted: int) -> int:
     return max(2, (counted + digits // 2) // digits * digits)
 
 
-def _sketch(data: SeedData, epsilon: float) -> Outcome:
+def _sketch(data: EmbeddingData, epsilon: float) -> Outcome:
     """In the style of DP-MERF (Harder et al. 2021): a noisy embedding of all pairs, and a model fitted to it."""
     from learning.embeddings.dp_merf import Features, contribute, fit_sketch
 
@@ -276,7 +261,7 @@ def _sketch(data: SeedData, epsilon: float) -> Outcome:
     return Outcome(model, mechanism.event())
 
 
-def _neighbours(data: SeedData, epsilon: float) -> Outcome:
+def _neighbours(data: EmbeddingData, epsilon: float) -> Outcome:
     """In the style of neighbour-aware noise (Bollegala et al. 2023): hidden states scaled by public neighbour radii."""
     from learning.embeddings.neighbour_noise import from_local, radii, to_local
     from learning.embeddings.teachers import hidden_states
@@ -304,14 +289,14 @@ def _neighbours(data: SeedData, epsilon: float) -> Outcome:
     return Outcome(recipe.learned(quiet, public, found, data.progress), SelfComposedDpEvent(joint.event(), queries))
 
 
-def _open(data: SeedData, epsilon: float) -> Outcome:
+def _open(data: EmbeddingData, epsilon: float) -> Outcome:
     """Without privacy: the full softmax on the exact counts of all parties."""
     from learning.embeddings.skipgram import fit
 
     return Outcome(fit(data.exact(), dimension=data.plan.dped.dimension, seed=data.seed), None)
 
 
-def _open_from_public(data: SeedData, epsilon: float) -> Outcome:
+def _open_from_public(data: EmbeddingData, epsilon: float) -> Outcome:
     """Without privacy, started from and regularised to the public reference, as teachers are: what public text adds."""
     from learning.embeddings.teachers import train_teacher
 

@@ -55,7 +55,7 @@ class Dped:
     labelled = None
 
     def total_event(self, multiplier: float) -> DpEvent:
-        return terms.whole(self.plan, multiplier)
+        return terms.total_event(self.plan, multiplier)
 
     def releases(self, multiplier: float) -> tuple[Release, ...]:
         return terms.releases(self.plan, multiplier, self.public)

@@ -51,7 +51,7 @@ def parts(plan: DpedPlan) -> dict[str, float]:
     return {signal: weight / sum(weights.values()) for signal, weight in weights.items()}
 
 
-def whole(plan: DpedPlan, multiplier: float) -> DpEvent:
+def total_event(plan: DpedPlan, multiplier: float) -> DpEvent:
     """The event of the whole plan at one noise multiplier: one Gaussian that joins all releases, or DP-SGD."""
     privately = plan.dped.private_training
     if privately is not None:

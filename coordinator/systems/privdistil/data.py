@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregation.noise.stream import NoiseStream
+from coordinator.comparing.comparable import SeedData
 from coordinator.comparing.simulated_run import Collecting
-from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.progress.progress import Progress
 from coordinator.store.private_files import write_whole
 from coordinator.systems.privdistil.distillation import compress
@@ -21,9 +20,9 @@ from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.public import PublicCorpus
 from coordinator.systems.privdistil.selection import Told
 from coordinator.text_models.methods import TextData
+from coordinator.text_models.non_private import SimulatedText
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText
-from coordinator.text_models.simulated_text import SimulatedText
 from coordinator.transport.launchers import LabelledPart
 from learning.text.corpus import indexed
 from learning.text.corpus_files import CorpusSource
@@ -43,7 +42,7 @@ class Trained:
 
 
 @dataclass(slots=True)
-class CorpusData:
+class CorpusData(SeedData):
     """The data of one seed.
 
     text: the simulated parties and their text. folder: for distilled students, which all cells share. base: the folder
@@ -61,22 +60,8 @@ class CorpusData:
     queries: tuple[tuple[str, ...], ...]
     recipe: Callable[[str, Any, Any], Collecting[ClassifierPlan]]
 
-    @property
-    def seed(self) -> int:
-        return self.plan.run.seed
-
-    @property
-    def delta(self) -> float:
-        return self.plan.privacy.delta * (1 - SAMPLER_SHARE)
-
     def told(self, what: str, done: int, total: int) -> None:
         self.progress.bar(what, done, total)
-
-    def stream(self, *labels: str | int) -> NoiseStream:
-        """A noise stream for these labels alone; it derives from the seed only where the plan says so."""
-        if self.plan.privacy.insecure_reproducible_noise:
-            return NoiseStream.insecure(self.seed, *labels)
-        return NoiseStream.from_system()
 
     def over(self, public: PublicText) -> TextData:
         """The same parties' text, for a classifier on another model."""

@@ -68,7 +68,7 @@ class PrivDistil:
         return labelled_text(self.plan)
 
     def total_event(self, multiplier: float) -> DpEvent:
-        return privdistil_terms.whole(self.plan, multiplier, self.public)
+        return privdistil_terms.total_event(self.plan, multiplier, self.public)
 
     def releases(self, multiplier: float) -> tuple[Release, ...]:
         return privdistil_terms.releases(self.plan, multiplier, self.public)

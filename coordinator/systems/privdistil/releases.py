@@ -77,7 +77,7 @@ def releases(plan: PrivDistilPlan, multiplier: float, public: PublicCorpus | Non
     )
 
 
-def whole(plan: PrivDistilPlan, multiplier: float, public: PublicCorpus | None) -> DpEvent:
+def total_event(plan: PrivDistilPlan, multiplier: float, public: PublicCorpus | None) -> DpEvent:
     """An event that costs no less than all releases together."""
     public = _there(public)
     student = descent_event(plan, multiplier, len(public.text.start))
