@@ -26,7 +26,7 @@ MOST_LINES = 400
 MOST_FILES = 15
 MORE_MECHANISMS = {"ThresholdedVotes", "FreeAnswers"}
 """Mechanisms whose names do not say so."""
-PAPER = re.compile(r"\([^()]*\b(19|20)\d\d[a-z]?\b[^()]*\)|arXiv")
+PAPER = re.compile(r"\b(19[5-9]\d|20[0-3]\d)[a-z]?\b|arXiv|^ *Source: ", re.MULTILINE)
 
 Graph = dict[str, set[str]]
 
