@@ -91,7 +91,7 @@ def _start(ray: Any, request: LaunchRequest, actors: dict[str, Any]) -> tuple[Pa
 
 
 def _begin(ray: Any, request: LaunchRequest, name: str, tables: dict[str, Any], asked: bytes) -> Begin:
-    """What a party starts with. asked: its certificate request, PEM."""
+    """The inputs of a party's start. asked: its certificate request, PEM."""
     cluster, base, bundle = request.cluster, str(request.base.absolute()), request.vouch(name, asked)
     if cluster is None:
         token, folder = secrets.token_urlsafe(32), request.folder.absolute() / name

@@ -143,7 +143,7 @@ def _decided(words: Words, counts: FloatArray, others: int, noise: float, stream
 
 
 def _below(bounds: IntArray, stream: NoiseStream) -> IntArray:
-    """Whole numbers uniform on 0 .. bound - 1, one for each bound `[n]`: a word that would favour some is redrawn."""
+    """Uniform integers from 0 to bound - 1, one for each bound `[n]`; words that would favour some are drawn again."""
     drawn = np.empty(bounds.size, dtype=np.int64)
     left = np.arange(bounds.size)
     while left.size:

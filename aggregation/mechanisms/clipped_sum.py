@@ -1,4 +1,4 @@
-"""A sum of clipped units under noise in shares, released once: what counts and vectors have in common."""
+"""A sum of clipped units under noise in shares, released once: the code that counts and vectors share."""
 
 import math
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClippedSum(Priced):
-    """The settings of such a sum, its noise and its price. A mechanism adds how a unit is bounded, and its proof.
+    """The settings of a sum of clipped units, its noise and its price. A mechanism adds a unit's bound, and the proof.
 
-    unit: what clip is measured in. too_small: what to say of a clip that cannot be divided into levels.
+    unit: the unit of `clip`. too_small: the error for a clip that cannot be divided into levels.
 
     clip: L2 bound of one unit. levels: grid steps in `clip`, at most 2^20. noise_multiplier: standard deviation charged
     over sensitivity. shares: how many parties' shares the guarantee counts on; each has variance (noise_multiplier *
@@ -65,7 +65,7 @@ class ClippedSum(Priced):
 
     @property
     def shared(self) -> SharedNoise:
-        """Its noise, divided into the parties' shares."""
+        """The noise of the sum, divided into the parties' shares."""
         return SharedNoise(self.noise_multiplier, self.levels**2, self.shares, self.distribution, self.granularity)
 
     def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:

@@ -52,7 +52,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What a mechanism made public.
+    """The released output of a mechanism.
 
     values: the noisy sum in the signal's own units.
     sigma: standard deviation of the noise on each value, same units, counting every party's share that is in the sum.

@@ -74,7 +74,7 @@ class Masks:
 
 
 class _Streams:
-    """What one thread adds masks with: a cipher of every key, and a place for its key stream."""
+    """The state with which one thread adds masks: a cipher for every key, and a buffer for its key stream."""
 
     def __init__(self, masks: Sequence[Mask]) -> None:
         begin = modes.CTR(bytes(16))

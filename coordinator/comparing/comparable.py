@@ -77,7 +77,7 @@ class View:
 
 
 class SeedData:
-    """The data of one seed; a comparison's own adds public data and simulated parties. plan: at this seed."""
+    """The data of one seed; a system adds its public data and its simulated parties. plan: the plan at this seed."""
 
     __slots__ = ()
     plan: Any
@@ -93,7 +93,7 @@ class SeedData:
         return float(self.plan.privacy.delta) * (1 - SAMPLER_SHARE)
 
     def stream(self, *labels: str | int) -> NoiseStream:
-        """A noise stream of its own for these labels; it derives from the seed only where the plan says so."""
+        """A noise stream for these labels alone; it derives from the seed only where the plan says so."""
         if self.plan.privacy.insecure_reproducible_noise:
             return NoiseStream.insecure(self.seed, *labels)
         return NoiseStream.from_system()

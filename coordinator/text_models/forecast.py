@@ -71,7 +71,7 @@ def forecast(
 
 
 def needs(recipe: TextRecipe, priced: PricedPlan[ClassifierPlan], base: Path, cache: Path) -> Needs:
-    """What the run is expected to need."""
+    """The needs that are expected of the run."""
     public = recipe.read
     cells = sum(release.rows * release.columns for release in priced.releases)
     return Needs.of(memory(priced, public), model_bytes(public), cells)

@@ -41,7 +41,7 @@ _BAD: Final = ("BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN", "ACCESS_DENIED", "CERTI
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What one attempt over TLS showed.
+    """The result of one attempt over TLS.
 
     certificate: the server's. alert: OpenSSL's name for the alert with which it refused. closed: it closed the
     connection once it had our certificate. foreign: it does not speak TLS.

@@ -1,4 +1,4 @@
-"""PrivDistil and what it is measured against, as a comparison sees them: their data and their measures."""
+"""PrivDistil and its baselines in a comparison: their data and their metrics."""
 
 from collections.abc import Mapping
 from pathlib import Path
