@@ -204,14 +204,15 @@ class GradientMechanism(Priced):
 
 
 def fine_levels(noise_multiplier: float, parameters: int) -> int:
-    """The number of levels at which rounding a sum of gradients costs at most a 64th more noise.
+    """The number of levels at which rounding a sum of gradients costs little more noise.
 
-    More where a table still draws the noise, so that for few parameters rounding costs next to nothing; fewer where
+    For few parameters as many as a table of noise allows, if rounding then costs at most a sixteenth more: plans of
+    that size keep the grid and the hash that they had. For more parameters as many as make it a 64th, or fewer where
     that noise would be too large for a sum (`SharedNoise.check`).
     """
     root = math.sqrt(parameters)
     table, largest = (math.floor(sigma / noise_multiplier - root) - 1 for sigma in (LARGEST_TABLE, LARGEST_NOISE))
-    return max(1, min(MOST_LEVELS, largest, max(math.ceil(64 * root), table)))
+    return max(1, min(MOST_LEVELS, table if table >= 16 * root else min(largest, math.ceil(64 * root))))
 
 
 def gradient_norms(parts: NDArray[np.float64], uncertain: NDArray[np.float64]) -> FloatArray:
