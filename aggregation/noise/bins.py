@@ -65,7 +65,8 @@ class Bins:
     its threshold in 384-bit arithmetic, rounded to 160 bits. The quotients (F_p - f) / (F_p - g_p) lose fewer than 100
     of the 384. So every decision, on every machine, is that of 160 bits of v.
 
-    **Total variation**, given uniform words, of one sample from f:
+    **Total variation**, given uniform words, of one sample from f. Every value has words of its own, so that samples
+    are independent and their distances add up:
       - beyond bin P - 1, w P >= 13.5 sigma, nothing is drawn: the tail's mass (`_tail`), once, for leaving it out;
       - of a proposal, the bin is off by at most P 2^-128 (P thresholds, each off by less than 2^-128), the decision by
         2^-160: together d. A is the probability that a proposal is kept, and B any set of values: where they are mu(B)

@@ -81,8 +81,7 @@ class NoiseStream:
 
     def fill(self, words: NDArray[np.uint64]) -> None:
         """The same into an array `[n]`, contiguous: no new memory."""
-        if os.getpid() != self._process:
-            raise RuntimeError("a noise stream was carried through a fork; make a new one in the new process")
+        self._check_process()
         content = words.view(np.uint8).data
         for start in range(0, len(content), len(_ZEROS)):
             piece = content[start : start + len(_ZEROS)]
@@ -96,9 +95,14 @@ class NoiseStream:
 
         Each goes at its own pace: what comes of this stream's words does not depend on when the other's were drawn.
         """
+        self._check_process()
         if self._aside is None:
             self._aside = NoiseStream(_derive(self._key, b"aside"), secure=self._secure)
         return self._aside
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError("a noise stream was carried through a fork; make a new one in the new process")
 
     def __repr__(self) -> str:
         return f"NoiseStream(secure={self._secure})"

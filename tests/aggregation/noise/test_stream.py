@@ -114,6 +114,8 @@ def test_a_stream_refuses_to_go_on_after_a_fork(monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: -1)
     with pytest.raises(RuntimeError, match="fork"):
         stream.uint64(1)
+    with pytest.raises(RuntimeError, match="fork"):
+        _ = stream.aside
 
 
 @pytest.mark.parametrize("sigma", [4.0, 17.3, 89.6])
