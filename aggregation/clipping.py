@@ -74,11 +74,12 @@ def rounded_square(levels: int, dimension: int, failure: float) -> int:
         min((c + sqrt d)^2, c^2 + d/4 + sqrt(2 ln(1/b)) (c + sqrt(d)/2)),   c = levels, d = dimension, b = failure
 
     rounded down: a norm of integers, squared, is one. The first holds always; a row rounded once exceeds the second
-    with probability at most b (Kairouz, Liu & Steinke 2021, "The Distributed Discrete Gaussian Mechanism for Federated
-    Learning with Secure Aggregation", proposition 22).
+    with probability at most b.
 
     This is the sensitivity squared under add-or-remove of one row. Where a unit changes one row into another, four
     times that. Raises `ConclaveError` for a failure outside 0 .. 0.9, and levels or a dimension below 1.
+    Source: Kairouz, Liu & Steinke 2021, "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure
+    Aggregation", proposition 22.
     """
     if levels < 1 or dimension < 1:
         raise ConclaveError(f"A grid of {levels} levels in {dimension} dimensions has no point but 0; use at least 1.")
@@ -106,11 +107,12 @@ def stochastic(
 
     Raises `IntegrityError` for anything but a two-dimensional array of finite real numbers, `ConclaveError` for a
     setting out of range.
+    Source: conditional rounding (Kairouz, Liu & Steinke 2021, proposition 22).
     """
     exact = _scaled(vectors, clip, levels, float(levels))
     bound = rounded_square(levels, max(1, exact.shape[1]), failure)
     below = np.floor(exact)
-    chance = exact - below  # of going up; exact, as both are on one binary grid
+    chance = exact - below  # probability of rounding up; exact, as both are on one binary grid
     base = below.astype(np.int64)
     out = np.empty_like(base)
     left = np.arange(len(base))

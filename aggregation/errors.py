@@ -9,7 +9,7 @@ class ConclaveError(Exception):
 
 
 class IntegrityError(ConclaveError):
-    """A value that cannot be what it claims to be: NaN, a wrong shape, a wrong digest, another run's answer."""
+    """A value that is not what it claims to be: NaN, a wrong shape, a wrong digest, another run's answer."""
 
 
 class BudgetExhausted(ConclaveError):

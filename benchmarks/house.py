@@ -2,7 +2,8 @@
 
     python benchmarks/house.py [--json] [--out FILE]
 
-lines: of every room's .py files, without generated stubs. long_files: over 400 lines. full_folders: with more than 15
+lines: of every room's .py files, without generated stubs. code: those that are not blank, a comment or a docstring.
+epsilon: files that read an attribute of that name. long_files: over 400 lines. full_folders: with more than 15
 .py files, `__init__.py` among them. cycles: files that import one another, directly or over others, by the imports that
 run when a module is loaded, and by all imports: in functions and for type checkers too. mechanism_tests: places that
 ask which mechanism something is: an `isinstance` (one, however many classes it names), a class pattern of a `case`, or
@@ -25,7 +26,7 @@ MOST_LINES = 400
 MOST_FILES = 15
 MORE_MECHANISMS = {"ThresholdedVotes", "FreeAnswers"}
 """Mechanisms whose names do not say so."""
-PAPER = re.compile(r"\([^()]*\b(19|20)\d\d[a-z]?\b[^()]*\)|arXiv")
+PAPER = re.compile(r"\b(19[5-9]\d|20[0-3]\d)[a-z]?\b|arXiv|^ *Source: ", re.MULTILINE)
 
 Graph = dict[str, set[str]]
 
@@ -167,6 +168,22 @@ def sourced(trees: dict[Path, ast.Module]) -> dict[str, dict[str, int]]:
     return found
 
 
+def code(text: str, tree: ast.Module) -> int:
+    """The lines that are not blank, a comment, or a docstring or another string that stands alone."""
+    said = {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    lines = enumerate(text.splitlines(), 1)
+    return sum(bool(line.strip()) and line.strip()[0] != "#" and number not in said for number, line in lines)
+
+
+def reads(tree: ast.Module, name: str) -> bool:
+    return any(isinstance(node, ast.Attribute) and node.attr == name for node in ast.walk(tree))
+
+
 def figures() -> dict[str, Any]:
     """All figures of the tree."""
     texts = sources()
@@ -179,6 +196,8 @@ def figures() -> dict[str, Any]:
     return {
         "lines": rooms | {"all": sum(rooms.values())},
         "files": len(texts),
+        "code": sum(code(text, trees[path]) for path, text in texts.items()),
+        "epsilon": sum(reads(tree, "epsilon") for tree in trees.values()),
         "long_files": {path.as_posix(): count for path, count in lines.items() if count > MOST_LINES},
         "full_folders": {folder: count for folder, count in sorted(folders.items()) if count > MOST_FILES},
         "cycles": {"when_loaded": cycles(loaded), "of_all_imports": cycles(ever)},
@@ -190,6 +209,8 @@ def figures() -> dict[str, Any]:
 def told(found: dict[str, Any]) -> Iterator[str]:
     """The figures in sentences."""
     yield "lines: " + ", ".join(f"{room} {count:,}" for room, count in found["lines"].items())
+    yield f"lines of code: {found['code']:,}, in {found['files']} files"
+    yield f"files that read an epsilon: {found['epsilon']}"
     yield f"files over {MOST_LINES} lines: {len(found['long_files'])}"
     yield from (f"  {path} {count}" for path, count in found["long_files"].items())
     yield f"folders of more than {MOST_FILES} files: {len(found['full_folders'])}"

@@ -38,6 +38,7 @@ BENCHMARKS = {
     "federated_step": ["federated_step.py", "--out", "{results}/federated_step.json"],
     "sst2": ["sst2.py"],
     "corpus": ["corpus.py", "--rows", "500", "--out", "{results}/corpus.json"],
+    "comparing": ["comparing.py", "--out", "{results}/comparing.json"],
     "clustering": ["clustering.py", "--out", "{results}/clustering.json"],
     "selecting": ["selecting.py", "--out", "{results}/selecting.json"],
     "privdistil": ["privdistil.py"],

@@ -152,7 +152,7 @@ def run(
             try:
                 index.put_back(Path(back[0]), folder)
                 progress.say(f"  this run never began: {folder} holds again the run that it held before")
-            except RunError as error:  # why the run failed is what is to be said last
+            except RunError as error:  # the reason why the run failed must come last
                 progress.say(f"  {error}")
             raise
 

@@ -16,11 +16,11 @@ from coordinator.transport.launchers import Cluster, Place
 from deploy.launching import QUIET, LaunchError, environment, read_token
 
 ASK_SECONDS: Final = 5.0
-"""How long the head may take to say that it is one."""
+"""Seconds that the head may take to answer that it is one."""
 ROOM_SECONDS: Final = 15.0
-"""How long resources that others hold are waited for."""
+"""Seconds to wait for resources that others hold."""
 _WHO: Final = "/ray.rpc.NodeInfoGcsService/GetClusterId"
-"""The first thing that Ray itself asks a head: which cluster it is of. The request is an empty message."""
+"""Ray's own first request to a head: which cluster it belongs to. The request is an empty message."""
 _MODE: Final = "RAY_AUTH_MODE"
 _TOKEN_PLACES: Final = "RAY_AUTH_TOKEN, the file that RAY_AUTH_TOKEN_PATH names, or ~/.ray/auth_token"
 
@@ -49,7 +49,7 @@ def joined(address: str, say: Callable[[str], None] = lambda sentence: None) -> 
         if ray.is_initialized():
             raise LaunchError("this process is connected to a Ray already. Call ray.shutdown() first.")
         if not read_token():
-            os.environ[_MODE] = "disabled"  # else Ray would not ask, nor say that the other end wants a token
+            os.environ[_MODE] = "disabled"  # otherwise Ray would not ask, nor report that the other end wants a token
             read_token()
         head = _head(address)
         _check(head)
@@ -57,7 +57,7 @@ def joined(address: str, say: Callable[[str], None] = lambda sentence: None) -> 
             say(f"  the Ray at {head} asks no token: whoever reaches its ports can run code at every party")
         handler = signal.getsignal(signal.SIGTERM)
         try:
-            with environment({"RAY_ADDRESS": head}):  # which Ray would else follow to another one
+            with environment({"RAY_ADDRESS": head}):  # Ray would otherwise follow it to another cluster
                 ray.init(address=head, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # noqa: BLE001 - Ray raises bare ones
             raise LaunchError(_why_not(head, error)) from None

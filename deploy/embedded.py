@@ -21,7 +21,9 @@ LONGEST_TEMPORARY: Final = 8
 ATTEMPTS: Final = 2
 _PREFIX: Final = "conclave-ray-"
 _TOKEN: Final = secrets.token_hex(32)
-"""What Ray's own processes ask of each other; Ray reads it once a process, and would keep one in the user's home."""
+"""The token that Ray's own processes ask of each other. Ray reads it once a process, and would keep one in the user's
+home.
+"""
 
 
 @contextmanager
@@ -63,7 +65,7 @@ def _start(ray: Any, parties: int, folder: str) -> None:
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                _temp_dir=os.path.join(folder, str(attempt)),  # Ray opens its own folder to everybody
+                _temp_dir=os.path.join(folder, str(attempt)),  # Ray makes its own folder readable by everybody
             )
         except Exception as error:  # noqa: BLE001 - Ray raises bare ones when 30 s pass
             if _late(error) and attempt + 1 < ATTEMPTS:

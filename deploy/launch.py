@@ -17,7 +17,9 @@ from party.actor import Begin, PartyActor
 
 START_SECONDS: Final = 120.0
 PARTY_SECONDS: Final = 10.0
-"""How long parties may take to start, all together and for each: two cores start one in three seconds, one by one."""
+"""Seconds that parties may take to start, for all together and for each: two cores start one in three seconds, one by
+one.
+"""
 STOP_SECONDS: Final = 5.0
 
 
@@ -89,7 +91,7 @@ def _start(ray: Any, request: LaunchRequest, actors: dict[str, Any]) -> tuple[Pa
 
 
 def _begin(ray: Any, request: LaunchRequest, name: str, tables: dict[str, Any], asked: bytes) -> Begin:
-    """What a party starts with. asked: its certificate request, PEM."""
+    """The inputs of a party's start. asked: its certificate request, PEM."""
     cluster, base, bundle = request.cluster, str(request.base.absolute()), request.vouch(name, asked)
     if cluster is None:
         token, folder = secrets.token_urlsafe(32), request.folder.absolute() / name

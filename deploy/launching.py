@@ -13,7 +13,7 @@ QUIET: Final = {
     "RAY_DEDUP_LOGS": "0",
     "RAY_AUTH_MODE": "token",
 }
-"""What Ray is told wherever it is started: to report to nobody, to join nothing, and to ask who calls."""
+"""Ray's settings wherever it is started: report to nobody, join nothing, and ask who calls."""
 
 _SET_BY_RAY: Final = ("PYTHONBREAKPOINT", "RAY_CLIENT_MODE")
 

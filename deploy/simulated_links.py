@@ -1,7 +1,7 @@
-"""Simulated parties as links in this process: their own checks, tasks and shares of the noise, nothing else of theirs.
+"""Simulated parties as links in this process: they use a party's checks, tasks and shares of the noise, nothing else.
 
-There is no node, no wire, no ledger and no admission: nobody's secret may be in their text. What a party would refuse
-or fail at is raised, for it is the comparison's own failure.
+There is no node, no wire, no ledger and no admission, so the text must not be secret. Where a party would refuse or
+fail, the link raises an error, because the comparison itself has failed.
 """
 
 import hashlib
@@ -37,16 +37,16 @@ from protos.identity.signing import Signed
 from protos.refusal import Refusal
 
 NOISE: Final = frozenset({"noise_multiplier", "noise", "shares", "distribution"})
-"""Numbers of a mechanism that its bounded sums do not depend on."""
+"""A mechanism's fields on which its bounded sums do not depend."""
 DIVIDED: Final = frozenset({"teachers", "ensemble"})
-"""Tasks whose one secret is who is in which teacher."""
+"""Tasks that divide units among teachers by a secret key."""
 
 
 class SimulatedLink:
-    """A `coordinator.transport.link.PartyLink` to a party that is simulated here.
+    """A `coordinator.transport.link.PartyLink` to a party that is simulated in this process.
 
-    It is joined to one plan after another: what a bounded sum is made of is kept, so that plans that differ in noise
-    alone bound nothing twice. memory: shared by all parties of a simulation. folder: for public files and working ones.
+    It joins one plan after another. Its memory keeps bounded sums, so plans that differ only in noise share them.
+    memory: one for all parties of a simulation. folder: for public files and working files.
     """
 
     def __init__(self, config: PartyConfig, folder: Path, memory: SimulatedMemory) -> None:
@@ -63,7 +63,7 @@ class SimulatedLink:
 
     @property
     def traffic(self) -> int:
-        """0: nothing travels."""
+        """Bytes sent and received: always 0."""
         return 0
 
     async def join(
@@ -75,14 +75,14 @@ class SimulatedLink:
         peers: Sequence[party_pb2.Peer] = (),
         needs: party_pb2.Needs | None = None,
     ) -> Outcome[None]:
-        """Take this plan's tasks from now on; no policy is asked."""
+        """Join a plan, in place of the last one; no policy is checked."""
         if self._run is not None and self._run.terms.seed != plan.terms.seed:
             self._memory.forget(*OF_ONE_SEED)
         self._run, self._sums = Run(run_id, plan_hash, plan.terms, public_folder(self._folder)), {}
         return Answered(None)
 
     async def provide(self, kind: str, content: bytes) -> Outcome[None]:
-        """Have a public file there, once for all parties and plans."""
+        """Store a public file, once for all parties and plans."""
         if kind != PARAMETERS:
             public_file(self._folder, content)
             return Answered(None)
@@ -94,9 +94,9 @@ class SimulatedLink:
         return Answered(None)
 
     async def train(self, request: party_pb2.TrainRequest, on_percent: OnPercent) -> Outcome[None]:
-        """What the party's own process would do; its bounded sum stays here.
+        """Do what the party's training process would do, and keep the bounded sum.
 
-        Raises `TrainingError` for what the party would refuse, and `ConclaveError` like its process.
+        Raises `TrainingError` where the party would refuse, and `ConclaveError` as its process does.
         """
         run = self._joined
         try:
@@ -113,7 +113,7 @@ class SimulatedLink:
     async def answer(
         self, release: str, batches: Iterable[Batch], columns: int
     ) -> AsyncIterator[Outcome[NDArray[np.int32]]]:
-        """Rows of the bounded sum under this party's share of the noise, as its node noises them."""
+        """Yield rows of the bounded sum with this party's share of the noise, as a node adds it."""
         run = self._joined
         message, total = run.release(release), self._sums[release]
         for batch in batches:
@@ -129,27 +129,27 @@ class SimulatedLink:
             yield Answered(noised(rows, answering(message), stream))
 
     def bounded(self, release: str) -> Sum:
-        """The bounded sum of a release that was trained under the plan, without noise."""
+        """The bounded sum, without noise, of a release that was trained under this plan."""
         return self._sums[release]
 
     async def leave(self) -> Outcome[None]:
-        """Keep no sum any longer."""
+        """Forget all sums."""
         self._sums = {}
         return Answered(None)
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is no connection."""
 
     async def describe(self, nonce: bytes) -> Outcome[party_pb2.DescribeResponse]:
-        """Nobody asks a simulated party who it is."""
+        """Raises `NotImplementedError`: a simulated party has no identity."""
         raise NotImplementedError("a simulated party has no identity")
 
     def sum_round(self, request: party_pb2.SecureSumRequest) -> AsyncIterator[Outcome[bytes]]:
-        """There is nobody to hide a sum from."""
+        """Raises `NotImplementedError`: simulated parties mask nothing."""
         raise NotImplementedError("simulated parties mask nothing")
 
     async def attest(self) -> Outcome[Signed]:
-        """There is no ledger to attest."""
+        """Raises `NotImplementedError`: a simulated party has no ledger."""
         raise NotImplementedError("a simulated party has no ledger")
 
     @property
@@ -163,7 +163,7 @@ class SimulatedLink:
         return secrets.token_hex(KEY_BYTES)
 
     def _bounded(self, job: Job, release: plan_pb2.Release, key: str, on_percent: OnPercent) -> Sum:
-        """The bounded sum, made once for all plans that bound alike, unless noise of its own is in it."""
+        """The bounded sum; plans that bound alike share it, unless the training itself draws noise."""
 
         def make() -> Sum:
             with TemporaryDirectory(dir=self._folder) as own:
@@ -177,13 +177,13 @@ class SimulatedLink:
 
 
 def public_folder(folder: Path) -> Path:
-    """Where public files lie that simulated parties are given."""
+    """The folder of the public files for simulated parties; it is made where it is missing."""
     private_folder(folder / "public")
     return folder / "public"
 
 
 def public_file(folder: Path, content: bytes) -> Path:
-    """Where this public file lies, under its digest, for all simulated parties."""
+    """Write a public file under its digest, for all simulated parties; returns its path."""
     path = Artefacts(public_folder(folder)).path(hashlib.sha256(content).digest())
     if not path.exists():
         write_whole(path, content)
@@ -191,7 +191,7 @@ def public_file(folder: Path, content: bytes) -> Path:
 
 
 def _divided(run: Run) -> Run:
-    """The run as one whose teachers are divided by its seed, so that a comparison's seeds are the same each time."""
+    """The run with its units divided among teachers by its seed, so that a comparison can be repeated."""
     terms = plan_pb2.Terms()
     terms.CopyFrom(run.terms)
     terms.privacy.insecure_reproducible_noise = True
@@ -199,7 +199,7 @@ def _divided(run: Run) -> Run:
 
 
 def _bounds(numbers: Any) -> Any:
-    """A mechanism's numbers without its noise."""
+    """A mechanism's fields without those that set its noise."""
     if isinstance(numbers, dict):
         return {name: _bounds(each) for name, each in numbers.items() if name not in NOISE}
     return numbers

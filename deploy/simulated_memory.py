@@ -1,4 +1,4 @@
-"""What simulated parties of one process read and made, for all that they are asked: text, models, sums."""
+"""What the simulated parties of one process share between tasks: text that was read, models and sums."""
 
 import hashlib
 from collections.abc import Sequence
@@ -20,22 +20,25 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 OF_ONE_SEED: Final = ("sums", "answers", "votes", "models", "encoders", "domains", "trials")
-"""What is kept for the plans of one seed alone: all of it for many seeds would fill the memory."""
+"""Kinds of things that are kept for one seed only: keeping them for many seeds would fill the memory."""
 
 
 class SimulatedMemory(Memory):
-    """Also what a training process keeps of a text model (`party.tasks.text.kept.Kept`), for all parties and plans.
+    """A `Memory` that also keeps text models and units for all parties and plans, as `party.tasks.text.kept.Kept` does.
 
-    Parties take turns at a model: each sets it to the parameters that it was provided.
+    Parties take turns with a model: each sets it to the parameters that it was provided.
     """
 
     def loaded(self, job: Job, work: OnModel) -> Loaded:
-        """The job's model, one for all parties. Raises as `party.tasks.text.model.loaded`."""
+        """The job's model, which all parties share. Raises as `party.tasks.text.model.loaded`."""
         shard = job.reading.shard
         return self.once("models", _model(job, work), lambda: loaded(shard, work.model, work.lesson))
 
     def units(self, job: Job, work: OnModel) -> Units:
-        """The job's units, read once for all seeds, unless what sees them has a seed. Raises as `units_of`."""
+        """The job's units, read once for all seeds unless the layers that see them depend on the seed.
+
+        Raises as `party.tasks.text.model.units_of`.
+        """
         found, model = self.loaded(job, work), work.model
         seen_by = self.once("encoders", _model(job, work), lambda: _encoder(found) if found.head_alone else b"")
         of = (job.reading.whose, seen_by or model.folder, model.longest, repr(work.lesson))
@@ -43,8 +46,8 @@ class SimulatedMemory(Memory):
         return self.once(kind, of, lambda: units_of(job.reading, model, work.lesson, found, self._vectors))
 
     def vectors(self, model: "PreTrainedModel", rows: Sequence[Tokens]) -> NDArray[np.float32]:
-        """The input vectors of a model's last layer, [texts, width], as parties compute them; every encoder reads the
-        same texts once.
+        """The input vectors of a model's last layer, [texts, width], as parties compute them. Each encoder reads the
+        same texts only once.
         """
         encoder, texts = digest(model.base_model), hashlib.sha256()
         for row in rows:
@@ -60,11 +63,11 @@ class SimulatedMemory(Memory):
 
 
 def _model(job: Job, work: OnModel) -> tuple[str, str, str]:
-    """What a model depends on: nothing of a party but what its columns say."""
+    """What a model depends on: of a party only its shard's columns, not its part of the text."""
     shard = job.reading.shard.model_copy(update={"part": None})
     return shard.model_dump_json(), repr(work.model), repr(work.lesson)
 
 
 def _encoder(found: Loaded) -> bytes:
-    """What is below the last layer, which has no seed."""
+    """Digest of the layers below the last one; they do not depend on the seed."""
     return digest(found.model.base_model)

@@ -9,7 +9,7 @@ from party.errors import TrainingError
 from party.tasks.ray_tasks import do
 
 ATTEMPTS = 3
-"""How often a task is begun again whose machine was lost."""
+"""How often a task is begun again after its machine was lost."""
 
 
 class RaySpreader:

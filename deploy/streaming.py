@@ -31,11 +31,11 @@ AHEAD: Final = 16 * 2**20
 """Bytes of rows that may wait for the caller."""
 STOP_SECONDS: Final = 10.0
 WAITING: Final = 2
-"""Tasks that a worker has, the one under way included."""
+"""Tasks that a worker has, including the one under way."""
 TASKS: Final = 1000
-"""Into how many tasks the parts are put at most."""
+"""The most tasks that the parts are divided into."""
 ATTEMPTS: Final = 3
-"""After how many beginnings with new workers, none of which did a part before one died, it is given up."""
+"""After this many starts with new workers, none of which did a part before one died, the work is given up."""
 
 _OUTER: Final = ("ray.data", "ray")
 
@@ -123,7 +123,7 @@ def _streamed(
             batch_size=1,
             compute=data.ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=WAITING),
             num_cpus=1,
-            max_restarts=0,  # Ray's core would say on the terminal that it can start them again, and would for ever
+            max_restarts=0,  # Ray's core would print that it can start them again, and would do so forever
         )
     found = dataset.iter_internal_ref_bundles()  # `iter_batches` leaves a thread behind when it is closed early
     del dataset
@@ -135,7 +135,7 @@ def _streamed(
                         raise StreamError(record["why"])
                     rows = np.frombuffer(record["rows"], np.float32)
                     yield record["first"], rows.reshape(-1, record["width"])
-            del bundle, block, record, rows  # so that Ray may forget them while it is waited for the next
+            del bundle, block, record, rows  # so that Ray may forget them while the next is awaited
     finally:
         del found
         gc.collect()  # what was not exhausted ends when nothing holds it
@@ -154,7 +154,7 @@ def _ray(address: str | None, most: int) -> Iterator[Any]:
     """The Ray to use: this process' own connection, a new one of its own, or the cluster; what is started here is
     stopped here.
     """
-    already = sys.modules.get("ray")  # importing it here would have it read its token before there is one
+    already = sys.modules.get("ray")  # an import here would read Ray's token before there is one
     connected = already is not None and already.is_initialized()
     if connected and address is not None:
         raise LaunchError("this process is connected to a Ray already. Call ray.shutdown() first.")
@@ -173,7 +173,7 @@ def _settings(ray: Any) -> Iterator[Any]:
     """Ray Data's settings inside the context: silent, every part handed over when it is done, bounded."""
     from ray import data
 
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of what Ray copies of its own
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # from Ray's own copies
         mine = data.DataContext.get_current().copy()
     mine.enable_progress_bars = False
     mine.print_on_execution_start = False

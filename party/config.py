@@ -23,7 +23,7 @@ SIZE_FACT = "size-to-nearest-1000"
 
 MOST_CLASSES = 1000
 LONGEST_CLASS = 200
-"""Classes of a label map, and characters of a class or value, whoever states the map."""
+"""The most classes of a label map, and the most characters of a class or value, in any file or message."""
 
 
 def _fingerprint(text: str) -> str:
@@ -326,7 +326,7 @@ def located(shard: ShardTable, base: Path) -> ShardTable:
     pattern = any(sign in source for sign in "*?[")
     local = pattern or source.startswith(("/", "./", "../", "~")) or source.lower().endswith(_LOCAL_ENDINGS)
     path = _at_home(source) if source.startswith("~") else base / source
-    there = bool(glob.glob(str(path), recursive=True)) if pattern else os.path.exists(path)  # for too long a name too
+    there = bool(glob.glob(str(path), recursive=True)) if pattern else os.path.exists(path)  # False for too long a name
     if local and not there:
         what = "no file matches it" if pattern else "there is no such file or folder"
         raise SettingsError(printable(f'[shard] source = "{source}": {what} ({path.absolute()}).'))

@@ -16,7 +16,7 @@ CHUNK_BYTES: Final = 960 * 1024
 """Bytes of a tensor in one message; with its framing the message stays under 1 MiB."""
 
 MOST_AXES: Final = 8
-"""Axes of a shape that a message spells out."""
+"""The most axes of a shape in a message."""
 
 _WIRE: Final = {
     np.dtype("<i4"): tensor_pb2.DTYPE_INT32,

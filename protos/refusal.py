@@ -9,10 +9,10 @@ from typing import Final, NoReturn
 import grpc
 
 LONGEST: Final = 2000
-"""Bytes of a sentence. gRPC sends each of them as three at most, in a header of which a caller takes 8 KiB."""
+"""The most bytes of a sentence. gRPC sends each byte as three at most, in a header of which a caller takes 8 KiB."""
 
 SHORTEST: Final = 60
-"""Characters of a name, a version or the name of a rule."""
+"""The most characters of a name, a version or the name of a rule."""
 
 _PLAIN: Final = frozenset(" .+-_:")
 
@@ -27,19 +27,19 @@ class Reason(StrEnum):
     PROTOCOL = "protocol"
     """The two ends speak different protocol versions."""
     PLAN = "plan"
-    """The plan is not one this party can take: broken, or its hash differs."""
+    """The party cannot take this plan: it is broken, or its hash differs."""
     POLICY = "policy"
-    """A rule of the party's own policy; the rule's name goes with it."""
+    """The plan breaks a rule of the party's own policy; the rule's name goes with the refusal."""
     BUDGET = "budget"
     """The ledger cannot pay."""
     NOT_JOINED = "not-joined"
-    """No such run here, or it ended."""
+    """The party knows no such run, or the run has ended."""
     ARTEFACT = "artefact"
-    """A digest that does not match, a kind that is not known, or one that was never provided."""
+    """A digest does not match, a kind is not known, or an artefact was never provided."""
     CONFLICT = "conflict"
-    """An operation id or batch number that already stands for something else."""
+    """An operation id or batch number already stands for something else."""
     REQUEST = "request"
-    """A request that makes no sense: rows out of range, an unknown release, no task."""
+    """A request makes no sense: rows out of range, an unknown release, no task."""
     SHARD = "shard"
     """The party's own data cannot be used as the plan asks."""
     TRAINING = "training"
@@ -47,15 +47,15 @@ class Reason(StrEnum):
     AUTHENTICATION = "authentication"
     """The caller did not show that it may ask."""
     DRAINING = "draining"
-    """The node is about to end; it, or its successor, answers later."""
+    """The node is about to end; it, or its successor, will answer later."""
     STORAGE = "storage"
-    """The party's disk does not take what must be on it before anything leaves."""
+    """The party's disk does not take the data that must be on it before anything leaves."""
     SECURE_SUM = "secure-sum"
-    """What was asked in a secure sum breaks its rules, or the attempt is not going on."""
+    """A request in a secure sum breaks its rules, or the attempt is over."""
     BUSY = "busy"
-    """Too many calls at a time or a second; the same call may be made later."""
+    """Too many calls at once, or in a second; the same call may be made again later."""
     MEMORY = "memory"
-    """More memory than the party's own limits give a run."""
+    """The run needs more memory than the party's own limits allow it."""
     OTHER = "other"
 
 

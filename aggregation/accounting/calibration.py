@@ -43,6 +43,8 @@ def calibrate_skellam(
 
     The guarantee is under add-or-remove of one unit; subtract every mechanism's slack from delta before. Raises as
     `aggregation.accounting.price.calibrate` does.
+    Source: the bound of Agarwal, Kairouz & Liu 2021, "The Skellam Mechanism for Differentially Private Federated
+    Learning", corollary 3.6.
     """
 
     def variance(multiplier: float) -> float:
@@ -73,6 +75,8 @@ def calibrate_discrete_gaussian(
 
     The guarantee is under add-or-remove of one unit; subtract every mechanism's slack from delta before. Raises as
     `aggregation.accounting.price.calibrate` does.
+    Source: the bound of Kairouz, Liu & Steinke 2021, "The Distributed Discrete Gaussian Mechanism for Federated
+    Learning with Secure Aggregation", proposition 14.
     """
 
     def sigma(multiplier: float) -> float:

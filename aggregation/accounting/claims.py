@@ -11,7 +11,7 @@ from aggregation.errors import ConclaveError
 def paper_epsilon(
     answered: int, noise_votes: float | None, noise_hidden: float | None, clip: float, delta: float
 ) -> float:
-    """The epsilon of DPED (theorem 1, appendix B) by a moments (RDP) accountant. Not a guarantee.
+    """The epsilon that DPED claims, by a moments (RDP) accountant. Not a guarantee.
 
     answered: queries with an answer. noise_votes: standard deviation on a class, in votes; noise_hidden: on the sum
     over teachers of one hidden layer clipped to norm `clip` (the paper's sigma_h on the mean times the number of
@@ -26,6 +26,7 @@ def paper_epsilon(
 
     Raises `ConclaveError` for a negative count of queries, noise or clip not above 0, a delta outside (0, 1), or no
     part at all.
+    Source: DPED (Feng & Hong), theorem 1 and appendix B.
     """
     return paper_guarantee(answered, noise_votes, noise_hidden, clip, delta).rdp_epsilon
 
@@ -33,8 +34,9 @@ def paper_epsilon(
 def paper_guarantee(
     answered: int, noise_votes: float | None, noise_hidden: float | None, clip: float, delta: float
 ) -> Guarantee:
-    """`paper_epsilon` by both accountants: `rdp_epsilon` is the paper's, `epsilon` a tight one's with the same
-    faults.
+    """`paper_epsilon` by both accountants: `rdp_epsilon` is the paper's; `epsilon` is tighter and has the same faults.
+
+    Raises as `paper_epsilon`. Source: as for `paper_epsilon`.
     """
     multipliers = []
     for name, noise, sensitivity in (("noise_votes", noise_votes, 1.0), ("noise_hidden", noise_hidden, clip)):

@@ -41,6 +41,8 @@ class SkellamDpEvent(DpEvent):  # type: ignore[misc]
     l1, l2_squared: bounds of the L1 norm and of the squared L2 norm of the change when one unit is added or removed,
     grid units; whole numbers, as such a change is a vector of integers. Its L1 norm is never above its squared L2 norm,
     so l2_squared will do for l1 (`aggregation.accounting.renyi.l1_of`).
+    Source: Agarwal, Kairouz & Liu 2021, "The Skellam Mechanism for Differentially Private Federated Learning"; priced
+    by corollary 3.6.
     """
 
     variance: float
@@ -56,6 +58,8 @@ class DistributedDiscreteGaussianDpEvent(DpEvent):  # type: ignore[misc]
     shares: how many are unknown to the attacker: parties - dropouts - colluders.
     l2_squared: bound of the squared L2 norm of the change when one unit is added or removed, grid units squared.
     dimension: the number of coordinates in which that change may be nonzero.
+    Source: Kairouz, Liu & Steinke 2021, "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure
+    Aggregation"; priced by proposition 14.
     """
 
     sigma: float

@@ -30,13 +30,13 @@ from aggregation.accounting import renyi
 from aggregation.accounting.events import leaves
 from aggregation.errors import BudgetExhausted, ConclaveError
 
-# Of a few fractional orders the accountant says that they did not converge and are left out. The bound stays one.
+# The accountant warns that a few fractional orders did not converge and leaves them out. The bound still holds.
 logging.getLogger("absl").addFilter(lambda record: "failed to converge" not in str(record.msg))
 
 LARGEST_PLD_EPSILON = 40.0  # above it PLD takes seconds and the difference matters to nobody
 SMALLEST_PLD_DELTA = 1e-10  # below it the rounding of the transforms inside PLD could show
-FINE_PLD, COARSE_PLD = 1e-4, 2e-3  # grids of privacy losses: of a price, and of an estimate in a tenth of its time
-FEW_ORDERS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 256)  # of an estimate
+FINE_PLD, COARSE_PLD = 1e-4, 2e-3  # grids of privacy losses: for a price, and for an estimate in a tenth of its time
+FEW_ORDERS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 256)  # for an estimate
 MOST_NOISE = 1e6
 HIGHEST_ORDER = 10_000
 
@@ -68,6 +68,7 @@ def price(events: Sequence[DpEvent], delta: float) -> Guarantee:
 
     Raises `ConclaveError` for a delta outside (0, 1), for an event without an accountant, and where the two
     accountants disagree (PLD above RDP by more than 1%); `IntegrityError` for an event with an impossible parameter.
+    Source: Renyi differential privacy (Mironov 2017); privacy loss distributions as in `dp_accounting`.
     """
     _check_delta(delta)
     parts = _joined_gaussians(_grouped(events))
@@ -146,7 +147,7 @@ def _estimate(event: DpEvent, delta: float) -> float:
     if exact is not None:
         return exact
     parts = _joined_gaussians(parts)
-    for among in (FEW_ORDERS, ()):  # few already tell that PLD may speak, where it may by far
+    for among in (FEW_ORDERS, ()):  # a few orders already tell whether PLD applies, where the answer is clear
         rdp_epsilon = _rdp_epsilon(parts, delta, among)
         if _pld_speaks(parts, rdp_epsilon, delta):
             with _PRICING:
@@ -171,18 +172,19 @@ def _gaussian_epsilon(parts: Sequence[tuple[DpEvent, int]], delta: float) -> flo
 class LifetimeFilter:
     """A cap on all releases ever made from one shard, each of which may be chosen after seeing the earlier ones.
 
-    A Renyi filter (Feldman & Zrnic 2021): one order, fixed from (epsilon, delta) alone when the account is opened; an
+    A Renyi filter: one order, fixed from (epsilon, delta) alone when the account is opened; an
     event is admitted only while the sum of the events' divergences at that order stays within `cap`. All admitted
     events together are then (epsilon, delta)-differentially private under add-or-remove of one unit. The claim is this
     cap, never what was spent so far. Each event must be fixed before it happens, may depend on earlier answers, and
     must be admitted and stored first. The claim is for ideal noise: the `slack` of each admitted release, at this
     epsilon, adds to delta.
 
-    `cap` is the divergence that converts to (epsilon, delta) at `order` (Canonne, Kamath & Steinke 2020,
-    proposition 12): cap = epsilon - ln(1 - 1/order) + (ln delta + ln order) / (order - 1). The order is the integer
+    `cap` is the divergence that converts to (epsilon, delta) at `order`:
+    cap = epsilon - ln(1 - 1/order) + (ln delta + ln order) / (order - 1). The order is the integer
     that admits most Gaussian releases, an integer because Skellam noise is priced at integers only.
 
     Raises `ConclaveError` for an epsilon not above 0, a delta outside (0, 1), or an epsilon too small for any order.
+    Source: the filter is that of Feldman & Zrnic 2021, the conversion Canonne, Kamath & Steinke 2020, proposition 12.
     """
 
     epsilon: float
@@ -230,8 +232,7 @@ class GaussianFilter:
     noise multiplier 1/sqrt(cap), under add-or-remove of one unit: the `event`. The claim is this cap, never what was
     spent so far.
 
-    Why (Smith & Thakurta 2022, "Fully Adaptive Composition for Gaussian Differential Privacy"; Koskela, Tobaben &
-    Honkela 2023, "Individual Privacy Accounting with Gaussian Differential Privacy"): take two neighbours. What tells
+    Why: take two neighbours. What tells
     them apart in a release of charge c is at most a normal of variance 1 whose mean is 0 for one and sqrt(c) for the
     other, and that can be read off a Brownian motion, without drift for one and of drift 1 for the other, over a piece
     of time of length c. Let each release read the next piece. Which length comes next uses only what was read before,
@@ -244,6 +245,8 @@ class GaussianFilter:
     released. The claim is for ideal noise: the `slack` of each release adds to delta.
 
     cap: largest sum of (sensitivity/sigma)^2. Raises `ConclaveError` unless it is a number above 0.
+    Source: Smith & Thakurta 2022, "Fully Adaptive Composition for Gaussian Differential Privacy"; Koskela, Tobaben &
+    Honkela 2023, "Individual Privacy Accounting with Gaussian Differential Privacy".
     """
 
     cap: float
@@ -355,7 +358,7 @@ def _joined_gaussians(parts: Sequence[tuple[DpEvent, int]]) -> list[tuple[DpEven
         return list(parts)
     precision = sum((count / Fraction(part.noise_multiplier) ** 2 for part, count in gaussian), Fraction(0))
     if not 0 < precision < Fraction(10) ** 300:
-        return list(parts)  # no number to speak of; the accountants say so
+        return list(parts)  # not a usable number; the accountants report it
     multiplier = 1 / math.sqrt(precision)
     while multiplier > 0 and Fraction(multiplier) ** 2 * precision > 1:
         multiplier = math.nextafter(multiplier, 0.0)
@@ -387,5 +390,5 @@ def _divergences(
             raise ConclaveError(
                 f"No accountant prices a {type(part).__name__} under add-or-remove of one unit, so it may not happen."
             ) from error
-        total = total + np.where(one.rdp >= 0, one.rdp, np.inf)  # negative or NaN: the accountant lost its footing
+        total = total + np.where(one.rdp >= 0, one.rdp, np.inf)  # negative or NaN: the accountant failed
     return total, accountant.orders

@@ -39,6 +39,8 @@ def divergences(event: DpEvent, orders: FloatArray) -> FloatArray:
     Between integers the bound is the straight line of (a - 1) D_a, which is convex in the order a, and 0 at a = 1.
 
     event: one that `prices`, its parameters in range (`aggregation.accounting.events.leaves` checks them).
+    Source: Mironov 2017 (Renyi divergence as a price); Agarwal, Kairouz & Liu 2021, corollary 3.6 (Skellam); Kairouz,
+    Liu & Steinke 2021, proposition 14 (discrete Gaussian); Zhu & Wang 2019, theorem 5 (sampling).
     """
     low = np.maximum(np.floor(orders), 1.0)
     known = np.unique(np.concatenate([low, low + 1.0]))
@@ -87,6 +89,7 @@ def alias(sigma: float, shares: int) -> float:
     """tau of `_discrete_gaussian`: how far a sum of shares deviates from a discrete Gaussian.
 
     From the hundredth share on, each term is charged as if k/(k+1) were 0.99.
+    Source: Kairouz, Liu & Steinke 2021, proposition 14.
     """
     k = np.arange(1, min(shares, 100), dtype=np.float64)
     rate = 2 * math.pi**2 * sigma * sigma

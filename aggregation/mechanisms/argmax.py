@@ -21,8 +21,8 @@ TOTAL_VARIATION = 2.0**-128
 Words = NDArray[np.uint64]
 
 _CELLS = 1 << 18  # cells of one block: its arrays stay small
-_RARE = 2.0**-32  # further out a 64-bit word says too little about its normal
-_CLOSE = 2.0**-28  # candidates this close are told apart with more bits
+_RARE = 2.0**-32  # further out, 64 bits determine a normal too roughly
+_CLOSE = 2.0**-28  # candidates this close are compared with more bits
 _MORE_WORDS = 3  # 64 bits each, beside the first
 _PRECISION = 640  # bits
 
@@ -34,7 +34,7 @@ def noisy_argmax(votes: IntArray, classes: int, noise: float, stream: NoiseStrea
 
     Only the label may be released, by an aggregator that is trusted with the votes. It then costs what the noisy
     histogram costs: `GaussianDpEvent(noise / sqrt(2))` a query under add-or-remove of one unit, which changes one
-    teacher's vote (GNMax; Papernot et al. 2018).
+    teacher's vote.
 
     At most `teachers` classes have a vote; each of these gets a normal of its own. The largest of the m others' normals
     has the distribution function Phi(x)^m, so it is Phi^-1(U^(1/m)), U uniform on (0, 1), and by symmetry it belongs to
@@ -53,6 +53,7 @@ def noisy_argmax(votes: IntArray, classes: int, noise: float, stream: NoiseStrea
 
     Raises `IntegrityError` for votes that are not whole numbers from 0 to classes - 1 in two axes or of no teacher;
     `ConclaveError` for classes or noise out of range.
+    Source: GNMax (Papernot et al. 2018). Drawing one normal for all classes without a vote is our own.
     """
     check_classes(classes)
     check_noise(noise)
@@ -102,7 +103,7 @@ def _block(votes: IntArray, classes: int, noise: float, stream: NoiseStream) -> 
     best = np.argmax(values, axis=1)
     leads = np.take_along_axis(values, best[:, None], axis=1)
     np.put_along_axis(values, best[:, None], -np.inf, axis=1)
-    # The second term is far above what is lost to rounding in counts / noise and in the sum.
+    # The second term is far above the rounding error in counts / noise and in the sum.
     unclear = leads[:, 0] - values.max(axis=1) < _CLOSE + 2.0**-48 * teachers / noise
     used = np.column_stack([first, some])
     unclear |= ((tail < _RARE) & used).any(axis=1)
@@ -142,7 +143,7 @@ def _decided(words: Words, counts: FloatArray, others: int, noise: float, stream
 
 
 def _below(bounds: IntArray, stream: NoiseStream) -> IntArray:
-    """Whole numbers uniform on 0 .. bound - 1, one for each bound `[n]`: a word that would favour some is redrawn."""
+    """Uniform integers from 0 to bound - 1, one for each bound `[n]`; words that would favour some are drawn again."""
     drawn = np.empty(bounds.size, dtype=np.int64)
     left = np.arange(bounds.size)
     while left.size:

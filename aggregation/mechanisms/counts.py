@@ -1,26 +1,22 @@
 """Counts of public cells: every unit clipped to an L2 norm, on an integer grid, summed under Gaussian noise."""
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from scipy import sparse
 
-from aggregation.arrays import IntArray
 from aggregation.clipping import magnitudes_to_grid
-from aggregation.errors import ConclaveError, IntegrityError
-from aggregation.mechanisms.mechanism import Form, Priced, Released
-from aggregation.mechanisms.shared_noise import SharedNoise
-from aggregation.noise.shares import GAUSSIAN, check_levels
-from aggregation.noise.stream import NoiseStream
+from aggregation.errors import IntegrityError
+from aggregation.mechanisms.clipped_sum import ClippedSum
+from aggregation.mechanisms.mechanism import Form
 
 if TYPE_CHECKING:
-    from dp_accounting import DpEvent
+    pass
 
 
 @dataclass(frozen=True, slots=True)
-class CountsMechanism(Priced):
+class CountsMechanism(ClippedSum):
     """Sum of the units' counts over public cells; every cell gets noise, the empty ones included.
 
     Each unit's row of counts is clipped to L2 norm `clip` and put on the grid of step clip/levels, so that its integer
@@ -54,43 +50,8 @@ class CountsMechanism(Priced):
     """
 
     kind: ClassVar[str] = "counts"
-    forms: ClassVar[tuple[Form, ...]] = (Form.SUMMED,)
-
-    clip: float
-    levels: int
-    noise_multiplier: float
-    shares: int
-    distribution: str = GAUSSIAN
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.clip) and self.clip > 0):
-            raise ConclaveError(f"clip is {self.clip}; it must be a number above 0, in counts.")
-        check_levels(self.levels)
-        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
-            raise ConclaveError(f"noise_multiplier is {self.noise_multiplier}; it must be a number above 0.")
-        if not (math.isfinite(self.levels / self.clip) and self.granularity > 0):
-            raise ConclaveError(f"clip is {self.clip}, out of all proportion to counts. Use a few times a usual count.")
-        self.shared.check()
-
-    @property
-    def granularity(self) -> float:
-        """One grid unit, in counts."""
-        return self.clip / self.levels
-
-    @property
-    def sensitivity(self) -> float:
-        """L2 change of the summed integers when one unit is added or removed, grid units; exact."""
-        return float(self.levels)
-
-    @property
-    def most(self) -> int:
-        """The L2 bound of a unit, which may all be in one cell."""
-        return self.levels
-
-    @property
-    def shared(self) -> SharedNoise:
-        """Its noise, divided into the parties' shares."""
-        return SharedNoise(self.noise_multiplier, self.levels**2, self.shares, self.distribution, self.granularity)
+    unit: ClassVar[str] = "counts"
+    too_small: ClassVar[str] = "out of all proportion to counts. Use a few times a usual count."
 
     def contribute(self, units: sparse.csr_array) -> sparse.csr_array:
         """This party's part of the sum: counts `[units, cells]` >= 0 to integers `[1, cells]`.
@@ -106,27 +67,6 @@ class CountsMechanism(Priced):
         kept = sums != 0
         touched, sums = touched[kept], sums[kept]
         return sparse.csr_array((sums, touched, np.array([0, touched.size])), shape=(1, cells.shape[1]))
-
-    def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
-        """This party's noise, grid units. A stream that is not `secure` gives no guarantee; the caller must say so."""
-        return self.shared.sample(shape, stream)
-
-    def release(self, total: IntArray, present: int) -> Released:
-        """The noisy sum of `present` parties in counts; sigma counts the noise of all of them, rounding included.
-
-        Raises `IntegrityError` when fewer shares are present than were charged, or the total is not integers.
-        """
-        return self.shared.released(total, present)
-
-    def event(self) -> "DpEvent":
-        """One release with this noise multiplier for the whole vector, however many blocks it is sent in."""
-        return self.shared.event(self.levels**2)
-
-    def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
-        """As `Mechanism.slack`; based on a bound per cell of the distance from post-processing of the charged
-        Gaussian.
-        """
-        return self.shared.slack(rows * columns * attempts, epsilon)
 
     def described(self, rows: int, columns: int, form: Form) -> str:
         """Its clip, its noise and the number of sums with that noise."""

@@ -17,7 +17,7 @@ from aggregation.noise.stream import NoiseStream
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-_UNUSED_SIGMA = 8.0  # grid units of noise that the bounding parts could draw and never do
+_UNUSED_SIGMA = 8.0  # noise, in grid units, that the bounding parts are made with but never draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class FreeAnswers(Priced):
     training began, and of public values. The grid only gives the numbers the same form as all others: vectors are
     clipped to `clip` and rounded to clip/levels, which costs nothing and protects nothing.
 
-    Sensitivity: none is charged, under add-or-remove of one unit as under any other relation: post-processing (Dwork &
-    Roth 2014, proposition 2.1).
+    Sensitivity: none is charged, under add-or-remove of one unit as under any other relation: this is
+    post-processing.
 
     A domain classifier's scores of public texts are such answers: one teacher a party, and as its one hidden state of
     width 1 the probability that a text is the party's own, with a clip of 1.
@@ -37,6 +37,7 @@ class FreeAnswers(Priced):
     classes: words a vote may name, 0 without votes. layers, width: of the hidden states, layers 0 without them.
     levels: grid units in `clip`; a vote counts 1. Raises `ConclaveError` when there is neither, or for a number out of
     range.
+    Source: post-processing (Dwork & Roth 2014, "The Algorithmic Foundations of Differential Privacy", proposition 2.1).
     """
 
     kind: ClassVar[str] = "free"

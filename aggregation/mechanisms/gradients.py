@@ -32,14 +32,14 @@ Adding a unit may change the last bits of the others' gradients and of the sum. 
 sum by about 1e-13 B clip; the margin holds it up to some million units a batch.
 """
 SINGLE_MARGIN = 2.0**-7
-"""The same where gradients are computed in single precision.
-
-There each unit's own vector is worked out apart, with a bound of its norm that holds whatever its rounding was, and
-vectors are added in double: with B units a sum is off by some 1e-12 B clip
-(`learning.private_training.clipped_sum.adding`).
+"""The same where gradients are computed in single precision. There each unit's vector is computed apart, with a bound
+of its norm that holds for any rounding, and vectors are added in double precision: with B units a sum is off by some
+1e-12 B clip (`learning.private_training.clipped_sum.adding`).
 """
 SMALLEST_CLIP, LARGEST_CLIP = 2.0**-60, 2.0**60
-"""Between them no product of gradients in single precision that vanishes or overflows is as large as a margin."""
+"""For a clip between them, a product of gradients that underflows or overflows in single precision changes a sum by
+less than a margin.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,10 @@ class GradientMechanism(Priced):
         return self.contribute_part(signal)
 
     def contribute_part(self, signal: FloatArray) -> IntArray:
-        """As `contribute`, for a range of the parameters, so that no array of all of them is needed."""
+        """As `contribute`, for a range of the parameters, so that no array of all of them is needed.
+
+        Raises `IntegrityError` for anything but finite float64 numbers [range] within the grid.
+        """
         if signal.dtype != np.float64 or signal.ndim != 1:
             raise IntegrityError(
                 f"A sum of gradients is float64 [{self.parameters}]; this is {signal.dtype} {list(signal.shape)}."
@@ -178,7 +181,7 @@ class GradientMechanism(Priced):
 
     def event(self) -> "DpEvent":
         """All steps: Gaussian releases on Poisson samples, composed."""
-        # Imported here: it takes a second, and a party's training process trains without ever pricing.
+        # Imported here: the import takes a second, and a party's training process never prices.
         from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
         one = PoissonSampledDpEvent(self.sampling_probability, GaussianDpEvent(self.noise_multiplier))

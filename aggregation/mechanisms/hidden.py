@@ -48,6 +48,7 @@ class HiddenMechanism(Priced):
     another the same integers are released under Skellam or discrete Gaussian noise, priced as that (`shares.event_of`).
 
     Raises `ConclaveError` for a setting out of range, or one whose share of noise cannot be drawn.
+    Source: DPED (Feng & Hong), equations (1) and (2), with the sensitivity above in place of that of appendix B.2.1.
     """
 
     kind: ClassVar[str] = "hidden"
@@ -139,7 +140,7 @@ class HiddenMechanism(Priced):
 
     def event(self) -> "DpEvent":
         """One release: ONE query, all layers together. Compose it as many times as there are distinct queries."""
-        # Imported here, as its accountants take a second, and a training process bounds without ever pricing.
+        # Imported here: the import takes a second, and a party's training process never prices.
         from aggregation.accounting.renyi import l1_of
 
         return self.shared.event(l1_of(self.shared.square, self.columns))

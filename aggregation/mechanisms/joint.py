@@ -178,7 +178,7 @@ class JointMechanism(Priced):
 
     def event(self) -> "DpEvent":
         """One release: ONE query, both parts. Compose it as many times as there are distinct queries."""
-        # Imported here: it takes a second, and a party's training process bounds without ever pricing.
+        # Imported here: the import takes a second, and a party's training process never prices.
         from dp_accounting import ComposedDpEvent, GaussianDpEvent
 
         if self._parts[0].distribution != GAUSSIAN:

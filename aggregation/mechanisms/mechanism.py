@@ -22,17 +22,17 @@ class Form(StrEnum):
     """The form of a release: what leaves a party, who adds the noise, and what is charged before it is made."""
 
     SUMMED = "summed"
-    """Rows of one sum over all parties, under the noise of all of them together; paid once."""
+    """Rows of one sum over all parties, under the noise of all parties together; charged once."""
     STEPPED = "stepped"
-    """Every step's sum of a training that all parties do together, each a release of its own and paid alone."""
+    """The sum of every step of a joint training; each sum is a release of its own and charged by itself."""
     WEIGHTS = "weights"
-    """The parameters of a model that each party trained alone, all of its noise the party's own."""
+    """The parameters of a model that each party trained alone, under its own noise."""
     TRAINING = "training"
-    """Nothing: each party trains alone; what leaves are free answers after it, which it pays for."""
+    """Nothing leaves: each party trains alone and charges the training, which pays for free answers later."""
     CLEAR_VOTES = "clear-votes"
-    """Votes without noise, for a trusted aggregator that draws the noise; a cap on all of it is paid."""
+    """Votes without noise, for a trusted aggregator that draws the noise; a cap on all votes is charged."""
     FREE = "free"
-    """Rows of one sum of what a training paid for; nothing is paid again."""
+    """Rows of one sum that a training has already paid for; nothing is charged again."""
 
     @property
     def alone(self) -> bool:
@@ -52,7 +52,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What a mechanism made public.
+    """The released output of a mechanism.
 
     values: the noisy sum in the signal's own units.
     sigma: standard deviation of the noise on each value, same units, counting every party's share that is in the sum.
@@ -74,7 +74,7 @@ class Priced:
         return 0
 
     def event(self) -> "DpEvent":
-        """The event of one release; every mechanism has its own."""
+        """The event of one release; every mechanism overrides it. Raises `NotImplementedError`."""
         raise NotImplementedError
 
     def queries(self, charges: int) -> int:
@@ -83,7 +83,7 @@ class Priced:
 
     def noise_multiplier_charged(self) -> float:
         """The noise multiplier of its event; see `Mechanism`."""
-        # Imported here: it takes a second, and a party's training process bounds without ever pricing.
+        # Imported here: the import takes a second, and a party's training process never prices.
         from aggregation.accounting.events import noise_multiplier_of
 
         return noise_multiplier_of(self.event())

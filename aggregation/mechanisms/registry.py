@@ -19,7 +19,7 @@ from aggregation.mechanisms.vectors import VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
 
 Numbers: TypeAlias = Mapping[str, Any]
-"""A mechanism's fields by name: numbers, texts, None, and the same again for a part of it."""
+"""A mechanism's fields by name: numbers, texts and None; a part of a mechanism is such a mapping again."""
 
 MECHANISMS: Final[Mapping[str, type[Mechanism]]] = {
     each.kind: each
@@ -35,7 +35,7 @@ MECHANISMS: Final[Mapping[str, type[Mechanism]]] = {
 OF_TEACHERS: Final = frozenset(each.kind for each in (JointMechanism, ThresholdedVotes, FreeAnswers))
 """The kinds under which teachers answer queries (`OfTeachers`)."""
 _PARTS: Final[Mapping[str, type[Mechanism]]] = {each.kind: each for each in (VotesMechanism, HiddenMechanism)}
-"""Mechanisms that others are made of, by the name of the field."""
+"""Mechanisms that are parts of others, by the name of the field."""
 
 
 def made(kind: str, numbers: Numbers) -> Mechanism:

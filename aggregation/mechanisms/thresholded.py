@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from aggregation.accounting.price import GaussianFilter
 
 ABSTAINED = -1
-"""Label of a query that was asked and paid for, and not answered."""
+"""Label of a query that was asked and charged, but not answered."""
 NOT_ASKED = -2
-"""Label of a query that came after the cap was reached."""
+"""Label of a query that was not asked because the cap was reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class ThresholdedAnswers:
 
 @dataclass(frozen=True, slots=True)
 class ThresholdedVotes(Priced):
-    """Confident GNMax (Papernot et al. 2018, algorithm 1), with DPED's rare-word rule on top, under a cap.
+    """Confident GNMax, with DPED's rare-word rule on top, under a cap.
 
     For each query in order, c the largest number of votes for one class:
 
@@ -80,6 +80,7 @@ class ThresholdedVotes(Priced):
 
     Raises `ConclaveError` for a number out of range, a single teacher, a threshold above the number of teachers, and a
     larger_noise below noise.
+    Source: Confident GNMax (Papernot et al. 2018, algorithm 1); the rare-word rule of DPED (Feng & Hong), section 3.4.
     """
 
     kind: ClassVar[str] = "thresholded"
@@ -199,7 +200,7 @@ class ThresholdedVotes(Priced):
         low, high = 0, passed.size  # all queries before low are asked, none from high
         while low < high:
             middle = (low + high) // 2
-            if guard.admits(spent(middle), passing):  # the dearest outcome: larger_noise is at least noise
+            if guard.admits(spent(middle), passing):  # the most expensive outcome: larger_noise is at least noise
                 low = middle + 1
             else:
                 high = middle
@@ -235,6 +236,7 @@ def thresholded_labels(released: Released, threshold: float) -> IntArray:
     Post-processing, and free, on one condition: EVERY query in the histograms, abstained ones included, was charged as
     `VotesMechanism.event`. Nothing is saved by abstaining; only the student is spared labels that are mostly noise.
     This is the form for a linear sum, where nobody holds the votes.
+    Source: the rare-word rule of DPED (Feng & Hong), section 3.4, on released histograms.
     """
     best = np.argmax(released.values, axis=1)
     largest = np.take_along_axis(released.values, best[:, None], axis=1)[:, 0]

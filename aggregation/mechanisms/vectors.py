@@ -1,6 +1,5 @@
 """Real vectors, one a unit: each clipped to an L2 norm, on an integer grid, summed under Gaussian noise."""
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -9,20 +8,17 @@ from numpy.typing import NDArray
 
 from aggregation.arrays import IntArray
 from aggregation.clipping import to_grid
-from aggregation.errors import ConclaveError
-from aggregation.mechanisms.mechanism import Form, Priced, Released
-from aggregation.mechanisms.shared_noise import SharedNoise
-from aggregation.noise.shares import GAUSSIAN, check_levels
-from aggregation.noise.stream import NoiseStream
+from aggregation.mechanisms.clipped_sum import ClippedSum
+from aggregation.mechanisms.mechanism import Form
 
 if TYPE_CHECKING:
-    from dp_accounting import DpEvent
+    pass
 
 _SLICE = 1 << 20  # numbers that are bounded at a time
 
 
 @dataclass(frozen=True, slots=True)
-class VectorMechanism(Priced):
+class VectorMechanism(ClippedSum):
     """Sum of the units' vectors, of either sign; every coordinate gets noise.
 
     Each unit's vector is clipped to L2 norm `clip` and put on the grid of step clip/levels, so that its integers have
@@ -54,43 +50,8 @@ class VectorMechanism(Priced):
     """
 
     kind: ClassVar[str] = "vectors"
-    forms: ClassVar[tuple[Form, ...]] = (Form.SUMMED,)
-
-    clip: float
-    levels: int
-    noise_multiplier: float
-    shares: int
-    distribution: str = GAUSSIAN
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.clip) and self.clip > 0):
-            raise ConclaveError(f"clip is {self.clip}; it must be a number above 0.")
-        check_levels(self.levels)
-        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
-            raise ConclaveError(f"noise_multiplier is {self.noise_multiplier}; it must be a number above 0.")
-        if not (math.isfinite(self.levels / self.clip) and self.granularity > 0):
-            raise ConclaveError(f"clip is {self.clip}, too small to be divided. Use about the norm of a usual vector.")
-        self.shared.check()
-
-    @property
-    def granularity(self) -> float:
-        """One grid unit, in the vectors' units."""
-        return self.clip / self.levels
-
-    @property
-    def sensitivity(self) -> float:
-        """L2 change of the summed integers when one unit is added or removed, grid units; exact."""
-        return float(self.levels)
-
-    @property
-    def most(self) -> int:
-        """The L2 bound of a unit, which may all be in one cell."""
-        return self.levels
-
-    @property
-    def shared(self) -> SharedNoise:
-        """Its noise, divided into the parties' shares."""
-        return SharedNoise(self.noise_multiplier, self.levels**2, self.shares, self.distribution, self.granularity)
+    unit: ClassVar[str] = "the vectors' units"
+    too_small: ClassVar[str] = "too small to be divided. Use about the norm of a usual vector."
 
     def contribute(self, vectors: NDArray[np.floating]) -> IntArray:
         """This party's part of the sum: vectors `[units, dimension]` to integers `[dimension]`.
@@ -98,31 +59,12 @@ class VectorMechanism(Priced):
         Raises `IntegrityError` for anything but a two-dimensional array of finite real numbers.
         """
         if vectors.ndim != 2:
-            return to_grid(vectors, self.clip, self.levels)  # which says why not
+            return to_grid(vectors, self.clip, self.levels)  # raises, and says why
         total = np.zeros(vectors.shape[1], dtype=np.int64)
         step = max(1, _SLICE // max(1, vectors.shape[1]))
         for first in range(0, max(1, len(vectors)), step):
             total += to_grid(vectors[first : first + step], self.clip, self.levels).sum(axis=0)
         return total
-
-    def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
-        """This party's noise, grid units. A stream that is not `secure` gives no guarantee; the caller must say so."""
-        return self.shared.sample(shape, stream)
-
-    def release(self, total: IntArray, present: int) -> Released:
-        """The noisy sum of `present` parties in the vectors' units; sigma counts the noise of all, rounding included.
-
-        Raises `IntegrityError` when fewer shares are present than were charged, or the total is not integers.
-        """
-        return self.shared.released(total, present)
-
-    def event(self) -> "DpEvent":
-        """One release with this noise multiplier, for the whole vector, however many blocks it is sent in."""
-        return self.shared.event(self.levels**2)
-
-    def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
-        """As `Mechanism.slack`, for all coordinates."""
-        return self.shared.slack(rows * columns * attempts, epsilon)
 
     def described(self, rows: int, columns: int, form: Form) -> str:
         """Its clip, its noise and the number of sums with that noise."""

@@ -28,7 +28,7 @@ class VotesMechanism(Priced):
     another gains it. The L2 sensitivity is sqrt(2) votes, sqrt(2) * levels grid units, under add-or-remove of one unit.
     (DPED, appendix B.2.2, takes it as 1 and ignores the class that gains the vote.) A sum with `shares` noise shares is
     post-processing of the histogram under N(0, sigma^2), sigma >= noise, up to a distance that `slack` charges to delta
-    (proof in `RoundedGaussian`): RDP(a) = a / noise^2 a query (Papernot et al. 2018, proposition 8).
+    (proof in `RoundedGaussian`): RDP(a) = a / noise^2 a query.
 
     It holds only if
       - every teacher learned from its own units and public values alone;
@@ -45,6 +45,7 @@ class VotesMechanism(Priced):
     another the same integers are released under Skellam or discrete Gaussian noise, priced as that (`shares.event_of`).
 
     Raises `ConclaveError` for a setting out of range, or one whose share of noise cannot be drawn.
+    Source: PATE (Papernot et al. 2017); the price is that of Papernot et al. 2018, proposition 8.
     """
 
     kind: ClassVar[str] = "votes"

@@ -20,15 +20,16 @@ _END = 21.0  # standard deviations: beyond them lies less than 2^-300
 class DiscreteGaussian:
     """P(k) proportional to exp(-k^2 / (2 sigma^2)) on the integers: one party's noise share, each drawn on its own.
 
-    A sum of such shares is not discrete Gaussian, only close to it (Kairouz, Liu & Steinke 2021, "The Distributed
-    Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation"): what h of them cost together is a
-    `DistributedDiscreteGaussianDpEvent`. One sample is within `total_variation` of its law, given uniform words: up to
-    sigma 16,384 by a table of all thresholds (`aggregation.noise.tables`), above by `Bins`.
+    A sum of such shares is not discrete Gaussian, only close to it: what h of them cost together is a
+    `DistributedDiscreteGaussianDpEvent`. One sample is within `total_variation` of its law, given uniform words. Up to
+    sigma 16,384 it comes from a table of all thresholds (`aggregation.noise.tables`), above from `Bins`.
 
     sigma: grid units, from 2 (below, sums stray from a discrete Gaussian) to 2^31.
     The standard deviation is sigma less terms of exp(-2 pi^2 sigma^2).
 
     Raises `ConclaveError` for a sigma out of this range.
+    Source: Canonne, Kamath & Steinke 2020; sums of shares: Kairouz, Liu & Steinke 2021, "The Distributed Discrete
+    Gaussian Mechanism for Federated Learning with Secure Aggregation".
     """
 
     sigma: float

@@ -19,9 +19,11 @@ GAUSSIAN: Final = "gaussian"
 SKELLAM: Final = "skellam"
 DISCRETE_GAUSSIAN: Final = "discrete-gaussian"
 DISTRIBUTIONS: Final = (GAUSSIAN, SKELLAM, DISCRETE_GAUSSIAN)
-"""What noise by shares may be drawn from: normals that each party rounds, priced as the Gaussian that their sum is
-post-processing of; Skellam variables, whose sum is one again; discrete Gaussians, priced by how far their sum strays.
-The first needs least noise, as the tightest accountant prices it; the other two rest on no distance of a sum."""
+"""The distributions of noise shares: rounded normals, whose sum is post-processing of a Gaussian and priced as that;
+Skellam variables, whose sum is Skellam again; discrete Gaussians, priced by the distance of their sum from a discrete
+Gaussian. Rounded normals need the least noise, because the tightest accountant prices them; Skellam variables need no
+bound on the distance of a sum.
+"""
 
 MOST_LEVELS = 1 << 20
 
@@ -75,7 +77,7 @@ def event_of(distribution: str, noise_multiplier: float, l1: int, l2_squared: in
     added or removed, in integers; no more coordinates than l1 change, for each changes by at least 1. `shares` shares
     are counted, unknown to the attacker.
     """
-    # Imported here: it takes a second, and a party's training process bounds without ever pricing.
+    # Imported here: the import takes a second, and a party's training process never prices.
     from dp_accounting import GaussianDpEvent
 
     from aggregation.accounting.events import DistributedDiscreteGaussianDpEvent, SkellamDpEvent

@@ -31,6 +31,7 @@ class Skellam:
     variance: grid units squared, from 1/16 to 2^32. For h honest parties and total variance mu it is mu / h.
 
     Raises `ConclaveError` for a variance out of this range.
+    Source: Agarwal, Kairouz & Liu 2021, "The Skellam Mechanism for Differentially Private Federated Learning".
     """
 
     variance: float

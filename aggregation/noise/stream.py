@@ -23,7 +23,7 @@ class NoiseStream:
     """A stream of uniform 64-bit words: AES-256 in counter mode under a key of its own.
 
     Assumption without which no guarantee holds: the key is uniform, secret and used for one stream, and AES-256 cannot
-    be told from a random permutation. Guarantees that rest on a stream are therefore computational.
+    be distinguished from a random permutation. Guarantees that rest on a stream are therefore computational.
 
     The same key gives the same words. Noise must never be used for two different sums: their difference would show
     without any noise. Take `child` with labels that name one release of one run, and store what was sent instead of
@@ -74,7 +74,10 @@ class NoiseStream:
         return NoiseStream(_derive(self._key, b"child" + _encode(labels)), secure=self._secure)
 
     def uint64(self, count: int) -> NDArray[np.uint64]:
-        """The next `count` words `[count]`, uniform on 0 .. 2^64 - 1, the same on every machine."""
+        """The next `count` words `[count]`, uniform on 0 .. 2^64 - 1, the same on every machine.
+
+        Raises `RuntimeError` after a fork.
+        """
         words = np.empty(count, dtype=np.uint64)
         self.fill(words)
         return words

@@ -63,7 +63,7 @@ class Table:
 
 
 def made_once(make: Callable[[float], Made]) -> Callable[[float], Made]:
-    """`make`, its last 32 tables kept. Threads that want one wait for whoever makes it, rather than make it as well."""
+    """`make` with a cache of its last 32 tables. Threads that want the same table wait for the one that makes it."""
     kept, lock = lru_cache(maxsize=32)(make), Lock()
 
     @wraps(make)

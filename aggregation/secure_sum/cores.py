@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
-MOST = 8  # threads at work for one caller: about where the interpreter's lock would be all that they share
+MOST = 8  # threads for one caller: with more, they would mostly wait for the interpreter's lock
 
 
 def hands() -> int:
@@ -73,7 +73,7 @@ def _asked(left: deque[Callable[[], None]], count: int) -> list[Future[None]]:
     try:
         for _ in range(count):
             asked.append(_helpers(os.getpid()).submit(_take, left))
-    except RuntimeError:  # the process is ending or may start no more threads: whoever was asked is enough
+    except RuntimeError:  # the process is ending or may start no more threads: those that were asked are enough
         pass
     return asked
 

@@ -13,7 +13,8 @@ _COEFFICIENT_BYTES = 48  # reduced modulo PRIME: within 2^-127 of uniform
 def split(secret: bytes, points: Sequence[int], threshold: int) -> list[bytes]:
     """One share for each point: the values there of a random polynomial of degree threshold - 1 with f(0) = secret.
 
-    points: distinct, from 1. Fewer than `threshold` shares say nothing of the secret; any `threshold` give it.
+    points: distinct, from 1. Fewer than `threshold` shares reveal nothing of the secret; any `threshold` give it.
+    Raises `ValueError` for a secret that has not 32 bytes, or a threshold or point out of range. Source: Shamir 1979.
     """
     if len(secret) != SECRET_BYTES or not 1 <= threshold <= len(points) or len(set(points)) < len(points):
         raise ValueError("a secret has 32 bytes, a threshold lies between 1 and the number of distinct points")

@@ -29,7 +29,8 @@ LARGEST_COMPLETE = 16
 FAILURE = 2.0**-40
 STALL = 1e-6
 MOST_BEGUN = 1000
-"""Attempts that a party begins at one sum. Each draws a graph, seen by the coordinator before anything is charged."""
+"""Attempts at one sum that a party begins. Each draws a graph, which the coordinator sees before anything is charged.
+"""
 _QUICK = 50_000  # parties times dropouts up to which the exact failure takes seconds at the most
 
 
@@ -83,6 +84,7 @@ def choose(parties: int, colluders: int, dropouts: int) -> Shape:
 
     The floor keeps the graph from resting on the declared figures alone. The threshold is the largest that does not
     stall. Raises `ConclaveError` where even the complete graph does not suffice.
+    Source: the conditions on the graph are those of Bell et al. 2020, see `failure`.
     """
     floor = 2 * parties.bit_length()
     for degree in range(floor, parties + 2, 2):
@@ -113,6 +115,8 @@ def failure(parties: int, colluders: int, dropouts: int, degree: int, threshold:
                                       + n C(m, 2) P(H(m, colluders, k) >= k - (dropouts - j)) ],   m = n - j.
 
     The nonces are committed before any is seen, and SHA-256 is taken for a random function.
+    Source: the two conditions are those of Bell et al. 2020, "Secure Single-Server Aggregation with (Poly)Logarithmic
+    Overhead".
     """
     total = Fraction(0)
     for missing in range(dropouts + 1):
@@ -146,7 +150,10 @@ def tail(population: int, marked: int, drawn: int, least: int) -> Fraction:
 
 
 def neighbours(members: Sequence[str], degree: int, randomness: bytes) -> dict[str, frozenset[str]]:
-    """Each member's neighbours: the degree/2 before and after it on a circle ordered by SHA-256(randomness, name)."""
+    """Each member's neighbours: the degree/2 before and after it on a circle ordered by SHA-256(randomness, name).
+
+    Source: Bell et al. 2020, "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead".
+    """
     count = len(members)
     if degree >= count - 1:
         everyone = frozenset(members)

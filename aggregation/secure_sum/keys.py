@@ -58,9 +58,10 @@ def agree(private: X25519PrivateKey, public: bytes, peer: str) -> bytes:
 
 
 def derive(secret: bytes, *labels: Field) -> bytes:
-    """A 32-byte key from a secret for one purpose: HKDF-SHA-256 (RFC 5869) under our salt, the packed labels as info.
+    """A 32-byte key from a secret for one purpose: HKDF-SHA-256 under our salt, the packed labels as info.
 
     Written out over HMAC because a sum derives thousands of keys; one output block is a single expansion step.
+    Source: HKDF (RFC 5869).
     """
     extracted = hmac.digest(b"conclave secure sum v1", secret, "sha256")
     return hmac.digest(extracted, pack(*labels) + b"\x01", "sha256")

@@ -16,7 +16,7 @@ Cells = NDArray[np.uint32]
 CELL_BYTES = 4
 CELLS_A_CIPHER_BLOCK = 4
 _CHUNK = 1 << 15  # cells: vector, key stream and zeros stay in a core's second-level cache
-_ALONE = 1 << 18  # cells of key stream that are sooner made by one thread than shared out
+_ALONE = 1 << 18  # below this many cells, one thread is faster than several
 _ZEROS = memoryview(bytes(_CHUNK * CELL_BYTES))
 
 
@@ -44,10 +44,10 @@ class Masks:
         self._idle: list[_Streams] = []
 
     def cover(self, start: int, values: NDArray[np.integer[Any]]) -> Cells:
-        """The masks' cells from `start` on added to integers `[cells]`, modulo 2^32, in a new array.
+        """Add the masks' cells from `start` on to integers `[cells]`, modulo 2^32, in a new array.
 
         start: a multiple of 4, where a cipher block begins. Memory beyond the new array: for each thread at work (at
-        most `cores.MOST`) 128 KiB, and about 1 KiB a mask.
+        most `cores.MOST`) 128 KiB, and about 1 KiB a mask. Raises `ValueError` for another start.
         """
         if start % CELLS_A_CIPHER_BLOCK:
             raise ValueError(f"a block begins at a multiple of {CELLS_A_CIPHER_BLOCK} cells, not at {start}")
@@ -74,7 +74,7 @@ class Masks:
 
 
 class _Streams:
-    """What one thread adds masks with: a cipher of every key, and a place for its key stream."""
+    """The state with which one thread adds masks: a cipher for every key, and a buffer for its key stream."""
 
     def __init__(self, masks: Sequence[Mask]) -> None:
         begin = modes.CTR(bytes(16))

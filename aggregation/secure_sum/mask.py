@@ -106,12 +106,20 @@ def block_length(context: Context, index: int) -> int:
 
 
 def self_mask(group: Group, party: str, seed: bytes) -> Mask:
-    """The mask that only the party's seed gives."""
+    """The mask that only the party's seed gives.
+
+    Source: double masking, Bonawitz et al. 2017, "Practical Secure Aggregation for Privacy-Preserving Machine
+    Learning".
+    """
     return Mask(derive(seed, "self mask", group.digest, party))
 
 
 def pair_mask(group: Group, party: str, peer: str, agreed: bytes) -> Mask:
-    """The mask that the party adds for a peer, and the peer subtracts; `agreed` from either one's mask key."""
+    """The mask that the party adds for a peer, and the peer subtracts; `agreed` from either one's mask key.
+
+    Source: double masking, Bonawitz et al. 2017, "Practical Secure Aggregation for Privacy-Preserving Machine
+    Learning".
+    """
     first, second = sorted((party, peer))
     return Mask(derive(agreed, "pair mask", group.digest, first, second), negative=party == second)
 

@@ -90,7 +90,7 @@ class Participant:
         return self._advertisement
 
     def open(self, roster: Roster) -> Opening:
-        """Round 2, above 16 parties: our nonce, for a list that passes its checks."""
+        """Round 2, above 16 parties: our nonce, for a list that passes its checks. Raises `Cheated` for any other."""
         if not drawn(self._context):
             raise Cheated(COORDINATOR, f"asks {self._party} for a nonce where no graph is drawn.")
 
@@ -102,7 +102,10 @@ class Participant:
         return self._once("showed a list of advertisements", roster.encode(), answer)
 
     def share(self, shown: Roster | Openings) -> Parcels:
-        """Round 3: sealed shares for our neighbours. shown: the nonces, or the advertisements up to 16 parties."""
+        """Round 3: sealed shares for our neighbours. shown: the nonces, or the advertisements up to 16 parties.
+
+        Raises `Cheated` for a list that fails its checks, and for a round out of turn.
+        """
 
         def answer() -> Parcels:
             if isinstance(shown, Roster):
@@ -124,7 +127,10 @@ class Participant:
         return self._once("showed a list of parties", shown.encode(), answer)
 
     def receive(self, inbox: Inbox) -> None:
-        """Round 4, at its start: the shares that our neighbours dealt us; we share a mask with each of them."""
+        """Round 4, at its start: take the shares that our neighbours dealt us; we share a mask with each of them.
+
+        Raises `Cheated` for shares that fail their checks, and for a round out of turn.
+        """
         group = self._group
 
         def answer() -> None:
@@ -137,14 +143,20 @@ class Participant:
         self._once("relayed shares", inbox.encode(), answer)
 
     def block(self, values: NDArray[np.integer]) -> MaskedBlock:
-        """Round 4: the next masked block of our vector, with noise in it and its cost on disk. Each block once."""
+        """Round 4: mask the next block of our vector, each once; its noise is in it and its cost is on disk.
+
+        Raises `Cheated` for a round out of turn.
+        """
         if self._masking is None:
             raise self._early("masked blocks")
         with self._lock:
             return self._masking.block(values)
 
     def consent(self, survivors: Survivors) -> Consent:
-        """Round 5: our signature over the list of survivors."""
+        """Round 5: our signature over the list of survivors.
+
+        Raises `Cheated` for a list that fails its checks, and for a round out of turn.
+        """
         group, masking = self._group, self._masking
 
         def answer() -> Consent:
@@ -158,7 +170,10 @@ class Participant:
         return self._once("showed a list of survivors", survivors.digest, answer)
 
     def reveal(self, consents: Consents) -> Revealed:
-        """Round 6: one share of every neighbour, once enough survivors have signed the list that we signed."""
+        """Round 6: one share of every neighbour, once enough survivors have signed the list that we signed.
+
+        Raises `Cheated` for signatures that fail their checks, and for a round out of turn.
+        """
         group, survivors = self._group, self._survivors
         if group is None or survivors is None:
             raise self._early("shares in clear")
@@ -172,7 +187,7 @@ class Participant:
 
     def _once(self, what: str, question: bytes, answer: Callable[[], Answer]) -> Answer:
         """The answer to the first question of a round; the same question gets it again, another is refused."""
-        with self._lock:  # two questions at once must not both be the first
+        with self._lock:  # two requests at once must not both count as the first
             if what not in self._answered:
                 made = answer()
                 self._answered[what] = (question, made)

@@ -81,6 +81,8 @@ def deal(group: Group, party: str, secrets: Secrets, agreed: Mapping[str, bytes]
     """The party's side: shares for itself, and sealed shares for every neighbour. agreed: `channels`.
 
     Raises `AttemptLost` where too few neighbours are left to rebuild a secret.
+    Source: Bonawitz et al. 2017, "Practical Secure Aggregation for Privacy-Preserving Machine Learning"; shares by
+    Shamir 1979.
     """
     holders = group.holders(party)
     if len(holders) < group.threshold:

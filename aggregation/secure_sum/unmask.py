@@ -66,6 +66,7 @@ def reveal(survivors: Survivors, who: str, held: Mapping[str, Shares]) -> Reveal
     """The party's side, after `check_consents` and `remember`: seed shares of survivors, mask-key shares of the lost.
 
     held: the shares it holds, its own among them, by owner.
+    Source: Bonawitz et al. 2017, "Practical Secure Aggregation for Privacy-Preserving Machine Learning".
     """
     present = set(survivors.names)
     shares = tuple(

@@ -1,1 +1,1 @@
-"""Methods side by side on the same simulated text."""
+"""Comparisons: methods side by side on the same simulated text."""

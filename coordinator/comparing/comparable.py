@@ -1,4 +1,4 @@
-"""What a comparison asks of a system: its methods, their data and measures, and how the table shows them."""
+"""The interface by which a system is compared: its methods, their data and metrics, and how the table shows them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -7,9 +7,11 @@ from typing import Any, Protocol, TypeVar
 
 from dp_accounting import ComposedDpEvent, DpEvent
 
+from aggregation.noise.stream import NoiseStream
 from coordinator.comparing.simulated_run import Collecting
 from coordinator.errors import PlanError
 from coordinator.plan.plan import Plan
+from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.progress.progress import Progress
 from coordinator.transport.launchers import Launcher
 from protos.console.settings import SettingsError, check_settings
@@ -22,10 +24,10 @@ Spread = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A student, what it cost, and what is worth saying of how it came about.
+    """A student, what it cost, and figures of how it was made.
 
-    model: what `Comparable.metrics` measures. event: None where there is no privacy. claimed: the epsilon that the
-    paper's own formula gives for the same noise.
+    model: what `Comparable.metrics` measures. event: what the student cost, None without privacy. claimed: the epsilon
+    that the paper's own formula gives for the same noise. notes: further figures, by name.
     """
 
     model: Any
@@ -38,8 +40,8 @@ class Outcome:
 class Method:
     """A row of the table: `name` for the command line, `label` for people.
 
-    make: runs the method on a seed's data at an epsilon. plain: drawn as a reference line. leaks: its epsilon covers
-    only a part of what it does, so it has no guarantee.
+    make: runs the method on a seed's data at an epsilon. private: whether it spends epsilon. plain: it is drawn as a
+    reference line. leaks: its epsilon covers only a part of what it does, so it has no guarantee.
     """
 
     name: str
@@ -52,13 +54,14 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How students are shown.
+    """How a table and a picture show students.
 
-    metric: what the table has at each epsilon and the picture draws; axis: what stands beside it. columns: other
-    metrics, and what they are called; further ones follow under their own names. worst: from which a student is off the
-    scale. best: of several means. shown: a mean, its spread (None of one seed) and the best mean without privacy, in a
-    cell. said: a value, None where it is not defined, in a line of progress. about: what the table shows, of a plan and
-    its number of seeds. claims: whether the paper's own epsilon has a column. logarithmic: the axis.
+    metric: the metric that the table lists at each epsilon and the picture draws. axis: the label of the picture's
+    axis. columns: other metrics and their headings; metrics that are not named follow under their own names. best:
+    picks the best of several means. shown: writes a cell from a mean, its spread (None for one seed) and the best mean
+    without privacy. said: writes a value, None where it is not defined, in a line of progress. about: a sentence about
+    the table, from a plan and its number of seeds. claims: whether the paper's own epsilon has a column. logarithmic:
+    whether the axis is. worst: a student at this value or above is off the scale.
     """
 
     metric: str
@@ -73,38 +76,49 @@ class View:
     worst: float | None = None
 
 
-class SeedData(Protocol):
-    """The data of one seed."""
+class SeedData:
+    """The data of one seed; a system adds its public data and its simulated parties. plan: the plan at this seed."""
+
+    __slots__ = ()
+    plan: Any
 
     @property
-    def seed(self) -> int: ...
+    def seed(self) -> int:
+        """The plan's seed."""
+        return int(self.plan.run.seed)
 
     @property
     def delta(self) -> float:
-        """Delta that events are priced at; the rest is the noise sampler's."""
-        ...
+        """The delta at which events are priced; the rest of the plan's delta is for the noise sampler."""
+        return float(self.plan.privacy.delta) * (1 - SAMPLER_SHARE)
+
+    def stream(self, *labels: str | int) -> NoiseStream:
+        """A noise stream for these labels alone; it derives from the seed only where the plan says so."""
+        if self.plan.privacy.insecure_reproducible_noise:
+            return NoiseStream.insecure(self.seed, *labels)
+        return NoiseStream.from_system()
 
 
 class Comparable(Protocol):
-    """Methods that one kind of plan can be compared by, on its simulated data."""
+    """The methods that can be compared under one kind of plan, on its simulated data."""
 
     @property
     def plan(self) -> Plan: ...
 
     @property
     def methods(self) -> Mapping[str, Method]:
-        """Those that go with the plan, in the order of the table."""
+        """The methods that this plan allows, by name, in the order of the table."""
         ...
 
     @property
     def view(self) -> View: ...
 
     def data(self, seed: int, folder: Path) -> Any:
-        """The data of one seed, `SeedData`; working files go below `folder`. Raises `ConclaveError`."""
+        """Make the data of one seed, a `SeedData`; working files go below `folder`. Raises `ConclaveError`."""
         ...
 
     def metrics(self, data: Any, model: Any) -> dict[str, Any]:
-        """How good a student is, by name, on public text; `view.metric` among them."""
+        """Measure a student on public text: metrics by name, `view.metric` among them."""
         ...
 
 
@@ -112,9 +126,9 @@ class Comparable(Protocol):
 class ComparisonRequest:
     """A plan whose methods are to be compared, and its simulated parties.
 
-    base: the folder against which the plan's paths are resolved. recipe: makes the recipe of a system, by the system's
-    name, a plan and its public data, so that a row of one system's comparison can be another system; raises `PlanError`
-    where none of that name is installed.
+    base: the folder against which the plan's paths are resolved. recipe: makes a system's recipe from the system's
+    name, a plan and its public data, so that one system's comparison can have a row for another system; it raises
+    `PlanError` where no system of that name is installed.
     """
 
     plan: Any
@@ -127,7 +141,7 @@ class ComparisonRequest:
 
 
 def composed(events: list[DpEvent]) -> DpEvent:
-    """One event for all of them."""
+    """Compose several events into one."""
     return events[0] if len(events) == 1 else ComposedDpEvent(events)
 
 
@@ -138,9 +152,9 @@ def changed(
     epsilon: float | None = None,
     seed: int | None = None,
 ) -> PlanT:
-    """The plan at another epsilon or seed, and with other settings in some tables; checked again.
+    """Copy a plan with another epsilon or seed, or with other settings in some tables, and check the copy.
 
-    Raises `PlanError` for a plan that cannot be.
+    tables: settings by the name of their table. Raises `PlanError` where the changed plan is not valid.
     """
     found = plan.model_dump()
     for name, settings in (tables or {}).items():

@@ -1,6 +1,7 @@
-"""Many methods on the same simulated text at the same epsilons, several seeds: one table, one picture, the whole bill.
+"""Many methods on the same simulated text, at the same epsilons, over several seeds: one table and its total cost.
 
-Every cell (method, epsilon, seed) is a file as soon as it is done; asked again, a comparison goes on with the others.
+Every cell (method, epsilon, seed) is written to a file as soon as it is done. A comparison that is run again computes
+only the cells that are missing.
 """
 
 import hashlib
@@ -28,10 +29,11 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One student. epsilon: what was asked for, None without privacy; paid: what the accountant says it cost.
+    """The result for one student.
 
-    claimed: what the paper's own formula gives for the same noise, where it speaks of it. event: as the ledger writes
-    it.
+    epsilon: the epsilon that was asked for, None without privacy. paid: the epsilon that it cost by the accountant.
+    claimed: the epsilon that the paper's own formula gives for the same noise, None where the paper has no formula.
+    event: in the ledger's JSON.
     """
 
     method: str
@@ -49,9 +51,9 @@ class Cell:
 class Comparison:
     """A finished table.
 
-    earlier: what the folder holds of comparisons before this one, of other rows, epsilons or seeds on the same data.
-    total: what all private cells cost together at the plan's delta, the earlier ones among them, as if all were
-    published. open: whether a row without privacy is beside them: with that row there is no bound at all.
+    earlier: cells in the folder from earlier comparisons on the same data, for other methods, epsilons or seeds.
+    total: what all private cells, including the earlier ones, cost together at the plan's delta if all are published.
+    open: whether the folder also has a cell without privacy; then no bound holds for the folder as a whole.
     """
 
     plan: Plan
@@ -66,11 +68,11 @@ class Comparison:
     folder: Path
 
     def of(self, method: str, epsilon: float) -> list[Cell]:
-        """All seeds of one row at one epsilon; a row without privacy is the same at each."""
+        """The cells of one row at one epsilon, for all seeds; a row without privacy has the same cells at each."""
         return [cell for cell in self.cells if cell.method == method and cell.epsilon in (None, epsilon)]
 
     def spread(self, method: str, epsilon: float, metric: str) -> Spread | None:
-        """Mean and standard deviation over the seeds, None where it was not measured."""
+        """Mean and standard deviation of a metric over the seeds; None where it was not measured."""
         found = [cell.metrics.get(metric) for cell in self.of(method, epsilon)]
         values = [value for value in found if value is not None]
         return (fmean(values), stdev(values) if len(values) > 1 else 0.0) if values else None
@@ -85,11 +87,11 @@ def compare(
     seeds: int,
     progress: Progress,
 ) -> Comparison:
-    """Fill the table; cells that `folder` holds already are taken as they are, and all that it holds are in the bill.
+    """Compute the cells of a table that `folder` does not hold yet; the total counts every cell that it holds.
 
     methods: names of methods; all where none is given. Memory: what the system's data and methods need.
-    Raises `PlanError` for a method or an epsilon that cannot be, or parties that are not simulated; `RunError` for a
-    folder of another comparison.
+    Raises `PlanError` for an unknown method, an epsilon that is out of range, or parties that are not simulated;
+    `RunError` for a folder that holds another comparison.
     """
     plan = comparable.plan
     chosen = _methods(comparable.methods, methods)
@@ -144,7 +146,7 @@ def _methods(known: Mapping[str, Method], names: Sequence[str]) -> tuple[Method,
 
 
 def _claim(folder: Path, plan: Plan) -> None:
-    """The folder is this plan's comparison, or becomes it."""
+    """Mark a folder as the comparison of this plan. Raises `RunError` where it holds something else."""
     digest = hashlib.sha256(changed(plan, epsilon=1.0).document(places=True).encode()).hexdigest()
     path = folder / "comparison.json"
     if not path.exists() and folder.exists() and any(folder.iterdir()):
@@ -166,7 +168,7 @@ def _path(folder: Path, method: Method, epsilon: float | None, seed: int) -> Pat
 
 
 def _exactly(epsilon: float) -> str:
-    """An epsilon as short as it can be written; two are never written alike, else one cell would hide the other."""
+    """Write an epsilon as short as possible; different epsilons differ in writing, else one cell would hide another."""
     short = f"{epsilon:g}"
     return short if float(short) == epsilon else repr(epsilon)
 
@@ -177,7 +179,7 @@ def _kept(folder: Path, method: Method, epsilon: float | None, seed: int) -> Cel
 
 
 def _read(path: Path) -> Cell:
-    """A cell's file. Raises `RunError` for one that is none: what it cost would be missing from the bill."""
+    """Read a cell's file. Raises `RunError` for a file that is no cell: its cost would be missing from the total."""
     try:
         return Cell(**json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""A recipe driven over simulated parties in this process: its own `collect` and `learn`, so a row is the system."""
+"""Runs a recipe over simulated parties in this process, by its own `collect` and `learn`."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
@@ -26,7 +26,7 @@ RUN: Final = "simulated"
 
 
 class Collecting(Priceable[PlanT_co], Protocol[PlanT_co]):
-    """What is asked of a recipe to drive it; see `coordinator.systems.system.Recipe`."""
+    """The part of a recipe that a simulated run calls; see `coordinator.systems.system.Recipe`."""
 
     async def collect(
         self,
@@ -41,7 +41,7 @@ class Collecting(Priceable[PlanT_co], Protocol[PlanT_co]):
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun(Generic[PlanT_co]):
-    """A run whose sums are stored. present: as `Recipe.collect` gives it. content: the student's parameters."""
+    """A run whose sums are stored. present: the result of `Recipe.collect`. content: the student's parameters."""
 
     priced: PricedPlan[PlanT_co]
     present: dict[str, int]
@@ -56,8 +56,8 @@ def driven(
     """Price a recipe, collect from simulated parties, and learn. Its store is deleted when the context closes.
 
     base: the folder against which the plan's paths are resolved, for recipes that read files while they run. Every
-    release has the plan's own noise, in shares; secure sums are taken in clear, which gives the same sum. Raises what
-    the recipe, its price and the parties' work raise.
+    release has the plan's own noise, in shares. Secure sums are added up without masks, which gives the same sum.
+    Raises whatever the recipe, its pricing and the parties' tasks raise.
     """
     priced = price_plan(recipe)
     with TemporaryDirectory(prefix="conclave-") as folder:
@@ -76,7 +76,7 @@ def driven(
 
 
 def _finished(make: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
-    """What a coroutine gives, also where a loop runs already."""
+    """Run a coroutine to its result, also where an event loop runs already."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""A comparison as people look at it: a table for a terminal or a page, and a picture."""
+"""Shows a comparison: as a table for a terminal or a page, and as a picture."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Headings, and a row a method: the view's metric at each epsilon and its spread; the other metrics at the largest
-    epsilon; what the paper's formula would claim there.
+    """The headings, and one row for each method: the view's metric at each epsilon with its spread; the other metrics
+    at the largest epsilon; the epsilon that the paper's formula claims there.
     """
     view, largest = comparison.view, comparison.epsilons[-1]
     shown = [*view.columns, *((name, name) for name in _others(comparison))]
@@ -34,7 +34,7 @@ def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 
 
 def markdown(comparison: Comparison) -> str:
-    """The table as Markdown, with what it was made from and what it all cost."""
+    """The table as Markdown, with the data that it was made from and the total cost."""
     heads, table = rows(comparison)
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     lines += [f"| {' | '.join(row)} |" for row in table]
@@ -42,7 +42,7 @@ def markdown(comparison: Comparison) -> str:
 
 
 def summary(comparison: Comparison) -> list[str]:
-    """What is below the table."""
+    """The lines below the table."""
     plan = comparison.plan
     lines = [
         comparison.view.about(plan, len(comparison.seeds)),
@@ -57,7 +57,7 @@ def summary(comparison: Comparison) -> list[str]:
 
 
 def _counted_in(comparison: Comparison) -> str:
-    """The cells of earlier comparisons that are in the total, by row."""
+    """Name the cells of earlier comparisons that the total counts, row by row."""
     private = [cell for cell in comparison.earlier if cell.event is not None]
     if not private:
         return "."
@@ -74,9 +74,10 @@ def _counted_in(comparison: Comparison) -> str:
 
 
 def draw(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
-    """The view's metric as PNG and SVG in `folder`; returns both paths.
+    """Draw the view's metric as PNG and SVG in `folder`; returns both paths.
 
-    Over epsilon, a line a method; at one epsilon alone a method in each row, its seeds beside its mean and spread.
+    With several epsilons each method is a line over epsilon. With one epsilon each method is a row that shows its
+    seeds, their mean and their spread.
     """
     import matplotlib
 

@@ -1,4 +1,4 @@
-"""The `coordinator` command: for the person who starts a run."""
+"""The `coordinator` command, for the person who starts runs."""
 
 import logging
 import signal
@@ -37,10 +37,10 @@ app.add_typer(provision)
 AsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of standard output.")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, the beginning of one, or its folder.")]
 Metrics = Annotated[
-    str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve figures of the run for Prometheus there.")
+    str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve the run's metrics for Prometheus there.")
 ]
 LogJson = Annotated[
-    bool, typer.Option("--log-json", help="Events as JSON lines on standard error, in place of the display.")
+    bool, typer.Option("--log-json", help="Write events as JSON lines on standard error, in place of the display.")
 ]
 Traces = Annotated[
     str | None,
@@ -50,7 +50,7 @@ RayAddress = Annotated[
     str | None,
     typer.Option("--ray-address", metavar="ADDR", help='Put the parties on a Ray cluster: "auto", or HOST:PORT.'),
 ]
-Output = Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Put everything of the run here.")]
+Output = Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Keep the whole run in this folder.")]
 
 
 def _version(wanted: bool) -> None:
@@ -74,7 +74,7 @@ def init(
         str, typer.Option(help='"ray": try it on this machine; "connect": parties run elsewhere.')
     ] = "ray",
     recipe: Annotated[
-        str | None, typer.Option(help="Which system's plan, by its name; that for word embeddings by default.")
+        str | None, typer.Option(help="The system whose plan to write, by name; by default that for word embeddings.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -99,7 +99,7 @@ def run(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, a TOML file.")],
     output: Output = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Remove the run that DIR holds, once this one has begun.")
+        bool, typer.Option("--replace", help="Remove the run that DIR holds once this run has begun.")
     ] = False,
     ray_address: RayAddress = None,
     metrics: Metrics = None,
@@ -129,7 +129,7 @@ def resume(
     log_json: LogJson = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run that was stopped, killed or lost its parties. What was answered is not asked, or paid, again."""
+    """Go on with a run that was stopped, killed or lost its parties. No answer is asked for, or paid for, twice."""
     from coordinator import api
 
     with _seen(metrics, traces, log_json) as (progress, observer):
@@ -139,7 +139,7 @@ def resume(
 
 @app.command()
 def watch(run: Run, as_json: AsJson = False) -> None:
-    """Show how far a run is, from its store alone, until it is at rest; Ctrl-C stops watching, not the run."""
+    """Show a run's progress, from its store alone, until the run ends or stops. Ctrl-C stops watching, not the run."""
     from contextlib import closing
     from dataclasses import asdict
 
@@ -165,7 +165,7 @@ def watch(run: Run, as_json: AsJson = False) -> None:
 
 @app.command()
 def cancel(run: Run, as_json: AsJson = False) -> None:
-    """End a run for good: its parties forget it. What it was charged for stays charged."""
+    """End a run for good: its parties forget it. What was charged stays charged."""
     from coordinator import api
 
     said = api.cancel(run)
@@ -180,7 +180,7 @@ def check(
     ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look at everything that a run needs, here and at its parties, a line each: ok, or what to do. Spends nothing.
+    """Check everything that a run needs, here and at its parties. Each line is ok or says what to do. Spends nothing.
 
     Ends with 0 when nothing is left to do (a warning is for you to judge), else with 1.
     """
@@ -201,7 +201,7 @@ def forecast(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, a TOML file.")],
     as_json: AsJson = False,
 ) -> None:
-    """Say what a run would cost and how much of its signals the noise would leave. Nothing is asked or spent."""
+    """Forecast what a run costs and how much of its signals the noise leaves. Asks no party and spends nothing."""
     from coordinator import api
     from coordinator.forecasting.forecast import headline, record, summary, table
 
@@ -219,13 +219,13 @@ def forecast(
 @app.command()
 def compare(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan whose parties are simulated.")],
-    recipes: Annotated[str, typer.Option(help="Which rows, by name and with commas; all by default.")] = "",
-    epsilons: Annotated[str, typer.Option(help="At which epsilons.")] = "1,2,4",
-    seeds: Annotated[int, typer.Option(min=1, max=100, help="How many seeds, from the plan's on.")] = 3,
-    output: Annotated[Path, typer.Option(metavar="DIR", help="Table, picture and every cell.")] = Path("comparison"),
+    recipes: Annotated[str, typer.Option(help="The rows, by name, separated by commas; all by default.")] = "",
+    epsilons: Annotated[str, typer.Option(help="The epsilons, separated by commas.")] = "1,2,4",
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="How many seeds, starting at the plan's.")] = 3,
+    output: Annotated[Path, typer.Option(metavar="DIR", help="For table, picture and cells.")] = Path("comparison"),
     as_json: AsJson = False,
 ) -> None:
-    """Compare methods on the same simulated data at the same epsilons. Stopped, it goes on where it was."""
+    """Compare methods on the same simulated data at the same epsilons. Run it again to go on after a stop."""
     from coordinator import api
     from coordinator.comparing import table as chart
     from coordinator.progress.progress import Terminal
@@ -268,7 +268,7 @@ def compare(
 
 @app.command()
 def runs(as_json: AsJson = False) -> None:
-    """List the runs of this machine, newest first."""
+    """List the runs on this machine, newest first."""
     from coordinator import api
     from coordinator.pricing.release import rounded_up
 
@@ -296,7 +296,7 @@ def report(
     run: Run,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a run promises, whom it trusts, what it does not protect, and what was measured."""
+    """Show what a run promises, whom it trusts, what it does not protect, and how good its student is."""
     from coordinator import api
     from coordinator.publishing.report import render
 
@@ -313,11 +313,11 @@ def verify(
         Path | None, typer.Option("--trust", metavar="FILE", help="The federation's ca.pem, from someone you trust.")
     ] = None,
     revoked: Annotated[
-        Path | None, typer.Option("--revoked", metavar="FILE", help="The certificates that it took back: revoked.pem.")
+        Path | None, typer.Option("--revoked", metavar="FILE", help="The federation's revoked.pem.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a student's folder: every file, who signed it, what the parties attest, and the promise that follows."""
+    """Check a student's folder: every file, its signatures, what the parties attest, and the promise that follows."""
     from coordinator import api
     from coordinator.verifying.verify import lines, record
 
@@ -334,7 +334,7 @@ def verify(
 
 @contextmanager
 def _seen(metrics: str | None, traces: str | None, log_json: bool) -> Iterator[tuple["Progress", "Observer"]]:
-    """How a run is followed: on the terminal, or as JSON lines on standard error; metrics and traces beside either."""
+    """Follow a run on the terminal, or as JSON lines on standard error; with metrics and traces where wanted."""
     from prometheus_client import CollectorRegistry
 
     from coordinator.progress import events

@@ -1,4 +1,4 @@
-"""`coordinator provision`: make a federation, sign its parties' requests, take certificates back, renew one's own."""
+"""`coordinator provision`: make a federation, sign its parties' requests, revoke certificates, renew its own."""
 
 import json
 import sys
@@ -14,10 +14,10 @@ from protos.identity.validity import moment
 
 
 class MakingFirst(TyperGroup):
-    """`provision FOLDER ...` is `provision make FOLDER ...`: what is no command of its own is what to make."""
+    """A group in which `provision FOLDER ...` means `provision make FOLDER ...`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As click does, with `make` put before words that begin with no command and ask for no help."""
+        """Parse as click does, but put `make` first where the first word is neither a command nor asks for help."""
         if args and args[0] not in self.commands and args[0] not in self.get_help_option_names(ctx):
             args = ["make", *args]
         return super().parse_args(ctx, args)
@@ -33,13 +33,13 @@ provision = typer.Typer(
 
 Federation = Annotated[Path, typer.Option("--federation", metavar="FOLDER", help="The federation's folder.")]
 Days = Annotated[int, typer.Option("--days", min=1, max=3650, help="How long the certificates are valid.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on a line of its own.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")]
 
 
 @provision.command()
 def make(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to make.")],
-    name: Annotated[str, typer.Option("--name", help="The coordinator's, such as coordinator.consortium.example.")],
+    name: Annotated[str, typer.Option("--name", help="Its name, such as coordinator.consortium.example.")],
     days: Days = provisioning.DAYS,
     as_json: AsJson = False,
 ) -> None:
@@ -62,12 +62,12 @@ def sign(
     federation: Federation,
     fingerprint: Annotated[
         str | None,
-        typer.Option("--fingerprint", metavar="SHA256:...", help="As the party's administrator read it out."),
+        typer.Option("--fingerprint", metavar="SHA256:...", help="What the party's administrator read aloud."),
     ] = None,
     days: Days = provisioning.DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Sign a party's request: NAME.pem beside it. Asks for the fingerprint that was read out by telephone."""
+    """Sign a party's request, and write NAME.pem beside it. Asks for the fingerprint that you heard by telephone."""
     issued = provisioning.sign(federation, request, told=fingerprint or _told(request), days=days)
     if as_json:
         return _json({"party": issued.name, "fingerprint": issued.fingerprint, "certificate": str(issued.path)})
@@ -82,7 +82,7 @@ def revoke(
     federation: Federation,
     as_json: AsJson = False,
 ) -> None:
-    """Take back every certificate that was issued to NAME."""
+    """Revoke every certificate that was issued to NAME."""
     count = provisioning.revoke(federation, name)
     revoked = federation / provisioning.REVOKED
     if as_json:
@@ -96,12 +96,12 @@ def revoke(
 def renew(
     federation: Federation,
     new_keys: Annotated[
-        bool, typer.Option("--new-keys", help="With fresh keys: the old ones may be known to others.")
+        bool, typer.Option("--new-keys", help="Make new keys, where others may know the old ones.")
     ] = False,
     days: Days = provisioning.DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Issue the coordinator's own certificates anew. Its keys stay, unless they are to be fresh."""
+    """Issue the coordinator's own certificates again. The keys stay, unless you ask for new ones."""
     issued = provisioning.renew(federation, fresh_keys=new_keys, days=days)
     if as_json:
         return _json({"coordinator": issued.name, "fingerprint": issued.fingerprint, "certificate": str(issued.path)})
@@ -110,7 +110,7 @@ def renew(
 
 
 def _told(request: Path) -> str:
-    """The fingerprint of a request, once the person has said that it is what they heard. Raises where nobody can."""
+    """The fingerprint of a request, once the person has confirmed that they heard it. Raises where nobody can."""
     asked = provisioning.request_of(request)
     if not _at_a_terminal():
         raise PlanError(

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 out: Final = Console(highlight=False, soft_wrap=True)
 
 WIDE: Final = 200
-"""Columns of a table that goes to a file or to another program."""
+"""The width, in characters, of a table that goes to a file or to another program."""
 
 
 def finished(result: Any, as_json: bool) -> None:
-    """Print how a run, or a training without parties, ended. result: of `coordinator.api.run`."""
+    """Print how a run, or a training without parties, ended. result: from `coordinator.api.run`."""
     from coordinator.publishing.report import learned_nothing
     from coordinator.systems.system import TrainedAlone
 
@@ -80,7 +80,7 @@ def _summary(result: Any) -> None:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows below headings: names in the first column, then figures; a column without a heading holds remarks."""
+    """A table: names in the first column, then figures; a column without a heading holds remarks."""
     table = Table(box=None, pad_edge=False)
     for number, heading in enumerate(heads):
         justify: Literal["left", "right"] = "right" if number and heading else "left"
@@ -91,11 +91,11 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def prose(text: str) -> None:
-    """Text wrapped at spaces on a terminal; elsewhere one line a sentence, which is easier to search."""
+    """Wrap text at spaces on a terminal; elsewhere print one line for each sentence, which is easier to search."""
     out.print(text, markup=False, soft_wrap=not out.is_terminal)
 
 
 def as_one_line(value: dict[str, Any]) -> None:
-    """The outcome as JSON, the last line of standard output."""
+    """Print the outcome as JSON, on the last line of standard output."""
     sys.stdout.flush()
     print(json.dumps(value, ensure_ascii=False, allow_nan=False), flush=True)

@@ -31,7 +31,7 @@ class Attendance:
     def slow(self, party: str, seconds: float) -> None:
         """Say once a run that a party is slow and is being waited for."""
         self._trouble(party, "slow")
-        # Once: a party that is slow now is likely to be so for every block.
+        # Said once: a party that is slow now is likely to be slow for every block.
         if party not in self._told_slow:
             self._told_slow.add(party)
             self.say(f"  party {party} is slow (nothing for {seconds:g} s, but its node serves); it is waited for")

@@ -22,7 +22,7 @@ def attested(
     """
     try:
         said = own.checked(signed, ATTESTATION, name)
-        # Whoever verifies what is published goes by the time of the signature, so a clock that was put back shows here.
+        # A verifier relies on the time of the signature, so a clock that was set back must be noticed here.
         if isinstance(signed_at := said.get("signed_at"), float | int):
             at = datetime.fromtimestamp(signed_at, UTC)
             check_dates(signed.signer, f"when it signed, the certificate of party {name}", Role.PARTY, at)

@@ -35,7 +35,9 @@ from protos.refusal import Refusal
 from protos.steps import is_step_name
 
 LAUNCHED_SECONDS: Final = 20.0
-"""How long a party of this run's own is waited for at most: its process, once gone, does not come back by itself."""
+"""The most seconds to wait for a party that this run has started: if its process is gone, it does not come back by
+itself.
+"""
 
 
 class Federation:

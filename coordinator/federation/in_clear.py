@@ -1,4 +1,4 @@
-"""Parties that are simulated in this process, as a recipe asks them: nobody admits anybody, and sums are in clear."""
+"""A federation of parties that are simulated in this process: no admission, and no masks on sums."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -15,13 +15,13 @@ from protos.digest import plan_hash
 
 
 class InClear(Federation):
-    """A federation of simulated parties. What it sums is what a run would: every party's part under its noise."""
+    """A federation of simulated parties. Its sums are those of a run: each party's part with its share of the noise."""
 
     def __init__(self, links: Sequence[PartyLink], plan: Plan, progress: Progress) -> None:
         super().__init__(links, None, plan.minimum_parties, Attendance(progress, None, 0.0))
 
     async def open(self, run_id: str, priced: PricedPlan[Any], *, spent: bool = False) -> None:
-        """Have every party take this plan's tasks."""
+        """Join every party to this plan."""
         self._parties.run_id, self._parties.spent = run_id, spent
         digest = plan_hash(priced.binding)
         await self._parties.ask("join", lambda link: link.join(run_id, priced.binding, digest))
@@ -34,7 +34,7 @@ class InClear(Federation):
         store: RunStore,
         before: Callable[[int], Awaitable[None]] | None = None,
     ) -> int:
-        """The same sum without masks, in one attempt: nobody is there to hide a party's part from."""
+        """Compute the same sum without masks, in one attempt: a simulated party's part needs no hiding."""
         if before is not None:
             await before(0)
         return await self.aggregate(release.name, release.rows, release.columns, block_rows, store)

@@ -24,7 +24,7 @@ _MENDABLE: Final = frozenset(
         Reason.MEMORY,
     }
 )
-"""Refusals after which the same run may get another answer, once somebody did something about them."""
+"""Refusals after which the same run may get another answer, once somebody has mended the cause."""
 
 
 class Participants:
@@ -100,7 +100,7 @@ class Participants:
         for name, no in refused.items():
             if not self.spent or len(self.links) - len(gone) - len(refused) < self.minimum:
                 raise PartyRefused(self._refused(name, doing, no))
-            gone[name] = f"it refused to {doing}"  # why it is lost is published, and its words are not
+            gone[name] = f"it refused to {doing}"  # the reason for the loss is published, the party's own words are not
         for name, why in gone.items():
             self.lost[name], self._where[name] = why, at
             self.links.pop(name, None)

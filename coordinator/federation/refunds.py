@@ -61,7 +61,7 @@ class Refunds:
             if free:
                 left = [name for name in names if name not in free]
                 others = [each for each in self._kept if each[:2] != [release, attempt]]
-                # An entry stays, empty: a coordinator that goes on with the attempt must not owe it anew.
+                # The entry stays, empty: a coordinator that resumes the attempt must not owe the refund again.
                 self._store.note(**{_OWED: [*others, [release, attempt, left, shown if left else ""]]})
             told += _told(release, attempt, free, why)
         return told

@@ -30,9 +30,9 @@ from protos.identity.certificates import fingerprint
 from protos.identity.validity import moment
 
 CONNECT_SECONDS: Final = 5.0
-"""How long a party's address may take to take a connection."""
+"""Seconds to wait for a connection to a party's address."""
 LARGEST_DIFFERENCE: Final = 60.0
-"""Seconds between two clocks above which one of them is said to be wrong."""
+"""The largest difference, in seconds, between two clocks; above it, one of them is said to be wrong."""
 
 
 @dataclass(slots=True)

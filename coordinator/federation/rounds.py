@@ -12,7 +12,7 @@ from protos.conclave.v1 import party_pb2
 from protos.refusal import Reason, Refusal
 
 OnMessage = Callable[[str, bytes], None]
-"""Told what a party said; raises `Cheated` for what it may not say."""
+"""A callback for a party's message; raises `Cheated` for a message that is not allowed."""
 
 
 class Asks(Protocol):

@@ -19,10 +19,10 @@ from coordinator.store.store import RunStore
 from protos.conclave.v1 import plan_pb2
 
 BACK_SECONDS: Final = 5.0
-"""How long a party that was lost may take to be back for the charge that it can take back, before the run ends."""
+"""Seconds to wait for a lost party, so that it can take its charge back, before the run ends."""
 
 MOST_TRIES: Final = 5
-"""Attempts at one secure sum in a row, charged or not."""
+"""The most attempts at one secure sum in a row, charged or not."""
 
 
 class SecureSums:

@@ -140,7 +140,9 @@ class SumRun:
         self._named: dict[str, str] = {}
         self._opened: set[str] = set()
         self.charged = store.fact(self._key(_NAMES[SHARE])) is not None
-        """Whether parties may have been charged: they were asked for their vectors, maybe before a kill."""
+        """Whether parties may have been charged: they were asked for their vectors, perhaps before the coordinator was
+        killed.
+        """
 
     async def run(self, present: tuple[str, ...], arrived: Callable[[int, int], None]) -> tuple[str, ...]:
         """Run all rounds; returns the survivors. arrived: told how many of how many blocks have come.

@@ -11,7 +11,7 @@ from coordinator.plan.plan import Plan
 from coordinator.pricing.release import rounded_up, shares
 
 DROWNED_RATIO, DROWNED_ACCURACY = 1 / 3, 0.2
-"""Below either, or where counts have no direction above the noise, a signal is said to drown."""
+"""A signal counts as drowned below either, or where counts have no direction above the noise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,9 @@ from protos.conclave.v1 import party_pb2
 
 LEAST_DISK: Final = 64 * 2**20
 STORED_BYTES, KEPT_BYTES = 8, 20
-"""Of a released number: at the coordinator, which stores sums of 64 bits; at a party, its bounded sum and its block."""
+"""Bytes of a released number: at the coordinator, which stores sums of 64 bits; at a party, for its bounded sum and its
+block.
+"""
 
 
 @dataclass(frozen=True, slots=True)

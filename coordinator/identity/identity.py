@@ -17,7 +17,9 @@ from protos.identity.identity import Identity, load_identity
 from protos.identity.signing import Signed, check
 
 APART: Final = timedelta(days=2)
-"""By how much the clocks of a run's ends may differ; what is stated further apart contradicts itself."""
+"""The most that the clocks of a run's two ends may differ; statements whose times are further apart contradict each
+other.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ def ensure(folder: Path, name: str = LOCAL) -> None:
         try:
             make(folder, name)
         except (RunError, OSError):
-            if not (folder / CA).exists():  # else another process was first
+            if not (folder / CA).exists():  # otherwise another process was first
                 raise
     with _sentences():
         bundle = _own(folder)

@@ -23,7 +23,9 @@ from protos.conclave.v1 import plan_pb2
 from protos.fields import fill, number
 
 _STEPS, _MOST_TIMES = 1024, 16
-"""Skellam and discrete Gaussian noise: sought in such parts of the Gaussian's, up to so many times it."""
+"""For Skellam and discrete Gaussian noise: the step of the search, as a part of the Gaussian's noise, and the most
+times that noise.
+"""
 
 PlanT_co = TypeVar("PlanT_co", bound=Plan, covariant=True)
 

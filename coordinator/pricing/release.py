@@ -18,7 +18,7 @@ from protos.conclave.v1 import plan_pb2
 from protos.steps import step_name
 
 SAMPLER_SHARE = 1e-3
-"""The part of a plan's delta that is kept for the noise sampler's distance from its ideal and for graphs that fail."""
+"""The part of a plan's delta that covers the distance of the noise sampler from ideal noise, and graphs that fail."""
 
 PlanT_co = TypeVar("PlanT_co", bound=Plan, covariant=True)
 MechanismT = TypeVar("MechanismT")

@@ -14,7 +14,7 @@ from coordinator.errors import PlanError, RunError
 from protos.telemetry import tracers, tracing
 
 SECONDS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
-"""Upper edges of the buckets for the time of a block."""
+"""Upper edges of the histogram's buckets for the time of a block."""
 
 
 class Observer(Protocol):
@@ -68,7 +68,7 @@ class Metrics:
         party, release = ["party"], ["release"]
         self._epsilon = Gauge("conclave_run_epsilon", "Epsilon that the run promises.", registry=registry)
         self._budget = Gauge("conclave_run_epsilon_budget", "Epsilon that the plan allows.", registry=registry)
-        # 0 would be a promise: before anything is known these are not a number.
+        # 0 would be a promise: until anything is known, these are NaN.
         self._epsilon.set(math.nan)
         self._budget.set(math.nan)
         self._stage = Gauge("conclave_run_stage", "1 while the stage goes on, else 0.", ["stage"], registry=registry)

@@ -39,7 +39,7 @@ class Published:
     @classmethod
     def at(cls, folder: Path) -> "Published":
         """List every name in the folder and below it. Raises `IntegrityError` where there is no folder."""
-        if not os.path.isdir(folder):  # which no name is too long for
+        if not os.path.isdir(folder):  # no name is too long for this
             raise IntegrityError(f"{shown(folder)} is not a folder. Name the published folder of a student.")
         sizes: dict[str, int] = {}
         folders: list[str] = []
@@ -60,7 +60,7 @@ class Published:
                     folders.append(path)
                 elif stat.S_ISREG(status.st_mode):
                     sizes[path] = status.st_size
-                    if status.st_nlink > 1:  # whoever has another name for it may write in it after it was looked at
+                    if status.st_nlink > 1:  # whoever has another link to the file could change it after the check
                         odd.append(f"{shown(path)} is a hard link: the same file has another name. Copy the folder.")
                 elif stat.S_ISLNK(status.st_mode):
                     odd.append(f"{shown(path)} is a symbolic link, which a published folder never holds.")

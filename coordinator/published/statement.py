@@ -15,7 +15,7 @@ class Stated(Settings):
 
 
 MOST_COSTS: Final = 100_000
-"""Charges that one party attests: of every step of a run, attempt by attempt."""
+"""The most charges that one party attests: one for every step of a run and every attempt."""
 
 
 class StatedSteps(Stated):

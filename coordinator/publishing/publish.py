@@ -43,7 +43,7 @@ def try_place(folder: Path) -> None:
             made.mkdir()
             (made / "file").write_bytes(b"conclave")
             made.rename(Path(trial) / "renamed")
-            if folder.is_dir() and os.path.ismount(folder):  # an empty folder makes way, and a mounted disk cannot
+            if folder.is_dir() and os.path.ismount(folder):  # an empty folder can be removed, a mounted disk cannot
                 raise OSError(errno.EBUSY, "a disk is mounted there")
     except OSError as error:
         raise RunError(

@@ -73,7 +73,7 @@ _CLASSIFIER = {
     "of_teacher": ("of the teacher's", ".3f"),
     "agreement": ("agreement of the parties' domain classifiers, Spearman", ".3f"),
 }
-"""Measures of classifiers and regressions by their key: in words, and how the number is written."""
+"""Metrics of classifiers and regressions by their key: the name in words, and the format of the number."""
 
 
 _UNMEASURED = "Nothing was measured: the plan names no public test text."

@@ -47,7 +47,7 @@ async def attest(
     again with the remaining parties; None where a sum is made only once. Returns the result of the stage.
     """
     await federation.repay(store, last=True)
-    gone = dict(federation.lost)  # of steps before the last, whose sums stand without them
+    gone = dict(federation.lost)  # for steps before the last, whose sums stand without these parties
     while True:
         made = sums()
         took_part = sorted({name for parties in made.values() for name in parties})

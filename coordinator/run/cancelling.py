@@ -17,9 +17,9 @@ from coordinator.transport.launchers import Launcher, LaunchRequest, PartyAddres
 from coordinator.transport.link import Answered
 
 LEAVE_SECONDS: Final = 5.0
-"""How long parties are given to take note that a run is over."""
+"""Seconds that parties have to acknowledge that a run is over."""
 CANCEL_SECONDS: Final = 60.0
-"""How long a driver that is asked to cancel is waited for."""
+"""Seconds to wait for a driver that was asked to cancel."""
 
 
 def cancelled(store: RunStore, launcher: Launcher, own: Own) -> str:

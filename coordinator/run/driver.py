@@ -75,7 +75,7 @@ class Drive:
             self.observer.opened(store.id, epsilon, plan.privacy.epsilon)
             try:
                 return replace(self, progress=progress)._told()
-            except KeyboardInterrupt:  # also one that comes while it is noted how the run ends
+            except KeyboardInterrupt:  # also an interrupt that comes while the end of the run is noted
                 raise self._stopped() from None
 
     def _told(self) -> tuple[Statement, dict[str, list[str]]]:
@@ -123,7 +123,7 @@ class Drive:
             for release in self.priced.releases
             if release.form == Form.STEPPED
         }
-        # In a secure sum one that is there to the end may have been out of the attempt that counts, or of a step.
+        # In a secure sum, a party that stays to the end may have missed the attempt that counts, or a step.
         every = [*sums.values(), *(parties for each in steps.values() for parties in each)]
         whole = tuple(name for name in present if all(name in parties for parties in every))
         digest = store.plan_hash.hex()
@@ -187,7 +187,7 @@ class Drive:
             await self._attest(federation)
             await self._leave(federation)
         except PartyRefused:
-            if not self._spent:  # then nobody needs to keep what was bounded, and running again costs nothing more
+            if not self._spent:  # then no party needs to keep its bounded sums, and running again costs nothing more
                 await self._leave(federation)
             raise
         finally:
@@ -250,7 +250,7 @@ class Drive:
     def _publish(self, student: Student, statement: Statement) -> None:
         folder = self.student_folder
         with self._stage("publish"):
-            # A folder that a killed run renamed into its place is whole, and this run's: the place was free before.
+            # A folder that a killed run renamed into place is complete and of this run: the place was free before.
             if not (self.store.fact("publishing") and (folder / SIGNATURE).exists()):
                 try:
                     check_free(folder)
@@ -284,7 +284,7 @@ class Drive:
         return RunStopped(f"run {store.id} stopped. What was answered is stored; go on:  coordinator resume {store.id}")
 
     def _note(self, status: str, error: str) -> None:
-        with suppress(RunError):  # the first sentence counts; where it cannot be written, the lease tells as much
+        with suppress(RunError):  # the first sentence counts; if it cannot be written, the lease shows the same
             self.store.note(status=status, error=error)
 
     def _say_stopping(self) -> None:

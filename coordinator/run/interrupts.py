@@ -39,7 +39,7 @@ def waited(
         finally:
             ended.set()
 
-    # An interrupted Thread.join takes the thread for ended, so an event is waited for instead.
+    # After an interrupt, Thread.join treats the thread as ended, so wait for an event instead.
     ended = threading.Event()
     thread = threading.Thread(target=copy_context().run, args=(target,), name="run")
     thread.start()

@@ -12,7 +12,7 @@ from coordinator.errors import RunError
 from coordinator.reading import shown
 
 _HEADER_BYTES: Final = 10_000
-"""Of a block's file, at most: more than NumPy needs to say what the rest is."""
+"""The most bytes of a block file's header: more than NumPy needs to describe the rest."""
 
 
 def packed(block: NDArray[np.int64]) -> bytes:

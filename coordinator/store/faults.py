@@ -10,7 +10,7 @@ from coordinator.errors import RunError
 from coordinator.reading import shown
 
 _ODD: Final = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
-"""What making sense of a value of another kind may raise."""
+"""Errors that interpreting a value of an unexpected type may raise."""
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def written(path: Path, run: Callable[[], str] | None = None) -> Iterator[None]:
     """
     try:
         yield
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # the second where damage garbles what SQLite says
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the second where damage garbles SQLite's message
         raise RunError(f"{path} cannot be written: {shown(error)}. {go_on(run)}") from None
 
 

@@ -36,7 +36,7 @@ def held(store: RunStore) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(KeyboardInterrupt), ending:  # one that came at the very end
+        with suppress(KeyboardInterrupt), ending:  # a request that came at the very end
             ended.set()
         ended.set()
         beating.join()
@@ -50,7 +50,7 @@ def _beat(store: RunStore, ended: threading.Event, ending: threading.Lock) -> No
         try:
             mine = store.renew(LEASE_SECONDS)
             renewed = time.monotonic()
-        except RunError:  # a full disk: whatever the run writes next says so; until then the lease may run out
+        except RunError:  # a full disk: the run's next write reports it; until then the lease may run out
             mine = time.monotonic() - renewed < LEASE_SECONDS
         if not mine or store.fact(CANCEL):
             with ending:

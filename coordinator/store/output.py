@@ -28,7 +28,7 @@ STUDENT: Final = "student"
 _ASIDE: Final = "replaced"
 
 _WITHIN: Final = r"(artefacts/(compressed|\.compressed\.part|distilling)|parties/[a-z0-9-]+|\.student\.part)"
-"""Folders that a library or a party fills for the run, under names of its own."""
+"""Folders in a run that a library or a party fills with files of its own naming."""
 _FOLDERS: Final = re.compile(
     rf"blocks(/[a-z0-9._-]+)?|masked(/[a-z0-9._-]+)?|artefacts|parties|{_WITHIN}(/.+)?", re.DOTALL
 )
@@ -44,7 +44,8 @@ _FILES: Final = re.compile(
     rf"|{_WITHIN}/.+",
     re.DOTALL,
 )
-"""Paths of a run's folders and files below its own, with slashes, save the student's, which its manifest names."""
+"""Relative paths of a run's folders and files, with slashes; the student's are left out, since its manifest names them.
+"""
 
 
 class Marker(Settings):
@@ -193,7 +194,7 @@ def _sorted_out(folder: Path) -> Iterator[tuple[str, bool]]:
             linked = os.path.islink(os.path.join(above, name))
             known = _FOLDERS if name in folders and not linked else _FILES
             own = path in published or known.fullmatch(path) is not None
-            # A link is nothing that a run makes, save what a library may leave in a party's folder.
+            # A run makes no links, except those that a library may leave in a party's folder.
             yield path, own and (not linked or path.startswith("parties/"))
 
 
@@ -203,7 +204,7 @@ def _published(student: Path) -> set[str]:
         found = Published.at(student)
         files = {MANIFEST, SIGNATURE, *found.model(MANIFEST, Manifest).files}
     except IntegrityError:
-        # Nothing published yet, or no student: an empty folder is the run's, anything in it is not.
+        # Nothing is published yet, or no student: an empty folder belongs to the run, a file in it does not.
         return {STUDENT}
     paths = {STUDENT}
     for file in files:

@@ -55,7 +55,9 @@ class RunStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.owner: str | None = None
-        """Who drives the run from here; set by the lease. Writing then fails when another one took over."""
+        """Who drives the run in this process; the lease sets it. Writing then fails once another process has taken
+        over.
+        """
         # The loop's thread, a worker that stores blocks and the caller's thread take turns behind the lock.
         with written(folder):
             self._connection = sqlite3.connect(
@@ -79,10 +81,10 @@ class RunStore:
         check_unused(folder)
         with made_in(folder):
             private_folder(folder)
-            with suppress(PermissionError):  # of an empty folder that somebody else made; what is in it is private
+            with suppress(PermissionError):  # for an empty folder that somebody else made; its content is private
                 folder.chmod(0o700)
             write_whole(folder / output.MARKER, output.marker_of(run_id))
-            for left in folder.glob(f".{output.MARKER}.*.part"):  # of one that was killed here
+            for left in folder.glob(f".{output.MARKER}.*.part"):  # from a run that was killed here
                 left.unlink()
             private_file(folder / "run.sqlite")
         store = cls(folder)
@@ -181,7 +183,7 @@ class RunStore:
                 yield self._connection
                 self._connection.execute("COMMIT")
             except BaseException:
-                # A full disk is found at the commit, or has SQLite roll back by itself.
+                # A full disk shows at the commit, or makes SQLite roll back by itself.
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
@@ -291,7 +293,7 @@ class RunStore:
         try:
             return write_whole(self.folder / name, content)
         except RunError as error:
-            with self._transaction():  # where another one took over, that is what happened: both write under one name
+            with self._transaction():  # if another process took over, that is the cause: both write under one name
                 raise RunError(f"{error} {go_on(lambda: self.id)}") from None
 
     def close(self) -> None:
@@ -301,7 +303,7 @@ class RunStore:
 
 def holds_run(folder: Path) -> bool:
     """Whether a folder holds a run: one whose first transaction was committed."""
-    if not os.path.exists(folder / "run.sqlite"):  # which no name is too long for
+    if not os.path.exists(folder / "run.sqlite"):  # no name is too long for this
         return False
     try:
         with closing(sqlite3.connect(f"{(folder / 'run.sqlite').absolute().as_uri()}?mode=ro", uri=True)) as found:

@@ -21,7 +21,7 @@ from coordinator.store.store import RESUMABLE, RUNNING, RunStore
 Value = TypeVar("Value")
 
 SIGN_SECONDS: Final = 5.0
-"""How often the driver gives a sign of life when nothing changes."""
+"""Seconds between the driver's signs of life when nothing changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Recorded:
         self._store = store
         self._every = every
         self._parties: dict[str, str] = {}
-        # A run that goes on keeps the totals of the releases it need not ask for again.
+        # A resumed run keeps the totals of the releases that it need not ask for again.
         self._bars: dict[str, tuple[int, int, str]] = dict(store.fact("bars") or {})
         self._lock = threading.Lock()
         self._changed = threading.Event()
@@ -121,7 +121,7 @@ class Recorded:
         ended = False
         while not ended:
             self._changed.wait(SIGN_SECONDS)
-            self._changed.clear()  # before anything is read, or what is told meanwhile could wait for the next sign
+            self._changed.clear()  # before anything is read, or news that comes meanwhile could wait for the next sign
             ended = self._ended.is_set()
             self._write()
             self._ended.wait(self._every)
@@ -132,7 +132,7 @@ class Recorded:
         try:
             self._store.note(parties=parties, bars=bars, seen=time.time())
         except RunError:
-            # A full disk is reported by what the run must write, and this is tried again soon.
+            # The run's own writes report a full disk; this one is tried again soon.
             return
 
 
@@ -145,7 +145,7 @@ def look(store: RunStore) -> View:
 def _look(store: RunStore) -> View:
     now, status = time.time(), store.status()
     written = _or_none(_finite, store.fact("seen"))
-    # A run at rest is no older than its last sign: a stage that was cut off did not go on until now.
+    # A stopped run ended at its last sign of life: a stage that was cut off did not last until now.
     last = now if status == RUNNING else (written or now)
     stages = tuple(
         Stage(str(name), _finite(max(0.0, (last if end is None else end) - start)), end is not None)

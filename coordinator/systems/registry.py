@@ -3,12 +3,8 @@
 A plan decides data, privacy and result; the whole plan is checked before any party is contacted.
 """
 
-import sys
-from collections.abc import Mapping
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from pydantic import ConfigDict, field_validator
@@ -20,8 +16,9 @@ from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import PricedPlan
 from coordinator.systems.system import Recipe, System
 from protos.console.settings import SettingsError, check_settings, read_tables
+from protos.installed import Installed
 
-GROUP: Final = "conclave.systems"
+_SYSTEMS: Final = Installed("conclave.systems", "system", System, PlanError)
 PlanT = TypeVar("PlanT", bound=Plan)
 
 
@@ -32,10 +29,10 @@ def names() -> tuple[str, ...]:
 
 def system(name: str) -> System:
     """The system with that name, loaded at its first use. Raises `PlanError` naming the systems there are."""
-    point = _installed().get(name)
-    if point is None:
+    found = _SYSTEMS.find(name)
+    if found is None:
         raise PlanError(f'[run] recipe = "{name}" is not one of {_listed()}.')
-    return _loaded(point)
+    return found
 
 
 def template(launch: str, recipe: str | None = None) -> str:
@@ -112,40 +109,12 @@ def _class_of(tables: dict[str, Any]) -> type[Plan]:
     return system(recipe).plan if isinstance(recipe, str) and recipe in _installed() else _Unknown
 
 
-def _installed() -> Mapping[str, EntryPoint]:
-    return _found(tuple(sys.path))
-
-
-@cache
-def _found(path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
-    """Entry points by name, looked up once per search path, because that reads a file of every installed package."""
-    found: dict[str, EntryPoint] = {}
-    for point in sorted(entry_points(group=GROUP), key=lambda each: (_foreign(each), each.name.replace("_", ""))):
-        other = found.setdefault(point.name, point)
-        if other.value != point.value:
-            raise PlanError(
-                f"two installed packages bring a system {point.name}: {other.value} and {point.value}. Uninstall one."
-            )
-    if not found:
+def _installed() -> list[str]:
+    """The names of `names`. Raises `PlanError` where there is none."""
+    points = _SYSTEMS.points()
+    if not points:
         raise PlanError("Conclave's own systems are not installed here. Install it again: pip install conclave-distill")
-    return MappingProxyType(found)
-
-
-@cache
-def _loaded(point: EntryPoint) -> System:
-    try:
-        found = point.load()
-    except (ImportError, AttributeError) as error:
-        raise PlanError(
-            f"the system {point.name} is installed as {point.value}, which cannot be loaded: {error}. Install its "
-            "package again."
-        ) from error
-    if not isinstance(found, System):
-        raise PlanError(
-            f"the system {point.name} is installed as {point.value}, which is no coordinator.systems.system.System. "
-            "Tell whoever made its package."
-        )
-    return found
+    return sorted(points, key=lambda name: (_foreign(points[name]), name.replace("_", "")))
 
 
 def _foreign(point: EntryPoint) -> bool:

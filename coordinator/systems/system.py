@@ -22,7 +22,7 @@ from coordinator.transport.launchers import Launcher
 PlanT_co = TypeVar("PlanT_co", bound=Plan, covariant=True)
 
 Stage = Callable[[str], AbstractContextManager[dict[str, Any]]]
-"""Opens a stage of a run by its name; what is put into the dictionary is kept as its result."""
+"""Opens a stage of a run by its name; the values that are put into the dictionary are kept as its result."""
 
 
 class Recipe(Priceable[PlanT_co], Protocol[PlanT_co]):

@@ -12,8 +12,8 @@ from coordinator.progress.progress import Silent
 from coordinator.text_models import public as classifier_public
 from coordinator.text_models.folder import metrics_of
 from coordinator.text_models.methods import VOTING, TextData, checked, methods_of
+from coordinator.text_models.non_private import SimulatedText, simulated_text
 from coordinator.text_models.plan import ClassifierPlan
-from coordinator.text_models.simulated_text import SimulatedText, simulated_text
 from coordinator.text_models.student import heldout_rows, measured
 
 

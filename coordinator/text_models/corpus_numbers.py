@@ -24,11 +24,11 @@ from learning.selection.text_rows import TextRows
 from learning.text.corpus import Corpus
 
 PART: Final = 1024
-"""Rows that are worked out, stored and marked together."""
+"""Rows that are computed, stored and marked together."""
 
 FloatRows = NDArray[np.float32]
 Part = tuple[int, int]
-"""The number of a part's first row, and of the row after its last."""
+"""The number of a part's first row, and the number after its last row."""
 
 
 class Streamer(Protocol):

@@ -34,7 +34,9 @@ _HEADROOM: Final = 8
 """How many times larger than expected a batch may be before a sum could wrap."""
 
 LARGEST_WEIGHT: Final = 1e6
-"""Of a model that a party gives: far above any that training ends with, far below what makes a mean overflow."""
+"""The largest size of a weight in a party's model: far above any that training ends with, far below any that makes a
+mean overflow.
+"""
 
 Floats: TypeAlias = NDArray[np.float32]
 
@@ -136,7 +138,7 @@ async def _steps(
             present = await federation.aggregate(one.name, one.rows, one.columns, 1, store, note)
         ((_, _, total),) = store.blocks(one.name)
         noisy = mechanism.release(total[0], present).values
-        # The divisor is for all parties' units; of fewer parties the sum is as much smaller.
+        # The divisor counts all parties' units; with fewer parties the sum is smaller in proportion.
         descent.step((noisy * (len(plan.federation.names) / present)).astype(np.float32))
         store.write(DESCENT, _packed(descent))
         store.drop_blocks(one.name)

@@ -20,19 +20,19 @@ from coordinator.text_models.public import PublicText
 from coordinator.text_models.recipe import TextRecipe
 
 TORCH_MEMORY = 400 * 2**20
-"""Of a process that has imported what trains a text model."""
+"""Bytes of a process that has imported everything to train a text model."""
 STEP_SECONDS, SECURE_SECONDS = 0.1, 0.1
-"""What a step takes besides its gradients: its calls, and those of a secure sum of a short vector."""
+"""Seconds of a step besides its gradients: for its calls, and for those of a secure sum of a short vector."""
 VALUE_BYTES = 4
 TOKEN_BYTES = 4
 NODE_BYTES = 40
-"""Of a released number, at a party's node: its bounded sum, the noise on it, and a masked block."""
+"""Bytes of a released number at a party's node: its bounded sum, the noise on it, and a masked block."""
 USUAL_UNITS = 10_000
-"""Of a party, where the plan does not say how many there are."""
+"""Units of a party, where the plan does not give their number."""
 
 _TIMED = 32
 TRAINED = 3
-"""How many times as long as looking at a text, learning from it takes."""
+"""How many times longer it takes to train on a text than to run the model on it."""
 
 
 def forecast(
@@ -71,7 +71,7 @@ def forecast(
 
 
 def needs(recipe: TextRecipe, priced: PricedPlan[ClassifierPlan], base: Path, cache: Path) -> Needs:
-    """What the run is expected to need."""
+    """The needs that are expected of the run."""
     public = recipe.read
     cells = sum(release.rows * release.columns for release in priced.releases)
     return Needs.of(memory(priced, public), model_bytes(public), cells)

@@ -1,6 +1,6 @@
-"""The methods that a comparison of text classifiers sets side by side, each on the same simulated text.
+"""The methods that a comparison of text classifiers has as rows, each on the same simulated text.
 
-Rows that are systems drive the recipe itself over simulated parties, on the plan at that epsilon.
+A row that is a system runs that system's recipe over simulated parties, on the plan at the row's epsilon.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,25 +13,24 @@ from scipy import sparse
 
 from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.joint import JointMechanism
-from coordinator.comparing.comparable import Method, Outcome, changed, composed
+from coordinator.comparing.comparable import Method, Outcome, SeedData, changed, composed
 from coordinator.comparing.simulated_run import Collecting, SimulatedRun, driven
 from coordinator.errors import PlanError
-from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.progress.progress import Progress
 from coordinator.text_models import non_private, votes
+from coordinator.text_models.non_private import SimulatedText
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText
-from coordinator.text_models.simulated_text import SimulatedText
 
 Floats: TypeAlias = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class TextData:
-    """The data of one seed: its public side, and the parties, asked or in clear.
+class TextData(SeedData):
+    """The data of one seed: the public data, and the simulated parties with their text.
 
-    public: its model is trained in place, from its start, by every method. text: the simulated parties'. recipe: as
-    `coordinator.comparing.comparable.Comparable` says.
+    public: every method trains its model in place, from the model's start. recipe: as in
+    `coordinator.comparing.comparable.ComparisonRequest`.
     """
 
     plan: ClassifierPlan
@@ -40,30 +39,23 @@ class TextData:
     progress: Progress
     recipe: Callable[[str, Any, Any], Collecting[ClassifierPlan]]
 
-    @property
-    def seed(self) -> int:
-        """The plan's seed."""
-        return self.plan.run.seed
-
-    @property
-    def delta(self) -> float:
-        """The delta at which events are priced; the rest is the noise sampler's."""
-        return self.plan.privacy.delta * (1 - SAMPLER_SHARE)
-
 
 def federated(data: TextData, epsilon: float) -> Outcome:
-    """The recipe, federated: every step's sum is of all parties, each with its share of the noise."""
+    """Federated DP-SGD: every step sums the gradients of all parties, each with its share of the noise.
+
+    Source: Abadi et al. 2016, algorithm 1.
+    """
     return descended(data, epsilon, {"dp_sgd": {"form": "federated", "rounds": 1}})
 
 
 def _local(data: TextData, epsilon: float) -> Outcome:
-    """The recipe's other form: each party trains alone under noise of its own, and the models are averaged."""
+    """Local DP-SGD: each party trains alone under its own noise, and the models are averaged."""
     alone: dict[str, Any] = {"trust": "trusted-aggregator", "dropouts": 0, "colluders": 0}
     return descended(data, epsilon, {"dp_sgd": {"form": "local"}, "privacy": alone})
 
 
 def descended(data: TextData, epsilon: float, tables: Mapping[str, Mapping[str, Any]]) -> Outcome:
-    """The recipe `dp_sgd` on the plan with other settings in some tables."""
+    """Run the recipe `dp_sgd` on the plan with other settings in some tables. Raises `PlanError` where they clash."""
     plan = changed(data.plan, {**tables, "run": {"recipe": "dp_sgd"}}, epsilon=epsilon)
     checked(plan.check_descent)
     with driven(data.recipe("dp_sgd", plan, data.public), data.text.shards, data.progress) as run:
@@ -71,7 +63,7 @@ def descended(data: TextData, epsilon: float, tables: Mapping[str, Mapping[str, 
 
 
 def spent(run: SimulatedRun[Any]) -> Outcome:
-    """The parameters that a run trained [parameters], what its releases cost, and the noise of its training."""
+    """A run's outcome: its trained parameters [parameters], the cost of its releases, and its noise multiplier."""
     (*_, last) = run.priced.releases
     paid = composed([release.event for release in run.priced.releases])
     noise = {"noise_multiplier": last.under(GradientMechanism).noise_multiplier}
@@ -79,7 +71,7 @@ def spent(run: SimulatedRun[Any]) -> Outcome:
 
 
 def _point(run: SimulatedRun[ClassifierPlan]) -> Floats:
-    """What was trained [parameters]."""
+    """The trained parameters, float32 [parameters]."""
     from safetensors.numpy import load
 
     found: Floats = load(run.content)["point"]
@@ -87,7 +79,10 @@ def _point(run: SimulatedRun[ClassifierPlan]) -> Floats:
 
 
 def by_votes(data: TextData, epsilon: float) -> Outcome:
-    """The recipe `pate`: noisy votes of the parties' classifiers on public texts, from which the student learns."""
+    """Run the recipe `pate`: the student learns from noisy votes of the parties' classifiers on public texts.
+
+    Source: Papernot et al. 2018.
+    """
     plan = changed(data.plan, {"run": {"recipe": "pate"}}, epsilon=epsilon)
     checked(plan.check_votes)
     with driven(data.recipe("pate", plan, data.public), data.text.shards, data.progress) as run:
@@ -106,12 +101,12 @@ def by_votes(data: TextData, epsilon: float) -> Outcome:
 
 
 def _fine_tune(data: TextData, epsilon: float) -> Outcome:
-    """No privacy: ordinary training on all parties' text together."""
+    """Without privacy: ordinary training on all parties' text together."""
     return Outcome(in_clear(data), None)
 
 
 def in_clear(data: TextData) -> Floats:
-    """The parameters [parameters] of ordinary training on all parties' text together."""
+    """Train without privacy on all parties' text together; returns the parameters, float32 [parameters]."""
     examples, vectors = non_private.pooled(data.text.parts), data.text.vectors(data.public)
     seen = None if vectors is None else np.concatenate(vectors)
     return non_private.trained(data.plan, data.public, examples, seen, data.progress)
@@ -129,17 +124,17 @@ METHODS: Final[dict[str, Method]] = {
 
 
 VOTING: Final = next(name for name, method in METHODS.items() if method.make is by_votes)
-"""The row that wants classes, and public texts to vote on."""
+"""The name of the row that needs classes, and public texts to vote on."""
 
 
 def methods_of(plan: ClassifierPlan) -> dict[str, Method]:
-    """Those that go with a plan: votes want classes, and public texts to vote on."""
+    """The methods that a plan allows, by name: votes need classes, and public texts to vote on."""
     votes = plan.pate is not None and plan.text.kind != "regression"
     return {name: method for name, method in METHODS.items() if votes or name != VOTING}
 
 
 def checked(check: Callable[[], None]) -> None:
-    """Raises `PlanError` where a check of a plan that was changed says what is wrong."""
+    """Run a check of a changed plan. Raises `PlanError` where it fails."""
     try:
         check()
     except ValueError as error:

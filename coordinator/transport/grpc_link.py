@@ -35,16 +35,16 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_http_proxy", 0),
-    # A channel made anew must not share the old one's broken connection, nor how long that waits before the next.
+    # A new channel must not share the old one's broken connection, nor its delay before the next attempt.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_reconnect_backoff_ms", 5_000),
 )
 
 MOST_FACTS: Final = 32
-"""Of what a party says of itself, and of the tasks that it knows."""
+"""The most facts that a party may state about itself and the tasks that it knows."""
 
 HEALTH_SECONDS: Final = 5.0
-"""How long a node may take to say that it serves."""
+"""Seconds that a node has to say that it serves."""
 
 
 class GrpcLink:
@@ -275,7 +275,7 @@ class GrpcLink:
             )
         self._stub = PartyStub(Readable(self._channel))  # type: ignore[call-overload]
         self._health: Any = health_pb2_grpc.HealthStub(self._channel)
-        # The generated stub's own reading would copy every block three times more.
+        # The generated stub's own reader would copy every block three more times.
         self._answer: Any = self._channel.stream_stream(
             f"/{party_pb2.DESCRIPTOR.services_by_name['Party'].full_name}/Answer",
             request_serializer=party_pb2.AnswerRequest.SerializeToString,

@@ -16,7 +16,7 @@ from protos.refusal import Refusal
 
 Value = TypeVar("Value")
 OnPercent = Callable[[int | None], None]
-"""Told with every sign of progress how far a training is, in percent, or None where that is not known."""
+"""A callback at every sign of progress of a training: its percent, or None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class Retry:
     def pause(self, tries: int) -> float:
         """Seconds to wait after this many failed tries, 1 or more, since the party last made progress."""
         most = self.longest
-        # A power that grows for days would overflow.
+        # Over days, a growing power would overflow.
         if tries < 64:
             most = min(most, self.first * self.factor ** (tries - 1))
         return float(self.rng.uniform(0.0, most))
@@ -155,7 +155,7 @@ class PatientLink:
             own.first_block = request.first_block + have
             return self._link.sum_round(own)
 
-        # Elsewhere a party says one thing, and what comes after it is not waited for again.
+        # In other calls a party answers once, and nothing after that answer is waited for.
         return self._streamed("sum", again, None if request.round == party_pb2.SUM_ROUND_MASK else 1)
 
     async def attest(self) -> Outcome[Signed]:

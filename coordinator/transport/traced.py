@@ -107,7 +107,7 @@ class TracedLink:
         try:
             async with aclosing(stream):  # type: ignore[type-var]
                 while True:
-                    # Not around the yield, after which it would be what whoever iterates does.
+                    # Not around the yield: the span would then cover the work of whoever iterates.
                     with tracing.within(call):
                         outcome = await anext(stream)
                     yield outcome

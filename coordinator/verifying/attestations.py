@@ -22,7 +22,7 @@ from protos.identity.validity import check_dates, moment
 
 OVERCHARGED: Final = "it was charged for more than this run's plan"
 UNATTESTED: Final = "what the run cost there is the coordinator's word alone"
-"""Why nothing is promised for a party."""
+"""The reason why nothing is promised for a party."""
 
 
 @dataclass(frozen=True, slots=True)

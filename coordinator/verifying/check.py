@@ -30,7 +30,7 @@ _UNREADABLE: Final = (
     x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
 )
-"""What reading a certificate that someone else made may raise."""
+"""Errors that reading somebody else's certificate may raise."""
 
 
 @dataclass(frozen=True, slots=True)

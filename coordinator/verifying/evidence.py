@@ -31,8 +31,9 @@ MOST_PARTS: Final = 256
 MOST_KINDS: Final = 16
 MOST_OFTEN: Final = 10**9
 MOST_ATTEMPTS: Final = 10
-"""Parties; parts of all events together, different ones that are not Gaussian, and repetitions of one; attempts at
-one sum: more than any run has, and little enough to be priced soon."""
+"""The limits of what is priced, more than any run has and few enough to price quickly: parties; parts of all events
+together; different parts that are not Gaussian; repetitions of one part; attempts at one sum.
+"""
 
 
 def plan_of(content: bytes) -> plan_pb2.Plan:

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 _WRITTEN: Final = 12
-"""Classes up to which the matrix has its counts written in."""
+"""The largest number of classes for which the matrix shows its counts."""
 _NAMED: Final = 30
-"""Classes up to which each is named; of more, some places are."""
+"""The largest number of classes for which each is named; with more, only some are."""
 _LONGEST, _HEAD, _TAIL = 18, 10, 7
-"""Letters of a name up to which it is written in full, and those of a longer one: its ends tell names apart."""
+"""The longest name that is written in full; of a longer one, how many letters of its beginning and end are kept."""
 _DOTS: Final = 2000
-"""Examples up to which each is a dot."""
+"""The largest number of examples for which each is drawn as a dot."""
 
 
 def draw(measures: ClassifierMeasures, names: Sequence[str], path: Path) -> None:
@@ -52,7 +52,7 @@ def draw(measures: ClassifierMeasures, names: Sequence[str], path: Path) -> None
 def draw_scores(
     said: NDArray[np.float64], truth: NDArray[np.float64], measures: RegressionMeasures, path: Path
 ) -> None:
-    """Draw the scores that were said over the true ones [examples], both in the declared range, as PNG.
+    """Draw predicted scores over true scores [examples], both in the declared range, as PNG.
 
     Up to 2,000 examples each is a dot; more are counted in hexagons. Raises `DataError` for other shapes.
     """

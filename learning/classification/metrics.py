@@ -31,7 +31,8 @@ class ClassifierMeasures:
     accuracy: share right. macro_f1: mean over classes that occur or were predicted of 2 TP / (2 TP + FP + FN). recall:
     of each class in order, None of one that does not occur. confusion: [true class, predicted class], counts.
     calibration: expected calibration error, the mean over examples of |confidence - accuracy| of their bin, in `BINS`
-    bins of equal width (Guo et al. 2017, equation 3). reliability: the bins that hold an example, for the curve.
+    bins of equal width. reliability: the bins that hold an example, for the curve.
+    Source: the calibration error is that of Guo et al. 2017, equation 3.
     """
 
     examples: int

@@ -26,9 +26,10 @@ class Fit:
     """How to train without privacy.
 
     epochs: passes over the examples. batch: examples in one step. learning_rate: the highest; `schedule` says what
-    share of it a step takes. optimiser: AdamW (Loshchilov & Hutter 2019) or SGD with `momentum`; decay: its weight
-    decay. longest_gradient: the norm that a step's gradient is cut to (Pascanu et al. 2013). Raises `ConclaveError` for
+    share of it a step takes. optimiser: AdamW or SGD with `momentum`; decay: its weight
+    decay. longest_gradient: the norm that a step's gradient is cut to. Raises `ConclaveError` for
     a number of epochs or a batch below 1.
+    Source: AdamW (Loshchilov & Hutter 2019); cutting gradients (Pascanu et al. 2013).
     """
 
     epochs: int = 3
@@ -99,10 +100,10 @@ def fit_head(
 
 
 def predict(model: nn.Module, rows: Sequence[Tokens], tokens: int = TOKENS) -> NDArray[np.float32]:
-    """What a model says of examples, logits [examples, classes], a regression's standard scores as [examples, 1].
+    """A model's output on examples: logits [examples, classes], or a regression's standard scores [examples, 1].
 
-    In batches of like length, at most `tokens` tokens at a time. An example's answer does not depend on the others but
-    for rounding.
+    It runs in batches of similar length, at most `tokens` tokens at a time. The other examples change an output by
+    rounding only.
     """
     found: list[NDArray[np.float32]] = []
     order: list[NDArray[np.int64]] = []

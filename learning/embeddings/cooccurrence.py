@@ -18,7 +18,7 @@ from aggregation.errors import IntegrityError
 Passage = NDArray[np.int32]
 
 WINDOW = 5
-"""Words to either side that are a word's context."""
+"""Words on either side that are a word's context."""
 
 
 def unit_counts(units: Sequence[Sequence[Passage]], size: int, window: int = WINDOW) -> sparse.csr_array:
@@ -29,11 +29,12 @@ def unit_counts(units: Sequence[Sequence[Passage]], size: int, window: int = WIN
     empty row.
     Memory: about 32 bytes a pair, window * 2 pairs a word; give a large shard in slices.
     Raises `IntegrityError` for positions outside the vocabulary.
+    Source: GloVe's matrix X (Pennington et al. 2014, section 3) for each unit, without weights by distance.
     """
     owner = [index for index, unit in enumerate(units) for _ in unit]
     rows, cells = _pairs([passage for unit in units for passage in unit], owner, size, window)
     ones = np.ones(rows.size)
-    # Converting from coordinates adds up what falls into one cell.
+    # Converting from coordinates adds up the counts of one cell.
     return sparse.coo_array((ones, (rows, cells)), shape=(len(units), size * size)).tocsr()
 
 
@@ -47,7 +48,11 @@ def pair_counts(passages: Sequence[Passage], size: int, window: int = WINDOW) ->
 
 
 def counts_of(passages: Sequence[Passage], size: int, window: int = WINDOW) -> sparse.csr_array:
-    """Count the pairs of all passages together: float64 [V, V], for public text and for simulation."""
+    """Count the pairs of all passages together: float64 [V, V], for public text and for simulation.
+
+    Source: GloVe's matrix X (Pennington et al. 2014, section 3), without weights by distance. Raises `IntegrityError`
+    like `unit_counts`.
+    """
     _, cells = _pairs(passages, range(len(passages)), size, window)
     return sparse.coo_array((np.ones(cells.size), (cells // size, cells % size)), shape=(size, size)).tocsr()
 

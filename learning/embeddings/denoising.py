@@ -77,6 +77,8 @@ def denoise(
     Memory: 4 bytes a cell and a few blocks beside `counts`. Time at d = 100: 2 s at V = 1,000,
     7 s at 2,000, on one core.
     Raises `IntegrityError` for counts that are not a finite square matrix or a sigma that is not positive and finite.
+    Source: the model is log-bilinear as GloVe (Pennington et al. 2014, section 3); the likelihood under noise is our
+    own, see the module.
     """
     _check(counts, sigma)
     with torch.no_grad(), fixed_threads(len(counts)):
@@ -197,7 +199,7 @@ class _Problem:
         signed = vectors * signs
         for rows in self._blocks():
             model = torch.addmm(bias[rows, None] + bias, signed[rows], vectors.T).clamp_(max=self.ceiling).exp_()
-            # Half of every cell, for a pair stands in the matrix twice. log1p, for the noise may dwarf the counts.
+            # Half of every cell, since each pair is in the matrix twice. log1p, since the noise may dwarf the counts.
             logarithm = torch.log1p(model / self.noise)
             loss += (model - self.noise * logarithm - self.cells[rows] * logarithm).sum(dtype=torch.float64) / 2
             slope = (model - self.cells[rows]) * model / (model + self.noise)

@@ -39,15 +39,17 @@ Weighting = Literal["paper", "likelihood"]
 OutputLoss = Literal["squared", "cross-entropy"]
 
 OBSERVATIONS = 30.0
-"""Contexts that the model's own prediction for a query counts for, against the one of a label."""
+"""The model's own prediction for a query counts as this many contexts, a label as one."""
 FURTHEST = 4.0
-"""How far hidden states may lie from the start's, in lengths of the start's: teachers' are thrice as long at most."""
+"""The largest distance of hidden states from the start's, in lengths of the start's: teachers' are at most three times
+as long.
+"""
 UNQUERIED = 1e-3
-"""Ridge towards the start for words never queried, under the paper's loss, beside a loss of about 1."""
+"""Ridge towards the start for words that are never queried, under the paper's loss, which is about 1."""
 BLOCK_CELLS = 1 << 22
 """Cells of [queries, V] worked on at a time: 16 MiB an array."""
 
-_MOST_PRECISION = 1e6  # a coordinate held tighter than this is as good as fixed
+_MOST_PRECISION = 1e6  # a coordinate with a stronger ridge than this hardly moves
 _CURVATURE = 0.1
 
 
@@ -67,6 +69,8 @@ def distil(
     on the same machine. Post-processing of releases: it costs no privacy.
     Raises `IntegrityError` for words outside the start's vocabulary, hidden states of another width, or a fit that does
     not stay finite; `ConclaveError` for an unknown weighting or loss, or "likelihood" without the noise it needs.
+    Source: "paper": DPED (Feng & Hong), equations (3) and (4). "likelihood": our own, with the shrinkage of James &
+    Stein 1961.
     """
     size, width = start.inputs.shape
     check_words(answers.queries, size, "query")

@@ -62,6 +62,7 @@ class Features:
     """The words' public features: rows [V, F] of unit norm, float64. Raises `IntegrityError` for anything else.
 
     They must not depend on private text: they are public, and give the embedding's numbers their meaning.
+    Source: DP-MERF (Harder, Adamczewski & Park 2021).
     """
 
     rows: NDArray[np.float64]
@@ -105,6 +106,7 @@ def embed(units: sparse.csr_array, features: Features) -> NDArray[np.float64]:
     is linear in its counts; its norm is that of the full matrix, bounded by nothing yet: `VectorMechanism` clips it.
     Memory beside the result: F numbers for each centre of each unit. Give a large shard in slices, or use `contribute`.
     Raises `IntegrityError` where units and features do not fit.
+    Source: DP-MERF (Harder, Adamczewski & Park 2021); the module says where this departs from it.
     """
     size, width = features.rows.shape
     if not isinstance(units, sparse.csr_array) or units.ndim != 2 or units.shape[1] != size * size:
@@ -124,11 +126,12 @@ def embed(units: sparse.csr_array, features: Features) -> NDArray[np.float64]:
 
 
 def contribute(units: sparse.csr_array, features: Features, mechanism: VectorMechanism) -> IntArray:
-    """A party's part of the sum of embeddings (Harder et al. 2021), [F (F + 1) / 2] on the mechanism's grid.
+    """A party's part of the sum of embeddings, [F (F + 1) / 2] on the mechanism's grid.
 
     Memory: 32 MiB of embeddings at a time. Adding or removing one unit, a row of `units`, changes the result by at most
     `mechanism.sensitivity` in L2: every embedding is clipped by the mechanism first. Raises `IntegrityError` like
     `embed`.
+    Source: DP-MERF (Harder, Adamczewski & Park 2021).
     """
     total = np.zeros(features.dimension, dtype=np.int64)
     step = max(1, _SLICE // features.dimension)
@@ -156,6 +159,7 @@ def fit_sketch(
     done. The same seed gives the same bytes on the same machine.
     Post-processing: it costs no privacy. Memory: 4 bytes for each of V * V cells, and blocks of 16 MiB.
     Raises `IntegrityError` where shapes do not fit, numbers are not finite or sigma is not above 0.
+    Source: DP-MERF (Harder, Adamczewski & Park 2021); the weighted squares are our own, see the module.
     """
     size = len(features.rows)
     if noisy.shape != (features.dimension,) or not np.isfinite(noisy).all():

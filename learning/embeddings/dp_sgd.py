@@ -26,7 +26,7 @@ BLOCK_CELLS = 1 << 22
 """Cells of [centres, V] in double precision worked on at a time: 32 MiB an array. One unit is never divided."""
 MOMENTUM = 0.9
 LARGEST = 1e4
-"""Beyond it no parameter is taken to be of a model that learned."""
+"""A parameter of this size or more shows that a training has diverged."""
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def train_private(
     units: counts >= 0 [units, V * V] as `learning.embeddings.cooccurrence.unit_counts` gives; a unit without pairs adds
     nothing. start: public. expected_batch: what sums are divided by, from a declared public number of units, never from
     the shard. decay: pull towards the start at each step, as a share of the way times the learning rate. The model
-    returned is the mean of the last half of the iterates (Polyak & Juditsky 1992), which averages noise away; it is
+    returned is the mean of the last half of the iterates, which averages noise away; it is
     post-processing of the noisy sums. What it costs is `mechanism.event()`, under add-or-remove of one unit (a row of
     `units`), on the assumptions in `GradientMechanism`. `stream` must be used for nothing else before; batches and
     noise come from it.
@@ -67,6 +67,7 @@ def train_private(
     What units hold fails nothing: a step to infinity is not taken, and this process' log says how many were not.
     Raises `IntegrityError` for units that are not finite counts over V * V cells and for a start that is not finite,
     `ConclaveError` where the mechanism is for another number of parameters, or a setting is out of range.
+    Source: DP-SGD (Abadi et al. 2016, algorithm 1); the mean of iterates (Polyak & Juditsky 1992).
     """
     size, width = start.inputs.shape
     _check(units, mechanism, size, width, expected_batch, learning_rate)
@@ -109,6 +110,7 @@ def clipped_sum(
     """Sum of the units' gradients, each clipped on its own; units [units, V * V], parameters in float64.
 
     Noise-free: for `train_private` and tests. One unit more or less moves `total` by at most `mechanism.clip`.
+    Source: DP-SGD (Abadi et al. 2016, algorithm 1, "clip gradient"); norms by Goodfellow 2015.
     """
     by_inputs, by_outputs, by_bias = np.zeros_like(inputs), np.zeros_like(outputs), np.zeros_like(bias)
     norms = np.zeros(units.shape[0])

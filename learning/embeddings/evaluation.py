@@ -14,7 +14,7 @@ from learning.text.words import Vocabulary, tokenize
 
 _ROWS = 256
 WORST: Final = 1e300
-"""The largest perplexity that is told, a finite number for all that reads it."""
+"""The largest perplexity that is reported, a finite number for programs that read it."""
 Texts = tuple[Sequence[str], Sequence[str | int]]
 Labelled = tuple[sparse.csr_array, Sequence[str | int]]
 """Texts as bags of words [texts, words], and their labels."""
@@ -70,9 +70,10 @@ def _heldout(counts: sparse.csr_array, size: int) -> sparse.csr_array:
 
 
 def wordsim(embeddings: NDArray[np.float32], vocabulary: Vocabulary) -> Correlation:
-    """Compare cosines with people's judgement of similarity: WordSim-353 (Finkelstein et al. 2002), as gensim ships it.
+    """Compare cosines with people's judgement of similarity: WordSim-353, as gensim ships it.
 
     Only pairs with both words in the vocabulary count, so figures of different vocabularies do not compare.
+    Source: WordSim-353 (Finkelstein et al. 2002).
     """
     from scipy.stats import spearmanr
 
@@ -90,9 +91,10 @@ def wordsim(embeddings: NDArray[np.float32], vocabulary: Vocabulary) -> Correlat
 
 
 def analogies(embeddings: NDArray[np.float32], vocabulary: Vocabulary) -> Accuracy:
-    """Answer a : b = c : ? by the word nearest to b - a + c, none of the three (Mikolov et al. 2013).
+    """Answer a : b = c : ? by the word nearest to b - a + c, none of the three.
 
     Questions are Google's, as gensim ships them; one counts only if its four words are in the vocabulary.
+    Source: Mikolov et al. 2013.
     """
     questions, total = [], 0
     for words in _analogy_questions():

@@ -38,13 +38,17 @@ if TYPE_CHECKING:
     from learning.embeddings.skipgram import SkipGram
 
 SHARE = 0.65
-"""Part of a usual unit's squared norm that is word frequencies. What frequencies cost is the floor; they come first."""
+"""The part of a usual unit's squared norm that is word frequencies. It sets how well the floor is learned, which comes
+first.
+"""
 QUANTILE = 0.25
-"""Public units up to this quantile of the norm are not clipped. Long units lose weight; noise is less for it."""
+"""Public units up to this quantile of the norm are not clipped. Long units lose weight, and the noise is smaller for
+it.
+"""
 PAIR_QUANTILE = 1.0
 """The same where every pair is a unit: there the long ones are rare words, and clipping them would make them rarer."""
 
-_SMOOTHING = 0.2  # of public frequencies, spread evenly: a word may be rarer in public text than in private
+_SMOOTHING = 0.2  # the part of public frequencies that is uniform: a word may be rarer in public text than in private
 _SLICE = 1 << 19  # numbers of embeddings in memory at a time: 4 MiB, which caches like
 
 
@@ -109,7 +113,7 @@ class Directions:
         """Read what `to_bytes` wrote. Raises `IntegrityError` for anything else."""
         try:
             tensors: dict[str, NDArray[np.float32]] = load(content)
-        except (SafetensorError, KeyError, ValueError, TypeError) as error:  # unknown types come as one of the latter
+        except (SafetensorError, KeyError, ValueError, TypeError) as error:  # unknown types raise one of the latter
             raise IntegrityError("The directions are not in the safetensors format, or were cut short.") from error
         if tensors.keys() != {"strengths", "vectors", "weights"}:
             raise IntegrityError(f"Directions are strengths, vectors and weights, not {', '.join(sorted(tensors))}.")

@@ -32,6 +32,7 @@ def radii(reference: NDArray[np.floating], k: int) -> FloatArray:
     reference: [V, d], PUBLIC word vectors. k: 1 to V - 1. Words that coincide with k others get a thousandth of the
     median radius. Memory: blocks of 32 MiB.
     Raises `IntegrityError` for a k out of range, vectors that are not finite, or k + 1 that coincide for most words.
+    Source: in the style of Bollegala et al. 2023; the module says where this departs from it.
     """
     vectors = np.asarray(reference, dtype=np.float64)
     if vectors.ndim != 2 or not np.isfinite(vectors).all():
@@ -62,6 +63,7 @@ def to_local(
     teachers started from or were aligned to. radii: [queries], above 0. Each teacher's result depends on that teacher
     and on public values alone.
     Raises `IntegrityError` where shapes do not fit, or a reference or radius is no number that can be used.
+    Source: as for `radii`.
     """
     if states.ndim != 4 or states.shape[1:] != reference_states.shape:
         raise IntegrityError(f"Hidden states {states.shape} do not fit the reference's {reference_states.shape}.")
@@ -76,6 +78,7 @@ def from_local(
 
     noisy_mean: [queries, layers, width], the released sum over the public number of teachers. Its noise of standard
     deviation s, in radii, is noise of s * radius here. Post-processing. Raises `IntegrityError` like `to_local`.
+    Source: as for `radii`.
     """
     if noisy_mean.shape != reference_states.shape:
         raise IntegrityError(f"Hidden states {noisy_mean.shape} do not fit the reference's {reference_states.shape}.")

@@ -11,7 +11,9 @@ HISTORY = 10
 """Steps that L-BFGS remembers."""
 
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-"""From bias [V] and vectors [n, d], float32: the loss, a float64 scalar, and its gradients by either."""
+"""A function of bias [V] and vectors [n, d], float32, that returns the loss, a float64 scalar, and its gradient by
+each.
+"""
 
 
 def minimise(
@@ -21,13 +23,14 @@ def minimise(
     steps: int,
     on_step: Callable[[float], None] | None,
 ) -> tuple[Tensor, Tensor]:
-    """L-BFGS (Liu & Nocedal 1989) from `start`, (bias [V], vectors [n, d]), to where it is after `steps`.
+    """L-BFGS from `start`, (bias [V], vectors [n, d]), to where it is after `steps`.
 
     Returns bias and vectors, float32.
 
     scale: square roots of typical curvatures, of the shapes of `start` or broadcast to them; frequent words are far
     more curved, and in coordinates scaled by that one step size suits all. on_step: told the fraction done. The point
     and the loss are float64: a sum over millions of cells in float32 hides what a step gained.
+    Source: L-BFGS (Liu & Nocedal 1989).
     """
     size, shape = start[0].numel(), start[1].shape
     scaled = torch.cat([start[0] * scale[0], (start[1] * scale[1]).reshape(-1)])
@@ -60,15 +63,15 @@ def minimise(
     if on_step is not None:
         on_step(1.0)
     found = unpack()
-    optimiser.state.clear()  # its history would wait for the garbage collector, and the next fit's beside it
+    optimiser.state.clear()  # else its history stays beside the next fit's until the garbage collector runs
     point.grad = None
     return found
 
 
 @contextmanager
 def fixed_threads(size: int) -> Iterator[None]:
-    """The same number of threads every time, for sums depend on how they are split: one up to V = 2,048, where more
-    gain little and lose much on a busy machine; above, as many as there are cores, eight at most.
+    """Fix the number of threads, because sums depend on how they are split: one up to V = 2,048, where more threads
+    gain little and lose much on a busy machine; above, one for each core, eight at most.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1 if size <= 2048 else min(os.cpu_count() or 1, 8))

@@ -44,15 +44,16 @@ from learning.embeddings.optimising import fixed_threads, minimise
 from learning.embeddings.skipgram import SkipGram
 
 TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Multiples of the public interaction, `a`, that are tried."""
+"""Multiples `a` of the public interaction that are tried."""
 BURSTS = 3.0
-"""How much more the text's moments stray than those of independent pairs: a word brings all pairs of its window.
-Chosen on WikiText-2, where 1 to 10 differ by less than 1%."""
+"""Variance of the text's moments over that of independent pairs: a word brings all pairs of its window. Chosen on
+WikiText-2, where 1 to 10 differ by less than 1%.
+"""
 
 _SMALLEST_SHELL = 4
 _VARIANCES = np.geomspace(1e-9, 0.1, 81)
-_EVIDENCE = 2.0  # nats by which a shell must speak against the public values, or it keeps them
-_RIDGE = 1e-3  # of the directions' correlations: private frequencies may make two of them nearly one
+_EVIDENCE = 2.0  # nats by which a shell's likelihood must rise, or it keeps the public values
+_RIDGE = 1e-3  # for the directions' correlations: under private frequencies two directions may nearly coincide
 _NEWTON_STEPS = 60
 _BALANCING_STEPS = 30
 _CEILING = 20.0  # of log P, against overflow in a line search
@@ -124,7 +125,7 @@ class _Problem:
         plain = directions.vectors.astype(np.float64)
         centre = frequencies @ plain
         means, kept = _shrunk(means, centre, (released.sigma / pairs) ** 2 / 2)
-        # The sample after clipping has other means than f: it is centred on the latter, so that b stays f's alone.
+        # After clipping the sample's means differ from f: it is centred on f's, so that b follows f alone.
         moved = moments[1:, 1:] / pairs - np.outer(means, centre) - np.outer(centre, means) + np.outer(centre, centre)
         plain = plain - centre
         covariance = (plain * frequencies[:, None]).T @ plain
@@ -136,7 +137,7 @@ class _Problem:
         self.public = back @ np.diag(directions.strengths.astype(np.float64)) @ back.T
         spread = (turn * turn).sum(axis=0)
         noise = (released.sigma / pairs) ** 2 / 2 * np.outer(spread, spread)
-        # The noisy means carry their noise into every entry, the more so the farther directions are from mean 0.
+        # The means' noise enters every entry, more so for directions whose mean is far from 0.
         shift = kept**2 * (released.sigma / pairs) ** 2 / 2 * np.outer(spread, (centre @ turn) ** 2)
         self.noise = noise + np.diag(np.diag(noise)) + shift + shift.T + 2 * np.diag(np.diag(shift)) + BURSTS / pairs
         self.frequencies = torch.from_numpy(frequencies).float()

@@ -1,4 +1,4 @@
-"""What teachers released about public words, as a student takes it in."""
+"""The teachers' released answers about public words, which a student learns from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ ABSTAINED = -1
 
 @dataclass(frozen=True, slots=True)
 class ReleasedAnswers:
-    """What was released, or follows from it, about distinct public words.
+    """The released answers, or what follows from them, about distinct public words.
 
     queries: word positions [queries], each once.
     weights: how often each is asked, integers >= 1 [queries]. "paper" takes its mean over them; "likelihood" has no use

@@ -26,7 +26,11 @@ RIDGE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SkipGram:
-    """inputs [V, d] are the published word vectors; outputs [V, d] and bias [V] make them a model. All float32."""
+    """inputs [V, d] are the published word vectors; outputs [V, d] and bias [V] make them a model. All float32.
+
+    Source: Mikolov et al. 2013, "Distributed Representations of Words and Phrases and their Compositionality", equation
+    (2); the bias is added here.
+    """
 
     inputs: NDArray[np.float32]
     outputs: NDArray[np.float32]
@@ -68,6 +72,7 @@ def fit_noisy(
     counts: [V, V]. sigma: standard deviation of each cell's noise. The same seed gives the same bytes on the same
     machine.
     Post-processing: it costs no privacy. Raises `IntegrityError` like `denoise`.
+    Source: as for `learning.embeddings.denoising.denoise`.
     """
     factors = denoise(counts, sigma, dimension=dimension, seed=seed, steps=steps, on_step=on_step)
     return SkipGram(factors.vectors, factors.vectors * factors.signs, factors.bias)
@@ -76,8 +81,9 @@ def fit_noisy(
 def unigram(counts: NDArray[np.float64] | sparse.csr_array, sigma: float) -> NDArray[np.float64]:
     """Estimate how frequent words are, [V], summing to 1, from the same noisy counts: the floor a student must beat.
 
-    It is the student without vectors, a better use of the counts than their noisy row sums. For exact counts (sigma 0),
-    which may be sparse: the row sums, with half a count added.
+    This is the student without vectors, which uses the counts better than their noisy row sums do. Exact counts
+    (sigma 0) may be sparse; for them it is the row sums, with half a count added. Raises `IntegrityError` for noisy
+    counts that are sparse, and like `denoise`.
     """
     if sigma == 0:
         smoothed = np.asarray(sparse.csr_array(counts).maximum(0).sum(axis=1), dtype=np.float64) + 0.5
@@ -106,6 +112,7 @@ def fit(
     There is no privacy in this: for public text, and for simulation. Memory: the counts twice, three blocks of 16 MiB,
     and some 30 times the parameters in double precision, most of it what L-BFGS remembers: no array is [V, V].
     Raises `IntegrityError` for counts that are negative, not finite or not square.
+    Source: the full softmax of Mikolov et al. 2013, equation (2), on counts; L-BFGS (Liu & Nocedal 1989).
     """
     matrix = sparse.csr_array(counts, dtype=np.float32)
     size = matrix.shape[0]
@@ -147,7 +154,7 @@ def _fit(
         for first in range(0, size, rows)
     ]
 
-    buffers = [torch.empty(min(rows, size), size) for _ in range(3)]  # new ones every time would leave holes in memory
+    buffers = [torch.empty(min(rows, size), size) for _ in range(3)]  # new arrays every time would fragment memory
 
     def objective(bias: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         inputs, outputs = vectors[:size], vectors[size:]

@@ -42,12 +42,13 @@ def train_teacher(
     starts from random vectors of the seed and is rotated onto the reference. A teacher without any pair is still a
     teacher. Changing one unit may change the teacher in any way. Memory: as of `fit`. Raises `IntegrityError` like
     `fit`, `ConclaveError` for an alignment that is neither.
+    Source: teachers on disjoint parts: PATE (Papernot et al. 2017) and DPED (Feng & Hong), section 3.2.
     """
     if alignment == "initialisation":
         return _adapt(counts, reference, steps)
     if alignment == "procrustes":
         model = fit(counts, dimension=reference.inputs.shape[1], seed=seed, steps=steps)
-        return align(model, reference) if model.finite else model  # there is no rotation of what went to infinity
+        return align(model, reference) if model.finite else model  # parameters that went to infinity cannot be rotated
     raise ConclaveError(f"alignment is {alignment!r}; it must be 'initialisation' or 'procrustes'.")
 
 
@@ -66,7 +67,7 @@ def _adapt(counts: sparse.csr_array, reference: SkipGram, steps: int) -> SkipGra
         torch.from_numpy(np.concatenate([reference.inputs, reference.outputs])),
     )
 
-    buffers = [torch.empty(min(rows, size), size) for _ in range(3)]  # new ones every time would leave holes in memory
+    buffers = [torch.empty(min(rows, size), size) for _ in range(3)]  # new arrays every time would fragment memory
 
     def objective(bias: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         by_bias, by_vectors = BIAS_RIDGE * (bias - centre_bias), RIDGE * (vectors - centre)
@@ -95,8 +96,9 @@ def align(model: SkipGram, reference: SkipGram) -> SkipGram:
     """Rotate a model so that its inputs come nearest to the reference's; its predictions stay what they were.
 
     The rotation R minimises |inputs R - reference inputs| over orthogonal matrices: R = U V' where
-    U S V' = inputs' reference inputs (Schoenemann 1966). Outputs turn with the inputs.
+    U S V' = inputs' reference inputs. Outputs turn with the inputs.
     Raises `IntegrityError` for models of different shape.
+    Source: Schoenemann 1966.
     """
     if model.inputs.shape != reference.inputs.shape:
         raise IntegrityError(f"A model of shape {model.inputs.shape} cannot be aligned to {reference.inputs.shape}.")
@@ -111,6 +113,7 @@ def hidden_states(model: SkipGram, queries: Words, layers: Sequence[Layer]) -> N
     """What the model holds about words, [queries, layers, width]: "centre" is inputs[word], "context" outputs[word].
 
     Raises `IntegrityError` for a query outside the vocabulary, `ConclaveError` for no layer or an unknown one.
+    Source: h_i(x) of DPED (Feng & Hong), equation (1).
     """
     check_words(queries, len(model.bias), "query")
     return np.stack([layer_of(model, layer)[queries] for layer in check_layers(layers)], axis=1)
@@ -125,6 +128,7 @@ def votes_of(
     relative_to, public log-frequencies [V], it is the class of highest log p(j | query) - relative_to[j]: the one that
     the query makes likelier than it is anyway, and not the most frequent word for every query.
     Works in blocks of 16 MiB. Raises `IntegrityError` for positions outside the vocabulary or a broken `relative_to`.
+    Source: y_i(x) of DPED (Feng & Hong), equation (1), as one vote; "relative_to" is our own.
     """
     size = len(model.bias)
     check_words(queries, size, "query")

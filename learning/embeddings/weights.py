@@ -32,7 +32,7 @@ def from_bytes(content: bytes) -> SkipGram:
     """
     try:
         tensors: dict[str, NDArray[np.float32]] = load(content)
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:  # unknown types come as KeyError or TypeError
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:  # unknown types raise KeyError or TypeError
         raise IntegrityError("The skip-gram is not in the safetensors format, or was cut short.") from error
     missing = sorted(_AXES.keys() - tensors.keys())
     if missing:

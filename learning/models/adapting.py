@@ -21,9 +21,10 @@ _ADAPTER: Final = "private"
 
 @dataclass(frozen=True, slots=True)
 class Lora:
-    """Low-rank adapters (LoRA, Hu et al. 2021, section 4.1): W x + (alpha / rank) B A x, W [out, in] frozen.
+    """Low-rank adapters: W x + (alpha / rank) B A x, W [out, in] frozen.
 
     A [rank, in] is drawn and B [out, rank] zero at the start, so that the model begins as it was.
+    Source: LoRA (Hu et al. 2021, section 4.1).
     """
 
     rank: int = 8
@@ -31,7 +32,7 @@ class Lora:
 
 
 def adapt(model: "PreTrainedModel", how: Adapt, *, seed: int, lora: Lora | None = None) -> list[str]:
-    """Mark what is trained by `requires_grad`, adding adapters for "lora", in place; returns the names, sorted.
+    """Set `requires_grad` on the parameters to train, in place, with adapters for "lora"; returns their sorted names.
 
     head: what lies outside the encoder (with the first token's pooler, which belongs to the head). lora: adapters on
     the attention's projections, and the head; a language model's head stays as it is. full: everything but a fixed
@@ -73,7 +74,7 @@ def head_of(model: "PreTrainedModel") -> frozenset[str]:
 
 
 def merged(model: "PreTrainedModel") -> "PreTrainedModel":
-    """A plain copy of a model, what its adapters learned added to its weights: standard class, standard names."""
+    """A plain copy of a model with its adapters added to its weights: standard class, standard names."""
     from peft.tuners.lora import LoraLayer
 
     plain = copy.deepcopy(model)
@@ -94,15 +95,15 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def flatten(model: nn.Module) -> Tensor:
-    """What is trained, as one float32 vector [parameters], in the order of `trainable`."""
+    """The trained parameters as one float32 vector [parameters], in the order of `trainable`."""
     parts = [p.detach().reshape(-1).float() for p in trainable(model).values()]
     return torch.cat(parts) if parts else torch.empty(0)
 
 
 def unflatten(model: nn.Module, vector: Tensor) -> None:
-    """Set what is trained from a vector [parameters] as `flatten` gives it, in place.
+    """Set the trained parameters, in place, from a vector [parameters] as `flatten` gives it.
 
-    Raises `ValueError` for another length: the caller checks what comes from outside.
+    Raises `ValueError` for another length: the caller checks vectors from outside.
     """
     parameters = trainable(model)
     size = sum(p.numel() for p in parameters.values())

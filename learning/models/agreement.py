@@ -20,7 +20,7 @@ from learning.models.batching import Tokens
 MADE_UP: Final = 4
 """Made-up examples of each shape; the first two fill its whole length, the others do not."""
 STEP: Final = 8
-"""Tokens by which shapes differ in length."""
+"""Lengths of shapes are multiples of this many tokens."""
 
 Answer = Callable[[Sequence[int]], list[Tensor]]
 """Numbers of made-up examples, as often as they are given, to what is worked out of each: [examples, ...]."""

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 CHARACTERS: Final = 100
-"""Characters of a text that are looked at for every token the model takes: BERT cuts words longer than that too."""
+"""Characters of a text that are read for every token that the model takes: BERT cuts longer words, too."""
 TOKENS: Final = 8192
-"""Tokens that go through a model at once where nothing else is said, padding included."""
+"""Tokens in one pass through a model by default, padding included."""
 
 _AT_ONCE: Final = 512
 _PANIC: Final = "PanicException"
@@ -50,7 +50,7 @@ class Tokens:
 
 
 NOTHING: Final = Tokens(np.empty(0, np.int32), 0)
-"""What a private text becomes that cannot be tokenised: it is no example."""
+"""The row of a private text that cannot be tokenised: it is no example."""
 
 
 @dataclass(frozen=True, slots=True)

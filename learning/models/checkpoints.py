@@ -1,7 +1,7 @@
-"""Pre-trained models from where they are: the packaged public encoder, a local folder, or the Hugging Face hub.
+"""Loads pre-trained models: the packaged public encoder, a local folder, or the Hugging Face hub.
 
-What the hub sends lies in its library's own cache and is taken from there before the hub is asked: these models are
-public. Code that comes with a model is never run. Imported where there is training only: it needs torch.
+Models from the hub are kept in its library's own cache, which is read before the hub is asked: these models are
+public. Code that comes with a model is never run. This module needs torch, so only training imports it.
 """
 
 import json
@@ -40,7 +40,7 @@ class ModelError(ConclaveError):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model as its checkpoint has it, its tokenizer, and the parameters that the checkpoint lacks or has other."""
+    """A checkpoint's model, its tokenizer, and the parameters that the checkpoint lacks or has in other shapes."""
 
     model: "PreTrainedModel"
     tokenizer: "PreTrainedTokenizerBase"
@@ -218,7 +218,7 @@ def _had(name: str, place: str, get: Callable[..., Found], cache: Path | None) -
     from safetensors import SafetensorError
 
     def attempt(here: bool) -> Found:
-        # Even for what is here the library asks the hub something, and waits for it, unless it is told to be offline.
+        # Even for local files the library asks the hub and waits, unless it is told to be offline.
         with _quiet(), held(constants, "HF_HUB_OFFLINE", here):
             return get(cache_dir=cache, local_files_only=here, trust_remote_code=False)
 

@@ -1,7 +1,7 @@
 """Encoders, classifiers and causal language models to train: standard classes of the transformers library.
 
-What a checkpoint has is taken as it is; what it lacks starts from a seed, the same bytes on every machine. Dropout is
-off: a gradient of one example then depends on that example alone. A classifier that is saved works in
+Parameters that a checkpoint has are taken as they are; those that it lacks start from a seed, the same bytes on every
+machine. Dropout is off: the gradient of an example then depends on that example alone. A saved classifier works in
 `pipeline("text-classification")` with no code but the library's.
 """
 
@@ -86,7 +86,7 @@ def language_model(name: str, *, cache: Path | None = None) -> "Pretrained":
     _complete(found, name, allowed=())
     model = found.model
     model.config.use_cache = False
-    # Not every model that takes the head is causal; what the first token says may not depend on the second.
+    # Not every model with this head is causal; the first token's output must not depend on the second.
     said = []
     for second in (0, 1):
         rows = [Tokens(torch.tensor([0, second], dtype=torch.int32).numpy(), 2)]
@@ -101,18 +101,18 @@ def language_model(name: str, *, cache: Path | None = None) -> "Pretrained":
 
 
 def longest(model: "PreTrainedModel", wanted: int) -> int:
-    """Tokens in an example: what is wanted, or what the model takes where that is fewer."""
+    """The most tokens in an example: the wanted number, or the model's limit where that is smaller."""
     limit = form_of(model.config).longest
     return wanted if limit is None else min(wanted, limit)
 
 
 def tokens_of(model: "PreTrainedModel") -> int:
-    """How many tokens the model has a vector for. A tokenizer that gives more would end a pass through the model."""
+    """The number of tokens that the model has vectors for. A token beyond it makes a pass through the model fail."""
     return len(model.get_input_embeddings().get_parameter("weight"))
 
 
 def in_units(model: "PreTrainedModel", scores: ScoreRange) -> None:
-    """Have a plain regression say scores in the declared range instead of -1 to 1, in place, once, to publish it."""
+    """Rescale a regression's output from -1 to 1 to the declared range, in place; once, before it is published."""
     last = last_layer(model)
     with torch.no_grad():
         last.weight.mul_(scores.half)
@@ -120,7 +120,7 @@ def in_units(model: "PreTrainedModel", scores: ScoreRange) -> None:
 
 
 def digest(model: torch.nn.Module) -> bytes:
-    """SHA-256 of all a model's parameters and their names, by which parties know that they start from the same."""
+    """SHA-256 of a model's parameters and their names; it shows parties that they start from the same model."""
     found = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
         found.update(f"{name} {tuple(parameter.shape)}\n".encode())
@@ -150,7 +150,7 @@ def _complete(found: Loaded, name: str, allowed: tuple[str, ...]) -> None:
 
 
 def last_layer(model: "PreTrainedModel") -> torch.nn.Linear:
-    """The layer whose output a classifier says."""
+    """The layer whose output is the classifier's."""
     layers = [
         module
         for name, module in model.named_modules()

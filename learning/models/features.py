@@ -1,4 +1,4 @@
-"""What a classifier's last layer sees, worked out once: where that layer alone is trained, the rest is done beforehand.
+"""The inputs of a classifier's last layer, computed once: where only that layer is trained, the encoder runs only once.
 
 Training the layer on these vectors is training the model's head on the texts, gradient for gradient, without a pass
 through the encoder in every step.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 AT_ONCE: Final = 512
-"""Tokens that the encoder sees at a time, padding included, where examples are to be apart."""
+"""Tokens in one pass through the encoder, padding included, where examples are kept apart."""
 
 
 def head_alone(model: "PreTrainedModel") -> nn.Linear | None:
@@ -38,9 +38,9 @@ def head_alone(model: "PreTrainedModel") -> nn.Linear | None:
 
 
 def features(model: "PreTrainedModel", rows: Sequence[Tokens], tokens: int = TOKENS) -> NDArray[np.float32]:
-    """The vectors [examples, width] that `head_alone` sees of examples, in order, at most `tokens` tokens at a time.
+    """The vectors [examples, width] that are `head_alone`'s inputs, in order, at most `tokens` tokens at a time.
 
-    An example's vector depends on the others of its batch in rounding.
+    The other examples of a batch change an example's vector by rounding.
     """
     layer = last_layer(model)
     found = np.empty((len(rows), layer.in_features), np.float32)
@@ -52,7 +52,7 @@ def features(model: "PreTrainedModel", rows: Sequence[Tokens], tokens: int = TOK
 def features_apart(
     model: "PreTrainedModel", rows: Sequence[Tokens], known: dict[int, tuple[int, ...]], tokens: int = AT_ONCE
 ) -> NDArray[np.float32]:
-    """As `features`, for units that may not show in each other's: a vector's bits depend on its own example alone.
+    """As `features`, for units that must not affect each other: a vector's bits depend on its own example alone.
 
     known: the sizes of batches of each length that agree (`learning.models.agreement`), kept from one call to the next
     of one model; empty for the first.

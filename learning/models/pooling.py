@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 MARK: Final = "conclave_pooling"
-"""What a configuration is told, so that a published model is known to have the layer when it is trained further."""
+"""The key in a configuration that says that a model has the layer, for later training of a published model."""
 KINDS: Final = frozenset({"bert"})
-"""Kinds of model that the layer fits."""
+"""Kinds of model that can have the layer."""
 
 _SCALE: Final = 1024.0
 _POOLER: Final = 0.25
@@ -49,7 +49,10 @@ def fixed(model: "PreTrainedModel") -> frozenset[str]:
 
 
 def install(model: "PreTrainedModel") -> None:
-    """Make the last layer the mean of the tokens, and the pooler almost the identity."""
+    """Make the last layer the mean of the tokens, and the pooler almost the identity.
+
+    Source: the mean is that of Reimers & Gurevych 2019; the layer that computes it is our own, see the module.
+    """
     encoder: Any = model.get_submodule("bert")
     layer = encoder.encoder.layer[-1]
     width = model.config.hidden_size

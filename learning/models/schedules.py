@@ -1,4 +1,4 @@
-"""How large a step's learning rate is, as a share of the highest."""
+"""Learning rate schedules: each step's learning rate as a share of the highest."""
 
 import math
 from dataclasses import dataclass
@@ -12,8 +12,9 @@ class Schedule:
     """A rise over the first steps, then a fall, or none.
 
     warm_up: the share of all steps over which the rate rises, in [0, 1). kind: after that it is constant, falls in a
-    straight line, or falls as half a cosine (Loshchilov & Hutter 2017, without restarts); to zero after the last step,
+    straight line, or falls as half a cosine, without restarts; to zero after the last step,
     so no step is taken at zero. Raises `ConclaveError` for another kind or a share outside [0, 1).
+    Source: the cosine is that of Loshchilov & Hutter 2017.
     """
 
     kind: Literal["linear", "cosine", "constant"] = "linear"

@@ -1,4 +1,4 @@
-"""Starts of parameters that no checkpoint has, from a seed: the same bytes on every machine.
+"""Initial values, from a seed, of parameters that no checkpoint has: the same bytes on every machine.
 
 Numbers come from the raw bits of a PCG64 stream of the seed and the parameter's own name, by exact arithmetic alone, so
 neither a library's version nor the order of parameters has a part in them.
@@ -25,7 +25,7 @@ def draw(name: str, parameter: Tensor, seed: int, bound: float = DEVIATION * mat
 
 
 def start(model: nn.Module, names: frozenset[str], seed: int) -> None:
-    """Give those parameters of a model their start: weights drawn, biases 0, scales of a normalisation 1."""
+    """Initialise these parameters of a model: weights are drawn, biases 0, scales of a normalisation 1."""
     for name, parameter in model.named_parameters():
         if name not in names:
             continue

@@ -1,4 +1,4 @@
-"""Where a private training stands, in one file of its own, which belongs to that training alone."""
+"""The state of a private training in a file, which belongs to that training alone."""
 
 import hashlib
 import json

@@ -20,7 +20,7 @@ from learning.private_training.per_example import ROUNDING, PerExample, single_p
 from learning.private_training.units import Losses, MicroBatch, Shape, cut, joined
 
 _SPARE = SINGLE_MARGIN * 0.99
-"""The rest of the margin is for the few roundings of a scale itself."""
+"""The rest of the margin, for the few roundings of a scale itself."""
 _log = logging.getLogger(__name__)
 
 
@@ -38,6 +38,7 @@ def clipped_sum(
     there (`learning.models.agreement`), and adding the vectors is off by at most `adding`, within the margin. A unit
     with a loss or a gradient that is no finite number adds zero and changes nothing of the others; `left_out` is told
     how many there were. No batch at all gives zeros. Raises `IntegrityError` for more units than the margin covers.
+    Source: DP-SGD (Abadi et al. 2016, algorithm 1, "compute gradient" and "clip gradient").
     """
     device = next(iter(gradients.parameters.values())).device
     flat = torch.zeros(gradients.count, dtype=torch.float64, device=device)

@@ -80,6 +80,7 @@ def train_private(
     gradient is no number is an empty one, and a step to infinity is not taken. This process' log says how many there
     were. Raises `ModelError` for a model whose gradients cannot be told apart, `IntegrityError` for a checkpoint of
     something else.
+    Source: DP-SGD (Abadi et al. 2016, algorithm 1).
     """
     gradients = PerExample(model)
     training = Training(flatten(model).cpu(), optimisation, mechanism.steps)
@@ -134,7 +135,10 @@ def _try(gradients: PerExample, probe: MicroBatch, losses: Losses) -> None:
 
 
 def noised(total: FloatArray, mechanism: GradientMechanism, stream: NoiseStream) -> NDArray[np.float32]:
-    """A step's sum on the grid with its noise, in the gradient's units: what is released, [parameters]."""
+    """A step's released sum [parameters]: it is on the grid, with its noise, in the gradient's units.
+
+    Source: DP-SGD (Abadi et al. 2016, algorithm 1, "add noise").
+    """
     made = np.empty(len(total), dtype=np.float32)
     for start in range(0, len(total), AT_ONCE):
         part = mechanism.contribute_part(total[start : start + AT_ONCE])

@@ -21,26 +21,29 @@ import torch
 from torch import Tensor
 
 CELLS_AT_ONCE = 1 << 23
-"""Cells of an array that inner products make for themselves at a time: 64 MiB in double precision."""
+"""Cells of a temporary array for inner products: 64 MiB in double precision."""
 FEW = 16
-"""Positions of a unit under which a product in double precision costs less than a matrix for every unit."""
+"""For units with fewer positions, a product in double precision costs less than a matrix for every unit."""
 NEAR = 1 << 16
-"""Cells of units' matrices that are made at a time, which a processor's cache holds."""
+"""Cells of units' matrices that are made at a time; they fit a processor's cache."""
 WIDE = 2048
-"""Features over which inner products are in double precision: in single, their rounding would count for too much."""
+"""Over more features, inner products are in double precision: in single precision their rounding would be too large."""
 SINGLE, DOUBLE = 2.0**-24, 2.0**-53
 """Unit roundoffs."""
 LEAST = 2.0**-40
-"""Added to every norm: squares under single precision's range, times all that is in it, are less."""
+"""Added to every norm: it bounds squares that underflow in single precision, times everything added with them."""
 
 _AROUND = 8
 _MORE = 1.01
-"""What norms in single precision are multiplied by: more than they can be off."""
+"""Factor on norms in single precision that is larger than their error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """sum_t left[u, t] (x) right[u, t], a matrix [p, q]; left [units, t, p], right [units, t, q]."""
+    """sum_t left[u, t] (x) right[u, t], a matrix [p, q]; left [units, t, p], right [units, t, q].
+
+    Source: the ghost norm (Goodfellow 2015; Li et al. 2022, section 4).
+    """
 
     left: Tensor
     right: Tensor
@@ -181,7 +184,10 @@ Term = Outer | Rows | Dense
 
 
 def inner(one: Term, other: Term) -> Tensor:
-    """Inner products of two terms of one parameter, unit by unit: float64 [units]."""
+    """Inner products of two terms of one parameter, unit by unit: float64 [units].
+
+    Source: the ghost norm (Goodfellow 2015; Li et al. 2022, section 4), between two terms.
+    """
     match one, other:
         case Outer(), Outer() if not _forming_is_cheaper(one, other):
             return _in_parts(_outer_outer, one, other, one.left.shape[1] * other.left.shape[1])
@@ -203,6 +209,7 @@ def squared_norms(terms: list[Term]) -> tuple[Tensor, Tensor, int]:
 
     With n additions a squared norm is right to `off`(n) size^2, and the gradient that `add_weighted` adds has the norm
     of the true one to off(n) size.
+    Source: as for `inner`; the error bound is Higham 2002, see `off`.
     """
     total = sum((1 if i == j else 2) * inner(terms[i], terms[j]) for i in range(len(terms)) for j in range(i + 1))
     size = sum(term.size() for term in terms)
@@ -214,8 +221,8 @@ def squared_norms(terms: list[Term]) -> tuple[Tensor, Tensor, int]:
 def off(additions: int, unit: float = SINGLE) -> float:
     """Higham's gamma_n = n u / (1 - n u): no sum of n products, in any order, is off by more of their sizes' sum.
 
-    Higham 2002, "Accuracy and stability of numerical algorithms", section 3.1 and lemma 3.1; some roundings of what
-    goes before and after are counted in.
+    Some roundings before and after the sum are counted in.
+    Source: Higham 2002, "Accuracy and Stability of Numerical Algorithms", section 3.1 and lemma 3.1.
     """
     part = (additions + _AROUND) * unit
     return part / (1 - part) if part < 0.5 else math.inf

@@ -1,4 +1,4 @@
-"""What is done with noisy sums of gradients, all of it public: an optimiser's steps, and where they stand."""
+"""The optimiser on noisy sums of gradients, and its state. All of it is public."""
 
 import math
 from dataclasses import dataclass, field
@@ -14,17 +14,18 @@ from learning.errors import Diverged
 from learning.models.schedules import Schedule
 
 LARGEST = 1e6
-"""Beyond it no parameter is taken to be of a model that learned."""
+"""A parameter of this size or more shows that a training has diverged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Optimisation:
-    """What is done with noisy sums; public.
+    """The settings of the optimiser on noisy sums; public.
 
     expected_batch: what a sum is divided by, in units, from a declared public number of them, never from a shard's own
-    (Abadi et al. 2016, algorithm 1: the lot L). learning_rate: the highest; `schedule` says what share of it a step
-    takes. optimiser: AdamW (Loshchilov & Hutter 2019) or SGD with momentum. decay: AdamW's or SGD's weight decay.
+    number. learning_rate: the highest; `schedule` says what share of it a step
+    takes. optimiser: AdamW or SGD with momentum. decay: AdamW's or SGD's weight decay.
     Raises `ConclaveError` for a batch or a rate that is not above 0.
+    Source: DP-SGD (Abadi et al. 2016, algorithm 1, whose lot L is `expected_batch`); AdamW (Loshchilov & Hutter 2019).
     """
 
     expected_batch: float
@@ -44,7 +45,8 @@ class Optimisation:
 class Training:
     """A training under way: an optimiser on one vector of parameters, float32 [parameters], that takes noisy sums.
 
-    "Descent" of Abadi et al. 2016, algorithm 1. What it holds can be stored, and it goes on from there to the same end.
+    Its state can be stored; a training that continues from it ends the same.
+    Source: DP-SGD (Abadi et al. 2016, algorithm 1, "descent").
     """
 
     def __init__(self, start: Tensor, settings: Optimisation, steps: int):

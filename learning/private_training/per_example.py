@@ -1,4 +1,4 @@
-"""The gradient of every unit apart: exact norms, and clipped sums, from one forward and one backward pass.
+"""Per-example gradients: exact norms and clipped sums of every unit, from one forward and one backward pass.
 
 Autograd is asked for gradients by activations alone; what a layer was given and what came back to it are kept, and from
 the two everything that clipping needs is computed (`learning.private_training.gradient_terms`), first the norms, then
@@ -21,14 +21,16 @@ from learning.models.checkpoints import ModelError
 from learning.private_training.gradient_terms import Dense, Outer, Rows, Term, off, squared_norms
 
 ROUNDING = 1e-5
-"""Part of the terms' squared size that is added to every squared norm, at least: no unit's terms, cancelling, are more
-than 1 / sqrt(ROUNDING) times its norm.
+"""The least part of the terms' squared size that is added to every squared norm. So, even where terms cancel, they are
+no more than 1 / sqrt(ROUNDING) times as large as the norm of their unit.
 """
 LARGEST_NORM = 1e30
-"""A gradient of a larger norm is taken for none: no sum in single precision overflows below it."""
+"""A gradient with a larger norm counts as empty: below it no sum in single precision overflows."""
 
 _ALIKE = 1e-3
-"""Of a gradient's size: far above rounding in single precision, far below what a mixed example adds."""
+"""Tolerance relative to a gradient's size: far above rounding in single precision, far below the effect of mixed
+examples.
+"""
 _MIXES = (nn.modules.batchnorm._BatchNorm,)
 
 
@@ -39,6 +41,7 @@ class PerExample:
     examples, such as batch normalisation, makes the guarantee void; `check_apart` finds those that it can.
 
     Between `recording` and the next, `bounds` and `add_weighted` speak of what was recorded.
+    Source: book-keeping (Bu et al. 2023, "Differentially private optimization on large model at small cost").
     """
 
     def __init__(self, model: nn.Module):
@@ -50,7 +53,7 @@ class PerExample:
         self._names = {id(each): name for name, each in self.parameters.items()}
         self._terms: dict[str, list[Term]] = {}
         self.sizes: dict[tuple[int, ...], tuple[int, ...]] = {}
-        """Of a shape, the sizes of micro-batches that agree (`learning.models.agreement`), where they were tried."""
+        """For each shape that was tried, the sizes of micro-batches that agree (`learning.models.agreement`)."""
         self._layers = self._trainable_layers()
 
     @property
@@ -158,7 +161,7 @@ class PerExample:
 
 @contextmanager
 def single_precision() -> Iterator[None]:
-    """Within it, products in single precision are just that, also where a GPU would take TF32 for them."""
+    """Within this context, a GPU computes products in single precision and never in TF32."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
@@ -312,7 +315,7 @@ def _any_layer(keep: _Keeping, name: str, layer: Any, given: list[Any], named: d
     try:
         if sampler is not None and not named:
             for each in own.values():
-                each.requires_grad_(True)  # it gives those of no others
+                each.requires_grad_(True)  # it gives the gradients of no other parameters
             found = {id(parameter): values for parameter, values in sampler(layer, given, slope).items()}
             for each in own.values():
                 each.requires_grad_(False)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 Losses = Callable[[nn.Module, dict[str, Tensor], Tensor | None], Tensor]
-"""A model, its inputs and its labels to one loss an example, [examples]."""
+"""A function of a model, its inputs and its labels that returns one loss for each example, [examples]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class MicroBatch:
     units: int
     examples_per_unit: int
     shape: "Shape | None" = None
-    """What it has in common with others; None: its units go one at a time."""
+    """The shape that these units share with others; None: the units go one at a time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,14 +23,16 @@ from learning.errors import DataError
 from learning.selection.selecting import hashed
 
 Source = Callable[[], Iterable[NDArray[np.float32]]]
-"""Gives a fresh iterator over the same blocks of embeddings, [texts, width], every time it is called. A block is of use
-until the next is asked for: its memory may be used again."""
+"""A function that returns a fresh iterator over the same blocks of embeddings, [texts, width], at every call. A block
+is valid until the next is asked for: its memory may be used again.
+"""
 
 SAMPLE: Final = 8192
 SAMPLE_A_CLUSTER: Final = 64
-"""Texts in the sample that a start is found on: the larger of `SAMPLE` and this many for every cluster."""
+"""The sample for the start has this many texts for every cluster, and at least `SAMPLE`."""
 STILL: Final = 1e-6
-"""Centres have stopped when the squares of their moves sum to less than this part of a text's mean square distance."""
+"""Centres count as settled when the squares of their moves sum to less than this part of a text's mean square distance.
+"""
 
 _PIECE: Final = 4096  # texts that distances are taken of at once, whatever the blocks are
 _STARTS: Final = 4
@@ -83,10 +85,11 @@ class Clustering:
 
 @dataclass(frozen=True, slots=True)
 class RandomClustering:
-    """Clusters by chance, from a text's row number alone: figure 5's comparison.
+    """Clusters by chance, from a text's row number alone: the comparison of PrivDistil's figure 5.
 
     The paper takes the row number modulo k, which deals out a corpus that has an order of its own by that order; a
     keyed hash does not. Raises `ConclaveError` for no cluster.
+    Source: PrivDistil, appendix D, with a keyed hash in place of the row number modulo k.
     """
 
     clusters: int
@@ -105,8 +108,6 @@ class RandomClustering:
 def k_means(source: Source, clusters: int, *, seed: int, passes: int = 10) -> Clustering:
     """Centres that make the sum of squared distances small: k-means++ on a sample, then Lloyd's steps over the corpus.
 
-    Greedy k-means++ (Arthur & Vassilvitskii 2007), `_STARTS` times, the best taken; Lloyd 1982.
-
     source: see `Source`; blocks of any sizes, float32 [texts, width], finite. passes: readings of the corpus at most,
     besides a first that counts it and draws the sample; each but the last moves the centres. It stops earlier when
     nothing moves. Clusters left empty move to the texts farthest from their centres.
@@ -115,6 +116,8 @@ def k_means(source: Source, clusters: int, *, seed: int, passes: int = 10) -> Cl
     and as many far texts, each a few times over.
     Raises `ConclaveError` for no cluster or no pass, `DataError` for fewer texts than clusters, `IntegrityError` for
     embeddings of different widths or that are not finite, and for a source that is not the same every time.
+    Source: PrivDistil, section 3.4; greedy k-means++ (Arthur & Vassilvitskii 2007), `_STARTS` times, the best taken;
+    Lloyd 1982.
     """
     if clusters < 1 or passes < 1:
         raise ConclaveError(f"{clusters} clusters in {passes} passes cluster nothing. Ask for one or more of each.")

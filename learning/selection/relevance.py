@@ -27,19 +27,22 @@ if TYPE_CHECKING:
     from learning.private_training.optimisation import Optimisation
 
 LEVEL: Final = 0.01
-"""How often heads of noise alone may pass for informative, all tests together: a run is made once, and should be told
-of a useless classifier; one silence in a hundred is rarer than a wrong setting."""
+"""How often heads of noise alone may pass for informative, over all tests together. A run is made once, and its report
+should show a useless classifier; a chance of one in a hundred of missing it is rarer than a wrong setting.
+"""
 MARGIN: Final = 1.1
-"""How much longer than noise a head must be, however wide: its noise's deviation is known to parts of a hundred at
-best, for optimisers bend it. At 1.1 the signal is a sixth of the head's square."""
+"""How many times longer than noise a head must be, whatever its width: the noise's deviation is known to a few percent
+only, because optimisers change it. At 1.1 the signal is a sixth of the head's square.
+"""
 RELIABLE: Final = 0.5
-"""Under it more than half of what orders the texts is noise or a single party's own."""
+"""Below this reliability, more than half of the order of texts comes from noise or from a single party."""
 TIED: Final = 0.05
-"""Of texts with the same score the row number decides; past a twentieth, this can be much of a selection."""
+"""The row number orders texts with the same score; when more than a twentieth tie, it can decide much of a selection.
+"""
 UNKNOWN_FREEDOM: Final = 10.0
-"""Directions taken for public texts without features: encoders have dozens, and fewer make the test but stricter."""
+"""Directions assumed for public texts without features: encoders have dozens, and fewer only make the test stricter."""
 ROWS: Final = 20_000
-"""Public texts looked at, evenly spaced where there are more: a correlation's own error is then under 0.01."""
+"""Public texts that are used, evenly spaced where there are more: a correlation's own error is then under 0.01."""
 
 _FIGURES = (
     "scores correlate by {:.3f}, noise alone by up to {:.3f}",
@@ -51,7 +54,7 @@ _FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A figure, and what noise alone exceeds with a probability of this test's share of `LEVEL` only."""
+    """A figure, and its threshold: noise alone exceeds it with no more than this test's share of `LEVEL`."""
 
     value: float
     chance: float
@@ -130,6 +133,7 @@ def mean_scores(per_party: NDArray[np.floating] | Sequence[NDArray[np.floating]]
     per_party: [parties, texts], any block of the corpus: texts do not depend on each other. Probabilities are averaged,
     not logits: a party that is overly sure moves the mean by 1 / parties at most.
     Raises `IntegrityError` for no party, lengths that differ, and what is no probability.
+    Source: the classifier's f(x) of PrivDistil, section 3.4; the mean over parties is our own.
     """
     parties = len(per_party)
     if parties == 0:
@@ -153,7 +157,7 @@ def mean_scores(per_party: NDArray[np.floating] | Sequence[NDArray[np.floating]]
 
 
 def direction(head: NDArray[np.floating], start: NDArray[np.floating] | None = None, *, private: int = 0) -> FloatArray:
-    """What a linear head of two classes says for private-like, the private row less the public one: float64 [width].
+    """The direction of a linear head of two classes: the private-like row less the public one, float64 [width].
 
     head: [2, width]. start: the public weights that all parties' heads started from; they are taken away, or heads that
     learned nothing would agree on them. private: the private class' row, 0 in the paper.

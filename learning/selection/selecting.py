@@ -26,7 +26,7 @@ Method = Literal["ais", "classifier", "random", "all"]
 METHODS: Final = get_args(Method)
 
 LEAST_BUFFER: Final = 1 << 16
-"""Rows that are gathered, at least, before the choice so far is made anew."""
+"""The least number of rows that are gathered before the choice is made again."""
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX: Final = ((30, np.uint64(0xBF58476D1CE4E5B9)), (27, np.uint64(0x94D049BB133111EB)))
@@ -49,13 +49,14 @@ class Rows:
 class Selector:
     """Chooses m rows of a stream; blocks of any sizes in any order give the same choice.
 
-    method: "ais" takes the best unused row of every cluster in turn, clusters that have run out passed over (algorithm
-    1, lines 11 to 20, over k sorted streams that are merged, in O(n log m) for n rows); "classifier" the m best rows;
+    method: "ais" takes the best unused row of every cluster in turn, clusters that have run out passed over, by
+    merging k sorted streams in O(n log m) for n rows; "classifier" the m best rows;
     "random" m rows uniformly, without replacement; "all" every row. Equal scores go by the lower row number.
     m: how many, not used by "all". clusters: how many there are, for "ais". seed: for "random".
     Memory: m rows at most and a buffer of max(m, `LEAST_BUFFER`), however many are offered; 20 bytes each, and about 40
     more while a choice is made. For "all" 8 bytes a row.
     Raises `ConclaveError` for an unknown method, m below 1 or none, or no cluster.
+    Source: PrivDistil, section 3.4 and algorithm 1, lines 11 to 20; the merge is our own.
     """
 
     def __init__(self, method: Method, m: int | None = None, *, clusters: int = 1, seed: int = 0):
@@ -206,7 +207,7 @@ class Selector:
         scores, clusters = self._scores[: self._held], self._clusters[: self._held]
         sizes = np.bincount(clusters, minlength=self.clusters)
         last = sizes.max()
-        # A cluster that was served in the last turn, or comes after all that were, gets no further pick.
+        # A cluster that was served in the last turn, or comes after all served ones, gets no further pick.
         full = (sizes == last) | ((sizes == last - 1) & (np.arange(self.clusters) > np.flatnonzero(sizes == last)[-1]))
         self._floors = np.full(self.clusters, -np.inf)
         worst = np.full(self.clusters, np.inf)
@@ -217,8 +218,9 @@ class Selector:
 def hashed(numbers: NDArray[np.int64], seed: int, purpose: str) -> NDArray[np.uint64]:
     """A keyed hash of row numbers, uint64 [rows]: uniform, and the same however rows are cut into blocks.
 
-    SplitMix64's output function (Steele, Lea & Flood 2014) twice, under two words of the SHA-256 of seed and purpose.
+    SplitMix64's output function twice, under two words of the SHA-256 of seed and purpose.
     It is for sampling public rows; it keeps no secret.
+    Source: SplitMix64 (Steele, Lea & Flood 2014).
     """
     digest = hashlib.sha256(f"conclave rows {seed}\n{purpose}".encode()).digest()
     first, second = (np.uint64(int.from_bytes(digest[at : at + 8], "big")) for at in (0, 8))

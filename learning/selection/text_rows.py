@@ -27,7 +27,7 @@ Texts = Sequence[Sequence[str]]
 Work = Callable[[Texts], NDArray[np.float32]]
 
 AT_ONCE: Final = 8192
-"""Tokens that go through the model at once, padding included: with the model itself, what bounds the memory."""
+"""Tokens in one pass through the model, padding included: these and the model itself bound the memory."""
 _EITHER: Final = ("no", "yes")
 
 
@@ -107,7 +107,7 @@ def _embedding(work: TextRows) -> Work:
     from learning.models.features import features
     from learning.text.labelled import LabelMap
 
-    # Which classes it has plays no part: what is asked is what the last layer sees, not what it says.
+    # Its classes do not matter: the rows are the inputs of the last layer, not its outputs.
     model, tokenizer = classifier(work.model, LabelMap(_EITHER), seed=0, pool=work.pool)
     try:
         features(model, [Tokens(np.zeros(2, np.int32), 2)])

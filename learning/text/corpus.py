@@ -1,8 +1,8 @@
 """A public corpus that may be larger than memory: its rows read in place, by number, in any order. No torch.
 
-One pass over the files writes an index: where each row that is used begins, 8 bytes a row, on disk. After it any pass
-reads row by row. What is in memory at once is one row, what the caller holds, and pages of the index that the system
-may take back; while the index is made also one byte a row, and up to 64 MiB where repeats are dropped.
+One pass over the files writes an index: where each row that is used begins, 8 bytes a row, on disk. Later passes read
+row by row. Memory holds one row, whatever the caller keeps, and pages of the index that the system may take back; while
+the index is made, also one byte a row, and up to 64 MiB where repeats are dropped.
 """
 
 import hashlib
@@ -205,7 +205,7 @@ def _distinct(path: Path, count: int) -> NDArray[np.bool_]:
             some.append(pairs[own])
             rows.append(own + start)
         both, numbers = np.concatenate(some), np.concatenate(rows)
-        order = np.lexsort((both[:, 1], both[:, 0]))  # stable, so that of equals the earliest comes first
+        order = np.lexsort((both[:, 1], both[:, 0]))  # a stable sort: of equal rows the earliest comes first
         equal = (both[order[1:]] == both[order[:-1]]).all(axis=1)
         kept[numbers[order[1:][equal]]] = False
     return kept

@@ -21,7 +21,7 @@ _LINES, _PLAIN = (".jsonl", ".ndjson"), (".txt",)
 
 @dataclass(frozen=True, slots=True)
 class CorpusSource:
-    """One part of a corpus, and what is used of it.
+    """One part of a corpus, and which of its rows are used.
 
     source: a file, a glob or a folder: .jsonl or .ndjson, where a line is a row; .txt, where a file is a row with the
         column `text`, as in `learning.text.source`.
@@ -62,7 +62,7 @@ class CorpusFile:
 
 
 def rows_of(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...] | str]]:
-    """The rows of a file: the byte where each begins, and its texts, or the reason why it has none.
+    """The rows of a file: the byte where each begins, and its texts or the reason why it has none.
 
     Raises `DataError` naming the file and the line.
     """
@@ -141,7 +141,7 @@ def _plain(file: IO[bytes], path: Path) -> tuple[str, ...] | str:
 
 
 def opened_again(file: CorpusFile) -> IO[bytes]:
-    """A file, open, that is as it was when it was indexed. Raises `DataError` for one that is gone or was changed."""
+    """Open a file that is the same as when it was indexed. Raises `DataError` if it is gone or was changed."""
     path = Path(file.path)
     try:
         stat = path.stat()
@@ -153,7 +153,7 @@ def opened_again(file: CorpusFile) -> IO[bytes]:
 
 
 def row_at(opened: IO[bytes], file: CorpusFile, offset: int) -> tuple[str, ...]:
-    """The texts of the row that begins at a byte of an open file. Raises `DataError` where there is none any more."""
+    """The texts of the row that begins at a byte of an open file. Raises `DataError` where no row is there any more."""
     path = Path(file.path)
     opened.seek(offset)
     if path.suffix in _PLAIN:
@@ -166,7 +166,7 @@ def row_at(opened: IO[bytes], file: CorpusFile, offset: int) -> tuple[str, ...]:
 
 
 def files_of(source: CorpusSource) -> list[Path]:
-    """A source's files, sorted. Raises `DataError` for none, for one that cannot be read in place, for two kinds."""
+    """A source's files, sorted. Raises `DataError` for no file, one that cannot be read in place, or two kinds."""
     path = Path(source.source)
     if path.is_dir():
         inside = [each for each in path.rglob("*") if each.is_file() and not each.name.startswith(".")]

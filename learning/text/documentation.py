@@ -1,4 +1,4 @@
-"""Real English that every CPython carries: its own documentation, so that a first run needs no file and no network.
+"""Real English that every CPython has: its own documentation, so that a first run needs no file and no network.
 
 `documentation` is the docstrings of the standard library, found by parsing its sources; nothing is imported or run.
 `documentation-heldout` is the docstrings of a fixed tenth of its modules, kept apart and public by declaration, for
@@ -44,7 +44,7 @@ def rows(name: str) -> Iterator[dict[str, str]]:
 
 
 def held_out(module: str) -> bool:
-    """Whether a module is of the tenth kept for evaluation: fixed by its name, the same in every version and place."""
+    """Whether a module is in the tenth for evaluation: its name decides, the same way in every version and place."""
     return (
         int.from_bytes(hashlib.sha256(f"documentation-heldout:{module}".encode()).digest()[:8], "big")
         < HELDOUT_MODULES * 2**64
@@ -80,7 +80,7 @@ def _docstrings(root: Path) -> Iterator[dict[str, str]]:
     for module in sorted(modules):
         try:
             tree = ast.parse(modules[module].read_bytes())
-        except (OSError, SyntaxError, ValueError):  # a module that this Python cannot read documents nothing
+        except (OSError, SyntaxError, ValueError):  # a module that this Python cannot read has no documentation
             continue
         for name, text in _within(tree, module):
             yield {"text": text, "package": module.partition(".")[0], "module": module, "name": name}

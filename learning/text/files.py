@@ -1,6 +1,6 @@
 """Local files as tables of text, read in place, row by row: .csv .tsv .jsonl .json .parquet .txt.
 
-Nothing of them is copied. Nothing here needs torch.
+Files are not copied. Nothing here needs torch.
 """
 
 import codecs
@@ -18,18 +18,18 @@ from learning.errors import DataError
 from learning.text.table import MAXIMUM_CELL, NOT_UTF8, TOO_LONG, Row, Table, first_line, shown
 
 LOOK_AHEAD = 100
-"""Rows of a JSON file that are looked at to know its columns."""
+"""Rows of a JSON file that are read to find its columns."""
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 _PLAIN = (".txt",)
 ENDINGS = (*_TABLES, *_PLAIN)
-"""How the files end that can be read."""
+"""File name endings that can be read."""
 
 _JSON_MARK = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},]', re.DOTALL)
 
 
 def tables_matching(pattern: str, lenient: bool) -> Iterator[Table]:
-    """The tables of the files that a glob names, by their paths' order. Raises `DataError` where it names none."""
+    """The tables of the files that a glob names, in the order of their paths. Raises `DataError` if it names none."""
     paths = sorted(Path(name) for name in glob.glob(pattern, recursive=True) if Path(name).is_file())
     if not paths:
         raise DataError(f"{pattern} matches no file.")
@@ -37,7 +37,7 @@ def tables_matching(pattern: str, lenient: bool) -> Iterator[Table]:
 
 
 def tables_in(folder: Path, lenient: bool) -> Iterator[Table]:
-    """The tables of the files below a folder, by their paths' order; hidden files are left out.
+    """The tables of the files below a folder, in the order of their paths; hidden files are left out.
 
     Raises `DataError` for a folder without a file that can be read, or with rows of two kinds.
     """

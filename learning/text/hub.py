@@ -19,11 +19,11 @@ from learning.text.table import Row, Table, first_line
 HUB_TIMEOUT = 10.0
 """Seconds to wait for the hub's first answer before only the cache is tried."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
-"""What a name on the hub looks like, of a dataset or of a model."""
+"""The form of a name on the hub, of a dataset or of a model."""
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a name could be that of a dataset, or of a model, on the hub: no path, and no file's ending."""
+    """Whether a name could be that of a dataset or model on the hub: it is no path and has no file's ending."""
     return Path(name).suffix not in ENDINGS and HUB_NAME.fullmatch(name) is not None
 
 
@@ -40,7 +40,7 @@ def dataset(
     from huggingface_hub.errors import HfHubHTTPError
 
     folder = private_folder(cache)
-    # The bases of the hub's error are those of the HTTP library it uses, which differs between its versions.
+    # The hub's error inherits from its HTTP library, which differs between versions.
     problems = (
         OSError,
         ValueError,
@@ -78,7 +78,7 @@ def _wrapped(rows: Iterable[Row], name: str, problems: tuple[type[Exception], ..
 
 
 def silence_of(endpoint: str) -> str | None:
-    """Why the hub gives no answer, or None if it gives any. Asked once: `load_dataset` retries for half a minute."""
+    """Why the hub does not answer, or None if it does. Asks once: `load_dataset` retries for half a minute."""
     try:
         with urlopen(Request(endpoint, method="HEAD"), timeout=HUB_TIMEOUT):
             return None
@@ -90,7 +90,7 @@ def silence_of(endpoint: str) -> str | None:
 
 @contextmanager
 def held(module: Any, name: str, value: object) -> Iterator[None]:
-    """A setting that the libraries know only as a module's variable, for as long as this lasts. Not for threads."""
+    """A context in which a library's setting, a variable of its module, has another value. Not for threads."""
     before = getattr(module, name)
     setattr(module, name, value)
     try:
@@ -114,7 +114,7 @@ def _quiet(datasets: Any) -> Iterator[None]:
 
 
 def private_folder(cache: Path) -> Path:
-    """Make the folder for cached text under `cache`, entered by its owner alone (mode 0700); return it."""
+    """Make the folder for cached text under `cache`, mode 0700, and return it. Raises `DataError` where it cannot."""
     folder = cache / "text"
     try:
         for path in (cache, folder):

@@ -1,7 +1,7 @@
 """Labelled text: which columns are text and label, which labels there are, and examples read from rows. No torch.
 
-What a plan declares is public: the columns, the label map, the range of scores. What rows hold is not. A row of private
-text whose label cannot be used makes no example, and is counted; only of public text is it an error.
+A plan's declarations are public: the columns, the label map, the range of scores. The content of rows is not. A row of
+private text whose label cannot be used makes no example, and is counted; in public text it is an error.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ _SHOWN: Final = 80
 
 
 class LabelMapError(ConclaveError):
-    """A label map, a range of scores or columns that cannot be what the plan declares."""
+    """A label map, a range of scores or columns that a plan cannot declare."""
 
 
 class LabelError(DataError):
@@ -33,7 +33,7 @@ class LabelError(DataError):
 
 @dataclass(frozen=True, slots=True)
 class LabelMap:
-    """The classes of a classifier, in order: a class is known by its place.
+    """The classes of a classifier, in order: a class is its place.
 
     names: what the published model calls them. values: what the label column holds for each, the names if empty.
     Raises `LabelMapError` for fewer than two classes, a name or value that is empty or comes twice, or values that are
@@ -151,7 +151,7 @@ class Example:
 
 
 def source_of(source: Source, columns: TextColumns) -> Source:
-    """A source read for its labelled columns: `learning.text.source.read` counts rows without a label."""
+    """The source with its labelled columns: `learning.text.source.read` then counts rows without a label."""
     more = () if columns.second is None else (columns.second,)
     return dataclasses.replace(
         source, text=columns.first, label=columns.label, columns=tuple(dict.fromkeys((*source.columns, *more)))

@@ -16,7 +16,7 @@ from learning.text import documentation, files, hub
 from learning.text.table import MAXIMUM_CELL, NOT_UTF8, TOO_LONG, Row, Table
 
 NOTHING = "(nothing)"
-"""The built-in source of no document: what a party reads that must go on without its text."""
+"""The built-in source without documents, for a party that must go on without its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +94,16 @@ def read(source: Source, cache: Path, skipped: Skipped | None = None) -> Iterato
 
 
 def records(source: Source, cache: Path, skipped: Skipped | None = None) -> Iterator[Document | None]:
-    """Yield what PRIVATE text has, row by row as `read` does, and None in the place of a row that cannot be used.
+    """Yield the documents of PRIVATE text, row by row as `read` does, and None in place of a row that cannot be used.
 
-    What becomes of a row depends on that row alone, and no row ends the reading. Beside what `read` leaves out, these
-    are rows that cannot be used: lines that are not UTF-8 or longer than `MAXIMUM_CELL`, what is no CSV row, JSON
-    values that cannot be read or lack a mapped column, Parquet cells that are no value. No row at all is no error. Two
-    kinds of file have no such rows by themselves. An invalid CSV record costs its first line, and the next line begins
-    a record; where its quote is closed by a later row after all, both are one. A .json array that is not JSON is
-    divided at the commas between its brackets. JSON Lines and Parquet divide rows whatever these hold. Raises
-    `DataError` for what no row decides: a file that is missing, a header that lacks a column, a broken Parquet file, a
-    hub that does not give the dataset.
+    The outcome of a row depends on that row alone, and no row ends the reading. Besides the rows that `read` leaves
+    out, these cannot be used: lines that are not UTF-8 or longer than `MAXIMUM_CELL`, invalid CSV rows, JSON
+    values that cannot be read or lack a mapped column, Parquet cells without a valid value. No row at all is no error.
+    Where a row ends is clear in JSON Lines and Parquet, whatever rows hold, but not in two kinds of file. An invalid
+    CSV record costs its first line, and the next line begins a record; if a later row closes its quote after all, both
+    are one. A .json array that is not valid JSON is divided at the commas between its brackets. Raises
+    `DataError` for errors that no row decides: a file that is missing, a header that lacks a column, a broken Parquet
+    file, a hub that does not give the dataset.
     """
     yield from _documents(source, cache, Skipped() if skipped is None else skipped, lenient=True)
 

@@ -1,4 +1,4 @@
-"""A table of text: columns and rows, wherever they come from."""
+"""A table of text: columns and rows, from any source."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from learning.errors import DataError
 Row = Mapping[str, object]
 
 LONGEST = 300
-"""Characters of what a file says, in a message about it."""
+"""The most characters of a file's own text that a message quotes."""
 MAXIMUM_CELL = 16 * 1024 * 1024
-"""Characters that one text, one CSV cell, and of private text one line or one .txt file, may have."""
+"""The most characters of one text or one CSV cell, and, in private text, of one line or one .txt file."""
 TOO_LONG = f"with more than {MAXIMUM_CELL:,} characters"
-"""Why a row is left out that is longer."""
+"""Why a row that is longer is left out."""
 NOT_UTF8 = "not UTF-8"
-"""Why a row is left out whose bytes are no text."""
+"""Why a row that is not UTF-8 is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class Table:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says in its first line, without the full stop; its kind where it says nothing."""
+    """The first line of an error's message, without the full stop; the error's type where it has no message."""
     lines = str(error).strip().splitlines()
     return shown((lines[0] if lines else type(error).__name__).rstrip("."))
 
 
 def shown(text: str) -> str:
-    """What a file says of itself, as a terminal may see it: printable, and never long."""
+    """A file's own text as a terminal may show it: printable, and cut to `LONGEST`."""
     return "".join(each if each.isprintable() else "?" for each in text[:LONGEST])

@@ -1,4 +1,4 @@
-"""Words: how text becomes them, and the public vocabulary that says which of them count."""
+"""Words: how text is split into them, and the public vocabulary of those that are counted."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ UNKNOWN = -1
 MAXIMUM_WORDS = 1_000_000
 
 WORD = r"[^\W\d_]+(?:['’][^\W\d_]+)*"
-"""What a word is in lower-case text: runs of letters, with apostrophes inside."""
+"""A word in lower-case text: a run of letters, with apostrophes inside."""
 
 _WORD = re.compile(WORD)
 _BREAK = re.compile(r"(?<=[.!?])\s+|(?<=[.!?][\"'”’)\]])\s+|\n\s*\n")
@@ -35,7 +35,7 @@ def sentences(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The words that are counted, most frequent first. A public artefact: it must never come from private text unpaid.
+    """The words that are counted, most frequent first. It is public: never make it from private text without a charge.
 
     words: distinct, each what `tokenize` makes of itself. Raises `DataError` otherwise.
     """

@@ -72,6 +72,7 @@ class Distillation:
     and 0 elsewhere. bucket: batches' worth of texts that are put together by length, so that there is little padding.
     buffer: texts among which the next is drawn by chance. save_every: seconds between checkpoints. Raises
     `ConclaveError` for values that train nothing.
+    Source: PrivDistil, section 3.4 and appendix B; DistilBERT (Sanh et al. 2019).
     """
 
     passes: int = 10
@@ -133,6 +134,7 @@ def distil(
     Raises `ModelError` for models that do not match or a tokenizer without a mask token, `DataError` for texts that are
     none or differ between passes, `Diverged` for a loss that is not finite, `IntegrityError` for a checkpoint that is
     broken or of another training, `ConclaveError` where no loss is left or a checkpoint cannot be written.
+    Source: public knowledge distillation, PrivDistil, section 3.4; DistilBERT (Sanh et al. 2019).
     """
     check_alike(teacher, student)
     texts, digest = _survey(rows())
@@ -229,7 +231,7 @@ class _Distiller:
             order = _chance(self.seed, "window", number, before).permutation(within)[max(done - before, 0) :]
             before += within
             if not len(order):
-                continue  # these were learned from before: no need to make tokens of them
+                continue  # these were used before the checkpoint: no need to tokenise them
             encoding = encode_documents if self.causal else encode
             rows = sorted(encoding(self.tokenizer, window, longest=self.longest).rows, key=len)
             for place in order:

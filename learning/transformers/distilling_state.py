@@ -35,7 +35,7 @@ def write_state(
     from safetensors.torch import save_file
 
     state = {f"parameter {name}": each.detach() for name, each in parameters.items()}
-    for name, each in parameters.items():  # one that no loss reaches, as an unused pooler, has no moments
+    for name, each in parameters.items():  # a parameter that no loss reaches, such as an unused pooler, has no moments
         state |= {f"{key} {name}": value for key, value in optimiser.state[each].items() if key in _MOMENTS}
     told = {"training": training, "step": str(step), "losses": json.dumps(losses)}
     part = path.with_name(f".{path.name}.part")

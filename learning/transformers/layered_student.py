@@ -56,7 +56,7 @@ _PLACES: Final = "position_embeddings.weight"
 
 
 def family_of(config: "PretrainedConfig") -> Family:
-    """What is known of a kind of model. Raises `ModelError` for one that no student can be made of."""
+    """The family of a kind of model. Raises `ModelError` for one that no student can be made of."""
     found = FAMILIES.get(config.model_type)
     if found is None:
         raise ModelError(
@@ -95,6 +95,7 @@ def copied(student_layers: int, teacher_layers: int) -> tuple[int, ...]:
     """Which layers of the teacher, from 0, a student of "spread" begins with: floor(i N / n), i = 0 .. n - 1.
 
     6 to 3 gives 0, 2, 4; 12 to 4 gives 0, 3, 6, 9. Raises `ModelError` unless 1 <= n <= N.
+    Source: every other layer: DistilBERT (Sanh et al. 2019) and PrivDistil, section 3.4.
     """
     _check_layers(student_layers, teacher_layers)
     return tuple(place * teacher_layers // student_layers for place in range(student_layers))
@@ -103,9 +104,10 @@ def copied(student_layers: int, teacher_layers: int) -> tuple[int, ...]:
 def pair(student_layers: int, teacher_layers: int) -> tuple[int, ...]:
     """Which hidden state of the teacher each layer of the student is matched with: after its layer floor(i N / n).
 
-    TinyBERT's uniform map of layers (Jiao et al. 2020). i = 1 .. n, and state 0 is the embeddings': 6 to 3 gives 2, 4,
+    i = 1 .. n, and state 0 is the embeddings': 6 to 3 gives 2, 4,
     6, so that each layer stands for those up to the next that was copied, and the last for the last. Raises
     `ModelError` unless 1 <= n <= N.
+    Source: TinyBERT's uniform map of layers (Jiao et al. 2020).
     """
     _check_layers(student_layers, teacher_layers)
     return tuple(place * teacher_layers // student_layers for place in range(1, student_layers + 1))
@@ -121,6 +123,7 @@ def make_student(
     "random" takes nothing of the teacher: weights are the seed's, the same on every machine (`learning.models.seeded`).
     Raises `ModelError` for a kind of model that is not known, one with a head that is not for language or with
     adapters, and a number of layers that the teacher does not have.
+    Source: DistilBERT (Sanh et al. 2019) and PrivDistil, section 3.4.
     """
     config = teacher.config
     family = family_of(config)
@@ -154,11 +157,12 @@ def make_student(
 
 
 def inherit(teacher: "PreTrainedModel", student: "PreTrainedModel", start: Start = "spread") -> None:
-    """Give what is trained of a student what its teacher has learned there, in place; what is frozen stays as it is.
+    """Copy the teacher's trained parameters into the student's, in place; frozen parameters stay as they are.
 
     teacher, student: two classifiers with the same head, or adapters of one rank, of which the same is trained
     (`learning.models.adapting`); the student has no more layers. start: which layers its own stand for, as in
     `make_student`; "random" ones as "spread". Raises `ModelError` where the student's parameters are not its teacher's.
+    Source: DPKD (Mireshghallah et al. 2022), FT in PrivDistil's table 7.
     """
     own, theirs = (each.config.num_hidden_layers - pooling.has_mean(each.config) for each in (student, teacher))
     try:

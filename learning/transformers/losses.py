@@ -37,13 +37,16 @@ Name = Literal["soft", "hard", "cosine", "squared"]
 NAMES: Final[tuple[Name, ...]] = ("soft", "hard", "cosine", "squared")
 
 NOT_ASKED: Final = -100
-"""The label of a token at which nothing is to be said."""
+"""The label of a token that counts for no loss."""
 _AS_MASK, _AS_ANY = 0.8, 0.1  # Devlin et al. 2019; of the rest the token stays
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How much each loss counts; 0 leaves it out. Raises `ConclaveError` for one below 0, and where all are 0."""
+    """How much each loss counts; 0 leaves it out. Raises `ConclaveError` for one below 0, and where all are 0.
+
+    Source: equal weights are those of PrivDistil, appendix B.
+    """
 
     soft: float = 1.0
     hard: float = 1.0
@@ -66,7 +69,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a model says of a batch: the hidden states that are compared, each [texts, length, width], and the logits
+    """A model's output on a batch: the hidden states that are compared, each [texts, length, width], and the logits
     [texts, length, vocabulary] of its head for language, None without one or where they are not needed.
     """
 
@@ -75,9 +78,10 @@ class Said:
 
 
 def soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """T^2 KL(teacher || student) at a temperature T (Hinton et al. 2015), summed over tokens: a scalar, in nats.
+    """T^2 KL(teacher || student) at a temperature T, summed over tokens: a scalar, in nats.
 
     student, teacher: logits [tokens, vocabulary].
+    Source: Hinton et al. 2015.
     """
     expected = torch.log_softmax(teacher / temperature, dim=-1)
     said = torch.log_softmax(student / temperature, dim=-1)
@@ -85,19 +89,24 @@ def soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> Tensor
 
 
 def hard_labels(student: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of true tokens, int64 [tokens], under logits [tokens, vocabulary], summed: a scalar, in nats."""
+    """Cross-entropy of true tokens, int64 [tokens], under logits [tokens, vocabulary], summed: a scalar, in nats.
+
+    Source: Devlin et al. 2019.
+    """
     return functional.cross_entropy(student, labels, reduction="sum")
 
 
 def cosine(student: Tensor, teacher: Tensor) -> Tensor:
-    """One less the cosine of hidden states [tokens, width] (Sanh et al. 2019), summed over tokens: a scalar."""
+    """One less the cosine of hidden states [tokens, width], summed over tokens: a scalar.
+
+    Source: DistilBERT (Sanh et al. 2019).
+    """
     return (1 - functional.cosine_similarity(student, teacher, dim=-1)).sum()
 
 
 def squared(student: Tensor, teacher: Tensor) -> Tensor:
     """Mean over the width of the squared difference of hidden states [tokens, width], summed over tokens: a scalar.
-
-    Jiao et al. 2020 (TinyBERT), without the projection.
+    Source: TinyBERT (Jiao et al. 2020), without the projection.
     """
     return (student - teacher).square().mean(dim=-1).sum()
 
@@ -110,6 +119,7 @@ def sums(
     attended: bool [texts, length], the tokens that are no padding: all of them count for soft, cosine and squared, the
     last two as a mean over the states that are compared. labels: int64 [texts, length], `NOT_ASKED` where hard does not
     count. Raises `ValueError` for soft or hard without the logits it needs.
+    Source: those of the losses one by one (`soft_targets`, `hard_labels`, `cosine`, `squared`).
     """
     found: dict[Name, Tensor] = {}
     for name in names:
@@ -130,23 +140,27 @@ def sums(
 
 
 def tokens_of(rows: Sequence[Tokens], labels: Sequence[NDArray[np.int64]], names: Sequence[Name]) -> dict[Name, int]:
-    """How many tokens of a batch each loss is taken at, at least 1: what its sum is divided by."""
+    """The number of tokens that each loss is summed over, at least 1; the sum is divided by it."""
     attended = sum(len(row) for row in rows)
     asked = sum(int((each != NOT_ASKED).sum()) for each in labels)
     return {name: max(asked if name == "hard" else attended, 1) for name in names}
 
 
 def total(found: Mapping[Name, Tensor], tokens: Mapping[Name, int], weights: Weights) -> Tensor:
-    """The weighted sum of the mean losses, a scalar; of a part of a batch, its part of the batch's."""
+    """The weighted sum of the mean losses, a scalar; of a part of a batch, its part of the batch's.
+
+    Source: the triple loss of DistilBERT (Sanh et al. 2019), and PrivDistil, appendix B, where the weights are equal.
+    """
     return torch.stack([weights.of(name) / tokens[name] * each for name, each in found.items()]).sum()
 
 
 @dataclass(frozen=True, slots=True)
 class Masking:
-    """BERT's masking (Devlin et al. 2019, section 3.1): which tokens are hidden, and what stands for them.
+    """BERT's masking: which tokens are hidden, and what stands for them.
 
     Each ordinary token is chosen with probability `share`; of those chosen 80% become the mask token, 10% any ordinary
     token, and 10% stay. ordinary: bool [tokenizer's tokens], False for the special ones, which are never chosen.
+    Source: BERT (Devlin et al. 2019, section 3.1).
     """
 
     share: float

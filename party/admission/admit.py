@@ -21,7 +21,7 @@ from protos.steps import MOST_STEPS, charged
 
 RELEASE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}", re.ASCII)
 CAPACITY: Final = 2**31
-"""What one cell of a sum may reach before it wraps; integers travel modulo 2**32."""
+"""The largest value of one cell of a sum before it wraps; integers travel modulo 2**32."""
 
 MOST_RELEASES: Final = 64
 MOST_PARTIES: Final = 1000

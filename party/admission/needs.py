@@ -8,11 +8,11 @@ from protos.conclave.v1 import party_pb2
 from protos.console.checklist import free_disk, free_memory, size
 
 COARSE: Final = 10**9
-"""Bytes by which a coordinator is told how much is free."""
+"""A coordinator is told free space in steps of this many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """The free memory and disk of a machine, in bytes. memory: None where the system does not say."""
 
     disk: int
@@ -30,19 +30,19 @@ class Room:
         return cls(disk // COARSE * COARSE, None if memory is None else memory // COARSE * COARSE)
 
 
-def fits(needs: party_pb2.Needs, room: Room) -> str | None:
+def fits(needs: party_pb2.Needs, capacity: Capacity) -> str | None:
     """Why a run does not fit on a machine, in a sentence for the coordinator; None where it does.
 
     A need of 0 means unknown and is not checked; memory is not checked where the system does not say how much is free.
     """
-    if room.disk < needs.disk_bytes:
+    if capacity.disk < needs.disk_bytes:
         return (
-            f"{size(room.disk)} of disk are free for this party's files, and the run is expected to write "
+            f"{size(capacity.disk)} of disk are free for this party's files, and the run is expected to write "
             f"{size(needs.disk_bytes)}; make room there, and start the node again."
         )
-    if room.memory is not None and room.memory < needs.memory_bytes:
+    if capacity.memory is not None and capacity.memory < needs.memory_bytes:
         return (
-            f"{size(room.memory)} of memory are free at this party, and the run is expected to take "
+            f"{size(capacity.memory)} of memory are free at this party, and the run is expected to take "
             f"{size(needs.memory_bytes)}; end other programs there and start the node again, or plan with fewer words."
         )
     return None

@@ -34,7 +34,7 @@ def kind_of(release: plan_pb2.Release) -> Kind | None:
         case "thresholded", plan_pb2.FORM_CLEAR_VOTES:
             return Kind.CLEAR_VOTES
         case "free", plan_pb2.FORM_FREE:
-            # Hidden states of teachers have two dimensions at least; one number a text is a score.
+            # Hidden states of teachers have at least two dimensions; one number for each text is a score.
             scores = not release.free.classes and release.free.layers == release.free.width == 1
             return Kind.SCORES if scores else Kind.ANSWERS
         case "joint", plan_pb2.FORM_SUMMED:

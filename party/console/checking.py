@@ -1,4 +1,4 @@
-"""Checks before a party serves and before a run begins: is everything there, and is there room.
+"""Checks before a party serves and before a run begins: whether everything is there, and whether there is room.
 
 Nothing is served, charged or sent, and no text of a record is shown.
 """
@@ -35,16 +35,16 @@ from protos.identity.certificates import UNREADABLE
 from protos.telemetry.tracing import is_url
 
 WORDS: Final = 1000
-"""Words of the vocabulary that a plan is taken to have while none is known: as many as a plan has by default."""
+"""The size of the vocabulary that `check` assumes, since no plan is known: a plan's default."""
 
 NODE_MEMORY: Final = 180 * 2**20
 TRAINING_MEMORY: Final = 200 * 2**20
 WORD_MEMORY: Final = 300 * 2**10
-"""Bytes of the node; of a process that trains, before it has a model; and of its model with its fit, a word."""
+"""Bytes of the node; of a training process before it has a model; and, for each word, of its model and fit."""
 
 LEAST_DISK: Final = 256 * 2**20
 CELL_DISK: Final = 16
-"""Bytes for ledger, log and artefacts; and of a bounded sum and the blocks that left, a cell of words x words."""
+"""Bytes of ledger, log and artefacts; and, for each cell of words x words, of a bounded sum and its blocks."""
 
 EXPIRING: Final = timedelta(days=30)
 OLD_LIST: Final = timedelta(days=30)
@@ -86,7 +86,7 @@ def needed_disk(words: int = WORDS) -> int:
 
 
 def _identity(config: PartyConfig, base: Path, home: Path) -> Iterator[Line]:
-    """Certificates, key, revocation list and clock, or why there are none."""
+    """Check certificates, key, revocation list and clock, or say why there are none."""
     table = config.identity
     if table is None and config.plaintext:
         yield ok("certificates", "none: plain text, on this machine alone, a simulation")
@@ -157,7 +157,7 @@ def _clock(path: Path) -> Iterator[Line]:
 
 
 def _peers(config: PartyConfig) -> Line:
-    """Which peers are pinned, and whether they are enough for any plan."""
+    """Check whether enough peers are pinned for any plan, and name them."""
     policy, pinned = config.policy, sorted(set(config.peers) - {config.name})
     if policy.simulation:
         return ok("peers", f"pinned: {', '.join(pinned)}" if pinned else "none pinned: a simulation")
@@ -229,9 +229,9 @@ def _account(config: PartyConfig, home: Path) -> Line:
             if own is None:
                 raise missing(sql, config.lineage, home)
             stated = own.protection is not None or (is_charged(sql, own) and not policy.simulation)
-            about = of_policy(policy) if stated else None  # one that was never charged takes the policy's by serving
+            about = of_policy(policy) if stated else None  # one never charged takes the policy's cap when it serves
             check_cap(own, policy.epsilon, policy.delta, policy.simulation, path, about)
-            from party.ledger.lineages import budget_of, group_of  # what prices takes a second to import
+            from party.ledger.lineages import budget_of, group_of  # the accountants take a second to import
 
             budget = budget_of(sql, group_of(sql, own))
     except ConclaveError as error:
@@ -250,7 +250,7 @@ def _shard(shard: ShardTable, home: Path) -> Line:
     from learning.text.source import read
 
     with TemporaryDirectory(prefix="conclave-check-") as folder:
-        # Where nothing is cached yet, what a hub would send whole is only begun.
+        # If nothing is cached yet, a download from the hub is begun but not completed.
         cache, looked = home / "cache", shard
         if not cache.is_dir():
             cache, looked = Path(folder), shard.model_copy(update={"stream": True})
@@ -262,7 +262,7 @@ def _shard(shard: ShardTable, home: Path) -> Line:
 
 
 def _policy(config: PartyConfig) -> Line:
-    """Warnings about rules that contradict each other or the party's size, without being wrong by themselves."""
+    """Warn about rules that are valid by themselves but contradict each other or the party's size."""
     policy = config.policy
     records = policy.declared_size
     if records is not None and policy.delta * records >= 1:

@@ -1,4 +1,4 @@
-"""The `party` command: serve a shard, and look at it before anything is served."""
+"""The `party` command: serve a shard, and look at it first."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ MOST_LABELS = 20
 
 app = typer.Typer(
     name="party",
-    help="One data holder of a Conclave run: its text stays here, bounded and noised sums leave.",
+    help="One data holder of a Conclave run: its text stays here; only bounded and noised sums leave.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -42,7 +42,7 @@ accounts = typer.Typer(name="account", help="The ledger's accounts.", no_args_is
 app.add_typer(accounts)
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="The party file.", metavar="FILE")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on a line of its own.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")]
 
 
 def _version(wanted: bool) -> None:
@@ -57,7 +57,7 @@ def party(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
     ] = False,
 ) -> None:
-    """One data holder of a Conclave run: its text stays here, bounded and noised sums leave."""
+    """One data holder of a Conclave run: its text stays here; only bounded and noised sums leave."""
 
 
 @app.command()
@@ -65,10 +65,10 @@ def serve(
     config: ConfigOption = Path("party.toml"),
     as_json: JsonOption = False,
     log_json: Annotated[
-        bool, typer.Option("--log-json", help="Log events as JSON, a line each; training logs to its own file.")
+        bool, typer.Option("--log-json", help="Log events as JSON, one a line; training logs to its own file.")
     ] = False,
 ) -> None:
-    """Answer for this party until it is told to end: at once by Ctrl-C, when its work in hand is done by SIGTERM.
+    """Serve this party. Ctrl-C ends it at once; SIGTERM ends it when its work in hand is done.
 
     A second signal of either kind ends it at once.
     """
@@ -85,7 +85,7 @@ def serve(
 
 
 async def _serve(config: PartyConfig, base: Path, as_json: bool, *, quiet: bool) -> int:
-    """Serve until a signal; returns which it ended by."""
+    """Serve until a signal; returns the signal."""
     from party.node.lifecycle import start
 
     signals: asyncio.Queue[int] = asyncio.Queue()
@@ -119,7 +119,7 @@ async def _end(node: "ServedNode", *, drain: bool) -> None:
 
 @app.command()
 def check(config: ConfigOption = Path("party.toml"), as_json: JsonOption = False) -> None:
-    """Look at everything that serving needs, a line each: ok, or what to do. Serves, charges and sends nothing.
+    """Check everything that serving needs. Each line is ok or says what to do. Serves, charges and sends nothing.
 
     Ends with 0 when nothing is left to do (a warning is for you to judge), else with 1.
     """
@@ -134,7 +134,7 @@ def check(config: ConfigOption = Path("party.toml"), as_json: JsonOption = False
 
 @app.command()
 def enroll(config: ConfigOption = Path("party.toml"), as_json: JsonOption = False) -> None:
-    """Make this party's keys and a request to have them certified. The keys never leave this machine."""
+    """Make this party's keys and a certificate request. The keys never leave this machine."""
     from party.console.enrolling import enroll as enrolls
 
     settings = read_config(config)
@@ -152,11 +152,11 @@ def enroll(config: ConfigOption = Path("party.toml"), as_json: JsonOption = Fals
 
 @accounts.command("open")
 def open_account(
-    lineage: Annotated[str | None, typer.Argument(help="The account's name. Default: the party file's.")] = None,
+    lineage: Annotated[str | None, typer.Argument(help="The account's name; by default the party file's.")] = None,
     config: ConfigOption = Path("party.toml"),
     as_json: JsonOption = False,
 ) -> None:
-    """Open an account with the policy's cap and unit, for the life of its data. On record, with time and user name.
+    """Open an account with the policy's cap and unit, for the life of its data. Records the time and your user name.
 
     For an account that was charged before accounts kept what they protect, it states that: all of it protected this.
     """
@@ -189,12 +189,12 @@ def open_account(
 @app.command()
 def budget(
     config: ConfigOption = Path("party.toml"),
-    every: Annotated[bool, typer.Option("--all", help="All accounts of the ledger, not the party file's alone.")] = (
+    every: Annotated[bool, typer.Option("--all", help="Show all of the ledger's accounts, not only the file's.")] = (
         False
     ),
     as_json: JsonOption = False,
 ) -> None:
-    """Show what the account was charged, by run, and what is left. Reads the ledger, also beside a running node."""
+    """Show what each run has charged the account, and what is left. Works beside a running node."""
     from party.ledger.budget import shown as lines_of
     from party.ledger.budget import statements, to_json
 
@@ -209,11 +209,11 @@ def budget(
 
 @app.command()
 def purge(
-    run: Annotated[str | None, typer.Argument(help="The run's id. Without it, list what is kept.")] = None,
+    run: Annotated[str | None, typer.Argument(help="The run's id. Without it, list the runs that are kept.")] = None,
     config: ConfigOption = Path("party.toml"),
     as_json: JsonOption = False,
 ) -> None:
-    """Remove everything kept of a run: its folder and its noise keys. What it was charged stays charged."""
+    """Remove everything kept of a run: its folder and its noise keys. What was charged stays charged."""
     from party.ledger.purging import kept, shown
     from party.ledger.purging import purge as remove
 
@@ -239,12 +239,12 @@ def preview(
     vocabulary: Annotated[
         Path | None, typer.Option(help="A vocabulary file, to see how much of the text it covers.", metavar="FILE")
     ] = None,
-    words: Annotated[int, typer.Option(min=1, help="Without a file: coverage by this text's most frequent words.")] = (
+    words: Annotated[int, typer.Option(min=1, help="Without a file: coverage by so many of the text's words.")] = (
         COMMON_WORDS
     ),
     as_json: JsonOption = False,
 ) -> None:
-    """Show what of the shard would be used. Reads it, serves nothing, sends nothing, writes nothing."""
+    """Show which part of the shard would be used. Only reads: serves, sends and writes nothing."""
     settings = read_config(config)
     shard = located(settings.shard, config.absolute().parent)
     if vocabulary is not None and not vocabulary.is_file():
@@ -296,7 +296,7 @@ def look(shard: ShardTable, cache: Path, vocabulary: bytes | None, words: int) -
 
 
 def labels_in(shard: ShardTable, cache: Path) -> dict[str, object] | None:
-    """How many rows have each label, the most frequent first, and how many none or one outside the file's own map."""
+    """Count the rows of each label, the most frequent first, and those with no label or one that the map lacks."""
     from learning.text.labelled import TextColumns
     from learning.text.source import Skipped
     from party.shard.units import units

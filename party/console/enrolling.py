@@ -1,4 +1,4 @@
-"""How a party asks to join a federation: its keys are made and stay here; its certificate request may go anywhere."""
+"""A party's request to join a federation: its keys are made and stay here; the request may go anywhere."""
 
 from dataclasses import dataclass
 from pathlib import Path

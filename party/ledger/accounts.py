@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = "id, number, lineage, epsilon, delta, simulation, opened_at, uncounted"
 DOCUMENT = Protection()
-"""What a cap is about where nobody says otherwise."""
+"""The unit of a cap by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,5 +351,5 @@ def read_account(path: Path, lineage: str) -> Account | None:
 def _user() -> str:
     try:
         return f"{getpass.getuser()} ({os.getuid()})"
-    except (KeyError, OSError):  # an id without a name, as in many containers
+    except (KeyError, OSError):  # a user id without a name, as in many containers
         return str(os.getuid())

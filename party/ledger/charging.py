@@ -73,7 +73,7 @@ def mask(
     attempts.take_over(sql, run, release, attempt)
     attempts.check_most(sql, run, release, attempt, most)
     key = _reserved(sql, own, run, release, event, attempt)[1]
-    attempts.take_over(sql, run, release, attempt)  # where it was made just now
+    attempts.take_over(sql, run, release, attempt)  # if it was made just now
     return key
 
 

@@ -87,8 +87,9 @@ VERSION: Final = len(_STEPS)
 COUNTING_UNITS: Final = 2
 REFUNDING: Final = 4
 PROTECTING: Final = 6
-"""The versions from which a ledger counts units, can take a charge back, and says what its accounts protect: what is
-read from an older one lacks it."""
+"""The versions from which a ledger counts units, can take a charge back, and says what its accounts protect. An older
+ledger lacks these.
+"""
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -143,7 +144,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         yield connection
         connection.execute("COMMIT")
     except BaseException:
-        # A full disk is found at the commit, or has SQLite roll back by itself.
+        # A full disk shows at the commit, or makes SQLite roll back by itself.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise

@@ -272,6 +272,6 @@ class Ledger:
     def _record(self, counted: Path) -> tuple[str, ...]:
         with transaction(self._connection) as sql:
             found = record_units(sql, self._own, counted)
-        # Millions of hashes lie in the log, which would stay as large as it is now.
+        # The log holds millions of hashes, and would otherwise stay as large as it is now.
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return found

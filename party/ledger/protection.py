@@ -13,7 +13,7 @@ from party.config import PolicyTable
 Unit = Literal["pair", "sentence", "document", "user"]
 
 FINENESS: Final[tuple[Unit, ...]] = get_args(Unit)
-"""All units, the finest first: each is part of the next."""
+"""All units, the finest first: each unit is part of the next one."""
 
 
 @dataclass(frozen=True, slots=True)

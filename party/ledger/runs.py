@@ -11,7 +11,7 @@ from party.ledger.accounts import Opened
 from party.ledger.database import FILE, connect, held, reading, transaction
 
 _OWN: Final = "(account = ? OR (account IS NULL AND ?))"
-"""Whether a run is this account's: its training was counted under it, so it cannot be charged to another."""
+"""Whether a run belongs to this account: its training was counted under it, so it cannot be charged to another."""
 
 
 @dataclass(frozen=True, slots=True)

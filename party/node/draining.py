@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from protos.refusal import Reason, Refusal
 
 SENDING: Final = 20.0
-"""Seconds that blocks in the making get to be finished and sent, whatever training gets."""
+"""Seconds in which blocks that are being made can be finished and sent, however long trainings get."""
 
 Asked = TypeVar("Asked")
 

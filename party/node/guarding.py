@@ -24,7 +24,7 @@ Messages = AsyncIterator[Any]
 
 _SERVICE: Final = party_pb2.DESCRIPTOR.services_by_name["Party"]
 _UNQUOTED: Final = frozenset({Reason.SHARD, Reason.TRAINING})
-"""Refusals whose sentence may come from an error about the shard; the log for machines does not repeat it."""
+"""Refusals whose sentence may come from an error about the shard; the JSON log does not repeat it."""
 
 
 class Guarded(Protocol):

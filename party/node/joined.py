@@ -7,7 +7,7 @@ from pathlib import Path
 from party.admission.admit import admit, affordable
 from party.admission.company import admit_peers
 from party.admission.limits import Limits
-from party.admission.needs import Room, fits
+from party.admission.needs import Capacity, fits
 from party.admission.protection import admit_unit
 from party.config import PartyConfig
 from party.ledger.ledger import Ledger
@@ -25,12 +25,12 @@ class JoinedRuns:
     memory.
     """
 
-    def __init__(self, config: PartyConfig, folder: Path, ledger: Ledger, limits: Limits, room: Room) -> None:
-        """folder: of all runs, one folder a run. room: the machine's free memory and disk when the node began."""
+    def __init__(self, config: PartyConfig, folder: Path, ledger: Ledger, limits: Limits, capacity: Capacity) -> None:
+        """folder: of all runs, one folder a run. capacity: the machine's free memory and disk when the node began."""
         self._config = config
         self._ledger = ledger
         self._limits = limits
-        self._room = room
+        self._capacity = capacity
         self._runs = Runs(folder)
         self._open: dict[str, Run] = {}
 
@@ -62,7 +62,7 @@ class JoinedRuns:
     async def can_join(self, request: party_pb2.JoinRequest) -> None:
         """Raises `Refusal` where a checked request would not be joined; does not bind the party."""
         await self._ledger.can_pay(affordable(request.plan.terms))
-        if (lacking := fits(request.needs, self._room)) is not None:
+        if (lacking := fits(request.needs, self._capacity)) is not None:
             raise Refusal(Reason.STORAGE, lacking)
 
     async def join(self, request: party_pb2.JoinRequest) -> None:

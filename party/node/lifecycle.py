@@ -31,7 +31,7 @@ from protos.identity.identity import Identity
 log = logging.getLogger("conclave.party")
 
 GRACE: Final = 2.0
-"""Seconds that calls get to end when a node is stopped."""
+"""Seconds that calls have to end when a node is stopped."""
 
 
 class ServedNode:
@@ -170,7 +170,7 @@ async def _started(
     )
     try:
         remove_parts(home)
-        shutil.rmtree(home / "artefacts", ignore_errors=True)  # files that no run would take along when it ends
+        shutil.rmtree(home / "artefacts", ignore_errors=True)  # files that would stay when a run ends
         Runs(home / "runs").tidy([run.id for run in await ledger.runs() if run.left_at is not None])
         node = ServedNode(Node(config, home, ledger, identity, token, training_log), tls=is_tls(identity, token))
     except BaseException:

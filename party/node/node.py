@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from party.admission.limits import Limits, Quieter
-from party.admission.needs import Room
+from party.admission.needs import Capacity
 from party.config import SIZE_FACT, PartyConfig
 from party.ledger.attesting import attestation, described
 from party.ledger.ledger import Ledger
@@ -40,7 +40,7 @@ from protos.telemetry import tracing
 log = logging.getLogger("conclave.party")
 
 SOFTWARE_VERSION: Final = version("conclave-distill")
-"""Looked up once: that reads and parses a file, which takes a millisecond."""
+"""Looked up once: the look-up reads and parses a file, which takes a millisecond."""
 
 
 class Node(party_pb2_grpc.PartyServicer):
@@ -65,9 +65,9 @@ class Node(party_pb2_grpc.PartyServicer):
         self.workers = Workers(training_log)
         self.tracer: tracing.Tracer | None = None
         self._token = token
-        room = Room.of(home, frank=config.policy.simulation)
-        self._runs = JoinedRuns(config, home / "runs", ledger, self.limits, room)
-        self._intake = Intake(config.limits, room.disk // 2)
+        capacity = Capacity.of(home, frank=config.policy.simulation)
+        self._runs = JoinedRuns(config, home / "runs", ledger, self.limits, capacity)
+        self._intake = Intake(config.limits, capacity.disk // 2)
         self._answers = Answers(config.name, ledger, self.limits)
         self._sums = Sums(identity, ledger, self._answers)
         self.trainings = Trainings(

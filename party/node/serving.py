@@ -12,10 +12,12 @@ from protos.identity.identity import Identity
 from protos.identity.tls import server_credentials
 
 MORE_CALLS: Final = 4
-"""Times as many calls as the limits admit are heard at all: health checks, and calls that are refused with a reason."""
+"""The server accepts this many times the calls that the limits admit: health checks, and calls that it refuses with a
+reason.
+"""
 
 HANDSHAKE_MS: Final = 20_000
-"""How long whoever connects may take until it has shown its certificate and speaks HTTP/2; gRPC's own is 2 minutes."""
+"""Milliseconds in which a caller must show its certificate and speak HTTP/2; gRPC's own limit is 2 minutes."""
 
 SERVER_OPTIONS: Final = (
     ("grpc.max_receive_message_length", 4 * 2**20),

@@ -30,7 +30,7 @@ def check_traces(config: PartyConfig, base: Path) -> None:
         return
     into_a_file = not tracing.is_url(table.to)
     with _said(config.name, table.to):
-        # Where a file is wanted, another is opened in its place: what is not installed is found out all the same.
+        # If a file is wanted, another is opened in its place: this still shows which package is missing.
         tracers.tracer(os.devnull if into_a_file else table.to, Path("/"), "conclave-party", config.name).close()
         if into_a_file:
             _check_writable(Path(table.to))

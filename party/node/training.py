@@ -72,7 +72,7 @@ class Training:
         """None when the result is on disk, otherwise why there is none."""
 
         def told(percent: int) -> None:
-            # A job that is done again tells nothing until it is as far as the first was.
+            # A job that is done again reports nothing until it has come as far as the first.
             self.percent = percent if self.percent == UNKNOWN else max(self.percent, min(percent, 100))
 
         return await self._workers.do(self._run, job, told, charge)

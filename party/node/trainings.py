@@ -36,7 +36,7 @@ from protos.telemetry import tracing
 log = logging.getLogger("conclave.party")
 
 HEARTBEAT: Final = 1.0
-"""Seconds between what a caller is told of a training that goes on."""
+"""Seconds between messages to a caller about a training that goes on."""
 
 
 class Trainings:
@@ -163,12 +163,12 @@ class Trainings:
                 await asyncio.to_thread(check_fit, job)
                 if not await self._serves_again(run, operation):
                     await self._trained(run, training, job, partial(self._charge, run, operation, charge_of(job)))
-                await self._padded(job, training)  # before anybody can see, by asking for more, that it is done
+                await self._padded(job, training)  # before anybody can find out, by asking for more, that it is done
                 await asyncio.to_thread(run.keep_operation, operation)
                 if number_of(operation.release) is not None:
                     await self._over(run, operation)
         except BaseException as error:
-            if job.stays:  # what it read may not be in the ledger: the next step reads it again
+            if job.stays:  # the records that it read may not be in the ledger: the next step reads them again
                 await self._workers.end(run.id)
             if not isinstance(error, Exception):
                 raise
@@ -248,7 +248,7 @@ class Trainings:
             run.id,
         )
         await training.without_text(job, self._turn, charge, party=self._config.name)
-        await may()  # so that what was charged now costs those accounts nothing
+        await may()  # so that this charge costs those accounts nothing
 
     async def _noted(self, job: Job) -> bool:
         """Whether the ledger now has what a job read, so that its result may be used."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from party.provided.documents import wrong
 
 MOST_UNITS: Final = 1 << 20
-"""Of the trie. That of SentencePiece's own rules has 60,000."""
+"""The most units of the trie. That of SentencePiece's own rules has 60,000."""
 
 _FILE: Final = "tokenizer.json"
 _LEAF: Final = 1 << 8

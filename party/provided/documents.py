@@ -8,7 +8,7 @@ from typing import Any, Final
 from party.errors import TrainingError
 
 MOST_BYTES: Final = 64 * 2**20
-"""Of one JSON file. The largest public tokenizers take 40 MB."""
+"""The most bytes of one JSON file. The largest public tokenizers take 40 MB."""
 
 
 def parsed(content: bytes, what: str) -> dict[str, Any]:

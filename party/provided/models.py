@@ -79,6 +79,6 @@ def _config(content: bytes) -> "PretrainedConfig":
     given = parsed(content, "config.json")
     try:
         found: PretrainedConfig = CONFIG_MAPPING[given["model_type"]].from_dict(given)
-    except Exception as error:  # what the library says of a configuration can be anything
+    except Exception as error:  # the library can raise anything for a configuration
         raise wrong("config.json", f"makes no model ({type(error).__name__})") from error
     return found

@@ -24,13 +24,13 @@ ARCHITECTURES: Final = frozenset(
         "xlnet",
     }
 )  # fmt: skip
-"""Kinds of model that a party loads: of text alone, one stack of layers, no code of their own."""
+"""Kinds of model that a party loads: text only, one stack of layers, no code of their own."""
 MOST_LAYERS: Final = 512
 MOST_WIDTH: Final = 1 << 20
-"""Of any whole number that is a size: widths, positions, heads."""
+"""The largest whole number that is a size: a width, positions, heads."""
 MOST_LISTED: Final = 1024
 LARGEST: Final = 1e9
-"""Of any other number; the base of rotary positions is the largest that public models have."""
+"""The largest other number; the base of rotary positions is the largest that public models have."""
 
 _FILE: Final = "config.json"
 _POOLING: Final = "1_Pooling/config.json"
@@ -43,7 +43,7 @@ _MORE: Final = frozenset(
         "conv_act", "summary_activation", "summary_proj_to_labels", "summary_type", "summary_use_proj",
     }
 )  # fmt: skip
-"""Keys that public models have, and their architecture looks for, though they are no field of its class."""
+"""Keys of public models that their architecture reads although its class has no such field."""
 _LEFT_OUT: Final = frozenset(
     {
         "add_cross_attention", "architectures", "chunk_size_feed_forward", "deterministic_flash_attn", "dtype",
@@ -52,7 +52,7 @@ _LEFT_OUT: Final = frozenset(
         "use_cache",
     }
 )  # fmt: skip
-"""Fields that say how the library works: feed-forward in chunks, for one, fails at texts that chunks do not divide."""
+"""Fields about how the library works. One of them, feed-forward in chunks, fails on texts that chunks do not divide."""
 _WORD: Final = re.compile(r"[A-Za-z0-9_|-]{1,64}", re.ASCII)
 _MODE: Final = re.compile(r"pooling_mode_[a-z_]{1,40}", re.ASCII)
 

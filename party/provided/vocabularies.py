@@ -8,7 +8,7 @@ from party.provided.tokenizer_fields import FILE, Part, check_token, flags_of, s
 
 MOST_MERGES: Final = 1 << 21
 MOST_WORD: Final = 1000
-"""Characters of a word that WordPiece takes apart, at most: the time goes with its square."""
+"""The most characters of a word that WordPiece splits: the time grows with their square."""
 _SCORE: Final = 1e6
 _IN_UTF_8: Final = frozenset(range(256)) - {0xC0, 0xC1, *range(0xF5, 0x100)}
 

@@ -20,8 +20,9 @@ WHOLE: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
 
 LARGEST: Final = 24
-"""Of a weight's size, as a power of two. Those of public models are under 2**16, and products of larger ones overflow
-at the texts that meet them."""
+"""The largest size of a weight, as a power of two. Weights of public models are under 2**16; products of larger ones
+overflow on some texts.
+"""
 
 _AT_ONCE: Final = 1 << 22
 _MOST_HEADER: Final = 64 * 2**20
@@ -78,7 +79,7 @@ def declared(config: "PretrainedConfig", memory: int) -> Declared:
             model = AutoModel.from_config(  # type: ignore[no-untyped-call]
                 config, attn_implementation="eager", trust_remote_code=False
             )
-    except Exception as error:  # what the library says of a configuration can be anything
+    except Exception as error:  # the library can raise anything for a configuration
         raise wrong("config.json", f"makes no model ({type(error).__name__})") from error
     found = Declared(model.base_model_prefix, {name: tuple(each.shape) for name, each in model.state_dict().items()})
     if memory and 4 * found.numbers > memory * 2**20:

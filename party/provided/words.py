@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from learning.embeddings.skipgram import SkipGram
 
 MOST_BYTES: Final = 64 * 2**20
-"""Of a vocabulary: a million words of sixty letters."""
+"""The most bytes of a vocabulary: a million words of sixty letters."""
 LARGEST: Final = 2.0**24
-"""Of a number. Those of public text are under a million, and sums over products of larger ones overflow at the units
-that have such a word."""
+"""The largest number. Numbers of public text are under a million; sums over products of larger ones overflow for units
+that have such a word.
+"""
 
 
 def vocabulary_in(path: Path) -> Vocabulary:

@@ -35,7 +35,7 @@ class Part:
 
 
 Form: TypeAlias = Mapping[Kind, Part]
-"""What a plan may release together; it may leave any of it out."""
+"""The parts that a plan may release together; it may leave any of them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class Recipe:
 LABELS: Final = "text_model for labels"
 DOMAIN: Final = "text_model for a domain"
 LANGUAGE: Final = "text_model for language"
-"""The task `text_model`, by what it learns. No recipe learns a language as yet."""
+"""What the task `text_model` learns when it is a language model. No recipe uses it yet."""
 MOST_ROUNDS: Final = 50
-"""Trainings of one party alone, between which parameters are averaged."""
+"""The most rounds of training at each party alone, after each of which parameters are averaged."""
 
 
 def part(*tasks: str, most: int = 1) -> Part:

@@ -25,7 +25,7 @@ from protos.refusal import Reason, Refusal
 from protos.steps import is_step
 
 DRAWING: Final = 2
-"""Blocks that are made at the same time; about four times its bytes are held while a block is made."""
+"""Blocks that are made at the same time; making a block takes about four times its bytes."""
 
 _AT_ONCE: Final = 1 << 20
 """Cells of a dense sum that get their noise at a time: some 32 MiB of arrays."""
@@ -143,7 +143,7 @@ class Answers:
             stream = NoiseStream.from_key(claim.noise_key).child(batch)
         if is_weights(release):
             assert isinstance(counts, np.ndarray)
-            block = counts[start:stop]  # the noise is in them, and was paid for
+            block = counts[start:stop]  # they have their noise, and are paid for
         else:
             block = noised(counts[start:stop], answering(release), stream)
         run.keep_block(release.name, batch, block)

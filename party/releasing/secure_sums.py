@@ -43,7 +43,9 @@ from protos.steps import is_step
 log = logging.getLogger("conclave.party")
 
 MOST_ATTEMPTS: Final = MOST_BEGUN
-"""Attempts at one sum, charged or not: each draws a graph, and that one of them fails is in the plan's delta."""
+"""The most attempts at one sum, charged or not. Each draws a graph; the chance that one of them fails is in the plan's
+delta.
+"""
 
 
 @dataclass

@@ -13,8 +13,9 @@ from party.shard.reading import Reading
 from party.shard.units import Unit
 
 MOST_PAIRS: Final = 1 << 23
-"""Pairs of one unit that are counted: of one that has more, the first words. A pair costs some 32 bytes while it is
-counted, and the window is the plan's."""
+"""The most pairs of one unit that are counted; of a longer unit, the first words count. A pair costs some 32 bytes
+while it is counted, and the plan sets the window.
+"""
 
 _CHUNK_UNITS: Final = 512
 _CHUNK_PAIRS: Final = 5 << 19
@@ -80,7 +81,7 @@ def _chunks(found: Iterator[Unit], window: int) -> Iterator[list[Unit]]:
     pairs = 0
     for unit in found:
         chunk.append(unit)
-        pairs += window * sum(map(len, unit.passages))  # a word and what divides it from the next are two or more
+        pairs += window * sum(map(len, unit.passages))  # a word and the separator after it are two characters or more
         if len(chunk) >= _CHUNK_UNITS or pairs >= _CHUNK_PAIRS:
             yield chunk
             chunk, pairs = [], 0

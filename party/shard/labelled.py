@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("conclave.party")
 
 MOST_EXAMPLES: Final = 32
-"""Examples of one user that are used; further ones are left out, so that one user fills no more than that."""
+"""The most examples of one user that are used; further ones are left out, so that no user fills the memory."""
 
 BEYOND: Final = "beyond the first examples of their user"
 NOT_TOKENISED: Final = "that the model's tokenizer fails on"
@@ -250,7 +250,7 @@ def noting(census: Census | None, second: str | None) -> Callable[[Document], No
         if census is not None:
             census.note(document)
             text = "" if second is None else document.fields.get(second, "")
-            if text.strip():  # it is text of the record as the first is, and another shard may call it the first
+            if text.strip():  # it belongs to the record as the first does, and may be the first in another shard
                 census.note(dataclasses.replace(document, text=text))
 
     return noted

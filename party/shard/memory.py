@@ -1,6 +1,6 @@
-"""What was made of a shard, kept for whoever asks for the very same again in one process.
+"""Keeps what was made from a shard, for later requests for the same thing in one process.
 
-A node's training process does one job and ends; parties that are simulated in one process do many on the same text.
+A node's training process does one job and ends. Parties that are simulated in one process do many on the same text.
 """
 
 from collections.abc import Callable, Hashable
@@ -10,18 +10,18 @@ Made = TypeVar("Made")
 
 
 class Memory:
-    """Things by what they are and what they were made from. Memory: all of them, until they are forgotten."""
+    """Values by their kind and by what they were made from. Memory: all of them, until they are forgotten."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, Hashable], Any] = {}
 
     def once(self, what: str, of: Hashable, make: Callable[[], Made]) -> Made:
-        """What `make` gave when it was first asked for. of: all that it depends on. Raises as `make`."""
+        """The result of `make`, which is called once. of: everything that the result depends on. Raises as `make`."""
         if (what, of) not in self._kept:
             self._kept[what, of] = make()
         made: Made = self._kept[what, of]
         return made
 
     def forget(self, *whats: str) -> None:
-        """Keep nothing any longer that is one of these."""
+        """Forget all values of these kinds."""
         self._kept = {key: each for key, each in self._kept.items() if key[0] not in whats}

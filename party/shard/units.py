@@ -37,8 +37,9 @@ log = logging.getLogger("conclave.party")
 Kind = Literal["document", "sentence", "pair"]
 
 MOST_CHARACTERS: Final = 1 << 20
-"""Characters of one unit that are used: a record is cut there, and of a user no further records are taken. What one
-unit costs in memory is bounded so, or one record could end a training."""
+"""The most characters of one unit that are used: a longer record is cut, and no further records of a user are taken.
+This bounds the memory that one unit takes; otherwise one record could end a training.
+"""
 
 _SPILLS: Final = 64
 _BEYOND: Final = f"beyond the first {MOST_CHARACTERS:,} characters of their user"
@@ -112,7 +113,7 @@ def units(
         empty = empty and not unit.passages
         yield unit
     if empty and frank:
-        next(read(source, cache), None)  # it says what is wrong with the whole, if that is it
+        next(read(source, cache), None)  # if the whole source is wrong, this error says so
         raise ShardError(_emptiness(shard, skipped))
     if empty:
         log.warning("%s Training goes on, and learns nothing.", _emptiness(shard, skipped))
@@ -186,7 +187,7 @@ def _by_record(
     together = shard.user is not None and shard.part is not None and shard.part.by == "hash"
     for document in documents:
         if document is None:
-            if shard.part is None:  # which part it belongs to nobody can say
+            if shard.part is None:  # nobody can say to which part it belongs
                 yield Unit("", ())
         elif record == "sentence":
             new = True

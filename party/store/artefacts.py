@@ -23,12 +23,12 @@ from protos.refusal import Reason, Refusal
 PARAMETERS: Final = "parameters"
 KINDS: Final = ("vocabulary", "reference", "directions", "model", PARAMETERS, "texts")
 MOST_ARTEFACTS: Final = 1024
-"""Of one run."""
+"""The most artefacts of one run."""
 
 _ENDING: Final = ".artefact"
 _PARAMETERS_ENDING: Final = ".parameters"
 _LEAST: Final = 4096
-"""Bytes that a file takes at least, however few are in it."""
+"""The bytes that even the smallest file counts for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def _sizes(run: Path) -> list[int]:
     """The size in bytes of each artefact of a run."""
     found = []
     for path in (*run.glob(f"*{_ENDING}"), *run.glob(f"*{_PARAMETERS_ENDING}")):
-        with contextlib.suppress(FileNotFoundError):  # parameters may go meanwhile
+        with contextlib.suppress(FileNotFoundError):  # parameters may be removed meanwhile
             found.append(max(path.stat().st_size, _LEAST))
     return found
 

@@ -17,7 +17,7 @@ def is_full(error: BaseException | None) -> bool:
         seen.add(id(error))
         if isinstance(error, OSError) and error.errno in _ERRORS:
             return True
-        # The low byte is what happened; the rest says where.
+        # The low byte is the kind of error; the rest says where it occurred.
         if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _LEDGER_ERRORS:
             return True
         error = error.__cause__ or error.__context__

@@ -210,7 +210,7 @@ def sync_folder(path: Path) -> None:
 def _size(folder: Path) -> int:
     sizes = {}
     for each in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # a node beside this one may be at work
+        with contextlib.suppress(FileNotFoundError):  # another node may be at work
             found = each.stat()
             if each.is_file():
                 sizes[found.st_ino] = found.st_size  # a model's weights have two names

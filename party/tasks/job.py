@@ -17,14 +17,14 @@ from party.tasks.task import Work, work_of
 from protos.conclave.v1 import plan_pb2
 
 UNKNOWN: Final = 255
-"""The percent of work of which nobody is told how far it is: reading, above all."""
+"""The percent that is reported where progress must not be known: above all, while the shard is read."""
 
 
 STORAGE: Final = "StorageError"
-"""The kind of failure that is a full or read-only disk."""
+"""The kind of failure for a full or read-only disk."""
 
 MEMORY: Final = "MemoryError"
-"""The kind of failure that is more memory than the job may hold."""
+"""The kind of failure for a job that needs more memory than it may use."""
 
 
 class Failure(NamedTuple):
@@ -144,7 +144,7 @@ class Job:
 
 
 Private: TypeAlias = Callable[[Job, Callable[[int], None]], Sum]
-"""The part of a job that opens the shard, given the job with its key, and whom to tell of percents."""
+"""The part of a job that opens the shard: a function of the job with its key, and of a callback for percents."""
 
 
 def release_of(text: str) -> plan_pb2.Release:

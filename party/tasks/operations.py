@@ -1,4 +1,4 @@
-"""From a request to its job: what speaks against it, and what is charged before the shard is opened."""
+"""Turns a request into a job: reasons to refuse it, and the charge before the shard is opened."""
 
 import os
 from pathlib import Path

@@ -59,7 +59,7 @@ class Staying(Training, Protocol):
     """A training whose process stays for the next such job."""
 
     Kept: type[Any]
-    """What the process keeps in between, empty at first."""
+    """What the process keeps between jobs, empty at first."""
 
 
 def work(job: Job, progress: Callable[[int], None], kept: object = None) -> None:
@@ -121,7 +121,7 @@ def tried(job: Job, act: Callable[[], Done]) -> Done | Failure:
         return part.failure
     except ConclaveError as error:
         return Failure(STORAGE if is_full(error) else type(error).__name__, str(error))
-    except Exception as error:  # libraries wrap what the disk or the system says in errors of their own
+    except Exception as error:  # libraries wrap errors of the disk or the system in their own
         if is_exhausted(error):
             return Failure(MEMORY, f"it needs more than the {job.memory:,} MiB that [limits] memory_mib allows.")
         if not is_full(error):
@@ -208,7 +208,7 @@ def _done(job: Job, kept: object, lines: "queue.SimpleQueue[bytes]", out: TextIO
     def told(percent: int) -> None:
         _say(out, percent=percent)
 
-    if job.part is not None:  # of a job whose whole is charged already
+    if job.part is not None:  # for a job that is fully charged already
         return attempt(job, told)
     private = prepared(job, kept)
     if isinstance(private, Failure):

@@ -111,7 +111,7 @@ def do(path: str) -> None:
         failure = Failure("", "training ended without a result. Its own log says why.")
         with process:
             process.stdin.write(replace(job, parent=os.getpid()).to_json().encode() + b"\n")
-            process.stdin.flush()  # and stays open to the end: the process takes its closing for the end of this one
+            process.stdin.flush()  # stays open to the end: when it closes, the process takes this one for ended
             for line in process.stdout:
                 said = json.loads(line)
                 if "kind" in said:

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 Sum: TypeAlias = sparse.csr_array | NDArray[np.int32]
-"""A bounded, noise-free sum [rows, columns]: integers where few cells are not 0, else all of them modulo 2**32."""
+"""A bounded, noise-free sum [rows, columns]: sparse integers where few cells are not 0, else all cells modulo 2**32."""
 
 CELL: Final = 4
-"""Bytes of a cell of a sum that is held whole."""
+"""Bytes of a cell of a dense sum."""
 
 _LITTLE: Final = 1 << 20
 _READING: Final = threading.Lock()
-"""Held while a matrix is read: what numpy reads a header with does not bear two threads (CPython 3.11, gh-106905)."""
+"""Held while a matrix is read: numpy's reader of headers is not safe for two threads (CPython 3.11, gh-106905)."""
 _DENSE_AT_ONCE: Final = 1 << 22
 
 

@@ -16,10 +16,12 @@ from typing import BinaryIO, Final, Self, TypeAlias
 from party.tasks.job import Failure, Job
 
 Charge: TypeAlias = Callable[[], Awaitable[str]]
-"""Puts what a job costs into the ledger, once however often it is called; the key it is noised by, in hexadecimal."""
+"""A function that charges a job to the ledger, once however often it is called, and returns the key of its noise, in
+hexadecimal.
+"""
 
 IDLE: Final = 300.0
-"""Seconds without a step after which a process that was kept is ended; the next step reads the shard again."""
+"""Seconds without a step after which a kept process is ended; the next step reads the shard again."""
 
 _ROOT: Final = str(Path(__file__).resolve().parents[2])
 _PATIENT: Final = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}

@@ -22,7 +22,7 @@ Location = tuple[str | int, ...]
 LARGEST: Final = 16 << 20
 DEEPEST: Final = 32
 LONGEST: Final = 1000
-"""Bytes of a file, how deep its tables may be nested, and characters of a sentence about them."""
+"""The most bytes of a file, the deepest nesting of its tables, and the most characters of a sentence about them."""
 
 
 class SettingsError(ValueError):

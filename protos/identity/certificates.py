@@ -26,7 +26,7 @@ SIGNING_USAGE: Final = x509.ObjectIdentifier("2.25.24892344554201403424820970742
 """2.25 and the UUID of `urn:conclave:signing` (version 5, in the namespace of URLs)."""
 
 LONGEST_NAME: Final = 100
-"""Characters of a name that a sentence shows."""
+"""The most characters of a name that a sentence shows."""
 
 
 UNREADABLE: Final = (
@@ -37,7 +37,7 @@ UNREADABLE: Final = (
     x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
 )
-"""What reading a certificate, request or key that was damaged can raise, at once or when a part of it is looked at."""
+"""Errors that a damaged certificate, request or key can raise, when it is read or when a part of it is used."""
 
 
 class IdentityError(Exception):

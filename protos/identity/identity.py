@@ -159,7 +159,7 @@ def self_made(name: str, role: Role, folder: Path | None) -> Identity:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     key, certificate = folder / "self-made.key", folder / "self-made.pem"
     if not key.exists():
-        with contextlib.suppress(IdentityError):  # another process was first: its keys are the ones
+        with contextlib.suppress(IdentityError):  # another process was first: its keys count
             write_private(key, key_pem(*new_keys()))
     transport_key, signing_key = read_key_file(key, role)
     bundle = _kept(certificate, name, role, transport_key, signing_key)

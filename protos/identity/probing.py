@@ -21,16 +21,16 @@ from protos.identity.identity import Identity
 from protos.identity.validity import check_certificate, moment
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-"""How a client begins HTTP/2: the preface and empty settings (RFC 9113, sections 3.4 and 6.5)."""
+"""The first bytes of an HTTP/2 client: the preface and empty settings (RFC 9113, sections 3.4 and 6.5)."""
 FRAME_HEADER: Final = 9
 SETTINGS_TYPE: Final = 4
 
 ATTEMPTS: Final = 3
 PAUSE: Final = 0.2
 FIRST_WORD: Final = 1.0
-"""Seconds that an HTTP/2 server is given to begin by itself, as gRPC's do."""
+"""Seconds that an HTTP/2 server has to speak first, as gRPC's do."""
 NEAR: Final = timedelta(days=1)
-"""A certificate this close to one end of its validity is refused by a clock that is a little off."""
+"""A clock that is a little off may refuse a certificate that is this close to one end of its validity."""
 
 _EXPIRED: Final = ("CERTIFICATE_EXPIRED",)
 _UNKNOWN: Final = ("UNKNOWN_CA",)
@@ -41,7 +41,7 @@ _BAD: Final = ("BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN", "ACCESS_DENIED", "CERTI
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What one attempt over TLS showed.
+    """The result of one attempt over TLS.
 
     certificate: the server's. alert: OpenSSL's name for the alert with which it refused. closed: it closed the
     connection once it had our certificate. foreign: it does not speak TLS.
@@ -193,10 +193,10 @@ def _handshake(address: str, identity: Identity | None, timeout: float) -> _Seen
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # what it shows is checked by our own rules, and nothing is sent to it
+    context.verify_mode = ssl.CERT_NONE  # its certificate is checked by our own rules, and nothing is sent to it
     context.set_alpn_protocols(["h2"])
     if identity is not None:
-        with tempfile.NamedTemporaryFile(prefix="conclave-") as file:  # the ssl module reads keys from files alone
+        with tempfile.NamedTemporaryFile(prefix="conclave-") as file:  # the ssl module reads keys from files only
             file.write(identity.transport_key + pem_of(identity.transport))
             file.flush()
             context.load_cert_chain(file.name)

@@ -23,12 +23,12 @@ from protos.identity.identity import Identity
 from protos.identity.validity import RevocationList, check_certificate
 
 DESCRIBED: Final = "conclave describe 1"
-"""That a party is who it says: the caller's nonce, and the party's name."""
+"""A statement of who a party is: the caller's nonce, and the party's name."""
 ATTESTATION: Final = "conclave attestation 1"
-"""What a party's ledger says that a run has cost it."""
+"""A statement of what a run has cost a party, by its ledger."""
 RELATION: Final = "add or remove one unit at one party"
 LONGEST: Final = 1 << 20
-"""Bytes of a statement: read as JSON, one takes up to thirty times as much memory."""
+"""The most bytes of a statement: reading one as JSON takes up to thirty times as much memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,14 +28,14 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from protos.telemetry.tracing import Ids, Tracer, checked, is_url
 
 QUEUE: Final = 4096
-"""Spans that wait to be delivered; what comes when there are so many pushes the oldest out."""
+"""The most spans that wait to be delivered; a further one pushes out the oldest."""
 BATCH: Final = 256
 EVERY: Final = 1.0
 """Seconds between deliveries."""
 PATIENCE: Final = 5.0
 """Seconds that one delivery may take."""
 CLOSING: Final = 3.0
-"""Seconds that are spent at the end on what has not been delivered yet."""
+"""Seconds at the end for delivering what is left."""
 
 
 def exporter(to: str, base: Path) -> SpanExporter:

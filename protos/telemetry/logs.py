@@ -36,10 +36,10 @@ FIELDS: Final = frozenset(
         "total",
     }
 )
-"""The extra fields that pass. All others are left out, whoever set them."""
+"""The extra fields that a log line may have. All others are left out, whoever set them."""
 
 LONGEST: Final = 300
-"""Characters of a sentence or field that are shown; the rest is cut."""
+"""The most characters of a sentence or field that are shown; the rest is cut."""
 
 WITHHELD: Final = "not shown: it was not written for this log"
 

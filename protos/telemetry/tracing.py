@@ -37,10 +37,12 @@ ATTRIBUTES: Final = frozenset(
         "verb",
     }
 )
-"""What a span may tell, each under the prefix `conclave.`; there is nothing else in it but its name and its times."""
+"""The attributes that a span may have, each under the prefix `conclave.`; besides them it has only its name and its
+times.
+"""
 
 TRACEPARENT: Final = "traceparent"
-"""The key of a call's metadata under which W3C Trace Context travels."""
+"""The key of the W3C Trace Context in a call's metadata."""
 
 _PARENT: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,79}")
@@ -75,7 +77,7 @@ class Part:
         """Begin a child span."""
         if self is OFF:
             return OFF
-        # A call is the half of a pair whose other half is at a party.
+        # A call's span is one half of a pair; the other half is at a party.
         kind = trace.SpanKind.CLIENT if "verb" in attributes else trace.SpanKind.INTERNAL
         told, above = checked(attributes), trace.set_span_in_context(self._span, Context())
         return Part(self._tracer, self._tracer.start_span(name, above, kind=kind, attributes=told))
@@ -130,8 +132,9 @@ class Tracer:
 
 OFF: Final = Part(trace.NoOpTracer(), trace.INVALID_SPAN)
 _part: ContextVar[Part] = ContextVar("conclave_part", default=OFF)
-"""Not OpenTelemetry's own current span: what a program around this one traces is not ours to tell parties of, and its
-libraries need not know of ours."""
+"""This is not OpenTelemetry's own current span: parties must not learn what a surrounding program traces, and that
+program's libraries need not know of our spans.
+"""
 _tracer: ContextVar[Tracer | None] = ContextVar("conclave_tracer", default=None)
 
 

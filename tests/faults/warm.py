@@ -156,7 +156,7 @@ def main():
         importlib.import_module(module)
     if plan:
         plans = importlib.import_module("coordinator.systems.registry")
-        plans.bind(plans.read_plan(Path(plan)))
+        plans.price_of(plans.read_plan(Path(plan)))
     path = Path(__file__).with_name("dying.py")
     spec = importlib.util.spec_from_file_location("dying", path)
     dying = importlib.util.module_from_spec(spec)

@@ -30,7 +30,7 @@ LARGEST_EPSILON = 100.0
 SMALLEST_VOCABULARY = 50
 
 _HALF, _MOST = 0.5, 0.9
-_SOME_QUERIES = 400  # enough to know the accuracy of all by
+_SOME_QUERIES = 400  # enough to estimate the accuracy of all
 _GROWTH = 1.2
 _SIGMA = 1000.0  # grid units: noise that is never drawn
 

@@ -7,14 +7,14 @@ from typing import Any
 from coordinator.comparing.comparable import ComparisonRequest, Method, View
 from coordinator.progress.progress import Silent
 from coordinator.publishing.report import shown_perplexity
-from coordinator.systems.dped.methods import METHODS, SeedData, changed
+from coordinator.systems.dped.methods import METHODS, EmbeddingData, changed
 from coordinator.systems.dped.plan import DpedPlan
 from coordinator.systems.dped.public import Public, prepare
 from coordinator.systems.dped.student import Probes, metrics_of
 from coordinator.transport.launchers import Simulation, SimulationRequest
 
 OFF_THE_SCALE = 1e4
-"""Perplexity from which a student is worse than useless: five times worse than guessing among 2,000 words."""
+"""A student of this perplexity or more is worse than useless: five times worse than guessing among 2,000 words."""
 
 
 class DpedComparison:
@@ -37,14 +37,14 @@ class DpedComparison:
     def view(self) -> View:
         return VIEW
 
-    def data(self, seed: int, folder: Path) -> SeedData:
+    def data(self, seed: int, folder: Path) -> EmbeddingData:
         # Every method may need the reference, whatever the plan's own signals are.
         seeded = changed(self.plan, seed=seed, signals=["votes", "hidden", "moments"], private_training=None)
         public = prepare(seeded, self._given.base, self._given.cache)
         if self._shards is None:
             self._shards = self._given.launcher.simulate(self._request(public, folder))
         self._probes = self._probes or Probes.read(self.plan, public.vocabulary, self._given.base, self._given.cache)
-        return SeedData(changed(self.plan, seed=seed), public, self._shards, Silent())
+        return EmbeddingData(changed(self.plan, seed=seed), public, self._shards, Silent())
 
     def _request(self, public: Public, folder: Path) -> SimulationRequest:
         """The parties' text, which is the same for every seed, as are the words that are counted."""
@@ -58,7 +58,7 @@ class DpedComparison:
             by_user=self.plan.privacy.unit == "user",
         )
 
-    def metrics(self, data: SeedData, model: Any) -> dict[str, Any]:
+    def metrics(self, data: EmbeddingData, model: Any) -> dict[str, Any]:
         assert self._probes is not None
         found = metrics_of(model, data.plan, data.public)
         return {

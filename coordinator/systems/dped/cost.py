@@ -33,15 +33,15 @@ from coordinator.systems.dped.releases import COUNTS, MOMENTS
 from learning.text import documentation
 
 PLAIN_START = 0.3
-"""The part of a training process' start that is left where it needs no torch: to count, or to sum moments."""
+"""The part of START_SECONDS that a training process without torch takes: to count, or to sum moments."""
 LIBRARY_SECONDS = 1.5
-"""Reading the documentation of Python's library, which every process that reads a part of it does whole."""
+"""Seconds to read the documentation of Python's library; every process that reads a part of it reads it all."""
 CROWDING = 0.07
-"""What each launched party adds to everyone's processor time: caches that they take each other, and Ray's care."""
+"""Processor time that each launched party adds to all others': they share caches, and Ray manages one more."""
 
 TRAINING_MEMORY, TORCH_MEMORY = 150 * 2**20, 200 * 2**20
 FIT_MEMORY = 300 * 2**10
-"""Bytes a word of the vocabulary: of fits to public text at the coordinator, of a teacher's fit at a party."""
+"""Bytes for each word of the vocabulary: of a fit to public text at the coordinator, of a teacher's fit at a party."""
 
 _FIT_STEPS = 4
 _COUNTS_STEPS, _ANSWERS_STEPS = 100, 75  # evaluations that fitting counts, and distilling answers, take at most

@@ -1,8 +1,8 @@
-"""The methods that a comparison sets side by side: each a student from the same simulated text at the same price.
+"""The methods that a comparison of DPED has as rows: each makes a student from the same simulated text and epsilon.
 
 Every private method is one Gaussian mechanism, or one DP-SGD run, calibrated to the epsilon by the accountant that runs
-use. Noise comes in the parties' shares where a run would have it so. Baselines are in the published spirit and under
-our guarantee; what each gives up of its paper is said where it is made.
+use. Noise comes in the parties' shares where it does in a run. Baselines follow their papers as far as our guarantee
+allows; the docstring of each says where it departs from its paper.
 """
 
 import math
@@ -24,11 +24,10 @@ from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
 from aggregation.mechanisms.mechanism import Contribution
 from aggregation.mechanisms.vectors import VectorMechanism
-from aggregation.noise.stream import NoiseStream
 from coordinator.comparing import comparable
-from coordinator.comparing.comparable import Method, Outcome, composed
+from coordinator.comparing.comparable import Method, Outcome, SeedData, composed
 from coordinator.comparing.simulated_run import SimulatedRun, driven
-from coordinator.pricing.release import SAMPLER_SHARE, gaussian_multiplier, shares
+from coordinator.pricing.release import gaussian_multiplier, shares
 from coordinator.progress.progress import Progress
 from coordinator.systems.dped import recipe, releases
 from coordinator.systems.dped.paper_claim import paper_claim
@@ -46,16 +45,16 @@ SKETCH_WIDTH, SKETCH_CLIP = 64, 10.0
 """Random features, and the L2 norm of one unit's embedding; chosen on WikiText-2's sentences."""
 OPEN_STEPS = 100
 QUIET = 0.7
-"""Noise multiplier above which DP-SGD takes shorter steps, by its square: what noise adds to a step is public."""
+"""Above this noise multiplier z, DP-SGD takes shorter steps, by (QUIET / z)^2: the noise in a step is public."""
 NEIGHBOURS = 10
-"""Which nearest public neighbour a word's radius reaches to."""
+"""A word's radius is the distance to this nearest public neighbour."""
 RADII = 1.0
-"""L2 norm, in radii, to which a teacher's move from the public reference is clipped."""
+"""L2 norm, in radii, to which a teacher's difference from the public reference is clipped."""
 
 
 @dataclass(slots=True)
-class SeedData:
-    """The data of one seed: its public side, the parties' units in clear, and teachers' answers once they are asked."""
+class EmbeddingData(SeedData):
+    """The data of one seed: the public data, the parties' units, and their teachers' answers once these are needed."""
 
     plan: DpedPlan
     public: Public
@@ -65,16 +64,6 @@ class SeedData:
     _answers: dict[tuple[Any, ...], tuple[TeacherSignal, ...]] = field(default_factory=dict)
     _bounded: dict[tuple[Any, ...], list[Contribution]] = field(default_factory=dict)
 
-    @property
-    def seed(self) -> int:
-        """The plan's seed."""
-        return self.plan.run.seed
-
-    @property
-    def delta(self) -> float:
-        """Delta that events are priced at; the rest is the noise sampler's."""
-        return self.plan.privacy.delta * (1 - SAMPLER_SHARE)
-
     def units(self) -> tuple[sparse.csr_array, ...]:
         """Each party's pair counts, [units, words * words]."""
         if self._units is None:
@@ -82,13 +71,13 @@ class SeedData:
         return self._units
 
     def exact(self) -> sparse.csr_array:
-        """All parties' counts together, [words, words]."""
+        """The sum of all parties' counts, [words, words], without noise."""
         size = self.plan.vocabulary.size
         sums = [np.asarray(units.sum(axis=0)).reshape(size, size) for units in self.units()]
         return sparse.csr_array(sum(sums[1:], sums[0]))
 
     def answers(self) -> tuple[TeacherSignal, ...]:
-        """Each party's teachers' answers, trained when they are first asked for."""
+        """The answers of each party's teachers, which are trained at the first call."""
         from learning.embeddings.weights import to_bytes
 
         settings = self.plan.dped
@@ -110,28 +99,24 @@ class SeedData:
     def bounded(
         self, what: str, mechanism: Any, bound: Callable[[sparse.csr_array], Contribution]
     ) -> list[Contribution]:
-        """Each party's bounded sum, made once for every clip and grid: the noise alone differs between epsilons."""
+        """Each party's bounded sum, made once for each clip and grid: between epsilons only the noise differs."""
         key = (what, mechanism.clip, mechanism.levels)
         if key not in self._bounded:
             self._bounded[key] = [bound(units) for units in self.units()]
         return self._bounded[key]
 
-    def stream(self, *labels: str | int) -> NoiseStream:
-        """Noise of its own for these labels; from the seed only where the plan says so."""
-        if self.plan.privacy.insecure_reproducible_noise:
-            return NoiseStream.insecure(self.seed, *labels)
-        return NoiseStream.from_system()
-
 
 def changed(plan: DpedPlan, *, epsilon: float | None = None, seed: int | None = None, **settings: Any) -> DpedPlan:
-    """The plan with another epsilon or seed, and other `[dped]` settings; checked again. Raises `PlanError`."""
+    """Copy a plan with another epsilon, seed or `[dped]` settings, and check it. Raises `PlanError` where it fails."""
     return comparable.changed(plan, {"dped": settings}, epsilon=epsilon, seed=seed)
 
 
 def summed(
-    data: SeedData, mechanism: CountsMechanism | JointMechanism | VectorMechanism, contributions: Sequence[Contribution]
+    data: EmbeddingData,
+    mechanism: CountsMechanism | JointMechanism | VectorMechanism,
+    contributions: Sequence[Contribution],
 ) -> IntArray:
-    """What a coordinator would sum: every party's bounded part and its share of the noise."""
+    """The sum that a coordinator would get: each party's bounded part plus its share of the noise."""
     total: IntArray | None = None
     for number, contribution in enumerate(contributions):
         dense = contribution.toarray() if isinstance(contribution, sparse.csr_array) else contribution
@@ -141,13 +126,13 @@ def summed(
     return total
 
 
-Make: TypeAlias = Callable[[SeedData, float], Outcome]
+Make: TypeAlias = Callable[[EmbeddingData, float], Outcome]
 
 
 def _dped(*signals: str, **settings: Any) -> Make:
-    """The recipe itself with these signals, driven over the simulated parties."""
+    """A method that runs DPED's own recipe with these signals over the simulated parties."""
 
-    def make(data: SeedData, epsilon: float) -> Outcome:
+    def make(data: EmbeddingData, epsilon: float) -> Outcome:
         from learning.embeddings.weights import from_bytes
 
         plan = changed(data.plan, epsilon=epsilon, signals=list(signals), private_training=None, **settings)
@@ -159,8 +144,8 @@ def _dped(*signals: str, **settings: Any) -> Make:
     return make
 
 
-def _of_labels(data: SeedData, run: SimulatedRun[DpedPlan]) -> dict[str, float]:
-    """The share of labels that have the most votes; where votes are thresholded, that of queries with one, too."""
+def _of_labels(data: EmbeddingData, run: SimulatedRun[DpedPlan]) -> dict[str, float]:
+    """The share of labels that got the most votes; with a threshold, the share of queries with a label, too."""
     for release in run.priced.releases:
         clear = data.shards.bounded(release.name) if release.name in (releases.VOTES, releases.ANSWERS) else ()
         if release.name == releases.VOTES:
@@ -182,15 +167,15 @@ def _dense(part: sparse.csr_array | NDArray[np.int32]) -> IntArray:
 
 
 def _accuracy(labels: NDArray[np.integer[Any]], sums: IntArray) -> float:
-    """Share of the answered queries whose label has the most votes: labels [queries], sums [queries, classes]."""
+    """Share of the answered queries whose label got the most votes: labels [queries], sums [queries, classes]."""
     answered = np.flatnonzero(labels >= 0)
     if not answered.size:
         return math.nan
     return float((sums[answered, labels[answered]] == sums[answered].max(axis=1)).mean())
 
 
-def _unigram(data: SeedData, epsilon: float) -> Outcome:
-    """The floor: the whole budget on how frequent words are, drawn to the public frequencies; nothing else learned."""
+def _unigram(data: EmbeddingData, epsilon: float) -> Outcome:
+    """The floor: the whole budget goes to word frequencies, shrunk to the public ones; nothing else is learned."""
     from learning.embeddings.moments import contribute
     from learning.embeddings.prior import frequencies_of
 
@@ -205,15 +190,15 @@ def _unigram(data: SeedData, epsilon: float) -> Outcome:
 
 
 def flat(probabilities: NDArray[np.float64]) -> "SkipGram":
-    """A model that gives every centre the same contexts."""
+    """A model that predicts the same contexts for every centre: probabilities [words]."""
     from learning.embeddings.skipgram import SkipGram
 
     nothing = np.zeros((len(probabilities), 1), dtype=np.float32)
     return SkipGram(nothing, nothing, np.log(probabilities).astype(np.float32))
 
 
-def _private_skipgram(data: SeedData, epsilon: float) -> Outcome:
-    """DP-SGD (Abadi et al. 2016) from the public reference, one curator over all parties' units: its best case."""
+def _private_skipgram(data: EmbeddingData, epsilon: float) -> Outcome:
+    """DP-SGD (Abadi et al. 2016) from the public reference, in its best case: one curator holds all parties' units."""
     from learning.embeddings.dp_sgd import train_private
 
     units = sparse.csr_array(sparse.vstack(data.units(), format="csr"))
@@ -244,7 +229,7 @@ def _private_skipgram(data: SeedData, epsilon: float) -> Outcome:
 
 
 def declared_units(plan: DpedPlan, counted: int) -> int:
-    """How many units there are, in public: as the plan declares, else counted, to two digits, as a simulation may."""
+    """The public number of units: the plan's, or else the count to two digits, which a simulation may publish."""
     privately = plan.dped.private_training
     if plan.privacy.declared_size is not None:
         return plan.privacy.declared_size
@@ -254,8 +239,8 @@ def declared_units(plan: DpedPlan, counted: int) -> int:
     return max(2, (counted + digits // 2) // digits * digits)
 
 
-def _sketch(data: SeedData, epsilon: float) -> Outcome:
-    """In the style of DP-MERF (Harder et al. 2021): a noisy embedding of all pairs, and a model that matches it."""
+def _sketch(data: EmbeddingData, epsilon: float) -> Outcome:
+    """In the style of DP-MERF (Harder et al. 2021): a noisy embedding of all pairs, and a model fitted to it."""
     from learning.embeddings.dp_merf import Features, contribute, fit_sketch
 
     plan = data.plan
@@ -276,8 +261,8 @@ def _sketch(data: SeedData, epsilon: float) -> Outcome:
     return Outcome(model, mechanism.event())
 
 
-def _neighbours(data: SeedData, epsilon: float) -> Outcome:
-    """In the style of neighbour-aware noise (Bollegala et al. 2023): hidden states in public neighbourhoods' radii."""
+def _neighbours(data: EmbeddingData, epsilon: float) -> Outcome:
+    """In the style of neighbour-aware noise (Bollegala et al. 2023): hidden states scaled by public neighbour radii."""
     from learning.embeddings.neighbour_noise import from_local, radii, to_local
     from learning.embeddings.teachers import hidden_states
 
@@ -296,7 +281,7 @@ def _neighbours(data: SeedData, epsilon: float) -> Outcome:
     assert released is not None
     teachers = plan.teachers
     mean = released.values.reshape(queries, len(layers), width) / teachers
-    # One noise for all: that of the typical radius, for a likelihood that knows one.
+    # The likelihood takes one noise for all words: that of the typical radius.
     found = Signals(
         hidden=from_local(mean, home, near), hidden_noise=released.sigma / teachers * float(np.sqrt(np.mean(near**2)))
     )
@@ -304,15 +289,15 @@ def _neighbours(data: SeedData, epsilon: float) -> Outcome:
     return Outcome(recipe.learned(quiet, public, found, data.progress), SelfComposedDpEvent(joint.event(), queries))
 
 
-def _open(data: SeedData, epsilon: float) -> Outcome:
-    """No privacy: the full softmax on the exact counts of all parties."""
+def _open(data: EmbeddingData, epsilon: float) -> Outcome:
+    """Without privacy: the full softmax on the exact counts of all parties."""
     from learning.embeddings.skipgram import fit
 
     return Outcome(fit(data.exact(), dimension=data.plan.dped.dimension, seed=data.seed), None)
 
 
-def _open_from_public(data: SeedData, epsilon: float) -> Outcome:
-    """No privacy either, from the public reference and drawn to it, as teachers are: what public text adds."""
+def _open_from_public(data: EmbeddingData, epsilon: float) -> Outcome:
+    """Without privacy, started from and regularised to the public reference, as teachers are: what public text adds."""
     from learning.embeddings.teachers import train_teacher
 
     assert data.public.reference is not None

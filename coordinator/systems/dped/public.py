@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from learning.embeddings.skipgram import SkipGram
 
 FEW: Final = 0.8
-"""Of what as many words of its own would cover of a text: a vocabulary of its kind covers 0.86 and more of it, one of
-another kind 0.75 and less (Python's documentation and film reviews, 100 to 5,000 words)."""
+"""A vocabulary may be of another kind than a text if it covers less than this part of what as many of the text's own
+words cover. One of the same kind covers 0.86 and more of that, one of another kind 0.75 and less (Python's
+documentation and film reviews, 100 to 5,000 words).
+"""
 _SCRIPTS: Final = {
     "CYRILLIC": ("be", "bg", "kk", "mk", "mn", "ru", "sr", "uk"),
     "GREEK": ("el",),
@@ -63,7 +65,7 @@ _SCRIPTS: Final = {
 }
 _MOST_TEXTS: Final = 2000
 SAMPLE = 4000
-"""Public units that a clip is chosen from."""
+"""Public units from which a clip is chosen."""
 _WORDS_AT_ONCE = 200_000
 
 
@@ -120,7 +122,7 @@ def prepare(plan: DpedPlan, base: Path, cache: Path) -> Public:
         units = _public_units(plan, vocabulary, (each.text for each in read(source, cache)))
         usual = units
         if heldout and _whole_documents(plan):
-            # Of public documents, those of [evaluation] are of the private ones' kind, so their size sets the clip.
+            # Documents of [evaluation] are of the same kind as private ones, so their size sets the clip.
             like = _public_units(plan, vocabulary, (each.text for each in heldout))
             usual = like if like.sum() > 0 else units
         rank = min(plan.dped.dimension, table.size)

@@ -55,7 +55,7 @@ class Dped:
     labelled = None
 
     def total_event(self, multiplier: float) -> DpEvent:
-        return terms.whole(self.plan, multiplier)
+        return terms.total_event(self.plan, multiplier)
 
     def releases(self, multiplier: float) -> tuple[Release, ...]:
         return terms.releases(self.plan, multiplier, self.public)
@@ -126,7 +126,7 @@ async def collect(
             note = budget(priced.guarantee, plan)
             rows = plan.rows_at_once(release.rows, release.columns)
             if release.form == Form.CLEAR_VOTES and store.block_counts().get(LABELS):
-                present[release.name] = len(store.summed(LABELS))  # drawn once: other noise would be another answer
+                present[release.name] = len(store.summed(LABELS))  # drawn once: new noise would be a second answer
             elif release.form == Form.CLEAR_VOTES:
                 votes = await federation.gather(release.name, release.rows, release.columns, rows, note)
                 clear = np.hstack(list(votes.values()))

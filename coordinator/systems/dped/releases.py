@@ -33,12 +33,15 @@ FREE_LEVELS = 2**20
 LARGEST_SUM = 2**31 - 1
 _HIDDEN_SIGMA = 4096.0
 _VOTES_SIGMA = 16.0
-"""Standard deviations of one share on the grid that levels are chosen for: fine enough, and quick to draw."""
-_FINEST_SIGMA = 16_384.0  # of a share, grid units: under such noise a finer grid shows nothing more
+"""Standard deviation, in grid units, of one share of the noise, for which levels are chosen: fine enough, and quick to
+draw.
+"""
+_FINEST_SIGMA = 16_384.0
+"""The same at most for vectors: under such noise a finer grid shows nothing more."""
 _USUAL_MULTIPLIER = 4.0
 _MOMENT_LEVELS, _PAIR_LEVELS = 4096, 32768  # a pair is one count, which a coarse grid would round by much
 _THRESHOLD_PART = 1 / 3
-"""Of what a query that passes its threshold costs, the part that testing costs."""
+"""The part of the cost of a query that passes its threshold which goes to the test."""
 
 Made = TypeVar("Made")
 
@@ -49,7 +52,7 @@ def parts(plan: DpedPlan) -> dict[str, float]:
     return {signal: weight / sum(weights.values()) for signal, weight in weights.items()}
 
 
-def whole(plan: DpedPlan, multiplier: float) -> DpEvent:
+def total_event(plan: DpedPlan, multiplier: float) -> DpEvent:
     """The event of the whole plan at one noise multiplier: one Gaussian that joins all releases, or DP-SGD."""
     privately = plan.dped.private_training
     if privately is not None:
@@ -77,7 +80,7 @@ def releases(plan: DpedPlan, whole: float, public: Public | None) -> tuple[Relea
     made = []
     part, noise = parts(plan), plan.privacy.noise
     if "counts" in part:
-        # A pair counts one: a wider clip would only buy more noise.
+        # A pair counts one: a larger clip would only cost more noise.
         clip = min(settings.clip, 1.0) if plan.privacy.record == "pair" else settings.clip
         multiplier = whole / math.sqrt(part["counts"])
         counts = _sized("counts", lambda: CountsMechanism(clip, settings.levels, multiplier, shares(plan), noise))
@@ -102,7 +105,7 @@ def releases(plan: DpedPlan, whole: float, public: Public | None) -> tuple[Relea
 def vectors_mechanism(plan: DpedPlan, clip: float, multiplier: float, distribution: str = GAUSSIAN) -> VectorMechanism:
     """The mechanism of a vector release: its grid keeps a unit's small numbers, and a sum of all units fits 32 bits."""
     finest = _PAIR_LEVELS if plan.privacy.record == "pair" else _MOMENT_LEVELS
-    # The same grid at every usual epsilon, so that a party's bounded sum is too.
+    # The same grid at every usual epsilon, so that a party's bounded sum is also the same.
     levels = max(1, min(finest, int(_FINEST_SIGMA * math.sqrt(shares(plan)) / max(multiplier, _USUAL_MULTIPLIER))))
     return VectorMechanism(clip, levels, multiplier, shares(plan), distribution)
 

@@ -14,7 +14,7 @@ from coordinator.systems.dped.public import Public
 from coordinator.systems.dped.stand_in import StandIn
 
 LARGEST_CELLS = 0.01
-"""The part of all cells of counts, the largest ones, that their signal is measured on."""
+"""The part of all cells of counts, the largest ones, on which the signal of counts is measured."""
 
 
 @dataclass(frozen=True, slots=True)

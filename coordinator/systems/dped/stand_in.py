@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from learning.embeddings.skipgram import SkipGram
 
 FEW_TEACHERS = 6
-"""Stand-in teachers that are trained however large they are, where the plan has as many."""
+"""The least number of stand-in teachers, whatever their size, where the plan has as many."""
 
 _TEACHER_WORK = 6e8  # words^2 * dimension of all stand-in teachers together, beyond the first few
 _PIECES_A_TEACHER = 10

@@ -131,7 +131,8 @@ def _parameters(student: EmbeddingStudent, path: Path) -> None:
 
 PROBE_WORDS = 5
 FREQUENT = 500
-"""Neighbours are looked for among the vocabulary's first words: the vectors of rare ones are mostly noise."""
+"""Nearest neighbours are sought among this many first words of the vocabulary: vectors of rare words are mostly noise.
+"""
 
 
 @dataclass(frozen=True, slots=True)

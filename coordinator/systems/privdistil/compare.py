@@ -1,4 +1,4 @@
-"""PrivDistil and what it is measured against, as a comparison sees them: their data and their measures."""
+"""PrivDistil and its baselines in a comparison: their data and their metrics."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +14,8 @@ from coordinator.text_models import public as classifier_public
 from coordinator.text_models.compare import CLASSES, SCORES
 from coordinator.text_models.folder import metrics_of
 from coordinator.text_models.methods import VOTING
+from coordinator.text_models.non_private import SimulatedText, simulated_text
 from coordinator.text_models.public import public_model
-from coordinator.text_models.simulated_text import SimulatedText, simulated_text
 from coordinator.text_models.student import heldout_rows, measured
 
 

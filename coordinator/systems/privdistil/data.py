@@ -1,4 +1,4 @@
-"""The data of one seed on which a comparison of PrivDistil runs its methods, and the students distilled for them."""
+"""The data of one seed of a comparison of PrivDistil, and the students that are distilled for its methods."""
 
 import hashlib
 import json
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregation.noise.stream import NoiseStream
+from coordinator.comparing.comparable import SeedData
 from coordinator.comparing.simulated_run import Collecting
-from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.progress.progress import Progress
 from coordinator.store.private_files import write_whole
 from coordinator.systems.privdistil.distillation import compress
@@ -21,9 +20,9 @@ from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.public import PublicCorpus
 from coordinator.systems.privdistil.selection import Told
 from coordinator.text_models.methods import TextData
+from coordinator.text_models.non_private import SimulatedText
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText
-from coordinator.text_models.simulated_text import SimulatedText
 from coordinator.transport.launchers import LabelledPart
 from learning.text.corpus import indexed
 from learning.text.corpus_files import CorpusSource
@@ -36,19 +35,19 @@ Floats: TypeAlias = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A trained student, to be measured later: the model it belongs to, and its trained parameters [parameters]."""
+    """A trained student, to be measured later. point: the trained parameters [parameters] of `public.model`."""
 
     public: PublicText
     point: Floats
 
 
 @dataclass(slots=True)
-class CorpusData:
+class CorpusData(SeedData):
     """The data of one seed.
 
-    text: the simulated parties'. folder: for distilled students, shared by all cells. base: the folder against which
-    the plan's model paths are resolved. whole: a classifier on the teacher. queries: the public texts of `[pate]`.
-    recipe: as `coordinator.comparing.comparable.Comparable` says.
+    text: the simulated parties and their text. folder: for distilled students, which all cells share. base: the folder
+    against which the plan's model paths are resolved. whole: a classifier on the teacher. queries: the public texts of
+    `[pate]`. recipe: as in `coordinator.comparing.comparable.ComparisonRequest`.
     """
 
     plan: PrivDistilPlan
@@ -61,25 +60,11 @@ class CorpusData:
     queries: tuple[tuple[str, ...], ...]
     recipe: Callable[[str, Any, Any], Collecting[ClassifierPlan]]
 
-    @property
-    def seed(self) -> int:
-        return self.plan.run.seed
-
-    @property
-    def delta(self) -> float:
-        return self.plan.privacy.delta * (1 - SAMPLER_SHARE)
-
     def told(self, what: str, done: int, total: int) -> None:
         self.progress.bar(what, done, total)
 
-    def stream(self, *labels: str | int) -> NoiseStream:
-        """A noise stream of its own for these labels; it derives from the seed only where the plan says so."""
-        if self.plan.privacy.insecure_reproducible_noise:
-            return NoiseStream.insecure(self.seed, *labels)
-        return NoiseStream.from_system()
-
     def over(self, public: PublicText) -> TextData:
-        """The same parties' text for a classifier on another model."""
+        """The same parties' text, for a classifier on another model."""
         return TextData(self.plan, public, self.text, self.progress, self.recipe)
 
     def compressed(
@@ -91,13 +76,13 @@ class CorpusData:
         base: Path,
         told: Told,
     ) -> dict[str, Any]:
-        """As `compress`; a student that was distilled before on these texts is copied to the folder."""
+        """Distil a student as `compress` does, or copy one that was distilled on these texts before."""
         place, about = self._distilled(plan, public, numbers, base, told)
         shutil.copytree(place, folder)
         return about
 
     def leaked(self, plan: PrivDistilPlan) -> PublicText:
-        """A student distilled on the parties' own text, as much of it as is chosen of public text."""
+        """A student distilled on the parties' own text, on as many texts as are chosen from public text elsewhere."""
         texts = [
             self.whole.tokenizer.decode(row.ids.tolist(), skip_special_tokens=True)
             for part in self.text.parts
@@ -115,7 +100,7 @@ class CorpusData:
     def _distilled(
         self, plan: PrivDistilPlan, public: PublicCorpus, numbers: NDArray[np.int64], base: Path, told: Told
     ) -> tuple[Path, dict[str, Any]]:
-        """The folder of the student distilled on these texts, and the figures of `compress`; made where it is new."""
+        """The folder of a student distilled on these texts, and the figures of `compress`; it is made if missing."""
         settings = [plan.distil.model_dump(), plan.model.name, self.seed, public.corpus.digest]
         key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode() + numbers.astype("<i8").tobytes())
         place = self.folder / "students" / key.hexdigest()[:32] / "student"
@@ -128,7 +113,7 @@ class CorpusData:
         return place, about
 
     def said(self, trained: Trained) -> list[Floats]:
-        """A trained classifier's output on each party's examples: logits, or scores [examples, 1]."""
+        """A trained classifier's output on each party's examples: logits [examples, classes], scores [examples, 1]."""
         import torch
 
         from learning.classification.training import predict
@@ -146,7 +131,7 @@ class CorpusData:
 
 
 def singles(part: LabelledPart) -> "list[Tokens]":
-    """A party's texts one by one, a pair as two texts."""
+    """A party's texts as single texts: a pair becomes two."""
     from learning.models.batching import Tokens
 
     found: list[Tokens] = []

@@ -14,7 +14,7 @@ from coordinator.systems.privdistil.public import PublicCorpus, first_student
 from coordinator.systems.privdistil.selection import Told
 
 COMPRESSED: Final = "artefacts/compressed"
-"""A run's folder of the distilled student: an ordinary model's."""
+"""The folder in a run for the distilled student, an ordinary model."""
 _BEGUN: Final = "distilling"
 
 

@@ -1,7 +1,7 @@
-"""DPKD (Mireshghallah et al. 2022), against which PrivDistil is measured: teacher and student train under DP-SGD.
+"""DPKD (Mireshghallah et al. 2022), PrivDistil's baseline: teacher and student both train under DP-SGD.
 
-It is no recipe: its second training shows every party's own text to the teacher, so a run would have to send the
-teacher out. A comparison runs it in one process, on simulated parties' text in clear.
+DPKD is no recipe: its second training shows every party's own text to the teacher, so a run would have to send the
+teacher to the parties. A comparison runs it in one process, which sees the simulated parties' text.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 def trained_twice(data: CorpusData, epsilon: float, *, inherits: bool = False) -> Outcome:
     """Train the teacher under DP-SGD, then the student on the same private text, half on the labels and half on the
-    teacher's output. Both trainings pay, at the same noise multiplier.
+    teacher's output. Both trainings cost epsilon, at the same noise multiplier.
 
-    inherits: whether the student starts from layers of the trained teacher (FT in PrivDistil's table 7), which was paid
-    for, or from the public teacher's (PT).
+    inherits: whether the student starts from layers of the trained teacher (FT in PrivDistil's table 7), which is paid
+    for, or from those of the public teacher (PT). Source: DPKD, Mireshghallah et al. 2022.
     """
     plan = changed(data.plan, epsilon=epsilon)
     whole, student = data.whole, data.public.text
@@ -54,7 +54,7 @@ def trained_twice(data: CorpusData, epsilon: float, *, inherits: bool = False) -
 
 
 def _inherited(plan: PrivDistilPlan, teacher: PublicText, student: PublicText) -> Floats:
-    """The student's trained parameters, float32 [parameters], copied from the teacher as it is now."""
+    """The student's parameters, float32 [parameters], copied from the teacher as it is now."""
     from learning.models.adapting import flatten
     from learning.transformers.layered_student import inherit
 
@@ -63,11 +63,10 @@ def _inherited(plan: PrivDistilPlan, teacher: PublicText, student: PublicText) -
 
 
 def mixed(labels: NDArray[Any], said: Floats) -> Floats:
-    """Targets that are half the labels and half the teacher's output: probabilities [examples, classes], or scores
-    [examples].
+    """Mix labels and the teacher's output in equal parts: probabilities [examples, classes], or scores [examples].
 
-    Cross-entropy with the mixture has the gradient of the mean of the two losses, at temperature 1; so has the squared
-    error of scores.
+    Cross-entropy with the mixture has the same gradient as the mean of the two losses at temperature 1; the same holds
+    for the squared error of scores.
     """
     from learning.classification.training import probabilities
 
@@ -79,7 +78,7 @@ def mixed(labels: NDArray[Any], said: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Trainable:
-    """A module at its public start, and every party's units for it."""
+    """A module at its public start, and each party's units for that module."""
 
     module: Any
     units: "list[Units]"
@@ -96,7 +95,8 @@ def federated(
 ) -> Floats:
     """Train a model by federated DP-SGD from its public start; returns [parameters].
 
-    purpose: labels of the noise stream. targets: labels or soft targets of each party's examples.
+    purpose: labels of the noise stream. targets: labels or soft targets of each party's examples. The cost is
+    `mechanism.event()`. Source: DP-SGD, Abadi et al. 2016, algorithm 1.
     """
     import torch
 

@@ -23,9 +23,9 @@ from coordinator.text_models import forecast as classifier_forecast
 from coordinator.text_models.forecast import TORCH_MEMORY, model_bytes, seconds_a_text
 
 _TAUGHT: Final = 4.0
-"""How many times as long as the teacher's look at a text distilling takes: that, the student's, and the way back."""
+"""Time of distilling a text over the teacher's forward pass alone: it adds the student's forward and backward pass."""
 _TOLD: Final = 200
-"""Bytes of a text that is sent, on average."""
+"""Average bytes of a text that is sent."""
 
 
 def forecast(

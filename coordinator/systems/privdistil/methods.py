@@ -1,7 +1,7 @@
-"""The methods that a comparison of PrivDistil sets side by side, each on the same simulated text.
+"""The methods that a comparison of PrivDistil has as rows, each on the same simulated text.
 
-Rows that are systems drive the recipe itself over simulated parties, on the plan at that epsilon. Students that are
-distilled on the same public texts are distilled once.
+A row that is a system runs that system's recipe over simulated parties, on the plan at the row's epsilon. Rows that
+distil on the same public texts share one distilled student.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def _private(
     selection: Mapping[str, Any] | None = None,
     distil: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """The recipe itself, with other settings in `[selection]` and `[distil]`."""
+    """PrivDistil's own recipe, with other settings in `[selection]` and `[distil]`."""
     plan = changed(data.plan, {"selection": selection or {}, "distil": distil or {}}, epsilon=epsilon)
     public = data.public if plan.selection.scored else replace(data.public, domain=None)
     recipe = PrivDistil(plan, public, data.compressed)
@@ -40,25 +40,25 @@ def _private(
 
 
 def _alone(data: CorpusData, epsilon: float, text: PublicText) -> Outcome:
-    """Federated DP-SGD on a model, with all of the budget."""
+    """Federated DP-SGD on one model, with the whole budget."""
     found = methods.federated(data.over(text), epsilon)
     return replace(found, model=Trained(text, found.model))
 
 
 def _undistilled(data: CorpusData, epsilon: float) -> Outcome:
-    """The student with layers copied from its teacher, trained under DP-SGD: not distilled, no public text."""
+    """The student with layers copied from its teacher, trained under DP-SGD without distilling or public text."""
     return _alone(data, epsilon, data.public.text)
 
 
 def _teacher(data: CorpusData, epsilon: float) -> Outcome:
-    """The teacher itself under DP-SGD, which the smaller student should come near to."""
+    """The teacher itself under DP-SGD: what the smaller student aims at."""
     return _alone(data, epsilon, data.whole)
 
 
 def _leaking(data: CorpusData, epsilon: float) -> Outcome:
-    """KD+FT (the paper's section 4.6): distilled on the private text itself, then trained under DP-SGD.
+    """KD+FT (PrivDistil, section 4.6): distil on the private text itself, then train under DP-SGD.
 
-    It has no guarantee: the teacher's output on private text enters the student without noise.
+    KD+FT has no guarantee: the teacher's output on private text enters the student without noise.
     """
     found = _alone(data, epsilon, data.leaked(changed(data.plan, epsilon=epsilon)))
     return replace(found, event=None, claimed=epsilon)
@@ -71,7 +71,7 @@ def _votes(data: CorpusData, epsilon: float) -> Outcome:
 
 
 def _in_clear(data: CorpusData, epsilon: float) -> Outcome:
-    """No privacy: the teacher under ordinary training on all parties' text together."""
+    """Without privacy: ordinary training of the teacher on all parties' text together."""
     return Outcome(Trained(data.whole, methods.in_clear(data.over(data.whole))), None)
 
 
@@ -101,10 +101,10 @@ METHODS: Final[dict[str, Method]] = {
 
 
 def methods_of(plan: PrivDistilPlan) -> dict[str, Method]:
-    """Those that go with a plan."""
+    """The methods that a plan allows, by name."""
     without = set()
     if plan.pate is None or plan.text.kind == "regression":
         without.add(methods.VOTING)
     if plan.distil.student is not None:
-        without.add("dpkd-ft")  # whose layers stand for no layer of the teacher's
+        without.add("dpkd-ft")  # such a student's layers correspond to no layers of the teacher
     return {name: method for name, method in METHODS.items() if name not in without}

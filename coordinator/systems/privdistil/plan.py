@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 HALF = 2
-"""A student has one layer in so many of its teacher's, where the plan does not say how many it has."""
+"""A student has one layer for this many of its teacher's, unless the plan gives a number."""
 
 
 class CorpusTable(SourceTable):

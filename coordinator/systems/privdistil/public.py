@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 DOMAINS: Final = LabelMap(("private", "public"))
-"""What a domain classifier says of a text, in this order: `party.tasks.text.model.DOMAINS`."""
+"""The classes of a domain classifier, in this order: `party.tasks.text.model.DOMAINS`."""
 FEWEST: Final = 10
-"""Public texts that a party's classifier is trained against, at least."""
+"""The least number of public texts in the training of a party's classifier."""
 MOST_SCORED: Final = 1_000_000
-"""Public texts that parties score themselves, at most."""
+"""The most public texts that parties score themselves."""
 _CHARACTERS: Final = 24
-"""Of a public text that is sent, for every token that is read: few words are longer."""
+"""Characters of a public text that are sent for every token that is read: few words are longer."""
 _IN_PLACE: Final = (".jsonl", ".ndjson", ".txt")
 
 
@@ -86,7 +86,7 @@ def prepare(plan: PrivDistilPlan, base: Path, cache: Path) -> PublicCorpus:
         table = plan.domain
         name = teacher if table.model is None else placed_model(table.model, base)
         domain = public_model(plan, name, cache, pool=plan.model.pooling, targets=DOMAINS, how=table.adapt)
-        # Its head says nothing; of one seed for all, so that what it sees is worked out once.
+        # The head is not trained yet; all get it from one seed, so that its inputs are computed once.
         unseeded = plan.model_copy(update={"run": plan.run.model_copy(update={"seed": 0})})
         embedder = public_model(unseeded, teacher, cache, pool=plan.model.pooling, targets=DOMAINS)
         samples, opposed = _samples(plan, corpus)

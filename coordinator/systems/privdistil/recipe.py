@@ -44,12 +44,12 @@ from protos.digest import artefact_digest
 CHOSEN: Final = "artefacts/chosen.i64"
 DOMAIN_FILE: Final = "artefacts/domain.safetensors"
 _ROWS: Final = 4096
-"""Scores that are asked for at once."""
+"""Scores in one request."""
 
 Value = TypeVar("Value")
 
 Distil: TypeAlias = Callable[[PrivDistilPlan, PublicCorpus, NDArray[np.int64], Path, Path, Told], dict[str, Any]]
-"""`coordinator.systems.privdistil.distillation.compress`, or what keeps its students."""
+"""`coordinator.systems.privdistil.distillation.compress`, or a function like it that keeps its students."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class PrivDistil:
         return labelled_text(self.plan)
 
     def total_event(self, multiplier: float) -> DpEvent:
-        return privdistil_terms.whole(self.plan, multiplier, self.public)
+        return privdistil_terms.total_event(self.plan, multiplier, self.public)
 
     def releases(self, multiplier: float) -> tuple[Release, ...]:
         return privdistil_terms.releases(self.plan, multiplier, self.public)

@@ -22,11 +22,11 @@ SCORES: Final = "scores"
 SCORE_LEVELS: Final = 10_000
 """Steps of a score from 0 to 1, where parties keep their classifiers."""
 PARTS: Final = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3)
-"""Parts of the plan's epsilon that a domain classifier may have where the plan does not say, the smallest first."""
+"""Parts of the plan's epsilon that a domain classifier may get where the plan does not say, the smallest first."""
 CLEAR: Final = 8.0
-"""How far a classifier's whole path has to reach over its noise, if its gradients agreed, for a part to be enough.
-
-Gradients agree in far less than their norms; what is left of eight is about what tells two kinds of text apart.
+"""How many times longer than its noise a classifier's whole path must be, if all its gradients agreed, for a part to be
+enough. Gradients agree in far less than their norms; what is left of a factor of eight is about enough to tell two
+kinds of text apart.
 """
 
 
@@ -77,7 +77,7 @@ def releases(plan: PrivDistilPlan, multiplier: float, public: PublicCorpus | Non
     )
 
 
-def whole(plan: PrivDistilPlan, multiplier: float, public: PublicCorpus | None) -> DpEvent:
+def total_event(plan: PrivDistilPlan, multiplier: float, public: PublicCorpus | None) -> DpEvent:
     """An event that costs no less than all releases together."""
     public = _there(public)
     student = descent_event(plan, multiplier, len(public.text.start))

@@ -27,7 +27,7 @@ from learning.selection.text_rows import TextRows
 
 Floats = NDArray[np.float32]
 Told = Callable[[str, int, int], None]
-"""Is told what is being done, and how much of how much; raises where the run is to stop."""
+"""A callback for progress: what is being done, how much of it, and of how much; raises where the run is to stop."""
 
 _BLOCK: Final = 4096
 

@@ -122,7 +122,7 @@ def classes_of(targets: LabelMap | ScoreRange) -> LabelMap:
     """The classes that classifiers can vote for. Raises `TrainingError` for a range of scores."""
     if isinstance(targets, ScoreRange):
         raise TrainingError(
-            "votes are of classes, and the plan's labels are scores. Plan with dp_sgd, or with classes."
+            "votes are of classes, and the plan's labels are scores. Use a system that learns scores, or plan classes."
         )
     return targets
 

@@ -176,7 +176,7 @@ def _shape(reference: Path) -> tuple[int, int]:
 def _bounds(release: plan_pb2.Release) -> _Bounds:
     match release.WhichOneof("mechanism"):
         case "joint":
-            votes, hidden = release.joint.votes, release.joint.hidden  # one that is not there has 0 of everything
+            votes, hidden = release.joint.votes, release.joint.hidden  # a mechanism that is absent has 0 of everything
             return _Bounds(votes.classes, hidden.layers, hidden.width)
         case "free":
             free = release.free

@@ -98,7 +98,7 @@ def some_answers(job: Job, work: TeachersWork, numbers: range, progress: Callabl
 
 
 def wanted_by(mechanism: Mechanism) -> Wanted:
-    """What the mechanism releases."""
+    """The answers that the mechanism releases."""
     asked = of_teachers(mechanism)
     return Wanted(votes=asked.classes > 0, hidden=asked.layers > 0)
 

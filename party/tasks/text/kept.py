@@ -9,7 +9,7 @@ from party.tasks.text.request import OnModel
 
 
 class Keeps(Protocol):
-    """A model and units that are loaded and read once for jobs on the same text."""
+    """Loads a model and reads units once for several jobs on the same text."""
 
     def loaded(self, job: Job, work: OnModel) -> Loaded: ...
 
@@ -19,7 +19,7 @@ class Keeps(Protocol):
 class Kept:
     """The model, units and vectors that a process keeps from step to step of a training.
 
-    Memory: as of `party.tasks.text.model.loaded` and `units_of`, for one training.
+    Memory: that of `party.tasks.text.model.loaded` and `units_of`, for one training.
     """
 
     def __init__(self) -> None:
@@ -30,13 +30,13 @@ class Kept:
     def loaded(self, job: Job, work: OnModel) -> Loaded:
         """The job's model, loaded unless the last job had the same. Raises as `party.tasks.text.model.loaded`."""
         if self._loaded is None or self._reads != job.reads:
-            self._loaded = self._units = None  # not two at a time
+            self._loaded = self._units = None  # never two models at a time
             self._loaded = loaded(job.reading.shard, work.model, work.lesson)
             self._reads = job.reads
         return self._loaded
 
     def units(self, job: Job, work: OnModel) -> Units:
-        """The job's units, read if the last job was about others. Raises as `party.tasks.text.model.units_of`."""
+        """The job's units, read unless the last job had the same. Raises as `party.tasks.text.model.units_of`."""
         found = self.loaded(job, work)
         if self._units is None:
             self._units = units_of(job.reading, work.model, work.lesson, found)

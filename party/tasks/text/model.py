@@ -42,9 +42,9 @@ DOMAINS: Final = LabelMap(("private", "public"))
 """Classes of a domain classifier, in order."""
 
 Vectors = Callable[["PreTrainedModel", Sequence[Sequence[Tokens]]], NDArray[np.float32]]
-"""Gives the input vectors of a model's last layer for blocks of texts, [texts, width]."""
+"""A function that returns the input vectors of a model's last layer for blocks of texts, [texts, width]."""
 Progress = Callable[[int], None]
-"""Is given whole percents, of public numbers alone: what was read of a shard is told to nobody."""
+"""A callback for whole percents that depend on public numbers only; how much of a shard was read is never reported."""
 
 
 @dataclass(frozen=True, slots=True)

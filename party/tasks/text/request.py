@@ -23,7 +23,7 @@ MODEL_FILES: Final = frozenset(
         "merges.txt", "spiece.model", "sentencepiece.bpe.model", "1_Pooling/config.json",
     }
 )  # fmt: skip
-"""What a model's folder may hold: numbers, words and settings; nothing that is code or could be."""
+"""The files that a model's folder may hold: numbers, words and settings, nothing that is or could be code."""
 MOST_FILES: Final = 64
 MOST_RANK: Final = 4096
 LONGEST: Final = 1 << 20

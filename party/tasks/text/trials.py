@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MOST_TRIED: Final = 2048
-"""Tokens of the longest example that a model is tried on."""
+"""The most tokens of an example on which a model is tried."""
 
 _STEP: Final = 61
 _EACH: Final = 400
@@ -66,11 +66,11 @@ def try_tokenizer(
             rows = encode(tokenizer, texts, longest=longest).rows
             if pairs:
                 rows += encode(tokenizer, texts, texts[::-1], longest=longest).rows
-    except Exception as error:  # what the library says of a text can be anything
+    except Exception as error:  # the library can raise anything for a text
         if is_exhausted(error):
             raise
         raise _failed(error) from error
-    except BaseException as error:  # an end of the library's own code, which is no `Exception`
+    except BaseException as error:  # a panic in the library's own code, which is no `Exception`
         if type(error).__name__ != "PanicException":
             raise
         raise _failed(error) from error
@@ -109,7 +109,7 @@ def try_model(
         finite = _finite_head(model, head, tried) if head is not None else _finite(model, tried, targets, apart=apart)
     except ModelError:
         raise
-    except Exception as error:  # what a model does with odd settings can be anything
+    except Exception as error:  # a model with odd settings can raise anything
         if is_exhausted(error):
             raise
         raise TrainingError(

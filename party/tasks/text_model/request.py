@@ -55,7 +55,7 @@ class TextModelWork(Work):
         return replace(self, key=key)
 
     def bare(self) -> Self:
-        """All but where the training starts and what it draws."""
+        """The work without the start of the training and its draws."""
         return replace(self, parameters="", key="")
 
 

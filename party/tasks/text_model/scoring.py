@@ -17,7 +17,7 @@ from learning.models.batching import encode
 from party.tasks.text.model import DOMAINS, Loaded
 
 _AT_ONCE: Final = 2048
-"""Texts that are tokenised and scored between two words of progress."""
+"""Texts that are tokenised and scored between two reports of progress."""
 
 
 def score(

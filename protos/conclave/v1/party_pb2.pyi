@@ -41,7 +41,7 @@ class _SumRoundEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SumRound.Val
     SUM_ROUND_REVEAL: _SumRound.ValueType  # 6
     """Their signatures; one share of every neighbour."""
     SUM_ROUND_DISCLAIM: _SumRound.ValueType  # 7
-    """Of an attempt that was lost. Nothing comes in; a signature that this party revealed no share of it and never will."""
+    """After a lost attempt. Nothing comes in; a signature goes out that this party has revealed no share of it and never will."""
     SUM_ROUND_REFUND: _SumRound.ValueType  # 8
     """Such signatures; an empty message once nothing of that attempt is charged here."""
 
@@ -61,7 +61,7 @@ SUM_ROUND_CONSENT: SumRound.ValueType  # 5
 SUM_ROUND_REVEAL: SumRound.ValueType  # 6
 """Their signatures; one share of every neighbour."""
 SUM_ROUND_DISCLAIM: SumRound.ValueType  # 7
-"""Of an attempt that was lost. Nothing comes in; a signature that this party revealed no share of it and never will."""
+"""After a lost attempt. Nothing comes in; a signature goes out that this party has revealed no share of it and never will."""
 SUM_ROUND_REFUND: SumRound.ValueType  # 8
 """Such signatures; an empty message once nothing of that attempt is charged here."""
 Global___SumRound: _TypeAlias = SumRound  # noqa: Y015
@@ -191,7 +191,7 @@ class _VoteEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Vote.ValueType],
     VOTE_LIFT: _Vote.ValueType  # 2
 
 class Vote(_Vote, metaclass=_VoteEnumTypeWrapper):
-    """What a teacher votes for: its most probable context word, or the one it finds most above the public reference."""
+    """A teacher's vote: its most probable context word, or the word whose probability is most above the public reference's."""
 
 VOTE_UNSPECIFIED: Vote.ValueType  # 0
 VOTE_PROBABLE: Vote.ValueType  # 1
@@ -200,7 +200,7 @@ Global___Vote: _TypeAlias = Vote  # noqa: Y015
 
 @_typing.final
 class SignedStatement(_message.Message):
-    """Something that one end said and signed (protos/identity/signing.py)."""
+    """A statement that one end signed (protos/identity/signing.py)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -208,7 +208,7 @@ class SignedStatement(_message.Message):
     SIGNATURE_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
-    """Canonical JSON; its "kind" says what it is, so that no statement passes for another kind."""
+    """Canonical JSON; its "kind" keeps one statement from passing for another."""
     signature: _builtins.bytes
     """Ed25519 over the payload."""
     certificate: _builtins.bytes
@@ -349,18 +349,18 @@ class JoinRequest(_message.Message):
     NEEDS_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     check_only: _builtins.bool
-    """Whether this party would join: nothing is bound or kept."""
+    """Only say whether this party would join: nothing is bound or kept."""
     @_builtins.property
     def run(self) -> Global___RunContext: ...
     @_builtins.property
     def plan(self) -> _plan_pb2.Plan: ...
     @_builtins.property
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Peer]:
-        """Who else takes part. A party compares those that it has pinned, and believes the coordinator about none."""
+        """The other parties. A party compares those that it has pinned, and believes the coordinator about no other."""
 
     @_builtins.property
     def needs(self) -> Global___Needs:
-        """What the run is expected to need at this party; looked at where check_only is set."""
+        """What the run is expected to need at this party; used where check_only is set."""
 
     def __init__(
         self,
@@ -438,12 +438,12 @@ class SecureSumRequest(_message.Message):
     FIRST_BLOCK_FIELD_NUMBER: _builtins.int
     release: _builtins.str
     attempt: _builtins.int
-    """From 0; a new attempt has fresh keys and fresh noise, and is charged anew once its masked vector leaves."""
+    """From 0; a new attempt has fresh keys and fresh noise, and is charged again once its masked vector leaves."""
     round: Global___SumRound.ValueType
     message: _builtins.bytes
     """What the coordinator passes on in this round, in the bytes of aggregation/secure_sum."""
     rows_at_once: _builtins.int
-    """Of SUM_ROUND_MASK: rows of the released matrix that are noised at once, and the first block that has not come yet."""
+    """For SUM_ROUND_MASK: rows of the released matrix that are noised at once, and the first block that has not come yet."""
     first_block: _builtins.int
     @_builtins.property
     def run(self) -> Global___RunContext: ...
@@ -472,7 +472,7 @@ class SecureSumResponse(_message.Message):
 
     MESSAGE_FIELD_NUMBER: _builtins.int
     message: _builtins.bytes
-    """What this party says, for the coordinator and for those it passes it on to; of SUM_ROUND_MASK one block."""
+    """This party's message, for the coordinator and the parties that it passes it on to; in SUM_ROUND_MASK one block."""
     def __init__(
         self,
         *,
@@ -807,7 +807,7 @@ class TeachersTask(_message.Message):
     learning_rate: _builtins.float
     @_builtins.property
     def queries(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Words that are asked about, positions in the vocabulary, all different; one row of the released matrix each."""
+        """The query words, as positions in the vocabulary, all different; one row of the released matrix each."""
 
     @_builtins.property
     def classes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -846,7 +846,7 @@ class ModelFile(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     SHA256_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """As the transformers library names it in a model's folder: config.json, model.safetensors, a tokenizer's files."""
+    """The file's name in the transformers library: config.json, model.safetensors, a tokenizer's files."""
     sha256: _builtins.bytes
     """An artefact of kind "model"."""
     def __init__(
@@ -865,7 +865,7 @@ Global___ModelFile: _TypeAlias = ModelFile  # noqa: Y015
 
 @_typing.final
 class TextModel(_message.Message):
-    """A public text model, and what is trained of it: learning.models.adapting."""
+    """A public text model, and which of its parameters are trained: learning.models.adapting."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -901,8 +901,8 @@ Global___TextModel: _TypeAlias = TextModel  # noqa: Y015
 
 @_typing.final
 class StepTask(_message.Message):
-    """A party's part of one step that all parties take together: of a secret Poisson sample of its units, the sum of
-    their clipped gradients. Every attempt at a step draws a sample of its own.
+    """A party's part of one step that all parties take together: the sum of the clipped gradients of a secret Poisson
+    sample of its units. Every attempt at a step draws a new sample.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -957,9 +957,9 @@ class Descent(_message.Message):
     momentum: _builtins.float
     decay: _builtins.float
     expected_batch: _builtins.float
-    """Of private training: what a noisy sum is divided by, from public numbers."""
+    """For private training: the divisor of a noisy sum, from public numbers."""
     epochs: _builtins.int
-    """Of training without noise: passes over the examples, and examples in a batch."""
+    """For training without noise: passes over the examples, and examples in a batch."""
     batch: _builtins.int
     def __init__(
         self,
@@ -984,8 +984,8 @@ Global___Descent: _TypeAlias = Descent  # noqa: Y015
 
 @_typing.final
 class TextModelTask(_message.Message):
-    """A text model that this party trains alone under DP-SGD. What leaves are its parameters or, of a domain classifier
-    whose parameters stay, what it says of public texts.
+    """A text model that this party trains alone under DP-SGD. Its parameters leave, or, for a domain classifier
+    whose parameters stay, its scores of public texts.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1005,10 +1005,10 @@ class TextModelTask(_message.Message):
     """As of StepTask."""
     objective: Global___Objective.ValueType
     texts_sha256: _builtins.bytes
-    """Of OBJECTIVE_DOMAIN: the public texts, an artefact of kind "texts": JSON, a list of texts."""
+    """For OBJECTIVE_DOMAIN: the public texts, an artefact of kind "texts": JSON, a list of texts."""
     scored_sha256: _builtins.bytes
-    """Of a release of free answers: the texts to score, an artefact of kind "texts", as many as the release has charges at
-    most. One row each: the probability that the text is the party's (class 0), on the grid of step 1/levels.
+    """For a release of free answers: the texts to score, an artefact of kind "texts", no more than the release has charges.
+    One row each: the probability that the text is the party's (class 0), on the grid of step 1/levels.
     """
     @_builtins.property
     def model(self) -> Global___TextModel: ...
@@ -1048,7 +1048,7 @@ class EnsembleTask(_message.Message):
     """The release that bounds the votes."""
     teachers: _builtins.int
     texts_sha256: _builtins.bytes
-    """What is asked, an artefact of kind "texts": JSON, a list of texts, or of lists of two."""
+    """The queries, an artefact of kind "texts": JSON, a list of texts, or of lists of two."""
     @_builtins.property
     def model(self) -> Global___TextModel: ...
     @_builtins.property

@@ -84,7 +84,7 @@ class PartyServicer:
     """
 
     def Describe(self, request, context):
-        """Who I am and the coarse facts that my policy lets me tell.
+        """Say who I am, and the coarse facts that my policy lets me tell.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -98,7 +98,7 @@ class PartyServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """End a run at this party. What was spent stays spent. Idempotent.
+        """End a run at this party. What was charged stays charged. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -127,8 +127,8 @@ class PartyServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SecureSum(self, request, context):
-        """One round of the secure sum of a release: what other parties said comes in, what I say goes out. The same round of
-        the same attempt, asked for with the same message, gives the same; with another it is refused.
+        """One round of the secure sum of a release: other parties' messages come in, mine goes out. The same round of
+        the same attempt with the same message returns the same answer; with another message it is refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,11 +36,11 @@ class PartyStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PartyAsyncStub: ...
     Describe: _grpc.UnaryUnaryMultiCallable[_party_pb2.DescribeRequest, _party_pb2.DescribeResponse]
-    """Who I am and the coarse facts that my policy lets me tell."""
+    """Say who I am, and the coarse facts that my policy lets me tell."""
     Join: _grpc.UnaryUnaryMultiCallable[_party_pb2.JoinRequest, _party_pb2.JoinResponse]
     """Admit a whole plan and bind its run id, or refuse naming the rule. Spends nothing. Idempotent."""
     Leave: _grpc.UnaryUnaryMultiCallable[_party_pb2.LeaveRequest, _party_pb2.LeaveResponse]
-    """End a run at this party. What was spent stays spent. Idempotent."""
+    """End a run at this party. What was charged stays charged. Idempotent."""
     Provide: _grpc.StreamUnaryMultiCallable[_party_pb2.ProvideRequest, _party_pb2.ProvideResponse]
     """Take a public artefact, named by its SHA-256. The header comes first, then the bytes."""
     Train: _grpc.UnaryStreamMultiCallable[_party_pb2.TrainRequest, _party_pb2.TrainProgress]
@@ -50,8 +50,8 @@ class PartyStub:
     with the same digest returns the same bytes at no cost; with another digest it is refused.
     """
     SecureSum: _grpc.UnaryStreamMultiCallable[_party_pb2.SecureSumRequest, _party_pb2.SecureSumResponse]
-    """One round of the secure sum of a release: what other parties said comes in, what I say goes out. The same round of
-    the same attempt, asked for with the same message, gives the same; with another it is refused.
+    """One round of the secure sum of a release: other parties' messages come in, mine goes out. The same round of
+    the same attempt with the same message returns the same answer; with another message it is refused.
     """
     Attest: _grpc.UnaryUnaryMultiCallable[_party_pb2.AttestRequest, _party_pb2.AttestResponse]
     """Sign what my ledger says this run has cost me so far. Spends nothing."""
@@ -64,11 +64,11 @@ class PartyAsyncStub(PartyStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Describe: _aio.UnaryUnaryMultiCallable[_party_pb2.DescribeRequest, _party_pb2.DescribeResponse]  # type: ignore[assignment]
-    """Who I am and the coarse facts that my policy lets me tell."""
+    """Say who I am, and the coarse facts that my policy lets me tell."""
     Join: _aio.UnaryUnaryMultiCallable[_party_pb2.JoinRequest, _party_pb2.JoinResponse]  # type: ignore[assignment]
     """Admit a whole plan and bind its run id, or refuse naming the rule. Spends nothing. Idempotent."""
     Leave: _aio.UnaryUnaryMultiCallable[_party_pb2.LeaveRequest, _party_pb2.LeaveResponse]  # type: ignore[assignment]
-    """End a run at this party. What was spent stays spent. Idempotent."""
+    """End a run at this party. What was charged stays charged. Idempotent."""
     Provide: _aio.StreamUnaryMultiCallable[_party_pb2.ProvideRequest, _party_pb2.ProvideResponse]  # type: ignore[assignment]
     """Take a public artefact, named by its SHA-256. The header comes first, then the bytes."""
     Train: _aio.UnaryStreamMultiCallable[_party_pb2.TrainRequest, _party_pb2.TrainProgress]  # type: ignore[assignment]
@@ -78,8 +78,8 @@ class PartyAsyncStub(PartyStub):
     with the same digest returns the same bytes at no cost; with another digest it is refused.
     """
     SecureSum: _aio.UnaryStreamMultiCallable[_party_pb2.SecureSumRequest, _party_pb2.SecureSumResponse]  # type: ignore[assignment]
-    """One round of the secure sum of a release: what other parties said comes in, what I say goes out. The same round of
-    the same attempt, asked for with the same message, gives the same; with another it is refused.
+    """One round of the secure sum of a release: other parties' messages come in, mine goes out. The same round of
+    the same attempt with the same message returns the same answer; with another message it is refused.
     """
     Attest: _aio.UnaryUnaryMultiCallable[_party_pb2.AttestRequest, _party_pb2.AttestResponse]  # type: ignore[assignment]
     """Sign what my ledger says this run has cost me so far. Spends nothing."""
@@ -95,7 +95,7 @@ class PartyServicer(metaclass=_abc_1.ABCMeta):
         request: _party_pb2.DescribeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_party_pb2.DescribeResponse, _abc.Awaitable[_party_pb2.DescribeResponse]]:
-        """Who I am and the coarse facts that my policy lets me tell."""
+        """Say who I am, and the coarse facts that my policy lets me tell."""
 
     @_abc_1.abstractmethod
     def Join(
@@ -111,7 +111,7 @@ class PartyServicer(metaclass=_abc_1.ABCMeta):
         request: _party_pb2.LeaveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_party_pb2.LeaveResponse, _abc.Awaitable[_party_pb2.LeaveResponse]]:
-        """End a run at this party. What was spent stays spent. Idempotent."""
+        """End a run at this party. What was charged stays charged. Idempotent."""
 
     @_abc_1.abstractmethod
     def Provide(
@@ -145,8 +145,8 @@ class PartyServicer(metaclass=_abc_1.ABCMeta):
         request: _party_pb2.SecureSumRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_party_pb2.SecureSumResponse], _abc.AsyncIterator[_party_pb2.SecureSumResponse]]:
-        """One round of the secure sum of a release: what other parties said comes in, what I say goes out. The same round of
-        the same attempt, asked for with the same message, gives the same; with another it is refused.
+        """One round of the secure sum of a release: other parties' messages come in, mine goes out. The same round of
+        the same attempt with the same message returns the same answer; with another message it is refused.
         """
 
     @_abc_1.abstractmethod

@@ -107,19 +107,19 @@ class _FormEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Form.ValueType],
     FORM_SUMMED: _Form.ValueType  # 1
     """Rows of one sum over all parties, under the noise of all of them together."""
     FORM_STEPPED: _Form.ValueType  # 2
-    """Of gradients: every step's noisy sum leaves, as a release of its own called NAME.0, NAME.1 and so on, each charged
+    """For gradients: every step's noisy sum leaves, as a release of its own called NAME.0, NAME.1 and so on, each charged
     once.
     """
     FORM_WEIGHTS: _Form.ValueType  # 3
-    """What leaves are the parameters of a model that a party trained alone, not answers; a party admits it only where its
-    policy says so. Its noise is all that party's own, so that it leaves by Answer under a secure sum too.
+    """The parameters of a model that a party trained alone leave, not answers; a party admits this only where its
+    policy says so. All of the noise is that party's own, so the parameters leave by Answer under a secure sum too.
     """
     FORM_TRAINING: _Form.ValueType  # 4
-    """Of gradients: each party trains alone, and nothing of it leaves but what the release `free` after it says."""
+    """For gradients: each party trains alone, and only the release `free` that follows lets anything leave."""
     FORM_CLEAR_VOTES: _Form.ValueType  # 5
-    """The votes themselves, to a coordinator that is trusted to draw the noise."""
+    """The votes themselves leave, to a coordinator that is trusted to draw the noise."""
     FORM_FREE: _Form.ValueType  # 6
-    """Post-processing of what was paid for, summed without noise."""
+    """Post-processing of a training that was charged, summed without noise."""
 
 class Form(_Form, metaclass=_FormEnumTypeWrapper):
     """aggregation.mechanisms.mechanism.Form, word by word."""
@@ -128,19 +128,19 @@ FORM_UNSPECIFIED: Form.ValueType  # 0
 FORM_SUMMED: Form.ValueType  # 1
 """Rows of one sum over all parties, under the noise of all of them together."""
 FORM_STEPPED: Form.ValueType  # 2
-"""Of gradients: every step's noisy sum leaves, as a release of its own called NAME.0, NAME.1 and so on, each charged
+"""For gradients: every step's noisy sum leaves, as a release of its own called NAME.0, NAME.1 and so on, each charged
 once.
 """
 FORM_WEIGHTS: Form.ValueType  # 3
-"""What leaves are the parameters of a model that a party trained alone, not answers; a party admits it only where its
-policy says so. Its noise is all that party's own, so that it leaves by Answer under a secure sum too.
+"""The parameters of a model that a party trained alone leave, not answers; a party admits this only where its
+policy says so. All of the noise is that party's own, so the parameters leave by Answer under a secure sum too.
 """
 FORM_TRAINING: Form.ValueType  # 4
-"""Of gradients: each party trains alone, and nothing of it leaves but what the release `free` after it says."""
+"""For gradients: each party trains alone, and only the release `free` that follows lets anything leave."""
 FORM_CLEAR_VOTES: Form.ValueType  # 5
-"""The votes themselves, to a coordinator that is trusted to draw the noise."""
+"""The votes themselves leave, to a coordinator that is trusted to draw the noise."""
 FORM_FREE: Form.ValueType  # 6
-"""Post-processing of what was paid for, summed without noise."""
+"""Post-processing of a training that was charged, summed without noise."""
 Global___Form: _TypeAlias = Form  # noqa: Y015
 
 @_typing.final
@@ -186,7 +186,7 @@ class Terms(_message.Message):
     LABELLED_FIELD_NUMBER: _builtins.int
     recipe: _builtins.str
     seed: _builtins.int
-    """Governs model starts and public shuffles. Never privacy noise, unless insecure_reproducible_noise."""
+    """The seed of model starts and public shuffles; never of privacy noise, unless insecure_reproducible_noise."""
     minimum_parties: _builtins.int
     @_builtins.property
     def parties(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -196,11 +196,11 @@ class Terms(_message.Message):
     def privacy(self) -> Global___Privacy: ...
     @_builtins.property
     def releases(self) -> _containers.RepeatedCompositeFieldContainer[Global___Release]:
-        """Everything that will be asked under a mechanism. What is not listed here is never answered."""
+        """All releases of the run. A party answers no release that is not listed here."""
 
     @_builtins.property
     def labelled(self) -> Global___LabelledText:
-        """What is read from a party's rows, where labels are; absent from a plan that reads text alone."""
+        """What is read from a party's labelled rows; absent from a plan that reads text alone."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ Global___Terms: _TypeAlias = Terms  # noqa: Y015
 
 @_typing.final
 class LabelledText(_message.Message):
-    """learning.text.labelled.LabelMap or ScoreRange. Which columns hold texts and labels is each party's own affair."""
+    """learning.text.labelled.LabelMap or ScoreRange. Each party's file says which columns hold texts and labels."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -238,14 +238,14 @@ class LabelledText(_message.Message):
     """The range of a regression's scores; 0 and 0 for classes."""
     high: _builtins.float
     second: _builtins.bool
-    """Of a regression: whether the score is of two texts."""
+    """For a regression: whether the score is of two texts."""
     @_builtins.property
     def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The classes, in order: a class is known by its place. None for a regression."""
 
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What label columns hold for each class, the labels if empty; a party whose file states its own map reads by that."""
+        """The values of label columns for each class, the labels if empty; a party's own map, if its file has one, comes first."""
 
     def __init__(
         self,
@@ -289,8 +289,8 @@ class Privacy(_message.Message):
     insecure_reproducible_noise: _builtins.bool
     """Noise from the plan's seed, so that two runs can be compared byte for byte. No guarantee holds then."""
     attempts: _builtins.int
-    """How often a release may be charged, all of it in epsilon: under the secure sum, a sum whose parties were lost after
-    their masked vectors left is made anew under fresh noise. 0 and 1 mean once.
+    """How often a release may be charged; epsilon includes all of these charges. Under the secure sum, a sum whose parties
+    were lost after their masked vectors left is made again under fresh noise. 0 and 1 mean once.
     """
     def __init__(
         self,
@@ -315,7 +315,7 @@ Global___Privacy: _TypeAlias = Privacy  # noqa: Y015
 
 @_typing.final
 class Release(_message.Message):
-    """One thing that parties release together under one mechanism."""
+    """One release of all parties together under one mechanism."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -331,11 +331,11 @@ class Release(_message.Message):
     name: _builtins.str
     charges: _builtins.int
     """How often the mechanism's event is charged. A matrix summed in many row blocks is charged once; teachers' answers
-    once a query, one query a row. Of free answers it costs nothing; of a domain classifier's scores it is how many texts
-    may be scored, one a row.
+    once a query, one query a row. For free answers this costs nothing; for a domain classifier's scores it is the number
+    of texts that may be scored, one a row.
     """
     form: Global___Form.ValueType
-    """What leaves, who adds the noise and what is paid; a party refuses a form that its mechanism does not have."""
+    """What leaves, who adds the noise and what is charged; a party refuses a form that its mechanism does not have."""
     @_builtins.property
     def counts(self) -> Global___CountsMechanism: ...
     @_builtins.property
@@ -542,7 +542,7 @@ Global___JointMechanism: _TypeAlias = JointMechanism  # noqa: Y015
 @_typing.final
 class ThresholdedVotes(_message.Message):
     """aggregation.mechanisms.thresholded.ThresholdedVotes, field by field. The votes themselves go to the coordinator, which is
-    trusted to draw the noise; a party admits it only where its policy says so.
+    trusted to draw the noise; a party admits this only where its policy says so.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -603,7 +603,7 @@ class GradientMechanism(_message.Message):
     steps: _builtins.int
     parameters: _builtins.int
     shares: _builtins.int
-    """0 and 1 mean one: the party that trains alone."""
+    """0 and 1 mean one share: the party trains alone."""
     def __init__(
         self,
         *,
@@ -625,7 +625,7 @@ Global___GradientMechanism: _TypeAlias = GradientMechanism  # noqa: Y015
 
 @_typing.final
 class FreeAnswers(_message.Message):
-    """Answers of teachers, or scores of a domain classifier (one hidden state of width 1), whose training was paid for by the
+    """Answers of teachers, or scores of a domain classifier (one hidden state of width 1), whose training was charged as the
     release `after`: post-processing, free, without noise.
     """
 

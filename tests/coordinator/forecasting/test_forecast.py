@@ -23,7 +23,7 @@ from coordinator.pricing import release as terms
 from coordinator.progress.progress import Silent
 from coordinator.store.index import RunIndex
 from coordinator.systems.dped import advice, cost, spectra, stand_in
-from coordinator.systems.dped.methods import SeedData, changed, summed
+from coordinator.systems.dped.methods import EmbeddingData, changed, summed
 from coordinator.systems.dped.public import prepare
 from coordinator.systems.registry import plan_of, price_of
 from coordinator.transport.launchers import SimulationRequest, find_launcher
@@ -116,7 +116,7 @@ def simulated(plan, tmp_path):
         record=plan.privacy.record,
         by_user=False,
     )
-    return SeedData(plan, public, find_launcher("ray").simulate(request), Silent())
+    return EmbeddingData(plan, public, find_launcher("ray").simulate(request), Silent())
 
 
 def measured_accuracy(plan, tmp_path, draws=20):
@@ -129,7 +129,7 @@ def measured_accuracy(plan, tmp_path, draws=20):
         contributions = [release.mechanism.contribute(TeacherSignal(each.votes, None)) for each in data.answers()]
     for draw in range(draws):
         if joint:
-            noises = SeedData(changed(plan, seed=draw), data.public, data.shards, Silent())
+            noises = EmbeddingData(changed(plan, seed=draw), data.public, data.shards, Silent())
             labels = release.mechanism.release(summed(noises, release.mechanism, contributions), 4).votes.values
             labels = labels.argmax(axis=1)
         else:

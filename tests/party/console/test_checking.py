@@ -13,7 +13,7 @@ from aggregation.accounting.price import LifetimeFilter
 from learning.text import source
 from party.admission import needs
 from party.admission.admit import event_of
-from party.admission.needs import Room, fits
+from party.admission.needs import Capacity, fits
 from party.console import checking
 from party.console.checking import check, needed_disk, needed_memory
 from party.console.command import main
@@ -358,25 +358,25 @@ def test_a_shard_with_users_needs_room_to_be_sorted(site, machine, tmp_path):
 
 def test_a_run_that_does_not_fit_is_told_in_a_sentence_without_the_partys_paths(machine, tmp_path):
     needs = party_pb2.Needs(memory_bytes=3 * 10**9, disk_bytes=5 * 10**9)
-    assert fits(needs, Room(5 * 10**9, 3 * 10**9)) is None
-    assert "2.0 GB of memory are free" in fits(needs, Room(5 * 10**9, 2 * 10**9))
-    assert "3.0 GB" in fits(needs, Room(5 * 10**9, 2 * 10**9))
+    assert fits(needs, Capacity(5 * 10**9, 3 * 10**9)) is None
+    assert "2.0 GB of memory are free" in fits(needs, Capacity(5 * 10**9, 2 * 10**9))
+    assert "3.0 GB" in fits(needs, Capacity(5 * 10**9, 2 * 10**9))
     machine(3 * 10**9, 4 * 10**9)
-    room = Room.of(tmp_path, frank=True)
+    room = Capacity.of(tmp_path, frank=True)
     assert "4.0 GB of disk are free" in fits(needs, room)
     assert str(tmp_path) not in fits(needs, room)
 
 
 def test_needs_that_nobody_stated_and_memory_that_no_system_tells_are_not_looked_at(machine, tmp_path):
-    assert fits(party_pb2.Needs(), Room(0, 0)) is None
+    assert fits(party_pb2.Needs(), Capacity(0, 0)) is None
     machine(None, 1)
-    assert fits(party_pb2.Needs(memory_bytes=1), Room.of(tmp_path, frank=False)) is None
+    assert fits(party_pb2.Needs(memory_bytes=1), Capacity.of(tmp_path, frank=False)) is None
 
 
 def test_what_is_free_beside_private_text_is_told_coarsely(machine, tmp_path):
     machine(3_999_999_999, 5_000_000_001)
-    assert Room.of(tmp_path, frank=False) == Room(5 * 10**9, 3 * 10**9)
-    assert Room.of(tmp_path, frank=True) == Room(5_000_000_001, 3_999_999_999)
+    assert Capacity.of(tmp_path, frank=False) == Capacity(5 * 10**9, 3 * 10**9)
+    assert Capacity.of(tmp_path, frank=True) == Capacity(5_000_000_001, 3_999_999_999)
 
 
 async def test_a_coordinator_that_asks_again_and_again_what_fits_reads_no_size_of_text_or_sums(

@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.comparing.comparable import Method, Outcome, View, changed
+from coordinator.comparing.comparable import Method, Outcome, SeedData, View, changed
 from coordinator.comparing.simulated_run import driven
-from coordinator.pricing.release import SAMPLER_SHARE
 from coordinator.progress.progress import Silent
 from coordinator.transport.launchers import SimulationRequest
 from tally.recipe import WINDOW, Tally, prepare, shares_of
@@ -15,20 +14,12 @@ from tally.student import error
 
 
 @dataclass(frozen=True)
-class SeedData:
+class TallyData(SeedData):
     """The data of one seed."""
 
     plan: Any
     public: Any
     shards: Any
-
-    @property
-    def seed(self):
-        return self.plan.run.seed
-
-    @property
-    def delta(self):
-        return self.plan.privacy.delta * (1 - SAMPLER_SHARE)
 
 
 def _tally(data, epsilon):
@@ -77,7 +68,7 @@ class TallyComparison:
             record=plan.privacy.record,
             by_user=False,
         )
-        return SeedData(plan, public, self.given.launcher.simulate(request))
+        return TallyData(plan, public, self.given.launcher.simulate(request))
 
     def metrics(self, data, model):
         return {"error": error(model, data.public.shares)}
