@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from aggregation.arrays import FloatArray, IntArray
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.mechanism import Form, Priced, Released
-from aggregation.mechanisms.shared_noise import SharedNoise
-from aggregation.noise.rounded_gaussian import LARGEST_SIGMA
+from aggregation.mechanisms.shared_noise import LARGEST_NOISE, SharedNoise
+from aggregation.noise.bins import LARGEST_TABLE
 from aggregation.noise.shares import GAUSSIAN, MOST_LEVELS, check_levels, check_shares
 from aggregation.noise.stream import NoiseStream
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 MOST = 1 << 40
-MOST_DRAWS = 1 << 16
 MARGIN = 2.0**-20
 """Part of `clip` that no unit may use: it pays for double precision, where a sum depends a little on its order.
 
@@ -54,9 +53,9 @@ class GradientMechanism(Priced):
     Adding or removing one unit changes a batch's sum by at most `levels` grid units before rounding, and rounding moves
     either sum by at most half a unit a parameter: L2 sensitivity levels + sqrt(parameters), the root rounded up, under
     add-or-remove of one unit, also where the rounded sums of several parties are added, for the unit is one party's.
-    The noise of `shares` parties together is that of `shares * draws` rounded normals with a standard deviation of at
-    least noise_multiplier * sensitivity; several a party where one exceeds what a table holds. On an integer sum it is
-    post-processing of a Gaussian, up to a distance that `slack` charges. The price of all steps is `event()`.
+    The noise of `shares` parties together is that of as many rounded normals, with a standard deviation of at least
+    noise_multiplier * sensitivity. On an integer sum it is post-processing of a Gaussian, up to a distance that `slack`
+    charges. The price of all steps is `event()`.
 
     Source: DP-SGD (Abadi et al. 2016, algorithm 1), its event a Poisson-sampled Gaussian (Mironov, Talwar & Zhang 2019,
     "Renyi Differential Privacy of the Sampled Gaussian Mechanism").
@@ -104,11 +103,6 @@ class GradientMechanism(Priced):
             raise ConclaveError(f"sampling_probability is {self.sampling_probability}; it must be above 0, at most 1.")
         if not SMALLEST_CLIP <= self.clip <= LARGEST_CLIP:
             raise ConclaveError(f"clip is {self.clip}, out of all proportion to gradients.")
-        if not self.noise_multiplier * self.sensitivity < LARGEST_SIGMA * math.sqrt(MOST_DRAWS * self.shares):
-            raise ConclaveError(
-                f"noise_multiplier is {self.noise_multiplier:g}; such noise cannot be drawn on a grid of "
-                f"{self.levels:,} levels. Use fewer."
-            )
         self.shared.check()
 
     @property
@@ -122,16 +116,9 @@ class GradientMechanism(Priced):
         return float(self.levels + math.isqrt(self.parameters - 1) + 1)
 
     @property
-    def draws(self) -> int:
-        """How many rounded Gaussians make one party's noise on one parameter."""
-        charged = (self.noise_multiplier * self.sensitivity) ** 2 / self.shares
-        return max(1, math.ceil(charged / (LARGEST_SIGMA * (1 - 1e-12)) ** 2))
-
-    @property
     def shared(self) -> SharedNoise:
-        """The noise of one step, divided into shares: `draws` for every party."""
-        square = int(self.sensitivity) ** 2
-        return SharedNoise(self.noise_multiplier, square, self.shares * self.draws, GAUSSIAN, self.granularity)
+        """The noise of one step, divided into shares."""
+        return SharedNoise(self.noise_multiplier, int(self.sensitivity) ** 2, self.shares, GAUSSIAN, self.granularity)
 
     def batch(self, units: int, stream: NoiseStream) -> IntArray:
         """Poisson sampling: the indices of the units taken in one step, each independently.
@@ -186,15 +173,11 @@ class GradientMechanism(Priced):
 
         A stream that is not `secure` gives no guarantee; the caller must say so.
         """
-        draw = self.shared.share
-        noise = draw.sample(shape, stream)
-        for _ in range(self.draws - 1):
-            noise += draw.sample(shape, stream)
-        return noise
+        return self.shared.sample(shape, stream)
 
     def release(self, total: IntArray, present: int = 1) -> Released:
         """A step's noisy sum in the gradient's units. Raises `IntegrityError` unless it is integers with its noise."""
-        return self.shared.released(total, present * self.draws)
+        return self.shared.released(total, present)
 
     def event(self) -> "DpEvent":
         """All steps: Gaussian releases on Poisson samples, composed."""
@@ -224,12 +207,15 @@ class GradientMechanism(Priced):
 
 
 def fine_levels(noise_multiplier: float, parameters: int) -> int:
-    """The number of levels at which rounding a sum of gradients costs a sixteenth more noise, or fewer where one draw
-    requires it.
+    """The number of levels at which rounding a sum of gradients costs little more noise.
+
+    For few parameters as many as a table of noise allows, if rounding then costs at most a sixteenth more: plans of
+    that size keep the grid and the hash that they had. For more parameters as many as make it a 64th, or fewer where
+    that noise would be too large for a sum (`SharedNoise.check`).
     """
     root = math.sqrt(parameters)
-    one_draw = math.floor(LARGEST_SIGMA / noise_multiplier - root) - 1
-    return max(1, min(MOST_LEVELS, max(math.ceil(16 * root), one_draw)))
+    table, largest = (math.floor(sigma / noise_multiplier - root) - 1 for sigma in (LARGEST_TABLE, LARGEST_NOISE))
+    return max(1, min(MOST_LEVELS, table if table >= 16 * root else min(largest, math.ceil(64 * root))))
 
 
 def gradient_norms(parts: NDArray[np.float64], uncertain: NDArray[np.float64]) -> FloatArray:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from aggregation.arrays import FloatArray, IntArray
-from aggregation.errors import IntegrityError
+from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.mechanism import Released
 from aggregation.noise.shares import (
     DISCRETE_GAUSSIAN,
@@ -25,6 +25,13 @@ from aggregation.noise.stream import NoiseStream
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
+
+LARGEST_NOISE = 2.0**30 / 13.5
+"""Standard deviation, grid units, of all shares of a sum together.
+
+Sums are integers modulo 2^32. Half of the range holds 13.5 standard deviations of the noise, which it leaves with a
+probability below 2^-135 a value; the other half is for what is summed and for the noise of further parties.
+"""
 
 _WORDS = {GAUSSIAN: "Gaussian", SKELLAM: "Skellam", DISCRETE_GAUSSIAN: "discrete Gaussian"}
 
@@ -46,12 +53,17 @@ class SharedNoise:
     granularity: float
 
     def check(self) -> None:
-        """Raises `ConclaveError` for an invalid number of shares or distribution, and for a share that cannot be
-        drawn.
+        """Raises `ConclaveError` for an invalid number of shares or distribution, for a share that cannot be drawn, and
+        for noise that a sum has no room for.
         """
         check_shares(self.shares)
         check_distribution(self.distribution)
-        _ = self.share
+        whole = math.sqrt(self.shares * self.share.variance)
+        if whole > LARGEST_NOISE:
+            raise ConclaveError(
+                f"Noise of {whole:,.0f} grid units in all may leave the range of a sum, whose numbers have 32 bits: it "
+                f"must be at most {LARGEST_NOISE:,.0f}. Use fewer levels."
+            )
 
     @property
     def share(self) -> Share:

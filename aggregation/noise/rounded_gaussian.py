@@ -1,4 +1,4 @@
-"""A Gaussian rounded to integers, drawn to 128 bits: one party's share of noise."""
+"""A Gaussian rounded to integers, drawn to within 2^-100: one party's share of noise."""
 
 import math
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregation.errors import ConclaveError
+from aggregation.noise.bins import EXACT, LARGEST_SIGMA, LARGEST_TABLE, Bins, Number, of_mass
 from aggregation.noise.stream import NoiseStream
 from aggregation.noise.tables import FRACTION, Table, made_once, of_masses
 
 SMALLEST_SIGMA = 4.0
-LARGEST_SIGMA = 16384.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,20 @@ class RoundedGaussian:
     transform there has modulus at most E[phi(n - u - w)] exp(-2 pi^2 m^2 s^2 k/(k+1)). Summed over n the expectation
     is 1, because w spreads evenly over a unit; half the sum over m != 0 is the claim.
 
-    **What the sampler adds.** A 128-bit uniform word is compared with the cumulative distribution rounded to 128 bits;
-    the second 64 bits are drawn only when the first 64 tie, which changes nothing in distribution. `total_variation`
-    bounds the distance of one sample from round(N(0, sigma^2)), given uniform words: each of 2 r thresholds is off by
-    less than 2^-128, and values beyond +-r, r = ceil(13.5 sigma), are moved there.
+    **What the sampler adds.** `total_variation` bounds the distance of one sample from round(N(0, sigma^2)), given
+    uniform words. Up to sigma 16,384 a 128-bit uniform word is compared with the cumulative distribution rounded to 128
+    bits; the second 64 bits are drawn only when the first 64 tie, which changes nothing in distribution. Each of 2 r
+    thresholds is off by less than 2^-128, and values beyond +-r, r = ceil(13.5 sigma), are moved there.
+
+    Above 16,384 samples come from `Bins`, which ask that f(k) = P(round(N(0, s^2)) = k) falls as a normal density
+    does, up to a part c <= 2^-30 of the exponent. With h = 1/(2 s) and x = k/s, f(k) is the density phi(x) / s times
+    S(x), the mean of cosh(x u) exp(-u^2/2) over u in [-h, h]. The derivative of log S by x^2/2 is S'(x) / (x S(x)), the
+    mean of (u/x) sinh(x u) exp(-u^2/2) over S(x); as 0 <= tanh(z) <= z for z >= 0, it lies between 0 and h^2. So from j
+    to k >= j >= 0 the factor S takes back at least 0 and at most h^2 = 1/(4 s^2) < 2^-30 of (k^2 - j^2)/(2 s^2).
 
     The time of a draw depends a little on its value; do not let an attacker time single draws.
 
-    sigma: from 4 (below, the sum of shares strays from a Gaussian's) to 16,384 (above, the table grows too long).
+    sigma: from 4 (below, the sum of shares strays from a Gaussian's) to 2^31.
     """
 
     sigma: float
@@ -58,7 +64,7 @@ class RoundedGaussian:
             remedy = "fewer levels" if self.sigma > LARGEST_SIGMA else "more levels, or count on fewer shares"
             raise ConclaveError(
                 f"Noise of {self.sigma:g} grid units a party cannot be drawn: it must lie between {SMALLEST_SIGMA:g} "
-                f"and {LARGEST_SIGMA:g}. Use {remedy}."
+                f"and {LARGEST_SIGMA:,.0f}. Use {remedy}."
             )
 
     @property
@@ -69,7 +75,7 @@ class RoundedGaussian:
     @property
     def total_variation(self) -> float:
         """Upper bound of the distance between one sample and round(N(0, sigma^2)), given uniform words."""
-        return _table(self.sigma).total_variation
+        return _sampler(self.sigma).total_variation
 
     def sum_distance(self, shares: int) -> float:
         """Upper bound of the distance between the exact sum of `shares` rounded normals and I_shares; see the class."""
@@ -82,8 +88,30 @@ class RoundedGaussian:
     def sample(self, shape: tuple[int, ...], stream: NoiseStream) -> NDArray[np.int64]:
         """Independent samples of the given shape, grid units."""
         out = np.empty(math.prod(shape), dtype=np.int64)
-        _table(self.sigma).fill(out, stream)
+        _sampler(self.sigma).fill(out, stream)
         return out.reshape(shape)
+
+
+def _sampler(sigma: float) -> Table | Bins:
+    return _table(sigma) if sigma <= LARGEST_TABLE else _bins(sigma)
+
+
+@made_once
+def _bins(sigma: float) -> Bins:
+    return of_mass(sigma, lambda k: _mass(sigma, k))
+
+
+def _mass(sigma: float, k: int) -> Number:
+    """P(round(N(0, sigma^2)) = k) to within 2^-370 of itself, by the series of `_masses`."""
+    x, square = EXACT.mpf(k) / sigma, 1 / (4 * EXACT.mpf(sigma) ** 2)
+    drift = x / (2 * EXACT.mpf(sigma))
+    before, now, series, n = EXACT.mpf(0), EXACT.mpf(1), EXACT.mpf(1), 0
+    while n < 4 or abs(now) + abs(before) > EXACT.ldexp(series, -EXACT.prec):
+        before, now = now, (drift * now - square * before) / (n + 1)
+        n += 1
+        if n % 2 == 0:
+            series += now / (n + 1)
+    return EXACT.exp(-x * x / 2) * series / (sigma * EXACT.sqrt(2 * EXACT.pi))
 
 
 _TAIL = 13.5  # standard deviations: a normal strays further with probability below 2^-135

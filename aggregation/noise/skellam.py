@@ -25,7 +25,8 @@ class Skellam:
     independent of everything. So a share needs no distance such as `RoundedGaussian.sum_distance`.
 
     A variance above 2^28 is drawn as a sum of equal parts, for the same reason exact. One sample is within
-    `total_variation` of Skellam(variance), given uniform words (`aggregation.noise.tables`).
+    `total_variation` of Skellam(variance), given uniform words (`aggregation.noise.tables`). Wider ones, as `Bins` draw
+    of the other two laws, are not drawn: what `Bins` ask of a law is proven for those two alone.
 
     variance: grid units squared, from 1/16 to 2^32. For h honest parties and total variance mu it is mu / h.
 

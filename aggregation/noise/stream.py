@@ -5,6 +5,7 @@ types differ so that they cannot be swapped by mistake.
 """
 
 import os
+import sys
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from aggregation.errors import ConclaveError
 
 KEY_BYTES = 32
+_ZEROS = bytes(1 << 18)  # what is encrypted, in pieces
 
 
 class NoiseStream:
@@ -31,7 +33,7 @@ class NoiseStream:
     same words.
     """
 
-    __slots__ = ("_cipher", "_key", "_process", "_secure")
+    __slots__ = ("_aside", "_cipher", "_key", "_process", "_secure")
 
     def __init__(self, key: bytes, *, secure: bool) -> None:
         """Use `from_system`, `from_key` or `insecure`, which say where the key came from."""
@@ -40,6 +42,7 @@ class NoiseStream:
         self._key = key
         self._secure = secure
         self._process = os.getpid()
+        self._aside: NoiseStream | None = None
         words = _derive(key, b"words")
         self._cipher = Cipher(algorithms.AES256(words), modes.CTR(bytes(16))).encryptor()
 
@@ -75,10 +78,34 @@ class NoiseStream:
 
         Raises `RuntimeError` after a fork.
         """
+        words = np.empty(count, dtype=np.uint64)
+        self.fill(words)
+        return words
+
+    def fill(self, words: NDArray[np.uint64]) -> None:
+        """The same into an array `[n]`, contiguous: no new memory."""
+        self._check_process()
+        content = words.view(np.uint8).data
+        for start in range(0, len(content), len(_ZEROS)):
+            piece = content[start : start + len(_ZEROS)]
+            self._cipher.update_into(memoryview(_ZEROS)[: len(piece)], piece)
+        if sys.byteorder == "big":
+            words.byteswap(inplace=True)
+
+    @property
+    def aside(self) -> "NoiseStream":
+        """A stream that goes on beside this one, independent of it and of every child (HKDF), for what is seldom drawn.
+
+        Each goes at its own pace: what comes of this stream's words does not depend on when the other's were drawn.
+        """
+        self._check_process()
+        if self._aside is None:
+            self._aside = NoiseStream(_derive(self._key, b"aside"), secure=self._secure)
+        return self._aside
+
+    def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise RuntimeError("a noise stream was carried through a fork; make a new one in the new process")
-        words = np.frombuffer(self._cipher.update(bytes(8 * count)), dtype="<u8")
-        return words.astype(np.uint64, copy=False)
 
     def __repr__(self) -> str:
         return f"NoiseStream(secure={self._secure})"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, wraps
 from threading import Lock
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from aggregation.noise.stream import NoiseStream
 CHUNK = 1 << 15  # words and table stay in a core's cache
 FRACTION = 256  # bits after the point while a table is computed
 _TAIL = 137  # a table made of weights ends where less than 2^-137 of them is left on either side
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,12 @@ class Table:
     def fill(self, out: NDArray[np.int64], stream: NoiseStream) -> None:
         """Independent samples into `out` `[n]`, in pieces that stay in the cache."""
         for start in range(0, out.size, CHUNK):
-            self._fill(out[start : start + CHUNK], stream)
+            piece = out[start : start + CHUNK]
+            self.read(stream.uint64(piece.size), piece, stream)
+            piece -= self.reach
 
-    def _fill(self, out: NDArray[np.int64], stream: NoiseStream) -> None:
-        words = stream.uint64(out.size)
+    def read(self, words: NDArray[np.uint64], out: NDArray[np.int64], further: NoiseStream) -> None:
+        """How many thresholds are not above each word, into `out` `[n]`. further: second words for those that tie."""
         out[:] = self.guide[(words >> self.shift).view(np.int64)]
         unclear = np.flatnonzero(out < 0)
         if unclear.size:
@@ -55,16 +59,15 @@ class Table:
             for tied in np.flatnonzero(self.upper[below - 1] == asked):
                 first = int(np.searchsorted(self.upper, asked[tied], side="left"))
                 second_words = self.lower[first : below[tied]]
-                out[unclear[tied]] = first + int(np.searchsorted(second_words, stream.uint64(1)[0], side="right"))
-        out -= self.reach
+                out[unclear[tied]] = first + int(np.searchsorted(second_words, further.uint64(1)[0], side="right"))
 
 
-def made_once(make: Callable[[float], Table]) -> Callable[[float], Table]:
+def made_once(make: Callable[[float], Made]) -> Callable[[float], Made]:
     """`make` with a cache of its last 32 tables. Threads that want the same table wait for the one that makes it."""
     kept, lock = lru_cache(maxsize=32)(make), Lock()
 
     @wraps(make)
-    def table(parameter: float) -> Table:
+    def table(parameter: float) -> Made:
         with lock:
             return kept(parameter)
 
@@ -89,19 +92,23 @@ def of_masses(tail: int, masses: Sequence[int]) -> Table:
     drop = FRACTION - 128
     rounded = [(value + (1 << (drop - 1))) >> drop for value in left]
     thresholds = rounded + [(1 << 128) - max(value, 1) for value in reversed(rounded)]  # 2^128 itself has no two words
+    distance = 2 * reach * 2.0**-128 + 2.0 * math.ldexp(float(tail >> (FRACTION - 200)) + 1.0, -200)
+    bits = min(max(len(thresholds).bit_length() + 5, 12), 20)
+    return of_thresholds(thresholds, reach, bits, distance * (1.0 + 1e-9))
+
+
+def of_thresholds(thresholds: Sequence[int], reach: int, bits: int, total_variation: float) -> Table:
+    """The table of thresholds that do not fall, each below 2^128, its guide by so many leading bits."""
     word = (1 << 64) - 1
     upper = np.array([value >> 64 for value in thresholds], dtype=np.uint64)
     lower = np.array([value & word for value in thresholds], dtype=np.uint64)
-
-    bits = min(max(len(thresholds).bit_length() + 5, 12), 20)
     shift = np.uint64(64 - bits)
     buckets = (upper >> shift).astype(np.int64)
     counts = np.bincount(buckets, minlength=1 << bits)
     guide = np.where(counts > 0, -1, np.cumsum(counts)).astype(np.int32)
-    distance = 2 * reach * 2.0**-128 + 2.0 * math.ldexp(float(tail >> (FRACTION - 200)) + 1.0, -200)
     for array in (upper, lower, guide):
         array.flags.writeable = False
-    return Table(reach, upper, lower, guide, shift, distance * (1.0 + 1e-9))
+    return Table(reach, upper, lower, guide, shift, total_variation)
 
 
 def of_weights(weights: Sequence[int]) -> Table:

@@ -17,7 +17,6 @@ from aggregation.mechanisms.mechanism import Form
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
-from aggregation.noise.rounded_gaussian import LARGEST_SIGMA
 from aggregation.noise.shares import GAUSSIAN
 from coordinator.errors import PlanError
 from coordinator.pricing.release import Release, shares
@@ -37,6 +36,8 @@ _VOTES_SIGMA = 16.0
 """Standard deviation, in grid units, of one share of the noise, for which levels are chosen: fine enough, and quick to
 draw.
 """
+_FINEST_SIGMA = 16_384.0
+"""The same at most for vectors: under such noise a finer grid shows nothing more."""
 _USUAL_MULTIPLIER = 4.0
 _MOMENT_LEVELS, _PAIR_LEVELS = 4096, 32768  # a pair is one count, which a coarse grid would round by much
 _THRESHOLD_PART = 1 / 3
@@ -105,7 +106,7 @@ def vectors_mechanism(plan: DpedPlan, clip: float, multiplier: float, distributi
     """The mechanism of a vector release: its grid keeps a unit's small numbers, and a sum of all units fits 32 bits."""
     finest = _PAIR_LEVELS if plan.privacy.record == "pair" else _MOMENT_LEVELS
     # The same grid at every usual epsilon, so that a party's bounded sum is also the same.
-    levels = max(1, min(finest, int(LARGEST_SIGMA * math.sqrt(shares(plan)) / max(multiplier, _USUAL_MULTIPLIER))))
+    levels = max(1, min(finest, int(_FINEST_SIGMA * math.sqrt(shares(plan)) / max(multiplier, _USUAL_MULTIPLIER))))
     return VectorMechanism(clip, levels, multiplier, shares(plan), distribution)
 
 

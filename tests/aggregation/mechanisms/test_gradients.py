@@ -14,6 +14,9 @@ from aggregation.accounting.price import price
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.gradients import MARGIN, GradientMechanism, fine_levels, gradient_norms
 from aggregation.mechanisms.mechanism import Mechanism
+from aggregation.mechanisms.shared_noise import LARGEST_NOISE
+from aggregation.noise.bins import LARGEST_TABLE
+from aggregation.noise.rounded_gaussian import RoundedGaussian
 from aggregation.noise.stream import NoiseStream
 
 PARAMETERS = 30
@@ -104,10 +107,9 @@ def test_the_batch_comes_from_the_stream_alone():
     assert not np.array_equal(first, other)
 
 
-@pytest.mark.parametrize(("levels", "multiplier", "draws"), [(64, 1.0, 1), (1 << 15, 1.5, 10)])
-def test_the_noise_has_the_deviation_that_is_charged(levels, multiplier, draws):
+@pytest.mark.parametrize(("levels", "multiplier"), [(64, 1.0), (1 << 15, 1.5), (1 << 20, 70.0)])
+def test_the_noise_has_the_deviation_that_is_charged(levels, multiplier):
     asked = mechanism(levels=levels, noise_multiplier=multiplier)
-    assert asked.draws == draws
     noise = asked.noise_share((200_000,), NoiseStream.insecure(3))
     assert noise.dtype == np.int64
     charged = multiplier * asked.sensitivity
@@ -130,19 +132,58 @@ def test_the_event_is_every_step():
 
 
 def test_slack_counts_every_value_and_every_draw():
-    few, many = mechanism(), mechanism(levels=1 << 17)
+    few, wide = mechanism(), mechanism(levels=1 << 17)
     assert few.shared.slack(0, 1.0) == 0
     assert few.shared.slack(10**9, 1.0) < 1e-20
     assert few.shared.slack(10**9, 1.0) > few.shared.slack(10**8, 1.0)
-    assert many.draws > 1
-    assert few.shared.slack(10**9, 1.0) < many.shared.slack(10**9, 1.0) < 1e-15
+    assert 0 < wide.shared.slack(10**8, 1.0) < wide.shared.slack(10**9, 1.0) < 1e-20
+    assert wide.shared.distance == wide.shared.share.total_variation
+    together = mechanism(levels=1 << 17, shares=3).shared
+    assert together.distance == 3 * together.share.total_variation + together.share.sum_distance(3)
+
+
+@pytest.mark.parametrize("levels", [64, 1 << 20])
+def test_a_party_draws_one_rounded_gaussian_for_a_number_however_fine_the_grid(levels):
+    asked = mechanism(levels=levels, shares=4)
+    drawn = RoundedGaussian(asked.shared.share.sigma).sample((5000,), NoiseStream.insecure(8))
+    assert np.array_equal(asked.noise_share((5000,), NoiseStream.insecure(8)), drawn)
+
+
+def test_noise_that_a_sum_has_no_room_for_is_refused():
+    """Half of 32 bits for 13.5 standard deviations: then no noise wraps, whoever's share it is."""
+    largest = LARGEST_NOISE / mechanism(levels=1 << 20).sensitivity
+    asked = mechanism(levels=1 << 20, noise_multiplier=largest * (1 - 1e-12))
+    reach = asked.noise_share((100_000,), NoiseStream.insecure(9))
+    assert np.abs(reach).max() < 2**30
+    for shares in (1, 4, 9):
+        with pytest.raises(ConclaveError, match=r"79,536,431.*Use fewer levels"):
+            mechanism(levels=1 << 20, noise_multiplier=largest * 1.001, shares=shares)
 
 
 @given(st.floats(0.01, 50), st.integers(1, 10**7))
-def test_fine_levels_cost_a_sixteenth_at_most(multiplier, parameters):
+def test_fine_levels_cost_a_sixteenth_at_most_and_a_sixty_fourth_past_a_table(multiplier, parameters):
     levels = fine_levels(multiplier, parameters)
     asked = mechanism(levels=levels, noise_multiplier=multiplier, parameters=parameters)
     assert asked.sensitivity <= levels * 1.0626 + 2
+    if asked.shared.share.sigma > LARGEST_TABLE:
+        assert asked.sensitivity <= levels * (1 + 1 / 64) + 2
+
+
+def test_the_grid_of_few_parameters_is_as_fine_as_a_table_allows():
+    assert fine_levels(1.5, 1122) == 10_888
+    assert mechanism(levels=10_888, noise_multiplier=1.5, parameters=1122).shared.share.sigma <= LARGEST_TABLE
+
+
+@given(st.floats(50, 10_000), st.integers(1, 5 * 10**7))
+def test_a_grid_is_coarser_where_its_noise_would_leave_a_sum(multiplier, parameters):
+    levels = fine_levels(multiplier, parameters)
+    asked = mechanism(levels=levels, noise_multiplier=multiplier, parameters=parameters)
+    assert multiplier * asked.sensitivity <= LARGEST_NOISE
+
+
+def test_noise_that_no_grid_has_room_for_is_refused():
+    with pytest.raises(ConclaveError, match="leave the range of a sum"):
+        mechanism(levels=fine_levels(1e5, 10**6), noise_multiplier=1e5, parameters=10**6)
 
 
 def test_a_norm_is_never_underestimated_where_terms_cancel():
@@ -220,7 +261,7 @@ def test_a_sum_without_noise_or_of_floats_is_not_released():
 def test_the_shares_of_all_parties_together_are_the_noise_that_is_charged(shares, levels, multiplier):
     asked = mechanism(shares=shares, levels=levels, noise_multiplier=multiplier)
     draw = asked.shared.share
-    assert shares * asked.draws * draw.sigma**2 >= (multiplier * asked.sensitivity) ** 2 * (1 - 1e-12)
+    assert shares * draw.sigma**2 >= (multiplier * asked.sensitivity) ** 2 * (1 - 1e-12)
     assert asked.event() == mechanism(levels=64, noise_multiplier=multiplier).event()
 
 

@@ -170,10 +170,10 @@ def test_a_setting_out_of_range_is_refused_by_name(setting, value):
         HiddenMechanism(**values)
 
 
-@pytest.mark.parametrize(("levels", "remedy"), [(4, "more levels"), (1 << 20, "fewer levels")])
-def test_a_share_of_noise_that_cannot_be_drawn_is_refused_with_a_remedy(levels, remedy):
+@pytest.mark.parametrize(("levels", "noise", "remedy"), [(4, 1.0, "more levels"), (1 << 20, 1000.0, "fewer levels")])
+def test_a_share_of_noise_that_cannot_be_drawn_is_refused_with_a_remedy(levels, noise, remedy):
     with pytest.raises(ConclaveError, match=remedy):
-        HiddenMechanism(2, 3, 1.0, levels, 1.0, 4)
+        HiddenMechanism(2, 3, 1.0, levels, noise, 4)
 
 
 def test_the_mechanism_has_every_part_of_the_protocol():

@@ -158,7 +158,7 @@ def test_a_setting_out_of_range_is_refused_by_name(setting, value):
         VotesMechanism(**values)
 
 
-@pytest.mark.parametrize(("levels", "noise", "remedy"), [(1, 5.0, "more levels"), (1 << 20, 1.0, "fewer levels")])
+@pytest.mark.parametrize(("levels", "noise", "remedy"), [(1, 5.0, "more levels"), (1 << 20, 1000.0, "fewer levels")])
 def test_a_share_of_noise_that_cannot_be_drawn_is_refused_with_a_remedy(levels, noise, remedy):
     with pytest.raises(ConclaveError, match=remedy):
         VotesMechanism(9, levels, noise, 4)

@@ -37,6 +37,25 @@ def test_the_same_key_gives_the_same_words_however_they_are_asked_for():
     assert words.dtype == np.uint64
 
 
+def test_words_that_fill_an_array_are_those_that_are_asked_for():
+    words = np.empty(100_001, np.uint64)
+    NoiseStream.from_key(KEY).fill(words)
+    assert np.array_equal(words, NoiseStream.from_key(KEY).uint64(100_001))
+
+
+def test_what_goes_on_beside_a_stream_is_its_own_and_repeats_with_the_key():
+    stream, again = NoiseStream.from_key(KEY), NoiseStream.from_key(KEY)
+    again.uint64(5)
+    first = stream.aside.uint64(4)
+    assert np.array_equal(first, again.aside.uint64(4))
+    assert not np.array_equal(first, stream.aside.uint64(4))  # it goes on
+    assert [hex(word) for word in stream.uint64(2)] == WORDS_OF_KEY
+    others = [again.child(), again.child("aside"), again.aside.aside, NoiseStream.from_key(bytes(32)).aside]
+    assert not any(np.array_equal(first, other.uint64(4)) for other in others)
+    assert stream.aside.secure
+    assert not NoiseStream.insecure(1).aside.secure
+
+
 def test_the_words_of_a_key_never_change_between_versions():
     assert [hex(word) for word in NoiseStream.from_key(KEY).uint64(2)] == WORDS_OF_KEY
 
@@ -95,6 +114,8 @@ def test_a_stream_refuses_to_go_on_after_a_fork(monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: -1)
     with pytest.raises(RuntimeError, match="fork"):
         stream.uint64(1)
+    with pytest.raises(RuntimeError, match="fork"):
+        _ = stream.aside
 
 
 @pytest.mark.parametrize("sigma", [4.0, 17.3, 89.6])
@@ -274,7 +295,7 @@ def test_threads_with_streams_of_their_own_may_share_a_table():
     assert np.array_equal(drawn[2], drawn[3])
 
 
-@pytest.mark.parametrize("sigma", [0.0, 3.99, -5.0, 16385.0, math.inf, math.nan])
+@pytest.mark.parametrize("sigma", [0.0, 3.99, -5.0, 2.0**31 + 1, math.inf, math.nan])
 def test_a_sigma_whose_noise_cannot_be_vouched_for_is_refused(sigma):
     with pytest.raises(ConclaveError, match=r"levels"):
         RoundedGaussian(sigma)
