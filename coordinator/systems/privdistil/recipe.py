@@ -54,11 +54,13 @@ Distil: TypeAlias = Callable[[PrivDistilPlan, PublicCorpus, NDArray[np.int64], P
 
 @dataclass(frozen=True, slots=True)
 class PrivDistil:
-    """A `coordinator.systems.system.Recipe`. public: None where nothing was read. distil: makes the student."""
+    """A `coordinator.systems.system.Recipe`. public: None where nothing was read. distil: makes the student;
+    `compress` by default.
+    """
 
     plan: PrivDistilPlan
     public: PublicCorpus | None
-    distil: Distil = compress
+    distil: Distil | None = None
 
     fewer_cells = "Use a larger delta, fewer steps, or train less of the model ([model] adapt)."
     finer_grid = "Leave noise out."
@@ -91,9 +93,9 @@ class PrivDistil:
                 federation.say(f"  {warning}")
         folder = store.folder / COMPRESSED
         if not store.finished("compress"):
-            numbers, base = _numbers(store), Path(store.fact("base"))
+            numbers, base, distil = _numbers(store), Path(store.fact("base")), self.distil or compress
             with stage("compress") as result:
-                result |= await _aside(federation, lambda told: self.distil(plan, public, numbers, folder, base, told))
+                result |= await _aside(federation, lambda told: distil(plan, public, numbers, folder, base, told))
         text = await asyncio.to_thread(public.distilled, plan, folder)
         with stage("provide"):
             await provide_model(text, plan, federation, store)
