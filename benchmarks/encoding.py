@@ -293,6 +293,8 @@ def measure(ways: Sequence[str], texts: dict[str, list[str]], threads: int, roun
         for way in ways
         if way.startswith("st-")
     }
+    for each in transformers.values():
+        each.max_seq_length = LONGEST
     clock = time.process_time if threads == 1 else time.perf_counter
     rows_of = {kind: encode(tokenizer, given, longest=LONGEST).rows for kind, given in texts.items()}
     report = []
