@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 PLAN = """
 [run]
@@ -201,15 +202,15 @@ def measured(name: str, text: str, folder: Path) -> dict[str, object]:
     return row
 
 
-def forecast_of(plan: Path) -> dict[str, object]:
+def forecast_of(plan: Path) -> dict[str, Any]:
     """What `coordinator forecast` says of a plan."""
     coordinator = Path(sys.executable).with_name("coordinator")
     said = subprocess.run([coordinator, "forecast", plan, "--json"], check=True, capture_output=True, text=True)
-    found: dict[str, object] = json.loads(said.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(said.stdout.splitlines()[-1])
     return found
 
 
-def of_adapters(plan: Path, folder: Path, forecast: dict[str, object], watch: Watch) -> dict[str, object]:
+def of_adapters(plan: Path, folder: Path, forecast: dict[str, Any], watch: Watch) -> dict[str, object]:
     """What is measured of the last plan alone."""
     from coordinator.forecasting.cost import START_SECONDS
     from coordinator.forecasting.pace import pace_of
@@ -230,13 +231,18 @@ def of_adapters(plan: Path, folder: Path, forecast: dict[str, object], watch: Wa
     whole = forecast_of(plan)
     return {
         "steps": STEPS,
-        "between": forecast["between"],
-        "by other text": {"seconds": other["seconds"], "between": other["between"]},
-        "of 150 steps": {"seconds": whole["seconds"], "between": whole["between"]},
+        "forecast": told(forecast),
+        "by other text": told(other),
+        "of 150 steps": told(whole),
         "processor_seconds_of_a_training": {"forecast": round(reckoned, 1), "measured": round(took, 1)},
         "resident_mib_of_a_training": round(max(watch.resident.values()) / 2**20),
         "all_trainings_mib": round(watch.together / 2**20),
     }
+
+
+def told(forecast: dict[str, Any]) -> dict[str, object]:
+    """A forecast's seconds and the range that it gives."""
+    return {"seconds": round(forecast["seconds"]), "between": [round(end) for end in forecast["between"]]}
 
 
 def phrases(path: Path) -> None:

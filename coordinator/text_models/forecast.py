@@ -132,7 +132,7 @@ def memory(priced: PricedPlan[ClassifierPlan], public: PublicText) -> dict[str, 
     training = TRAINING_MEMORY + 2 * model + 40 * parameters + texts + formed + activations(plan, public)
     return {
         "coordinator": cost.COORDINATOR_MEMORY + TORCH_MEMORY + 3 * model + 60 * parameters,
-        "party node": cost.NODE_MEMORY + NODE_BYTES * parameters,
+        "party node": cost.NODE_MEMORY + model + NODE_BYTES * parameters,  # the model's files come through it
         "party training": training,
     }
 
