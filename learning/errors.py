@@ -9,3 +9,7 @@ class DataError(ConclaveError):
 
 class Diverged(ConclaveError):
     """A training that went to infinity. Whoever must not tell what a shard holds may not fail on it."""
+
+
+class ComputeError(ConclaveError):
+    """A device that is not there, a precision that it lacks, or too little of its memory. The message says what is."""

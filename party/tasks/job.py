@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 
 from aggregation.errors import ConclaveError
+from learning.models.compute import PROCESSOR, Compute
 from learning.text.source import NOTHING
 from party.config import ShardTable
 from party.shard.reading import Reading
@@ -62,7 +63,7 @@ class Job:
     work: the work of one kind of task. census: where hashes of what is read go (see `party.ledger.census`), made with
     `census_key`; without it none are made. memory: MiB that the process may use; 0 for any. spread: where teachers are
     trained; None for this machine. part: for a spread job, the first teacher and the one after the last, whose answers
-    are then the result, unbounded (`party.tasks.ray_tasks`).
+    are then the result, unbounded (`party.tasks.ray_tasks`). compute: where its models run.
     """
 
     parent: int
@@ -79,6 +80,7 @@ class Job:
     memory: int = 0
     spread: Spread | None = None
     part: tuple[int, int] | None = None
+    compute: Compute = PROCESSOR
 
     @property
     def reading(self) -> Reading:
@@ -134,12 +136,13 @@ class Job:
         """The job that `to_json` wrote."""
         fields = json.loads(line)
         ((kind, work),) = fields.pop("work").items()
-        spread, part = fields.pop("spread"), fields.pop("part")
+        spread, part, compute = fields.pop("spread"), fields.pop("part"), fields.pop("compute")
         return cls(
             **fields,
             work=work_of(kind, work),
             spread=None if spread is None else Spread(**spread),
             part=None if part is None else (part[0], part[1]),
+            compute=Compute(**compute),
         )
 
 
