@@ -19,6 +19,7 @@ from coordinator.comparing.comparable import Comparable, ComparisonRequest
 from coordinator.comparing.comparison import Comparison
 from coordinator.errors import PlanError, RunError
 from coordinator.forecasting import kinship
+from coordinator.forecasting.devices import on_device
 from coordinator.forecasting.forecast import Forecast
 from coordinator.identity.identity import own_identity
 from coordinator.identity.provisioning import CA
@@ -29,7 +30,7 @@ from coordinator.progress.progress import Progress, Silent
 from coordinator.publishing.publish import try_place
 from coordinator.publishing.report import Statement, statement_of
 from coordinator.run.cancelling import cancelled
-from coordinator.run.computing import computing
+from coordinator.run.computing import computing, device_here
 from coordinator.run.driver import Drive
 from coordinator.run.party_files import party_tables
 from coordinator.run.resuming import check_open, check_same, place_again, plan_again, plan_kept
@@ -216,10 +217,11 @@ def forecast(plan: Plan | Path | str) -> Forecast:
     base = Path.cwd() if isinstance(plan, Plan) else Path(plan).absolute().parent
     plan = plan if isinstance(plan, Plan) else read_plan(Path(plan))
     begun, cache = time.monotonic(), home() / "cache"
-    with computing(plan):
+    with computing(plan) as computed:
         recipe = prepared(plan, base, cache)
         seconds = time.monotonic() - begun
         found = system(plan.run.recipe).forecast(recipe, price_plan(recipe), base, cache, seconds)
+        found = on_device(found, computed, device_here(plan))
     return dataclasses.replace(found, warnings=(*kinship.doubts(plan), *found.warnings))
 
 

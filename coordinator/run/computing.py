@@ -9,7 +9,7 @@ from coordinator.plan.plan import Plan
 from coordinator.store.faults import sound
 from coordinator.store.store import RunStore
 from learning.errors import ComputeError
-from learning.models.compute import PROCESSOR, Compute, available, current, running
+from learning.models.compute import PROCESSOR, Available, Compute, available, current, running
 from learning.models.machine import check_threads, may_accelerate, settled
 from protos.computed import Computed
 
@@ -55,6 +55,14 @@ def here(wanted: Compute) -> Computed:
 def devices(plan: Plan) -> tuple[str, ...]:
     """The devices of this machine in words; empty where there can be none besides the processor."""
     return tuple(map(str, available())) if plan.MODELS and may_accelerate() else ()
+
+
+def device_here(plan: Plan) -> Available | None:
+    """The device that is computed with inside of `computing`; None for the processor."""
+    if compute_of(plan).device == "cpu":
+        return None
+    found = current().device
+    return next((each for each in available() if found.type != "cpu" and each.device == str(found)), None)
 
 
 @contextmanager

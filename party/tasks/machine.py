@@ -60,10 +60,9 @@ class Machine:
         """What a training runs on. models: whether it trains or runs a text model. reproducible: whether the plan's
         noise is. spread: on machines of the site, whose tasks have a processor each and no device.
         """
-        found = settled(self.wanted, models=models, reproducible=reproducible)
-        if spread:
-            return replace(found, device="cpu")
-        return self.usual if found.device == "auto" else found
+        if models and not spread and not (reproducible and self.wanted.device == "auto"):
+            return self.usual
+        return settled(replace(self.wanted, device="cpu"), models=models)
 
     def computed(self, terms: plan_pb2.Terms, *, spread: bool = False) -> Computed:
         """What is told of this machine when it joins a run under these terms. spread: whether there is a site."""
