@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TextIO, TypeVar
 
 from aggregation.mechanisms.joint import TeacherSignal
+from learning.errors import EXHAUSTED
 from learning.models.compute import running
 from party.releasing.mechanisms import mechanism_of
 from party.store.disk import is_full
@@ -138,6 +139,8 @@ def tried(job: Job, act: Callable[[], Done]) -> Done | Failure:
     except ConclaveError as error:
         return Failure(STORAGE if is_full(error) else type(error).__name__, str(error))
     except Exception as error:  # libraries wrap errors of the disk or the system in their own
+        if type(error).__name__ == "OutOfMemoryError":  # torch's, of a device; torch may not be imported here
+            return Failure(MEMORY, EXHAUSTED)
         if is_exhausted(error):
             return Failure(MEMORY, f"it needs more than the {job.memory:,} MiB that [limits] memory_mib allows.")
         if not is_full(error):
