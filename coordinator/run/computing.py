@@ -73,7 +73,7 @@ def memory_told(run: str) -> Iterator[None]:
     except ComputeError as error:
         raise RunError(_too_little(str(error), run)) from None
     except RuntimeError as error:
-        if "out of memory" not in str(error).lower():
+        if type(error).__name__ != "OutOfMemoryError" and "backend out of memory" not in str(error):
             raise
         raise RunError(_too_little("The device of [run] has too little free memory.", run)) from None
 

@@ -1,8 +1,8 @@
 """Where a model runs, and how exactly: its device, the precision of its passes, and the processor's threads.
 
-A model is put on the device where it is loaded (`placed`); batches follow the model. Only passes through a model are in
-the wanted precision (`passing`): parameters, optimisers and whatever a bound stands on are in float32 or float64. Code
-that is not told runs on the processor in float32. Importing this needs no torch.
+A model is put on the device where it is loaded (`on_device`); batches follow the model. Only passes through a model
+are in the wanted precision (`passing`): parameters, optimisers and whatever a bound stands on are in float32 or
+float64. Code that is not told runs on the processor in float32. Importing this needs no torch.
 """
 
 import os
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from learning.errors import ComputeError
@@ -175,7 +175,7 @@ def current() -> Placement:
     return _current.get() or Placement(torch.device("cpu"))
 
 
-def placed(model: "Module") -> "Module":
+def on_device(model: "Module") -> "Module":
     """The model itself, moved to the device of the innermost `running`."""
     found = _current.get()
     return model if found is None else model.to(found.device)
@@ -203,6 +203,24 @@ def passing(device: "torch.device") -> AbstractContextManager[object]:
     import torch
 
     return torch.autocast(device.type, dtype=found.dtype)
+
+
+@contextmanager
+def single() -> Iterator[None]:
+    """Within it, passes are in float32, whatever is around it: for trials whose tolerance is of that precision."""
+    found = _current.get()
+    token = _current.set(None if found is None else replace(found, precision="float32"))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def exact_device(device: "torch.device") -> "torch.device":
+    """Where float64 can be computed for a model on a device: there, or on the processor if it has none, as "mps"."""
+    import torch
+
+    return torch.device("cpu") if device.type == "mps" else device
 
 
 def exact(device: "torch.device") -> AbstractContextManager[object]:

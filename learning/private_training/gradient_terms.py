@@ -25,9 +25,13 @@ CELLS_AT_ONCE = 1 << 23
 FEW = 16
 """For units with fewer positions, a product in double precision costs less than a matrix for every unit."""
 NEAR = 1 << 16
-"""Cells of units' matrices that are made at a time; they fit a processor's cache."""
+"""Cells of units' matrices that are made at a time on the processor; they fit its cache."""
 WIDE = 2048
-"""Over more features, inner products are in double precision: in single precision their rounding would be too large."""
+"""Over more features, an inner product is added up in double precision from parts in single precision: the rounding of
+one sum of so many would be too large.
+"""
+PART = 128
+"""Features of such a part."""
 SINGLE, DOUBLE = 2.0**-24, 2.0**-53
 """Unit roundoffs."""
 LEAST = 2.0**-40
@@ -67,8 +71,7 @@ class Outer:
     @property
     def additions(self) -> int:
         """Roundings in single precision, one after another, in the making of a gradient or of an inner product."""
-        narrow = sum(each.shape[2] for each in (self.left, self.right) if each.shape[2] <= WIDE)
-        return max(narrow, 2 * self.left.shape[1])
+        return max(_single(self.left) + _single(self.right), 2 * self.left.shape[1])
 
     def dense(self, part: slice) -> Tensor:
         """The matrices of some units, [units, p, q]."""
@@ -84,7 +87,7 @@ class Outer:
             left = (self.left.double() * weights[:, None, None]).flatten(0, 1)
             total.addmm_(left.transpose(0, 1), self.right.double().flatten(0, 1))
             return
-        at_once = max(1, NEAR // _cells(self))
+        at_once = max(1, (NEAR if total.device.type == "cpu" else CELLS_AT_ONCE) // _cells(self))
         for start in range(0, self.units, at_once):
             part = slice(start, start + at_once)
             made = self.dense(part)
@@ -96,6 +99,10 @@ class Outer:
     def without(self, units: Tensor) -> "Outer":
         """The same with zeros for the units that a mask [units] marks, whatever they hold."""
         return Outer(_emptied(self.left, units), _emptied(self.right, units))
+
+    def to(self, device: torch.device) -> "Outer":
+        """The same on a device."""
+        return Outer(self.left.to(device), self.right.to(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +130,7 @@ class Rows:
     @property
     def additions(self) -> int:
         """As of `Outer`."""
-        return max(self.values.shape[2] if self.values.shape[2] <= WIDE else 0, 2 * self.values.shape[1])
+        return max(_single(self.values), 2 * self.values.shape[1])
 
     def dense(self, part: slice) -> Tensor:
         """The matrices of some units, [units, count, q]."""
@@ -139,6 +146,10 @@ class Rows:
     def without(self, units: Tensor) -> "Rows":
         """As of `Outer`."""
         return Rows(self.index, _emptied(self.values, units), self.count)
+
+    def to(self, device: torch.device) -> "Rows":
+        """As of `Outer`."""
+        return Rows(self.index.to(device), self.values.to(device), self.count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +189,10 @@ class Dense:
     def without(self, units: Tensor) -> "Dense":
         """As of `Outer`."""
         return Dense(_emptied(self.values, units), _emptied(self.added, units))
+
+    def to(self, device: torch.device) -> "Dense":
+        """As of `Outer`."""
+        return Dense(self.values.to(device), self.added.to(device))
 
 
 Term = Outer | Rows | Dense
@@ -231,7 +246,7 @@ def off(additions: int, unit: float = SINGLE) -> float:
 def _in_parts(work: Callable[[Any, Any, slice], Tensor], one: Term, other: Term, cells: int) -> Tensor:
     at_once = max(1, CELLS_AT_ONCE // max(1, cells))
     parts = [slice(start, start + at_once) for start in range(0, one.units, at_once)]
-    return torch.cat([work(one, other, part) for part in parts]) if parts else torch.zeros(0)
+    return torch.cat([work(one, other, part) for part in parts]) if parts else one.size()
 
 
 def _outer_outer(one: Outer, other: Outer, part: slice) -> Tensor:
@@ -263,10 +278,23 @@ def _formed(one: Term, other: Term, part: slice) -> Tensor:
 
 
 def _products(one: Tensor, other: Tensor) -> Tensor:
-    """[units, t, features] and [units, s, features] to inner products, [units, t, s]; of many features in double."""
-    if one.shape[2] > WIDE:
-        one, other = one.double(), other.double()
-    return torch.bmm(one, other.transpose(1, 2))
+    """[units, t, features] and [units, s, features] to inner products, [units, t, s]; of many features float64.
+
+    A part's products are off by at most `off`(PART) of the sizes of what they add, so their sum is by no more of them
+    all.
+    """
+    if one.shape[2] <= WIDE:
+        return torch.bmm(one, other.transpose(1, 2))
+    total = torch.zeros(len(one), one.shape[1], other.shape[1], dtype=torch.float64, device=one.device)
+    for start in range(0, one.shape[2], PART):
+        some = slice(start, start + PART)
+        total += torch.bmm(one[:, :, some], other[:, :, some].transpose(1, 2))
+    return total
+
+
+def _single(values: Tensor) -> int:
+    """Roundings in single precision in an inner product over the features of [..., features]."""
+    return values.shape[2] if values.shape[2] <= WIDE else PART
 
 
 def _total(values: Tensor) -> Tensor:

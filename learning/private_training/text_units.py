@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from learning.models.agreement import filled, made_up_rows, rounded
-from learning.models.batching import Tokens, form_of, inputs_of
+from learning.models.batching import TOKENS, Tokens, form_of, inputs_of
 from learning.private_training.units import MicroBatch, Shape
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 PROBES = 3
+AT_ONCE = 512
+"""Tokens in one micro-batch on the processor, padding included."""
 
 
 def probe_of(config: "PretrainedConfig", targets: int | None) -> MicroBatch:
@@ -34,6 +36,11 @@ def probe_of(config: "PretrainedConfig", targets: int | None) -> MicroBatch:
         labels = torch.arange(PROBES) % targets if targets else torch.linspace(-1, 1, PROBES)
     inputs = inputs_of(config, [Tokens(ids, len(ids)) for ids in rows])
     return MicroBatch(inputs, labels, torch.ones(PROBES), PROBES, 1)
+
+
+def tokens_at_once(device: str) -> int:
+    """Tokens of a micro-batch on a kind of device: what fits a processor's cache; on others, what keeps them busy."""
+    return AT_ONCE if device == "cpu" else TOKENS
 
 
 class TextUnits:
@@ -54,7 +61,7 @@ class TextUnits:
         labels: Tensor | None,
         *,
         members: Sequence[Sequence[int]] | None = None,
-        tokens_at_once: int = 512,
+        tokens_at_once: int = AT_ONCE,
         most_examples: int = 32,
     ):
         self._config = config

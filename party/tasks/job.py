@@ -166,8 +166,8 @@ def release_of(text: str) -> plan_pb2.Release:
 
 
 def is_device_full(error: BaseException) -> bool:
-    """Whether an error is torch's own for a device whose memory is exhausted; that of the processor is another's."""
-    return isinstance(error, RuntimeError) and "out of memory" in str(error).lower()
+    """Whether an error is torch's for a device whose memory is exhausted; torch may not be imported here."""
+    return type(error).__name__ == "OutOfMemoryError" or "backend out of memory" in str(error)
 
 
 def is_exhausted(error: BaseException) -> bool:

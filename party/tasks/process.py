@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TextIO, TypeVar
 
 from aggregation.mechanisms.joint import TeacherSignal
+from learning.errors import EXHAUSTED
 from learning.models.compute import running
 from party.releasing.mechanisms import mechanism_of
 from party.store.disk import is_full
@@ -150,11 +151,7 @@ def tried(job: Job, act: Callable[[], Done]) -> Done | Failure:
         return Failure(STORAGE if is_full(error) else type(error).__name__, str(error))
     except Exception as error:  # libraries wrap errors of the disk or the system in their own
         if is_device_full(error):
-            return Failure(
-                DEVICE,
-                f"the memory of its device ({job.compute.device}) is too small, or taken by others, even for one unit "
-                'at a time. End other programs on it, or set [compute] device = "cpu" in the party\'s file.',
-            )
+            return Failure(DEVICE, EXHAUSTED)
         if is_exhausted(error):
             return Failure(MEMORY, f"it needs more than the {job.memory:,} MiB that [limits] memory_mib allows.")
         if not is_full(error):

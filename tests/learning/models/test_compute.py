@@ -14,8 +14,8 @@ from learning.models.compute import (
     current,
     exact,
     loss_scale,
+    on_device,
     passing,
-    placed,
     placement,
     running,
 )
@@ -86,9 +86,9 @@ def test_the_scale_of_losses_is_fixed_and_rounds_nothing():
 
 def test_a_model_is_loaded_onto_what_is_asked_for():
     layer = nn.Linear(2, 2)
-    assert placed(layer) is layer
+    assert on_device(layer) is layer
     with running(Compute("cpu", "bfloat16")):
-        assert placed(layer) is layer
+        assert on_device(layer) is layer
         assert layer.weight.dtype == torch.float32
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from learning.errors import EXHAUSTED
 from learning.models.compute import Compute
 from party.errors import PartyError
 from party.ledger.accounts import read_account
@@ -92,6 +93,6 @@ async def test_a_device_that_is_full_after_the_charge_costs_no_text_and_no_secon
     assert len({(key, source) for _, key, source in tried}) == 1, "the same draws, of the same text"
     assert charged(tmp_path) == ["steps.0"]
     assert np.abs(load_counts(tmp_path / "north.party/runs/run-1/steps.0.counts.npz")).max() > 0
-    assert "is too small, or taken by others, even for one unit at a time" in caplog.text
+    assert EXHAUSTED in caplog.text
     assert "steps.0 is done again on the processor" in caplog.text
     assert "without this party's text" not in caplog.text
