@@ -22,6 +22,7 @@ from protos.console.settings import SettingsError
 HALF = Computed("cpu", "bfloat16")
 DEVICE = Computed("cuda", "bfloat16")
 NOWHERE = "cuda:99"
+PARTIES = ("party-1", "party-2", "party-3", "party-4")
 
 
 class Told(Silent):
@@ -112,6 +113,7 @@ def test_a_key_that_is_wrong_is_a_sentence_with_its_name(classifier_tables, keys
         check_plan(classifier_tables(run=keys), "plan.toml")
 
 
+@pytest.mark.slow
 def test_a_party_in_another_precision_is_told_on_the_terminal_in_the_report_and_in_what_is_published(
     here, classifier_plan, tmp_path
 ):
@@ -132,6 +134,7 @@ def test_a_party_in_another_precision_is_told_on_the_terminal_in_the_report_and_
     assert any("kind of device" in each for each in privacy["not_protected"])
 
 
+@pytest.mark.slow
 def test_a_device_too_small_for_the_student_leaves_a_run_that_goes_on_elsewhere(
     here, classifier_plan, tmp_path, monkeypatch
 ):
@@ -151,3 +154,25 @@ def test_a_device_too_small_for_the_student_leaves_a_run_that_goes_on_elsewhere(
         assert store.status() == "resumable"
     assert api.resume(tmp_path / "run").verdict.ok
     assert here.asked == asked
+
+
+@pytest.mark.slow
+def test_a_coordinator_on_a_device_gives_the_processors_student_and_says_where_it_can_be_had_again(
+    here, classifier_plan, tmp_path, elsewhere
+):
+    """The device is the tests' second one, whose arithmetic is the processor's; parties' files take the processor."""
+    here.changes = {name: {"compute": {"device": "cpu"}} for name in PARTIES}
+    same = {"insecure_reproducible_noise": True}
+    done = elsewhere.done
+    found = api.run(classifier_plan(privacy=same, run={"device": "cuda"}), output=tmp_path / "there")
+    assert elsewhere.done > done, "nothing ran there"
+    with elsewhere.paused():
+        usual = api.run(classifier_plan(privacy=same), output=tmp_path / "here")
+    assert "computed" not in usual.statement.privacy
+    assert found.statement.privacy["computed"]["coordinator"] == "elsewhere in float32"
+    assert "With the same noise the same student comes out bit for bit only on these devices" in render(
+        api.report(found.run)
+    )
+    one, other = ((each.student / "model.safetensors").read_bytes() for each in (found, usual))
+    assert one == other
+    assert found.metrics == usual.metrics
