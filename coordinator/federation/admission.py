@@ -22,8 +22,8 @@ async def admit(parties: Participants, plan: plan_pb2.Plan, own: Own) -> tuple[d
     """Have every party describe itself, prove its identity and join.
 
     Returns the signing certificates (DER) of those proven, and what each party says that it computes with. plan: what
-    they join under. Raises `PartyRefused` for a party that speaks another protocol, is another party or does
-    not prove its identity, and whatever a verb raises.
+    they join under. Raises `PartyRefused` for a party that speaks another protocol, is another party or does not prove
+    its identity, and whatever a verb raises.
     """
     nonces = {name: new_nonce() for name in parties.names}
     described = await parties.ask("be described", lambda link: link.describe(nonces[link.name]))

@@ -49,7 +49,7 @@ class Machine:
         found = cls.of(table)
         try:
             check_threads(found.wanted)
-            if found.usual.device == "cpu" and found.usual.precision == "float32":
+            if found.usual.device == "cpu":  # which is there, and has every precision
                 return found
             device, there = _asked(found.usual)
         except ComputeError as error:

@@ -474,6 +474,7 @@ batch = 20
 """
 
 
+@pytest.mark.timeout(600)
 def test_a_gpu_that_ray_was_only_told_of_is_a_sentence_and_the_run_goes_on_without_it(here, machines, tiny_bert):
     """The machine in the south told Ray of one GPU, and has none: the party there does not fall back in silence."""
     rows = [{"text": f"a {('bad', 'good')[n % 2]} film we saw {n}", "mood": str(n % 2)} for n in range(80)]
