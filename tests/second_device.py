@@ -111,7 +111,9 @@ def _registered() -> None:
 
 
 class SecondDevice:
-    """The device while it is there. done: operations that were done on it."""
+    """The device while it is there. done: operations that were done on it. failures: what it raises."""
+
+    failures: Final = (Mixed, LeftBehind)
 
     def __init__(self) -> None:
         self.device = torch.device(NAME, 0)

@@ -236,3 +236,32 @@ def test_on_another_device_nothing_is_left_behind_and_numbers_are_the_same(way, 
     near = 1e-3 if way.startswith("distil") else 1e-6
     np.testing.assert_allclose(WAYS[way](given), expected, rtol=near, atol=near / 2)
     assert elsewhere.done > done
+
+
+def unmoved(inputs, model):
+    return inputs
+
+
+HERE = torch.device("cpu")
+LEAVES = {
+    "a model": ("predict", "", lambda model: model),
+    "a pass' inputs": ("predict", "learning.models.batching.moved", unmoved),
+    "an encoder's inputs": ("features apart", "learning.models.features.moved", unmoved),
+    "a head's vectors": ("features of a head", "learning.classification.training.device_of", lambda model: HERE),
+    "private units' vectors": ("private head", "learning.private_training.clipped_sum.moved", unmoved),
+    "a teacher's inputs": ("distil an encoder", "learning.transformers.distilling.moved", unmoved),
+    "sums": ("private lora", "learning.private_training.per_example.exact_device", lambda device: HERE),
+}
+
+
+@pytest.mark.parametrize(
+    "left", [each if "pass" in each else pytest.param(each, marks=pytest.mark.slow) for each in LEAVES]
+)
+def test_whatever_is_left_behind_is_found(left, given, elsewhere, monkeypatch):
+    way, where, instead = LEAVES[left]
+    if left == "a model":
+        monkeypatch.setitem(globals(), "on_device", instead)
+    else:
+        monkeypatch.setattr(where, instead)
+    with pytest.raises(elsewhere.failures):
+        WAYS[way](given)
