@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import signal
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,10 @@ def pytest_xdist_make_scheduler(config, log):
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@cache
 def beside(name):
-    """A module of `tests/faults`, which is no package."""
-    spec = importlib.util.spec_from_file_location(f"faults_{name}", Path(__file__).parent / f"faults/{name}.py")
+    """A module of this folder, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"tests_{name}", Path(__file__).parent / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -50,8 +52,22 @@ def beside(name):
 @pytest.fixture(scope="session")
 def warm_parties():
     """What forks `party` processes, which saves two seconds of imports each."""
-    with beside("warm").Warm("party") as warm:
+    with beside("faults/warm").Warm("party") as warm:
         yield warm
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """Within it a second device is asked for, and there (`second_device`): whatever meets it on the processor fails."""
+    import torch
+
+    from learning.models import compute
+
+    with beside("second_device").second_device() as second:
+        monkeypatch.setattr("torch.inference_mode", torch.no_grad)  # which a device written in Python does not know
+        monkeypatch.setattr(compute, "placement", lambda asked: compute.Placement(second.device, asked.precision))
+        with compute.running(compute.Compute("cuda")):
+            yield second
 
 
 def _tokenizer(folder: Path, special: dict[str, str], around: str | None) -> int:

@@ -9,13 +9,16 @@ goes alone in a shape of its own needs no trial). Lengths are multiples of `STEP
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from learning.errors import EXHAUSTED, ComputeError
 from learning.models.batching import Tokens
+from learning.models.device_memory import attempted
 
 MADE_UP: Final = 4
 """Made-up examples of each shape; the first two fill its whole length, the others do not."""
@@ -42,6 +45,30 @@ def agreeing(answer: Answer, most: int) -> tuple[int, ...]:
             reference = reference or own
             found.append(size)
     return tuple(found)
+
+
+def agreeing_within(answer: Answer, most: int) -> tuple[int, ...]:
+    """As `agreeing`, of the sizes that a device's memory holds.
+
+    That is found on made-up examples alone, so that it depends on their shape and on no other example. Raises
+    `ComputeError` where one of this shape is too large.
+    """
+    while (found := attempted(partial(agreeing, answer, most))) is None:
+        if most == 1:
+            raise ComputeError(EXHAUSTED)
+        most //= 2
+    return found
+
+
+def smaller(sizes: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """The agreeing sizes under one that exhausted a device's memory after all: in them each example has the same bits.
+
+    Raises `ComputeError` where there is none.
+    """
+    found = tuple(each for each in sizes if each < size)
+    if not found:
+        raise ComputeError(EXHAUSTED)
+    return found
 
 
 def _tried(most: int) -> list[int]:

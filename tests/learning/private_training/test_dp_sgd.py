@@ -19,6 +19,7 @@ from learning.models.adapting import adapt, flatten
 from learning.models.agreement import divided
 from learning.models.batching import Tokens, losses
 from learning.models.checkpoints import ModelError
+from learning.models.compute import Compute, running
 from learning.models.schedules import Schedule
 from learning.private_training import dp_sgd
 from learning.private_training.clipped_sum import adding, clipped_sum
@@ -371,6 +372,16 @@ def test_a_training_that_all_share_says_that_it_goes_to_infinity_and_stays():
 @pytest.mark.parametrize("adapted", ["full", "lora", "head"])
 @pytest.mark.parametrize("by_user", [False, True])
 def test_the_bits_of_what_a_unit_adds_do_not_depend_on_who_else_is_there(adapted, by_user):
+    check_bits(adapted, by_user)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_nor_do_they_in_a_reduced_precision(precision):
+    with running(Compute("cpu", precision)):
+        check_bits("full", by_user=True)
+
+
+def check_bits(adapted, by_user):
     model = small()
     adapt(model, adapted, seed=1)
     # What one unit adds in its last bits a model may be made to magnify: here nothing but bits is compared.
