@@ -110,13 +110,13 @@ def _own(answer: Answer, size: int, full: bool) -> list[list[Tensor]] | None:
     found: list[list[Tensor] | None] = [None] * MADE_UP
     mixed = [[(start + place) % MADE_UP for place in range(size)] for start in range(0, MADE_UP, size)]
     for numbers in [*mixed, [(place + 1) % 2 for place in range(size)]] if full else mixed:
-        tensors = answer(numbers)
-        for place, number in enumerate(numbers):
-            each = [tensor[place] for tensor in tensors]
+        tensors, places = answer(numbers), torch.tensor(numbers)
+        for number in sorted(set(numbers)):
+            everywhere = [tensor[(places == number).to(tensor.device)] for tensor in tensors]
             before = found[number]
-            if before is None:
-                found[number] = each
-            elif not _alike(before, each):
+            if before is None:  # its own: a view would hold the whole batch
+                before = found[number] = [each[0].clone() for each in everywhere]
+            if not _alike([own.expand_as(each) for own, each in zip(before, everywhere, strict=True)], everywhere):
                 return None
     return [each for each in found if each is not None]
 
