@@ -117,8 +117,8 @@ def main() -> None:
     parser.add_argument("--unbroken", action=argparse.BooleanOptionalAction, default=True, help="first without a break")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/mutations.json")
     given = parser.parse_args()
-    only = None if given.only is None else set(given.only.split(","))
-    chosen = [each for each in mutations(LIST) if only is None or each.name in only]
+    known = {each.name: each for each in mutations(LIST)}
+    chosen = list(known.values()) if given.only is None else [known[name] for name in given.only.split(",")]
     kept = json.loads(given.out.read_text()) if given.out.exists() else {}
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
         tree = Path(folder)
