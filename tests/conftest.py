@@ -1,9 +1,9 @@
 """What every test may count on."""
 
+import collections
 import importlib.util
 import os
 import signal
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -50,7 +50,7 @@ def pytest_xdist_make_scheduler(config, log):
 def pytest_collection_modifyitems(config, items):
     """Among processes: first the files that take long, then those of many tests."""
     if hasattr(config, "workerinput"):
-        files = Counter(item.nodeid.split("::")[0] for item in items)
+        files = collections.Counter(item.nodeid.split("::")[0] for item in items)
 
         def place(item):
             file = item.nodeid.split("::")[0]
