@@ -119,7 +119,9 @@ def main() -> None:
     given = parser.parse_args()
     known = {each.name: each for each in mutations(LIST)}
     chosen = list(known.values()) if given.only is None else [known[name] for name in given.only.split(",")]
-    kept = json.loads(given.out.read_text()) if given.out.exists() else {}
+    written = json.loads(given.out.read_text()) if given.out.exists() else {"commands": {}, "breaks": {}}
+    kept = written["breaks"]
+    written["commands"][given.label] = " ".join(["python", "benchmarks/mutations.py", *sys.argv[1:]])
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
         tree = Path(folder)
         copied(tree, given.tests)
@@ -134,7 +136,7 @@ def main() -> None:
             )
             entry = kept.setdefault(each.name, {"says": each.says, "file": each.file, "outcomes": {}})
             entry["outcomes"][given.label] = asdict(outcome)
-            given.out.write_text(json.dumps(kept, indent=1) + "\n")
+            given.out.write_text(json.dumps(written, indent=1) + "\n")
     missed = [each.name for each in chosen if not kept[each.name]["outcomes"][given.label]["caught"]]
     if missed:
         raise SystemExit(f"not noticed: {', '.join(missed)}")
