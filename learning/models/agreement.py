@@ -147,13 +147,14 @@ def _own(answer: Answer, size: int, full: bool) -> list[list[Tensor]] | None:
     found: list[list[Tensor] | None] = [None] * MADE_UP
     mixed = [[(start + place) % MADE_UP for place in range(size)] for start in range(0, MADE_UP, size)]
     for numbers in [*mixed, [(place + 1) % 2 for place in range(size)]] if full else mixed:
-        tensors = answer(numbers)
-        for place, number in enumerate(numbers):
-            each = [tensor[place].clone() for tensor in tensors]  # its own: a view would hold the whole batch
-            before = found[number]
-            if before is None:
-                found[number] = each
-            elif not _alike(before, each):
+        tensors, places = answer(numbers), torch.tensor(numbers)
+        for number in sorted(set(numbers)):
+            here, before = places == number, found[number]
+            if before is None:  # its own: a view would hold the whole batch
+                before = found[number] = [tensor[numbers.index(number)].clone() for tensor in tensors]
+            if not all(
+                _all_are(own, tensor[here.to(tensor.device)]) for own, tensor in zip(before, tensors, strict=True)
+            ):
                 return None
     return [each for each in found if each is not None]
 
@@ -163,4 +164,9 @@ def _same(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
 
 
 def _alike(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(torch.nan_to_num(x), torch.nan_to_num(y)) for x, y in zip(one, other, strict=True))
+    return all(_all_are(x, y[None]) for x, y in zip(one, other, strict=True))
+
+
+def _all_are(own: Tensor, rows: Tensor) -> bool:
+    """Whether each row has the bits of `own`."""
+    return torch.equal(torch.nan_to_num(own).expand_as(rows), torch.nan_to_num(rows))
