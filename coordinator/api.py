@@ -113,48 +113,51 @@ def run(
         check_unused(folder, replace=replace)
     if alone is not None:
         return alone(Alone(plan, launcher, party_tables(plan), base, home() / "cache", student_folder, progress))
-    own = own_identity(plan, base)
-    recipe = prepared(plan, base, home() / "cache")
-    priced = price_plan(recipe)
-    index = RunIndex()
-    for aside in [] if folder is None else left_aside(folder):
-        progress.say(f"  {aside} holds a run that made way for another in {folder}, and is there still")
-    digest = plan_hash(priced.binding)
-    before = [entry.id for entry in index.entries() if entry.plan_hash == digest.hex() and entry.epsilon is not None]
-    with closing(index.add(plan.run.name, digest, folder, replace=replace)) as store:
-        store.note(
-            plan=plan.model_dump(mode="json"),
-            document=priced.binding.document,
-            path=None if path is None else str(path),
-            base=str(base),
-            student=str(student_folder),
-            ray_address=ray_address,
-        )
-        progress.say(f"run {store.id}")
-        if folder is not None and "publish" in plan.student.model_fields_set:
-            progress.say(f"  --output: the student goes to {student_folder}, not to {plan.student.publish}")
-        for doubt in (*kinship.doubts(plan), *recipe.doubts()):
-            progress.say(f"  warning: {doubt}")
-        if before:
-            progress.say(
-                f"  this plan ran before ({', '.join(before[:3])}): running it again pays again at every party"
+    with _begun(launcher, plan):
+        own = own_identity(plan, base)
+        recipe = prepared(plan, base, home() / "cache")
+        priced = price_plan(recipe)
+        index = RunIndex()
+        for aside in [] if folder is None else left_aside(folder):
+            progress.say(f"  {aside} holds a run that made way for another in {folder}, and is there still")
+        digest = plan_hash(priced.binding)
+        before = [
+            entry.id for entry in index.entries() if entry.plan_hash == digest.hex() and entry.epsilon is not None
+        ]
+        with closing(index.add(plan.run.name, digest, folder, replace=replace)) as store:
+            store.note(
+                plan=plan.model_dump(mode="json"),
+                document=priced.binding.document,
+                path=None if path is None else str(path),
+                base=str(base),
+                student=str(student_folder),
+                ray_address=ray_address,
             )
-        replaced = store.fact("replaced")
-        if replaced:
-            progress.say(f"  the run that {folder} held is kept in {replaced[0]} until this one has begun")
-        try:
-            return _driven(Drive(priced, recipe, own, launcher, base, store, progress, observer or Unobserved()))
-        except ConclaveError:
-            back = store.fact("replaced") if store.status() == FAILED else None
-            if not back or folder is None:
-                raise
-            store.close()
+            progress.say(f"run {store.id}")
+            if folder is not None and "publish" in plan.student.model_fields_set:
+                progress.say(f"  --output: the student goes to {student_folder}, not to {plan.student.publish}")
+            for doubt in (*kinship.doubts(plan), *recipe.doubts()):
+                progress.say(f"  warning: {doubt}")
+            if before:
+                progress.say(
+                    f"  this plan ran before ({', '.join(before[:3])}): running it again pays again at every party"
+                )
+            replaced = store.fact("replaced")
+            if replaced:
+                progress.say(f"  the run that {folder} held is kept in {replaced[0]} until this one has begun")
             try:
-                index.put_back(Path(back[0]), folder)
-                progress.say(f"  this run never began: {folder} holds again the run that it held before")
-            except RunError as error:  # the reason why the run failed must come last
-                progress.say(f"  {error}")
-            raise
+                return _driven(Drive(priced, recipe, own, launcher, base, store, progress, observer or Unobserved()))
+            except ConclaveError:
+                back = store.fact("replaced") if store.status() == FAILED else None
+                if not back or folder is None:
+                    raise
+                store.close()
+                try:
+                    index.put_back(Path(back[0]), folder)
+                    progress.say(f"  this run never began: {folder} holds again the run that it held before")
+                except RunError as error:  # the reason why the run failed must come last
+                    progress.say(f"  {error}")
+                raise
 
 
 def resume(
@@ -178,14 +181,16 @@ def resume(
         wanted, base = plan_again(store, None if plan is None else Path(plan))
         with sound(store.folder):
             wanted = wanted.on_cluster(ray_address or store.fact("ray_address"))
-        own = own_identity(wanted, base)
-        recipe = prepared(wanted, base, home() / "cache")
-        priced = price_plan(recipe)
-        check_same(store, priced)
-        place_again(store, wanted, base)
-        progress.say(f"run {store.id}, resumed")
-        store.note(resumed=(store.fact("resumed") or 0) + 1)
-        return _driven(Drive(priced, recipe, own, _launcher(wanted), base, store, progress, observer or Unobserved()))
+        launcher = _launcher(wanted)
+        with nullcontext() if store.finished("attest") else _begun(launcher, wanted):
+            own = own_identity(wanted, base)
+            recipe = prepared(wanted, base, home() / "cache")
+            priced = price_plan(recipe)
+            check_same(store, priced)
+            place_again(store, wanted, base)
+            progress.say(f"run {store.id}, resumed")
+            store.note(resumed=(store.fact("resumed") or 0) + 1)
+            return _driven(Drive(priced, recipe, own, launcher, base, store, progress, observer or Unobserved()))
 
 
 def cancel(run: str | Path) -> str:
@@ -297,6 +302,11 @@ def _launcher(plan: Plan) -> Launcher:
     return _Connect(plan) if plan.federation.shards is None else find_launcher(plan.federation.launch)
 
 
+def _begun(launcher: Launcher, plan: Plan) -> AbstractContextManager[None]:
+    """Begin to launch parties on this machine while the run is prepared; those of a cluster are launched when it is."""
+    return launcher.begun(plan.federation.names) if plan.federation.cluster is None else nullcontext()
+
+
 def _output(output: Path | str | None) -> Path | None:
     """The requested folder as an absolute path. Raises `PlanError` for an empty name, which would mean the current
     folder.
@@ -316,6 +326,9 @@ class _Connect:
 
     def launch(self, request: LaunchRequest) -> AbstractContextManager[tuple[PartyAddress, ...]]:
         return nullcontext(self._addresses)
+
+    def begun(self, parties: Sequence[str]) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def look(self, cluster: Cluster) -> str:
         raise PlanError('[federation] launch = "connect": parties run already, and are put on no cluster.')
