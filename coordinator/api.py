@@ -113,7 +113,7 @@ def run(
         try_place(student_folder)
     else:
         check_unused(folder, replace=replace)
-    with computing(plan) as computed:
+    with computing(plan) as computed, nullcontext() if alone is not None else _begun(launcher, plan):
         if alone is not None:
             return alone(Alone(plan, launcher, party_tables(plan), base, home() / "cache", student_folder, progress))
         own = own_identity(plan, base)
@@ -185,15 +185,15 @@ def resume(
         wanted, base = plan_again(store, None if plan is None else Path(plan))
         with sound(store.folder):
             wanted = wanted.on_cluster(ray_address or store.fact("ray_address"))
-        own = own_identity(wanted, base)
-        with computing(wanted) as computed:
+        own, launcher, seen = own_identity(wanted, base), _launcher(wanted), observer or Unobserved()
+        begun = nullcontext() if store.finished("attest") else _begun(launcher, wanted)
+        with computing(wanted) as computed, begun:
             recipe = prepared(wanted, base, home() / "cache")
             priced = price_plan(recipe)
             check_same(store, priced)
             place_again(store, wanted, base)
             progress.say(f"run {store.id}, resumed")
             store.note(resumed=(store.fact("resumed") or 0) + 1)
-            launcher, seen = _launcher(wanted), observer or Unobserved()
             return _driven(Drive(priced, recipe, own, launcher, base, store, progress, seen, computed))
 
 
@@ -308,6 +308,11 @@ def _launcher(plan: Plan) -> Launcher:
     return _Connect(plan) if plan.federation.shards is None else find_launcher(plan.federation.launch)
 
 
+def _begun(launcher: Launcher, plan: Plan) -> AbstractContextManager[None]:
+    """Begin to launch parties on this machine while the run is prepared; those of a cluster are launched when it is."""
+    return launcher.begun(plan.federation.names) if plan.federation.cluster is None else nullcontext()
+
+
 def _output(output: Path | str | None) -> Path | None:
     """The requested folder as an absolute path. Raises `PlanError` for an empty name, which would mean the current
     folder.
@@ -327,6 +332,9 @@ class _Connect:
 
     def launch(self, request: LaunchRequest) -> AbstractContextManager[tuple[PartyAddress, ...]]:
         return nullcontext(self._addresses)
+
+    def begun(self, parties: Sequence[str]) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def look(self, cluster: Cluster) -> str:
         raise PlanError('[federation] launch = "connect": parties run already, and are put on no cluster.')
