@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PROTOS := $(wildcard protos/conclave/v1/*.proto)
 export HF_HUB_DISABLE_TELEMETRY := 1
+# A container that says otherwise would have every process of the tests read all source files anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: install demo test test-all soak fuzz check bench protos clean
 .DEFAULT_GOAL := install

@@ -83,7 +83,11 @@ def _start(ray: Any, request: LaunchRequest, actors: dict[str, Any]) -> tuple[Pa
     for name, (address, why_not) in _all(ray, pending, deadline, patience).items():
         if why_not:
             where = "" if cluster is None else f" on {machines[name]}"
-            raise LaunchError(f"party {name} could not be started{where}: {why_not}")
+            gpus = 0.0 if cluster is None else cluster.places.get(name, Place()).gpus
+            why = ""
+            if gpus:
+                why = f" Ray was started there with GPUs that it has not: mend that, or gpus = {gpus:g} of the plan."
+            raise LaunchError(f"party {name} could not be started{where}: {why_not}{why}")
         if cluster is not None:
             _machine_of(request, name).write_text(machines[name])
         addresses[name] = PartyAddress(name, address, begins[name].token)

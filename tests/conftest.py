@@ -1,5 +1,6 @@
 """What every test may count on."""
 
+import collections
 import importlib.util
 import os
 import signal
@@ -14,6 +15,16 @@ RAY = (
     "tests/coordinator/run/test_privdistil_run.py::test_a_corpus_that_ray_works_through",
 )
 """What starts Ray: two of them at once are more than two processors start in time."""
+
+LONG = (
+    "tests/coordinator/run/",
+    "tests/coordinator/comparing/",
+    "tests/fuzz/test_twins.py",
+    "tests/golden/",
+    "tests/party/shard/test_plain.py",
+    "tests/party/tasks/",
+)
+"""Files of few tests that take long. They come first, or one process works at them when the others have ended."""
 
 WORDS = "the a film was is good bad great awful dull bright plot actor and not very slow fast end start story we saw it"
 """What the small models' tokenizers know as whole words."""
@@ -33,7 +44,20 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid):
             return "ray" if nodeid.startswith(RAY) else super()._split_scope(nodeid)
 
+    config.option.loadscopereorder = False  # the order is that of `pytest_collection_modifyitems`
     return Sharing(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(config, items):
+    """Among processes: first the files that take long, then those of many tests."""
+    if hasattr(config, "workerinput"):
+        files = collections.Counter(item.nodeid.split("::")[0] for item in items)
+
+        def place(item):
+            file = item.nodeid.split("::")[0]
+            return not file.startswith(LONG), -files[file], file
+
+        items.sort(key=place)
 
 
 # A shell that starts the suite in the background makes it ignore Ctrl-C, and so every process that a test starts.

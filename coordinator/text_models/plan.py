@@ -1,5 +1,7 @@
 """Plans whose student is a text classifier or a regression."""
 
+from typing import ClassVar
+
 from coordinator.plan.plan import Plan
 from coordinator.text_models.tables import DpSgdTable, FineTuneTable, ModelTable, PateTable, TextTable
 
@@ -10,6 +12,8 @@ class ClassifierPlan(Plan):
     A comparison runs several ways of training on one plan, so the plan may hold the tables of each. `[privacy]
     declared_size` fixes sampling rates and divisors, because the shards' own sizes are private.
     """
+
+    MODELS: ClassVar[bool] = True
 
     text: TextTable
     model: ModelTable = ModelTable()

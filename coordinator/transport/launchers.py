@@ -38,7 +38,9 @@ class PartyAddress:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a party needs of its machine, in Ray's resources and labels. gpus: may be a fraction."""
+    """What a party needs of its machine, in Ray's resources and labels. gpus: may be a fraction; a party computes on
+    them where it has any.
+    """
 
     resources: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)

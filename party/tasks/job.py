@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 
 from aggregation.errors import ConclaveError
+from learning.errors import ComputeError
 from learning.models.compute import PROCESSOR, Compute
 from learning.text.source import NOTHING
 from party.config import ShardTable
@@ -26,6 +27,10 @@ STORAGE: Final = "StorageError"
 
 MEMORY: Final = "MemoryError"
 """The kind of failure for a job that needs more memory than it may use."""
+
+
+DEVICE: Final = ComputeError.__name__
+"""The kind of failure for a device that is gone, or whose memory is too small even for one unit at a time."""
 
 
 class Failure(NamedTuple):
@@ -117,6 +122,11 @@ class Job:
         return Path(self.result).with_suffix(".checkpoint")
 
     @property
+    def on_processor(self) -> "Job":
+        """The same job on the processor in single precision: the same draws, and the same sum up to rounding."""
+        return replace(self, compute=replace(PROCESSOR, threads=self.compute.threads))
+
+    @property
     def without_text(self) -> "Job":
         """The same job on an empty shard: it gives zeros, or a training on noise alone."""
         nobodys = self.shard | {"source": NOTHING, "part": None, "stream": False}
@@ -153,6 +163,11 @@ Private: TypeAlias = Callable[[Job, Callable[[int], None]], Sum]
 def release_of(text: str) -> plan_pb2.Release:
     """The release message that a job holds in hexadecimal."""
     return plan_pb2.Release.FromString(bytes.fromhex(text))
+
+
+def is_device_full(error: BaseException) -> bool:
+    """Whether an error is torch's for a device whose memory is exhausted; torch may not be imported here."""
+    return type(error).__name__ == "OutOfMemoryError" or "backend out of memory" in str(error)
 
 
 def is_exhausted(error: BaseException) -> bool:

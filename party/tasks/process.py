@@ -29,7 +29,18 @@ from learning.models.compute import running
 from party.releasing.mechanisms import mechanism_of
 from party.store.disk import is_full
 from party.store.memory import keep_private
-from party.tasks.job import MEMORY, STORAGE, Failure, Job, PartFailed, Private, is_exhausted, release_of
+from party.tasks.job import (
+    DEVICE,
+    MEMORY,
+    STORAGE,
+    Failure,
+    Job,
+    PartFailed,
+    Private,
+    is_device_full,
+    is_exhausted,
+    release_of,
+)
 from party.tasks.result import Sum, save_counts
 from party.tasks.task import half
 
@@ -139,8 +150,8 @@ def tried(job: Job, act: Callable[[], Done]) -> Done | Failure:
     except ConclaveError as error:
         return Failure(STORAGE if is_full(error) else type(error).__name__, str(error))
     except Exception as error:  # libraries wrap errors of the disk or the system in their own
-        if type(error).__name__ == "OutOfMemoryError":  # torch's, of a device; torch may not be imported here
-            return Failure(MEMORY, EXHAUSTED)
+        if is_device_full(error):
+            return Failure(DEVICE, EXHAUSTED)
         if is_exhausted(error):
             return Failure(MEMORY, f"it needs more than the {job.memory:,} MiB that [limits] memory_mib allows.")
         if not is_full(error):

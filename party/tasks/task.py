@@ -32,6 +32,8 @@ _FOLDERS: Final = {
 }
 TRAINS: Final = tuple(_FOLDERS)
 """The kinds of task that this party trains."""
+SPREAD: Final = frozenset({"teachers", "ensemble"})
+"""Those whose teachers other machines of the site may train."""
 
 
 class Work(Protocol):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import stat
+import weakref
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from learning.models.batching import Tokens, losses
 from learning.models.checkpoints import ModelError
 from learning.models.compute import Compute, running
 from learning.models.schedules import Schedule
+from learning.private_training import dp_sgd
 from learning.private_training.clipped_sum import adding, clipped_sum
 from learning.private_training.dp_sgd import noised, train_private
 from learning.private_training.feature_units import FeatureUnits, head_losses
@@ -140,16 +142,34 @@ def test_of_a_user_the_mean_loss_is_clipped_and_no_more_examples_count_than_said
     np.testing.assert_allclose(got, first / 2 + last, atol=1e-6)
 
 
-def test_an_empty_batch_is_a_step_of_noise_alone():
+def test_an_empty_batch_is_a_step_of_noise_alone_and_every_step_has_its_own():
     model = small()
     start = flatten(model).clone()
-    mechanism = mechanism_for(model, sampling_probability=1e-9, steps=1)
-    settings = Optimisation(expected_batch=10.0, learning_rate=0.1, optimiser="sgd", schedule=Schedule("constant"))
+    mechanism = mechanism_for(model, sampling_probability=1e-9, steps=2)
+    settings = Optimisation(10.0, 0.1, optimiser="sgd", schedule=Schedule("constant"), momentum=0.0)
     moved = trained(model, mechanism=mechanism, settings=settings) - start
-    noise = noised(np.zeros(mechanism.parameters), mechanism, stream().child("noise", 0))
-    np.testing.assert_allclose(moved.numpy(), -0.1 * noise / 10.0, atol=1e-6)
+    nothing = np.zeros(mechanism.parameters)
+    first, second = (noised(nothing, mechanism, stream().child("noise", step)) for step in range(2))
+    np.testing.assert_allclose(moved.numpy(), -0.1 * (first + second) / 10.0, atol=1e-6)
     expected = mechanism.noise_multiplier * mechanism.sensitivity * mechanism.granularity
-    assert noise.std() == pytest.approx(expected, rel=0.05)
+    assert first.std() == pytest.approx(expected, rel=0.05)
+    assert (first - second).std() == pytest.approx(2**0.5 * expected, rel=0.05)
+
+
+def test_every_step_has_a_sample_of_its_own():
+    model, seen = small(), []
+
+    class Watched(TextUnits):
+        def micro_batches(self, taken):
+            seen.append(taken.tolist())
+            return super().micro_batches(taken)
+
+    rows, labels = texts()
+    mechanism = mechanism_for(model, steps=4)
+    trained(model, units=Watched(model.config, rows, labels), mechanism=mechanism)
+    drawn = [mechanism.batch(UNITS, stream().child("batch", step)).tolist() for step in range(4)]
+    assert seen == drawn
+    assert len({tuple(each) for each in seen}) == 4
 
 
 def test_it_learns_what_noise_leaves_to_learn():
@@ -210,6 +230,27 @@ def test_a_checkpoint_of_another_training_is_refused_and_left(tmp_path, other):
     with pytest.raises(IntegrityError, match="Remove it to begin anew"):
         trained(model, checkpoint=checkpoint, **changed)
     assert checkpoint.read_bytes() == kept
+
+
+def test_a_step_begins_with_nothing_of_the_last_sum(monkeypatch):
+    """Of a large model a sum in double precision and a noisy one are 12 bytes a number; they are there once."""
+    model, made = small(), []
+
+    def sums(*arguments):
+        assert all(each() is None for each in made)
+        found = clipped_sum(*arguments)
+        made.append(weakref.ref(found))
+        return found
+
+    def noises(*arguments):
+        found = noised(*arguments)
+        made.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(dp_sgd, "clipped_sum", sums)
+    monkeypatch.setattr(dp_sgd, "noised", noises)
+    train_private(model, units_of(model), losses, mechanism_for(model, steps=3), SETTINGS, stream=stream())
+    assert len(made) == 6
 
 
 def test_each_step_has_a_batch_and_noise_of_its_own_and_another_stream_has_others():
