@@ -20,6 +20,7 @@ from pathlib import Path
 
 import private_training
 from private_training import MODELS, WAYS
+from private_training import model_of as packaged
 
 HOWS = {"minilm": MODELS["minilm"], "gpt2": MODELS["gpt2"]}
 PRECISIONS = ("float32", "bfloat16", "float16")
@@ -43,7 +44,7 @@ def model_of(name, how, device, attention):
     from learning.models.compute import on_device
 
     if name == "minilm":
-        model = private_training.model_of(name, how)
+        model = packaged(name, how)
         model.set_attn_implementation(attention)
     else:
         model = gpt2(device, attention)
