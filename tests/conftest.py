@@ -49,7 +49,11 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Among processes: first the files that take long, then those of many tests."""
+    """Among processes: first the files that take long, then those of many tests. The second device is there before any
+    gradient is, for torch counts devices once.
+    """
+    if any("elsewhere" in item.fixturenames for item in items):
+        beside("second_device").register()
     if hasattr(config, "workerinput"):
         files = collections.Counter(item.nodeid.split("::")[0] for item in items)
 

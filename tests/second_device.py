@@ -106,7 +106,8 @@ def _wrapped(value: Any) -> Any:
 
 
 @cache
-def _registered() -> None:
+def register() -> None:
+    """Tell torch of the device. Call it before the first gradient: torch's autograd counts devices once, then."""
     torch.utils.backend_registration._setup_privateuseone_for_python_backend(NAME)
 
 
@@ -136,7 +137,7 @@ _there: list[SecondDevice] = []
 @contextmanager
 def second_device() -> Iterator[SecondDevice]:
     """Within it, there is the device; models that are moved there keep their parameters' ties."""
-    _registered()
+    register()
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
     _there.append(SecondDevice())

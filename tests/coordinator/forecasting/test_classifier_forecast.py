@@ -9,7 +9,7 @@ import pytest
 
 from coordinator import api
 from coordinator.console.command import main
-from coordinator.forecasting import cost
+from coordinator.forecasting import cost, pace
 from coordinator.forecasting.forecast import headline, record, summary, table
 from coordinator.systems.registry import plan_of, prepared, price_of
 from coordinator.text_models.forecast import activations, memory, traffic
@@ -58,8 +58,12 @@ def test_steps_are_forecast_as_the_most_that_they_can_show(classifier_plan, pric
 
 
 def test_time_follows_the_lengths_of_the_evaluation_text_and_the_most_that_is_read_without_one(
-    classifier_tables, tmp_path
+    classifier_tables, tmp_path, monkeypatch
 ):
+    """As if a micro-batch took a second for every 1,000 of its tokens, for a true measurement has its own noise."""
+    monkeypatch.setattr(pace, "_trained", lambda model, length, most: lambda: length * most)
+    monkeypatch.setattr(pace, "_timed", lambda work: work() / 1e3)
+
     def forecast(**changes):
         tables = classifier_tables(
             model={"adapt": "lora"},

@@ -143,7 +143,7 @@ class TestEveryKind:
             batch = next(distiller.batches(_texts(), 0, 0, 30))
             assert len({len(row) for row in batch}) > 2
             student.zero_grad()
-            losses.append(distiller.gradient(batch, 0))
+            losses.append(distiller.gradient(batch, 0, micro))
             gradients.append({name: p.grad.clone() for name, p in student.named_parameters() if p.grad is not None})
         for found, said in zip(gradients[:2], losses[:2], strict=True):
             assert said == pytest.approx(losses[2], rel=1e-5)
