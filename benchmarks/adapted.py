@@ -40,6 +40,7 @@ TASKS: dict[str, dict[str, dict[str, Any]]] = {
     "sst2": {},
     "qqp": {
         "privacy": {"declared_size": 20_000},
+        "dp_sgd": {"batch": 1024},
         "shards": {"source": "../../shared/data/qqp/train.jsonl", "text": "sentence1", "second": "sentence2"},
         "text": {"kind": "pair", "labels": ["different", "same"]},
         "evaluation": {"source": "../../shared/data/qqp/dev.jsonl", "text": "sentence1", "second": "sentence2"},

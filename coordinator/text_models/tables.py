@@ -1,6 +1,6 @@
 """The tables `[text]`, `[model]`, `[dp_sgd]`, `[pate]` and `[fine_tune]` of a plan."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -165,3 +165,17 @@ class PateTable(SourceTable, FineTuneTable):
     threshold: Annotated[float, Field(gt=0)] | None = None
     epochs: Annotated[int, Field(ge=1, le=1000)] = 20
     learning_rate: Annotated[float, Field(gt=0)] = 0.01
+
+
+DESCENTS: Final[dict[str, dict[str, dict[str, float]]]] = {
+    "full": {
+        "dp_sgd": {"learning_rate": 0.0005},
+        "fine_tune": {"learning_rate": 0.0001},
+        "pate": {"learning_rate": 0.0003},
+    }
+}
+"""By `[model] adapt` and table: the defaults that differ from those of a head, where a plan does not say them.
+
+An AdamW step moves every trained number by about the learning rate, whatever the gradient's size. Adapters begin at
+zero and bear a head's rate; a trained model's weights are some hundredths each, and a few such steps undo them.
+"""
