@@ -35,6 +35,7 @@ BENCHMARKS = {
         *("private_training.py", "--batch", "4096"),
         *("--out", "{results}/private_training-batch.json"),
     ],
+    "encoding": ["encoding.py", "--out", "{results}/encoding.json"],
     "federated_step": ["federated_step.py", "--out", "{results}/federated_step.json"],
     "sst2": ["sst2.py"],
     "corpus": ["corpus.py", "--rows", "500", "--out", "{results}/corpus.json"],

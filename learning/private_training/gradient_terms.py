@@ -27,7 +27,11 @@ FEW = 16
 NEAR = 1 << 16
 """Cells of units' matrices that are made at a time; they fit a processor's cache."""
 WIDE = 2048
-"""Over more features, inner products are in double precision: in single precision their rounding would be too large."""
+"""Over more features, an inner product is added up in double precision from parts in single precision: the rounding of
+one sum of so many would be too large.
+"""
+PART = 128
+"""Features of such a part."""
 SINGLE, DOUBLE = 2.0**-24, 2.0**-53
 """Unit roundoffs."""
 LEAST = 2.0**-40
@@ -67,8 +71,7 @@ class Outer:
     @property
     def additions(self) -> int:
         """Roundings in single precision, one after another, in the making of a gradient or of an inner product."""
-        narrow = sum(each.shape[2] for each in (self.left, self.right) if each.shape[2] <= WIDE)
-        return max(narrow, 2 * self.left.shape[1])
+        return max(_single(self.left) + _single(self.right), 2 * self.left.shape[1])
 
     def dense(self, part: slice) -> Tensor:
         """The matrices of some units, [units, p, q]."""
@@ -123,7 +126,7 @@ class Rows:
     @property
     def additions(self) -> int:
         """As of `Outer`."""
-        return max(self.values.shape[2] if self.values.shape[2] <= WIDE else 0, 2 * self.values.shape[1])
+        return max(_single(self.values), 2 * self.values.shape[1])
 
     def dense(self, part: slice) -> Tensor:
         """The matrices of some units, [units, count, q]."""
@@ -263,10 +266,23 @@ def _formed(one: Term, other: Term, part: slice) -> Tensor:
 
 
 def _products(one: Tensor, other: Tensor) -> Tensor:
-    """[units, t, features] and [units, s, features] to inner products, [units, t, s]; of many features in double."""
-    if one.shape[2] > WIDE:
-        one, other = one.double(), other.double()
-    return torch.bmm(one, other.transpose(1, 2))
+    """[units, t, features] and [units, s, features] to inner products, [units, t, s]; of many features float64.
+
+    A part's products are off by at most `off`(PART) of the sizes of what they add, so their sum is by no more of them
+    all.
+    """
+    if one.shape[2] <= WIDE:
+        return torch.bmm(one, other.transpose(1, 2))
+    total = torch.zeros(len(one), one.shape[1], other.shape[1], dtype=torch.float64, device=one.device)
+    for start in range(0, one.shape[2], PART):
+        some = slice(start, start + PART)
+        total += torch.bmm(one[:, :, some], other[:, :, some].transpose(1, 2))
+    return total
+
+
+def _single(values: Tensor) -> int:
+    """Roundings in single precision in an inner product over the features of [..., features]."""
+    return values.shape[2] if values.shape[2] <= WIDE else PART
 
 
 def _total(values: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from learning.models.adapting import adapt
 from learning.models.batching import losses
 from learning.models.checkpoints import ModelError
-from learning.private_training.gradient_terms import CELLS_AT_ONCE, Dense, Outer, Rows, inner
+from learning.private_training.gradient_terms import CELLS_AT_ONCE, PART, WIDE, Dense, Outer, Rows, inner, off
 from learning.private_training.per_example import PerExample, check_apart
 
 EXAMPLES, LENGTH, WORDS = 4, 9, 60
@@ -270,29 +270,44 @@ def test_inner_products_are_those_of_the_matrices_whatever_the_forms(seed, units
 )
 @pytest.mark.parametrize("cancels", [False, True])
 @pytest.mark.parametrize("positions", [2, 40])
-def test_no_gradient_is_larger_than_its_bound_whatever_was_recorded(kind, left, right, cancels, positions):
+@pytest.mark.parametrize(("p", "q"), [(30, 20), (2500, 90)])
+def test_no_gradient_is_larger_than_its_bound_whatever_was_recorded(kind, left, right, cancels, positions, p, q):
     """Numbers at the ends of single precision, and terms that all but cancel: what is added never exceeds the bound."""
     rng = torch.Generator().manual_seed(3)
-    term = forms(rng, 6, positions, 30, 20, kind)
-    values = torch.randn(6, positions, 20, generator=rng) * right
+    term = forms(rng, 6, positions, p, q, kind)
+    values = torch.randn(6, positions, q, generator=rng) * right
     if cancels:
         values[:, 1::2] = -values[:, ::2] * (1 + 2e-7)
     if kind == "outer":
-        first = torch.randn(6, positions, 30, generator=rng) * left
+        first = torch.randn(6, positions, p, generator=rng) * left
         first[:, 1::2] = first[:, ::2] if cancels else first[:, 1::2]
         term = Outer(first, values)
     else:
-        term = Rows(term.index.clone(), values * left, 30)
+        term = Rows(term.index.clone(), values * left, p)
         term.index[:, 1::2] = term.index[:, ::2] if cancels else term.index[:, 1::2]
-    gradients = PerExample(nn.Linear(20, 30, bias=False))
+    gradients = PerExample(nn.Linear(q, p, bias=False))
     gradients._terms = {"weight": [term]}
     bounds = gradients.bounds()
     for place in range(6):
-        total = {"weight": torch.zeros(30, 20, dtype=torch.float64)}
+        total = {"weight": torch.zeros(p, q, dtype=torch.float64)}
         weights = torch.zeros(6, dtype=torch.float64)
         weights[place] = 1.0
         gradients.add_weighted(weights, total)
         assert total["weight"].norm() <= bounds[place]
+
+
+@pytest.mark.parametrize("features", [WIDE, WIDE + 1, 5000])
+def test_an_inner_product_over_many_features_is_off_by_no_more_than_is_stated(features):
+    """Features alike but for their sign, so that rounding has a size of its own to be seen against."""
+    rng = torch.Generator().manual_seed(features)
+    left = 1 + torch.rand(4, 3, features, generator=rng)
+    left[:, 1] *= torch.randint(0, 2, (4, features), generator=rng) * 2 - 1
+    term = Outer(left, torch.randn(4, 3, 700, generator=rng))
+    made = (left.double().transpose(1, 2) @ term.right.double()).square().sum(dim=(1, 2))
+    assert ((inner(term, term) - made).abs() <= off(term.additions) * term.size().square()).all()
+    if features > WIDE:
+        assert term.additions == PART + 700
+        assert ((inner(term, term) - made).abs() <= off(PART) * term.size().square()).all()
 
 
 def test_a_unit_with_any_number_that_is_none_or_a_norm_out_of_range_has_no_bound():
