@@ -1,13 +1,15 @@
 """The head, LoRA or all of a model trained privately, on SST-2 and QQP: what more than a head is worth.
 
     python benchmarks/adapted.py [--cells sst2-dp_sgd-lora-4,qqp-*-none] [--minutes 60] [--device cuda] [--table]
+    python benchmarks/adapted.py --rates
 
 A cell is a task (sst2, qqp), a student's system (dp_sgd: all of MiniLM; privdistil: half of its layers, distilled),
 what is trained of it (head, lora, full), an epsilon (1, 4, 8, none) and a seed (0, 1, 2), written sst2-dp_sgd-lora-4-0;
 --cells names them by how they begin, or by a pattern. benchmarks/adapted.toml is the plan. A cell
 runs the system's own recipe over simulated parties; without privacy, the same steps on all text together with neither
 clip nor noise. Every step is kept in benchmarks/work/adapted: a cell that is stopped, by --minutes or otherwise, goes
-on there. What is done is in benchmarks/results/adapted.json, and in the table and the picture beside it.
+on there. What is done is in benchmarks/results/adapted.json, and in the table and the picture beside it. --rates asks
+what a few steps at several learning rates do, for the defaults: benchmarks/results/adapted-rates.json.
 It needs ../shared/data.
 """
 
@@ -58,6 +60,8 @@ DISTILLED: dict[str, Any] = {
 }
 """The tables of the system `privdistil`, as in its example."""
 SYSTEMS, ADAPTED, EPSILONS, SEEDS = ("dp_sgd", "privdistil"), ("lora", "head", "full"), (4.0, 1.0, 8.0, None), (0, 1, 2)
+RATES = {"head": (0.01, 0.03), "lora": (0.002, 0.01, 0.03), "full": (0.0001, 0.0005, 0.002, 0.01)}
+FEW = {"steps": 32, "batch": 64}
 AT_ONCE = 2048
 """Tokens of a micro-batch of training without privacy."""
 
@@ -102,7 +106,11 @@ def main() -> None:
     parser.add_argument("--device", help="auto, cpu, cuda, cuda:1 or mps; the processor by default")
     parser.add_argument("--precision", default="float32", help="of passes through the model, with --device")
     parser.add_argument("--table", action="store_true", help="compute nothing: write table and picture")
+    parser.add_argument("--rates", action="store_true", help="a few steps at several learning rates instead")
     options = parser.parse_args()
+    if options.rates:
+        rates()
+        return
     wanted = [] if options.table else asked(options.cells)
     kept = RESULTS / "adapted.json"
     record: dict[str, dict[str, Any]] = json.loads(kept.read_bytes()) if kept.exists() else {}
@@ -230,6 +238,35 @@ def in_clear(plan: "ClassifierPlan", shards: "Simulation", folder: Path, cache: 
         write_whole(state, save({name: each.contiguous() for name, each in training.state().items()}))
     metrics = student_of(plan, public, training.point.numpy()).metrics
     return {"paid": None, "noise_multiplier": 0.0, "metrics": metrics, "accuracy": metrics["accuracy"]}
+
+
+def rates() -> None:
+    """A few steps without privacy on 10,000 phrases, at several learning rates of each way to train."""
+    from coordinator.comparing.comparable import changed
+    from coordinator.run.party_files import party_tables
+    from coordinator.store.private_files import home
+    from coordinator.text_models.non_private import simulation
+    from coordinator.transport.launchers import find_launcher
+
+    kept = RESULTS / "adapted-rates.json"
+    record = json.loads(kept.read_bytes()) if kept.exists() else {}
+    for adapt, tried in RATES.items():
+        default = plan_of(Cell("sst2", "dp_sgd", adapt, None, 0))
+        some = default.federation.model_dump()
+        some["shards"]["split"]["of"] = 27
+        for rate in tried:
+            if (name := f"{adapt}-{rate:g}") in record:
+                continue
+            plan = changed(default, {"dp_sgd": FEW | {"learning_rate": rate}, "federation": some})
+            folder = WORK / "rates" / name
+            folder.mkdir(parents=True, exist_ok=True)
+            parts = find_launcher("ray").simulate(simulation(plan, party_tables(plan), PLAN.parent, folder / "parties"))
+            metrics = in_clear(plan, parts, folder, home() / "cache")["metrics"]
+            found = {key: metrics[key] for key in ("accuracy", "macro_f1", "majority")}
+            record[name] = FEW | {"default": rate == default.dp_sgd.learning_rate} | found
+            kept.write_text(json.dumps(record, indent=1) + "\n")
+            shutil.rmtree(folder)
+            print(name, record[name], flush=True)
 
 
 def gradient(public: "PublicText", rows: list[Any], labels: Any) -> Any:
