@@ -58,7 +58,8 @@ class Forecast:
     """The forecast of a run.
 
     epsilon: None where the plan's noise can be reproduced. trained: number of stand-in teachers. bytes: exchanged with
-    all parties. seconds: on a machine like this one. memory: bytes, for each kind of process. clear, assumptions,
+    all parties. seconds: on a machine like this one. between: the least and the most seconds that it may come to, None
+    where they are not known; why: by what they differ. memory: bytes, for each kind of process. clear, assumptions,
     warnings: sentences on what is above the noise, on what was assumed, on what to change. teachers: of one party,
     where it has any.
     """
@@ -74,6 +75,8 @@ class Forecast:
     warnings: tuple[str, ...]
     clear: tuple[str, ...] = ()
     teachers: int = 0
+    between: tuple[float, float] | None = None
+    why: str = ""
 
     def row(self, name: str) -> Row:
         """The row with that name. Raises `KeyError`."""
@@ -115,7 +118,7 @@ def summary(found: Forecast) -> list[str]:
     price = "no guarantee: the plan's noise can be reproduced"
     if found.epsilon is not None:
         price = f"epsilon {rounded_up(found.epsilon, 2)} of {plan.privacy.epsilon:g} at delta {plan.privacy.delta:g}"
-    costs = f"about {_duration(found.seconds)}, {_size(found.bytes)} over the wire"
+    costs = f"about {_duration(found.seconds)}{_between(found)}, {_size(found.bytes)} over the wire"
     held = ", ".join(f"{_size(amount)} a {who}" for who, amount in found.memory.items() if who != "coordinator")
     memory = f"memory up to {_size(found.memory['coordinator'])} for the coordinator, {held} process"
     return [f"{price}        {costs}", memory, *found.clear, *found.assumptions, *found.warnings]
@@ -129,6 +132,7 @@ def record(found: Forecast) -> dict[str, Any]:
         "delta": None if found.epsilon is None else found.plan.privacy.delta,
         "bytes": found.bytes,
         "seconds": found.seconds,
+        "between": found.between,
         "memory": found.memory,
         "assumptions": list(found.assumptions),
         "warnings": list(found.warnings),
@@ -146,6 +150,11 @@ def _figure(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _between(found: Forecast) -> str:
+    ends = [] if found.between is None else list(dict.fromkeys(map(_duration, found.between)))
+    return f" ({ends[0]} to {ends[1]}, {found.why})" if len(ends) == 2 else ""
 
 
 def _duration(seconds: float) -> str:

@@ -1,19 +1,18 @@
 """Forecasts what a run of a text classifier will cost, for every kind of signal.
 
-Only the plan and the public model are used; one made-up batch is timed. Epsilon is exact.
+Only the plan, the public model and the lengths of the public text are used; made-up batches of such lengths are timed.
+Epsilon is exact.
 """
 
 import os
-import time
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from aggregation.mechanisms.mechanism import Form
 from coordinator.forecasting import cost
 from coordinator.forecasting.forecast import Forecast, Row
 from coordinator.forecasting.needs import Needs
+from coordinator.forecasting.pace import Lengths, pace_of
 from coordinator.pricing.release import PricedPlan, rounded_up
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText
@@ -21,6 +20,12 @@ from coordinator.text_models.recipe import TextRecipe
 
 TORCH_MEMORY = 400 * 2**20
 """Bytes of a process that has imported everything to train a text model."""
+TRAINING_MEMORY = 480 * 2**20
+"""The same of a party's training, with adapters, a tokenizer and what the allocator keeps."""
+FORMED_MEMORY = 160 * 2**20
+"""Bytes of the matrices that are made at a time of the gradients of whole layers, in single and in double precision."""
+SLACK = 1.25
+"""Bytes that the allocator takes for a byte of activations."""
 STEP_SECONDS, SECURE_SECONDS = 0.1, 0.1
 """Seconds of a step besides its gradients: for its calls, and for those of a secure sum of a short vector."""
 VALUE_BYTES = 4
@@ -30,9 +35,12 @@ NODE_BYTES = 40
 USUAL_UNITS = 10_000
 """Units of a party, where the plan does not give their number."""
 
-_TIMED = 32
-TRAINED = 3
-"""How many times longer it takes to train on a text than to run the model on it."""
+READ_SECONDS = 3e-5
+"""Seconds of a core to read a row, to see whose it is, and to tokenise it where it is a party's own."""
+TRAINED, MEASURED = 3, 0.5
+"""How many times longer it takes to train on a text than to run the model on it; and what part of private training
+that is.
+"""
 
 
 def forecast(
@@ -43,6 +51,7 @@ def forecast(
     *,
     prepared: float,
     looked: float,
+    private: bool,
     sums: int,
     teachers: int = 0,
 ) -> Forecast:
@@ -50,24 +59,44 @@ def forecast(
     spent.
 
     rows, warnings: of the signals. prepared: seconds that reading the public data took. looked: how many times a party
-    processes a text, or the seconds this takes. sums: how many sums are made. teachers: of one party.
+    processes a text. private: whether it takes clipped gradients of it. sums: how many sums are made. teachers: of one
+    party.
     """
     plan = priced.plan
+    lengths = lengths_of(plan, public)
+    pace = pace_of(public.model, lengths, trained=private, sample=sampled(plan))
+    measuring = len(public.heldout) * pace.text.likely * (MEASURED if private else 1) / cores()
+    spent = pace.text.through(lambda seen: seconds(plan, prepared + measuring, looked * seen + pace.trial, sums))
     return Forecast(
         plan=plan,
         rows=rows,
         epsilon=priced.guarantee.epsilon if priced.private else None,
         trained=0,
         bytes=traffic(priced, public),
-        seconds=seconds(plan, prepared, looked, sums, seconds_a_text(public)),
+        seconds=spent.likely,
+        between=(spent.least, spent.most),
+        why=by(lengths),
         memory=memory(priced, public),
-        assumptions=(
-            f"Supposed: texts of {public.longest} tokens, parties as fast as this machine, and {declared(plan):,} "
-            f"units among them{', as [privacy] declared_size says' if plan.privacy.declared_size else ''}.",
-        ),
+        assumptions=(supposed(plan, lengths),),
         warnings=warnings,
         teachers=teachers,
     )
+
+
+def supposed(plan: ClassifierPlan, lengths: Lengths) -> str:
+    """A sentence on what the forecast of a run's time rests on."""
+    texts = f"texts of {lengths.middle} tokens, the most that are read"
+    if lengths.known:
+        texts = f"texts as long as those of [evaluation], {lengths.middle} tokens in the middle"
+    return (
+        f"Supposed: {texts}, parties as fast as this machine, and {declared(plan):,} units among them"
+        f"{', as [privacy] declared_size says' if plan.privacy.declared_size else ''}."
+    )
+
+
+def by(lengths: Lengths) -> str:
+    """Why a run may take less or more time than is likely."""
+    return "by the lengths of the evaluation text" if lengths.known else "by how long the texts are"
 
 
 def needs(recipe: TextRecipe, priced: PricedPlan[ClassifierPlan], base: Path, cache: Path) -> Needs:
@@ -92,18 +121,43 @@ def traffic(priced: PricedPlan[ClassifierPlan], public: PublicText) -> int:
 
 
 def memory(priced: PricedPlan[ClassifierPlan], public: PublicText) -> dict[str, int]:
-    """Upper estimates of the peak memory of each kind of process, in bytes."""
+    """Upper bounds of the peak memory of each kind of process, in bytes."""
     plan, parameters = priced.plan, len(public.start)
     parties = len(plan.federation.names)
     model = model_bytes(public)
     texts = declared(plan) // parties * (TOKEN_BYTES * public.longest + 16)
     if plan.model.adapt == "head":
         texts += declared(plan) // parties * 4 * int(getattr(public.model.config, "hidden_size", 1024))
+    formed = FORMED_MEMORY if plan.model.adapt == "full" else 0
+    training = TRAINING_MEMORY + 2 * model + 40 * parameters + texts + formed + activations(plan, public)
     return {
         "coordinator": cost.COORDINATOR_MEMORY + TORCH_MEMORY + 3 * model + 60 * parameters,
-        "party node": cost.NODE_MEMORY + NODE_BYTES * parameters,
-        "party training": TORCH_MEMORY + 3 * model + 40 * parameters + texts + 512 * 2**20,
+        "party node": cost.NODE_MEMORY + model + NODE_BYTES * parameters,  # the model's files come through it
+        "party training": training,
     }
+
+
+def activations(plan: ClassifierPlan, public: PublicText) -> int:
+    """An upper bound of the bytes that one micro-batch takes in a party's training, with what comes back to it.
+
+    A unit's examples go together: of a user they may be as many as are read of one.
+    """
+    from learning.models.batching import form_of
+    from learning.private_training.text_units import MOST_EXAMPLES, TOKENS_AT_ONCE
+
+    def told(names: tuple[str, ...], otherwise: int) -> int:
+        return next((found for name in names if isinstance(found := getattr(config, name, None), int)), otherwise)
+
+    config = public.model.config
+    longest = min(public.longest, form_of(config).longest or public.longest)
+    tokens = max(TOKENS_AT_ONCE, longest * (MOST_EXAMPLES if plan.privacy.unit == "user" else 1))
+    width, layers = told(("hidden_size", "n_embd", "d_model"), 1024), told(("num_hidden_layers", "n_layer"), 24)
+    inner = told(("intermediate_size", "n_inner", "ffn_dim"), 4 * width)
+    heads = told(("num_attention_heads", "n_head"), width // 32)
+    if plan.model.adapt == "head":
+        return int(SLACK * 4 * tokens * (8 * width + 2 * inner + 3 * heads * longest))
+    kept = 20 * width + 3 * inner + 3 * heads * longest + (10 * width + 2 * inner) * (plan.model.adapt == "full")
+    return int(SLACK * 4 * tokens * layers * kept)
 
 
 def drowning(row: Row, what: str, advice: list[str], priced: PricedPlan[Any]) -> str:
@@ -115,37 +169,46 @@ def drowning(row: Row, what: str, advice: list[str], priced: PricedPlan[Any]) ->
     )
 
 
-def seconds_a_text(public: PublicText) -> float:
-    """Seconds that the model takes to process one text of the plan's length on this machine."""
-    from learning.classification.training import predict
-    from learning.models.batching import Tokens
+def lengths_of(plan: ClassifierPlan, public: PublicText) -> Lengths:
+    """The lengths of the texts of `[evaluation]`; without it, the most that the model reads."""
+    first = [each.first for each in public.heldout]
+    second = [each.second or "" for each in public.heldout] if plan.text.pairs else None
+    return Lengths.of(public.tokenizer, first, second, longest=public.longest)
 
-    rows = [Tokens(np.full(public.longest, 5, np.int32), public.longest)] * _TIMED
-    predict(public.model, rows[:1])
-    begun = time.monotonic()
-    predict(public.model, rows)
-    return (time.monotonic() - begun) / _TIMED
+
+def sampled(plan: ClassifierPlan) -> float:
+    """Texts that a party is expected to process in one step, or all of them where only the last layer is trained."""
+    whole = declared(plan) if plan.model.adapt == "head" else plan.dp_sgd.batch
+    return whole / len(plan.federation.names)
 
 
 def trained_sums(plan: ClassifierPlan) -> tuple[float, int]:
     """How many times a party processes a text where `[dp_sgd]` trains the model, and how many sums are made."""
     settings, parties = plan.dp_sgd, len(plan.federation.names)
-    looked = settings.steps * settings.batch / parties * TRAINED
+    looked = settings.steps * settings.batch / parties
     if plan.model.adapt == "head":
         looked = declared(plan) / parties
     return looked, settings.steps if settings.form == "federated" else settings.rounds
 
 
-def seconds(plan: ClassifierPlan, prepared: float, looked: float, sums: int, seen: float) -> float:
+def seconds(plan: ClassifierPlan, prepared: float, busy: float, sums: int) -> float:
     """Seconds from the run's command to its end. Parties that are launched here share this machine's cores.
 
-    seen: seconds to process one text.
+    busy: seconds of one core that a party's training takes, without reading its texts.
     """
+    parties = len(plan.federation.names)
     shared = plan.federation.shards is not None
-    crowd = 1.0 if not shared else max(1.0, len(plan.federation.names) / (os.cpu_count() or 1))
+    reading = READ_SECONDS * declared(plan) / (1 if shared else parties)
+    crowd = (parties if shared else 1) / cores()
     secure = SECURE_SECONDS if plan.privacy.trust == "secure-sum" else 0.0
     constant = cost.COMMAND_SECONDS + cost.FINISHING_SECONDS + (cost.RAY_SECONDS if shared else 0.0)
-    return prepared + constant + crowd * (looked * seen + cost.START_SECONDS) + (STEP_SECONDS + secure) * sums
+    starting = max(1.0, crowd) * (cost.START_SECONDS + reading)
+    return prepared + constant + crowd * busy + starting + (STEP_SECONDS + secure) * sums
+
+
+def cores() -> int:
+    """The cores of this machine."""
+    return os.cpu_count() or 1
 
 
 def model_bytes(public: PublicText) -> int:

@@ -22,6 +22,8 @@ MADE_UP: Final = 4
 STEP: Final = 8
 """Lengths of shapes are multiples of this many tokens."""
 
+_LINE: Final = 64
+
 Answer = Callable[[Sequence[int]], list[Tensor]]
 """Numbers of made-up examples, as often as they are given, to what is worked out of each: [examples, ...]."""
 
@@ -77,22 +79,30 @@ def rounded(length: int, longest: int | None) -> int:
 
 @contextmanager
 def drawn(model: nn.Module) -> Iterator[None]:
-    """Within it, a model has random parameters in place of its own.
+    """Within it, a model has random parameters in place of its own, which lie untouched where they were.
 
-    Otherwise a model that was made to answer the same to everything would agree in every size.
+    Otherwise a model that was made to answer the same to everything would agree in every size. They lie as its own do
+    in a line of a processor's cache, which can have a part in the order of additions. Memory: the parameters once more.
     """
     some = torch.randn(65_537, generator=torch.Generator().manual_seed(0))
-    own = [(each, each.detach().clone()) for each in model.parameters()]
+    own = [(each, each.data) for each in model.parameters()]
     try:
-        with torch.no_grad():
-            for each, _ in own:
-                made = some.repeat(-(-each.numel() // len(some)))[: each.numel()].view(each.shape)
-                each.copy_(made / each.shape[-1] ** 0.5 if each.ndim > 1 else 1 + made / 16)
+        for each, kept in own:
+            made = some.repeat(-(-each.numel() // len(some)))[: each.numel()].view(each.shape)
+            made = made / each.shape[-1] ** 0.5 if each.ndim > 1 else 1 + made / 16
+            each.data = _like(kept).copy_(made)
         yield
     finally:
-        with torch.no_grad():
-            for each, kept in own:
-                each.copy_(kept)
+        for each, kept in own:
+            each.data = kept
+
+
+def _like(tensor: Tensor) -> Tensor:
+    """Memory for as many numbers in the same order, which begins at the same place of a cache's line."""
+    size, within = tensor.element_size(), tensor.data_ptr() % _LINE
+    room = torch.empty(tensor.numel() + _LINE // size, dtype=tensor.dtype, device=tensor.device)
+    start = (within - room.data_ptr()) % _LINE // size
+    return room.as_strided(tensor.shape, tensor.stride(), start)
 
 
 def made_up_rows(words: int, length: int, number: int, count: int = 1) -> list[Tokens]:
@@ -112,7 +122,7 @@ def _own(answer: Answer, size: int, full: bool) -> list[list[Tensor]] | None:
     for numbers in [*mixed, [(place + 1) % 2 for place in range(size)]] if full else mixed:
         tensors = answer(numbers)
         for place, number in enumerate(numbers):
-            each = [tensor[place] for tensor in tensors]
+            each = [tensor[place].clone() for tensor in tensors]  # its own: a view would hold the whole batch
             before = found[number]
             if before is None:
                 found[number] = each

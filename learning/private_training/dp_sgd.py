@@ -102,12 +102,15 @@ def train_private(
 
     while training.done < mechanism.steps:
         step = training.done
-        taken = mechanism.batch(len(units), stream.child("batch", step))
-        total = clipped_sum(gradients, units.micro_batches(taken), losses, mechanism, left_out)
+        taken = units.micro_batches(mechanism.batch(len(units), stream.child("batch", step)))
+        noisy = noised(
+            clipped_sum(gradients, taken, losses, mechanism, left_out), mechanism, stream.child("noise", step)
+        )
         try:
-            training.step(noised(total, mechanism, stream.child("noise", step)))
+            training.step(noisy)
         except Diverged:
             held += 1
+        del noisy
         unflatten(model, training.point)
         if checkpoint is not None and training.done % checkpoint_steps == 0:
             checkpoints.write(checkpoint, training.state(), digest)

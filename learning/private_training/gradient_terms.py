@@ -260,9 +260,8 @@ def _rows_dense(one: Rows, other: Dense, part: slice) -> Tensor:
 
 
 def _formed(one: Term, other: Term, part: slice) -> Tensor:
-    first = one.dense(part)
-    second = first if other is one else other.dense(part)
-    return _total(first.double() * second)
+    first = one.dense(part).to(torch.float64, copy=True)
+    return _total(first.mul_(first if other is one else other.dense(part)))
 
 
 def _products(one: Tensor, other: Tensor) -> Tensor:

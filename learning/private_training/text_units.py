@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 
 PROBES = 3
+TOKENS_AT_ONCE = 512
+"""Tokens in one micro-batch by default, padding included."""
+MOST_EXAMPLES = 32
+"""Examples of a unit that count, by default."""
 
 
 def probe_of(config: "PretrainedConfig", targets: int | None) -> MicroBatch:
@@ -54,24 +58,28 @@ class TextUnits:
         labels: Tensor | None,
         *,
         members: Sequence[Sequence[int]] | None = None,
-        tokens_at_once: int = 512,
-        most_examples: int = 32,
+        tokens_at_once: int = TOKENS_AT_ONCE,
+        most_examples: int = MOST_EXAMPLES,
     ):
         self._config = config
         self._rows = rows
         self._labels = labels
-        given = [[place] for place in range(len(rows))] if members is None else members
-        self._members = [list(each)[:most_examples] for each in given]
+        self._members, self._most = members, most_examples
         self._tokens = tokens_at_once
         limit = form_of(config).longest
-        self._longest = np.array(
-            [rounded(max((len(rows[place]) for place in each), default=0), limit) for each in self._members],
-            dtype=np.int64,
-        )
-        self._examples = np.array([filled(len(each)) for each in self._members], dtype=np.int64)
+        count = len(rows) if members is None else len(members)
+        self._longest, self._examples = np.empty(count, np.int32), np.empty(count, np.int32)
+        for unit in range(count):
+            own = self._own(unit)
+            self._longest[unit] = rounded(max((len(rows[place]) for place in own), default=0), limit)
+            self._examples[unit] = filled(len(own))
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._examples)
+
+    def _own(self, unit: int) -> list[int]:
+        """The positions of a unit's examples that count."""
+        return [unit] if self._members is None else list(self._members[unit][: self._most])
 
     def micro_batches(self, taken: NDArray[np.int64]) -> Iterator[MicroBatch]:
         """Units of like numbers of examples and like lengths together, the largest first; of those that have any."""
@@ -88,7 +96,7 @@ class TextUnits:
         places: list[int] = []
         weights: list[float] = []
         for unit in units:
-            own = self._members[unit]
+            own = self._own(unit)
             places += own + [own[0]] * (each - len(own))
             weights += [1 / len(own)] * len(own) + [0.0] * (each - len(own))
         inputs = inputs_of(self._config, [self._rows[place] for place in places], length)

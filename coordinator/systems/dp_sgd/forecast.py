@@ -1,6 +1,7 @@
 """Forecasts what a run of `dp_sgd` will cost, and how its noise compares with its signal.
 
-Only the plan and the public model are used; one made-up batch is timed. Epsilon is exact.
+Only the plan, the public model and the lengths of the public text are used; made-up batches are timed. Epsilon is
+exact.
 """
 
 import math
@@ -20,7 +21,14 @@ def forecast(recipe: Trained, priced: PricedPlan[ClassifierPlan], base: Path, ca
     rows = _rows(priced)
     looked, sums = text_models.trained_sums(recipe.plan)
     return text_models.forecast(
-        priced, recipe.read, rows, _warnings(rows, priced), prepared=prepared, looked=looked, sums=sums
+        priced,
+        recipe.read,
+        rows,
+        _warnings(rows, priced),
+        prepared=prepared,
+        looked=looked,
+        private=recipe.plan.model.adapt != "head",
+        sums=sums,
     )
 
 

@@ -1,6 +1,7 @@
 """Forecasts what a run of `pate` will cost, and how its noise compares with the votes.
 
-Only the plan and the public model are used; one made-up batch is timed. Epsilon is exact.
+Only the plan, the public model and the lengths of the public text are used; made-up batches are timed. Epsilon is
+exact.
 """
 
 import math
@@ -31,6 +32,7 @@ def forecast(recipe: Voted, priced: PricedPlan[ClassifierPlan], base: Path, cach
         (text_models.drowning(row, "all teachers' votes together", advice, priced),) if row.drowned else (),
         prepared=prepared,
         looked=looked if plan.model.adapt == "head" else looked * plan.pate.epochs * text_models.TRAINED,
+        private=False,
         sums=1,
         teachers=plan.pate.teachers_per_party,
     )

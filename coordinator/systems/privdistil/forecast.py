@@ -4,7 +4,6 @@ Only the plan and public data are used; made-up batches are timed. Epsilon is ex
 """
 
 import math
-import os
 from pathlib import Path
 from typing import Final
 
@@ -14,13 +13,14 @@ from aggregation.mechanisms.mechanism import Form
 from coordinator.forecasting import cost
 from coordinator.forecasting.forecast import Forecast, Row
 from coordinator.forecasting.needs import Needs
+from coordinator.forecasting.pace import LOOKED_AT, Lengths, Pace, Span, pace_of
 from coordinator.pricing.release import SAMPLER_SHARE, PricedPlan, Release, rounded_up
 from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.public import PublicCorpus
 from coordinator.systems.privdistil.recipe import PrivDistil
 from coordinator.systems.privdistil.releases import CLEAR, DOMAIN, SCORES
 from coordinator.text_models import forecast as classifier_forecast
-from coordinator.text_models.forecast import TORCH_MEMORY, model_bytes, seconds_a_text
+from coordinator.text_models.forecast import TORCH_MEMORY, cores, model_bytes
 
 _TAUGHT: Final = 4.0
 """Time of distilling a text over the teacher's forward pass alone: it adds the student's forward and backward pass."""
@@ -34,20 +34,20 @@ def forecast(
     """Forecast a run. No party is asked, none of their data is read, and nothing is spent."""
     plan, public = recipe.plan, recipe.read
     rows = tuple(_row(priced, release) for release in priced.releases if release.name != SCORES)
-    declared = plan.privacy.declared_size
+    lengths = classifier_forecast.lengths_of(plan, public.text)
+    spent = _seconds(plan, public, lengths).through(lambda rest: prepared + rest)
     return Forecast(
         plan=plan,
         rows=rows,
         epsilon=priced.guarantee.epsilon if priced.private else None,
         trained=0,
         bytes=_traffic(priced, public),
-        seconds=prepared + _seconds(plan, public),
+        seconds=spent.likely,
+        between=(spent.least, spent.most),
+        why=classifier_forecast.by(lengths),
         memory=memory(priced, public),
         clear=_split(priced),
-        assumptions=(
-            f"Supposed: texts of {public.text.longest} tokens, parties as fast as this machine, and {declared:,} units "
-            "among them, as [privacy] declared_size says.",
-        ),
+        assumptions=(classifier_forecast.supposed(plan, lengths),),
         warnings=_warnings(rows, priced),
     )
 
@@ -137,15 +137,37 @@ def _stored(public: PublicCorpus) -> int:
     return 0 if public.domain is None else 4 * width * public.corpus.count()
 
 
-def _seconds(plan: PrivDistilPlan, public: PublicCorpus) -> float:
-    """Seconds from the run's command to its end."""
-    parties, deeper = len(plan.federation.names), public.layers[1] / public.layers[0]
-    seen = seconds_a_text(public.text) * deeper
+def _seconds(plan: PrivDistilPlan, public: PublicCorpus, lengths: Lengths) -> Span:
+    """Seconds from the run's command to its end. lengths: of the parties' texts, supposedly."""
+    text, deeper, trained = public.text, public.layers[1] / public.layers[0], plan.model.adapt != "head"
+    parties = len(plan.federation.names)
+    corpus = _lengths_of_corpus(public)
+
+    def passed(found: Lengths, longest: int) -> Pace:
+        """The pace of the student, run on public texts one after another."""
+        return pace_of(text.model, found.cut(longest), trained=False, sample=public.corpus.count())
+
     chosen = public.corpus.count() if plan.selection.method == "all" else plan.selection.texts
-    shared = plan.federation.shards is not None
-    crowd = max(1.0, parties / (os.cpu_count() or 1)) if shared else 1.0
-    found = _TAUGHT * seen * chosen * plan.distil.passes * plan.distil.longest / public.text.longest
+    seen = passed(corpus, plan.distil.longest).text.likely * deeper
+    fixed = _TAUGHT * seen * chosen * plan.distil.passes / cores()
     if public.domain is not None:
-        found += seen * public.corpus.count() + crowd * (seen * (plan.party_size + public.opposed) + cost.START_SECONDS)
+        crowd = (parties if plan.federation.shards is not None else 1) / cores()
+        own = passed(lengths, text.longest).text.likely * plan.party_size
+        told = passed(corpus, text.longest).text.likely
+        fixed += deeper * told * public.corpus.count() / cores()
+        fixed += crowd * deeper * (own + told * public.opposed) + max(1.0, crowd) * cost.START_SECONDS
+    pace = pace_of(text.model, lengths, trained=trained, sample=classifier_forecast.sampled(plan))
     looked, sums = classifier_forecast.trained_sums(plan)
-    return found + classifier_forecast.seconds(plan, 0.0, looked, sums, seen / deeper)
+    return pace.text.through(
+        lambda seconds: fixed + classifier_forecast.seconds(plan, 0.0, looked * seconds + pace.trial, sums)
+    )
+
+
+def _lengths_of_corpus(public: PublicCorpus) -> Lengths:
+    """Of some of the corpus' texts, one in so many."""
+    count, longest = public.corpus.count(), public.text.longest
+    rows = list(public.corpus.rows(range(0, count, max(1, count // LOOKED_AT))))
+    first = [row[0] for row in rows]
+    return Lengths.of(
+        public.text.tokenizer, first, [row[1] for row in rows] if public.corpus.width > 1 else None, longest=longest
+    )

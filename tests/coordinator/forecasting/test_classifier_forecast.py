@@ -1,7 +1,9 @@
 """What a run of a text classifier is said to cost and show before anything is asked; what a check finds."""
 
 import itertools
+import json
 import math
+import re
 
 import pytest
 
@@ -9,8 +11,8 @@ from coordinator import api
 from coordinator.console.command import main
 from coordinator.forecasting import cost
 from coordinator.forecasting.forecast import headline, record, summary, table
-from coordinator.systems.registry import prepared, price_of
-from coordinator.text_models.forecast import memory, traffic
+from coordinator.systems.registry import plan_of, prepared, price_of
+from coordinator.text_models.forecast import activations, memory, traffic
 
 PARAMETERS = 33 * 32 + 33 * 2
 """Of the small model's last layers."""
@@ -48,9 +50,41 @@ def test_steps_are_forecast_as_the_most_that_they_can_show(classifier_plan, pric
     assert found.epsilon == priced()[0].guarantee.epsilon <= 8.0
     said = "\n".join(summary(found))
     assert "240 units among them, as [privacy] declared_size says" in said
-    assert "texts of 16 tokens" in said
+    assert "texts as long as those of [evaluation], 7 tokens in the middle" in said
     assert record(found)["releases"][0]["at_most"] is True
-    assert found.seconds > 0
+    least, most = found.between
+    assert 0 < least <= found.seconds <= most
+    assert record(found)["between"] == (least, most)
+
+
+def test_time_follows_the_lengths_of_the_evaluation_text_and_the_most_that_is_read_without_one(
+    classifier_tables, tmp_path
+):
+    def forecast(**changes):
+        tables = classifier_tables(
+            model={"adapt": "lora"},
+            privacy={"noise_multiplier": 100.0},
+            dp_sgd={"steps": 4000, "batch": 240},
+            text={"longest": 32},
+            **changes,
+        )
+        if not changes:
+            del tables["evaluation"]
+        return api.forecast(plan_of(tables))
+
+    def public(words):
+        path = tmp_path / f"{words}.jsonl"
+        rows = [{"text": " ".join(["film"] * (words + number % 5)), "mood": str(number % 2)} for number in range(40)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return {"source": str(path), "label": "mood"}
+
+    short, long, any_length = forecast(evaluation=public(3)), forecast(evaluation=public(18)), forecast()
+    assert short.between[1] < long.between[0], "the tenth that is longest, and the tenth that is shortest"
+    assert any_length.seconds == any_length.between[1] > long.seconds
+    assert any_length.between[0] < long.between[0], "nothing is known of the texts, which may be short"
+    assert "texts of 32 tokens, the most that are read" in "\n".join(summary(any_length))
+    said = "\n".join(summary(short))
+    assert re.search(r"about \S+ \w+ \(\S+ \w+ to \S+ \w+, by the lengths of the evaluation text\)", said), said
 
 
 def test_a_whole_model_under_little_budget_is_said_to_drown(classifier_plan):
@@ -111,6 +145,12 @@ def test_more_units_take_more_of_a_partys_memory(priced):
     small, big = (memory(*priced(privacy={"declared_size": size})) for size in (240, 240_000))
     assert big["party training"] > small["party training"] + 60_000 * 32 * 4
     assert big["coordinator"] == small["coordinator"]
+
+
+def test_a_users_texts_go_together_and_take_memory_together(priced):
+    made, public = priced(privacy={"noise_multiplier": 3.0}, model={"adapt": "lora"}, text={"longest": 32})
+    by_user = made.plan.model_copy(update={"privacy": made.plan.privacy.model_copy(update={"unit": "user"})})
+    assert activations(by_user, public) == 2 * activations(made.plan, public), "32 texts of 32 tokens, over 512"
 
 
 def test_queries_and_parties_take_traffic(priced):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import stat
+import weakref
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from learning.models.agreement import divided
 from learning.models.batching import Tokens, losses
 from learning.models.checkpoints import ModelError
 from learning.models.schedules import Schedule
+from learning.private_training import dp_sgd
 from learning.private_training.clipped_sum import adding, clipped_sum
 from learning.private_training.dp_sgd import noised, train_private
 from learning.private_training.feature_units import FeatureUnits, head_losses
@@ -209,6 +211,27 @@ def test_a_checkpoint_of_another_training_is_refused_and_left(tmp_path, other):
     with pytest.raises(IntegrityError, match="Remove it to begin anew"):
         trained(model, checkpoint=checkpoint, **changed)
     assert checkpoint.read_bytes() == kept
+
+
+def test_a_step_begins_with_nothing_of_the_last_sum(monkeypatch):
+    """Of a large model a sum in double precision and a noisy one are 12 bytes a number; they are there once."""
+    model, made = small(), []
+
+    def sums(*arguments):
+        assert all(each() is None for each in made)
+        found = clipped_sum(*arguments)
+        made.append(weakref.ref(found))
+        return found
+
+    def noises(*arguments):
+        found = noised(*arguments)
+        made.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(dp_sgd, "clipped_sum", sums)
+    monkeypatch.setattr(dp_sgd, "noised", noises)
+    train_private(model, units_of(model), losses, mechanism_for(model, steps=3), SETTINGS, stream=stream())
+    assert len(made) == 6
 
 
 def test_each_step_has_a_batch_and_noise_of_its_own_and_another_stream_has_others():

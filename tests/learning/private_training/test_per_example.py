@@ -245,6 +245,14 @@ def forms(rng, units, positions, p, q, kind):
     return Dense(values, values.flatten(1).norm(dim=1))
 
 
+def test_a_norm_leaves_what_was_recorded_as_it_was():
+    for kind in (torch.float32, torch.float64):
+        values = torch.randn(4, 3, 5, dtype=kind)
+        term, before = Dense(values, torch.zeros(4)), values.clone()
+        assert torch.allclose(inner(term, term).float(), before.square().sum(dim=(1, 2)).float())
+        assert torch.equal(values, before)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 2**31),

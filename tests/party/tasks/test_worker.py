@@ -1,5 +1,6 @@
 """The process that stays for the steps of a run: what it reads it reads once, and it ends with whatever it served."""
 
+import ast
 import asyncio
 import sys
 import time
@@ -165,3 +166,24 @@ async def test_a_training_of_one_party_alone_has_a_process_of_its_own(learner, d
     assert caller.node.verbs.workers.kept("run-1") is None
     (block,) = await caller.answer(caller.batch(0, 0, 1, "weights"), columns=HEAD)
     assert 0 < np.abs(block.view(np.float32)).max() < 100
+
+
+async def test_a_training_gives_freed_memory_back_unless_the_administrator_says_otherwise(monkeypatch, tmp_path):
+    """Its allocator is told at its start: later it has arenas already, and arrays in them."""
+    told = "import os; print({name: value for name, value in os.environ.items() if name.startswith('MALLOC_')})"
+    monkeypatch.setattr(worker.sys, "executable", program(tmp_path, told))
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "7")
+    started = await Worker.start(None)
+    said = ast.literal_eval((await started._process.stdout.readline()).decode())
+    await started.end()
+    assert said["MALLOC_ARENA_MAX"] == "7"
+    assert said["MALLOC_MMAP_THRESHOLD_"] == "1048576"
+    assert said["MALLOC_TRIM_THRESHOLD_"] == "33554432"
+
+
+def program(folder, code):
+    """An interpreter that runs this instead of what it is asked for."""
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\nexec '{sys.executable}' -c \"{code}\"\n")
+    path.chmod(0o700)
+    return str(path)
