@@ -22,7 +22,7 @@ import signal
 import time
 import tomllib
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, cast
@@ -68,18 +68,20 @@ AT_ONCE = 2048
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One student."""
+    """One student. steps: another number of them than the plan has; such a student is in no table, but below it."""
 
     task: str
     system: str
     adapt: str
     epsilon: float | None
     seed: int
+    steps: int | None = None
 
     @property
     def name(self) -> str:
         """As it is asked for, and as its folder is called."""
-        return f"{self.task}-{self.system}-{self.adapt}-{shown(self.epsilon)}-{self.seed}"
+        ending = "" if self.steps is None else f"-{self.steps}"
+        return f"{self.task}-{self.system}-{self.adapt}-{shown(self.epsilon)}-{self.seed}{ending}"
 
 
 def shown(epsilon: float | None) -> str:
@@ -102,6 +104,7 @@ def main() -> None:
     """Fill the cells that were asked for and are not there; write table and picture."""
     parser = argparse.ArgumentParser(description="Train the head, LoRA or all of a model privately.")
     parser.add_argument("--cells", default="", help="how their names begin, or patterns, with commas; all by default")
+    parser.add_argument("--steps", type=int, help="another number of them than the plan has")
     parser.add_argument("--minutes", type=float, help="stop then; what is not done goes on at the next call")
     parser.add_argument("--device", help="auto, cpu, cuda, cuda:1 or mps; the processor by default")
     parser.add_argument("--precision", default="float32", help="of passes through the model, with --device")
@@ -111,7 +114,7 @@ def main() -> None:
     if options.rates:
         rates()
         return
-    wanted = [] if options.table else asked(options.cells)
+    wanted = [] if options.table else [replace(cell, steps=options.steps) for cell in asked(options.cells)]
     kept = RESULTS / "adapted.json"
     record: dict[str, dict[str, Any]] = json.loads(kept.read_bytes()) if kept.exists() else {}
     if options.minutes is not None:
@@ -161,6 +164,8 @@ def plan_of(cell: Cell) -> "ClassifierPlan":
         (tables["federation"] if name == "shards" else tables)[name] |= changes
     tables["run"] |= {"recipe": cell.system, "seed": cell.seed}
     tables["model"]["adapt"] = cell.adapt
+    if cell.steps is not None:
+        tables["dp_sgd"]["steps"] = cell.steps
     if cell.epsilon is not None:
         tables["privacy"]["epsilon"] = cell.epsilon
     found: Any = checked(tables | (DISTILLED if cell.system == "privdistil" else {}))
@@ -297,16 +302,19 @@ def table(record: dict[str, dict[str, Any]]) -> str:
         cells = [values(record, row, epsilon) for epsilon in epsilons]
         if any(cells):
             lines.append(f"| {' | '.join([*row, *map(spread, cells)])} |")
-    missing = [cell.name for cell in CELLS if cell.name not in record]
-    told = f"{len(record)} of {len(CELLS)} cells are there; `python benchmarks/adapted.py` computes the others."
-    return "\n".join([*lines, "", told if missing else "Every cell is there.", ""])
+    known = {cell.name for cell in CELLS}
+    done = len(known & set(record))
+    lines += ["", f"{done} of {len(CELLS)} cells are there; `python benchmarks/adapted.py` computes the others."]
+    for name in sorted(set(record) - known):
+        cell = record[name]
+        lines.append(f"{name}: {cell['accuracy']:.3f} after {cell['steps']} steps of {cell['batch']:,}.")
+    return "\n".join([*lines, ""])
 
 
 def values(record: dict[str, dict[str, Any]], row: tuple[str, str, str], epsilon: float | None) -> list[float]:
     """The accuracies of one cell of the table."""
-    found = record.values()
-    alike = [each for each in found if (each["task"], each["system"], each["adapt"]) == row]
-    return [each["accuracy"] for each in alike if each["epsilon"] == epsilon]
+    names = [Cell(*row, epsilon, seed).name for seed in SEEDS]
+    return [record[name]["accuracy"] for name in names if name in record]
 
 
 def spread(found: list[float]) -> str:
