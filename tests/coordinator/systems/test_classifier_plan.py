@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from aggregation.accounting.price import LifetimeFilter
 from coordinator.errors import PlanError
 from coordinator.run.party_files import party_tables
-from coordinator.systems.registry import check_plan, plan_of, price_of
+from coordinator.systems.registry import check_plan, plan_of, price_of, template
 from learning.text.labelled import LabelMap, ScoreRange
 from protos.console.settings import SettingsError
 
@@ -148,7 +149,7 @@ def descents(plan):
 
 
 SUITED = {
-    "head": {"dp_sgd": (0.01, 1.0), "fine_tune": (0.001, None), "pate": (0.01, None)},
+    "head": {"dp_sgd": (0.03, 1.0), "fine_tune": (0.001, None), "pate": (0.01, None)},
     "lora": {"dp_sgd": (0.01, 1.0), "fine_tune": (0.001, None), "pate": (0.01, None)},
     "full": {"dp_sgd": (0.0005, 1.0), "fine_tune": (0.0001, None), "pate": (0.0003, None)},
 }
@@ -165,6 +166,15 @@ def test_learning_rates_and_clip_follow_what_is_trained_where_the_plan_does_not_
     assert descents(plan_of(tables)) == SUITED[adapt]
     bound = json.loads(plan.document())["dp_sgd"]
     assert (bound["learning_rate"], bound["clip"]) == SUITED[adapt]["dp_sgd"]
+
+
+@pytest.mark.parametrize("adapt", SUITED)
+@pytest.mark.parametrize("recipe", ["dp_sgd", "privdistil"])
+def test_a_plan_that_is_begun_with_needs_no_other_change_for_more_than_the_head(recipe, adapt):
+    begun = template("ray", recipe)
+    assert '\nadapt = "head"' in begun
+    plan = plan_of(tomllib.loads(begun.replace('\nadapt = "head"', f'\nadapt = "{adapt}"')))
+    assert plan.dp_sgd.learning_rate == SUITED[adapt]["dp_sgd"][0]
 
 
 @pytest.mark.parametrize("adapt", SUITED)
