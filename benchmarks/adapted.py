@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from coordinator.text_models.plan import ClassifierPlan
     from coordinator.text_models.public import PublicText
     from coordinator.transport.launchers import Simulation
+    from learning.models.compute import Precision
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "benchmarks/work/adapted"
@@ -60,7 +61,7 @@ DISTILLED: dict[str, Any] = {
 }
 """The tables of the system `privdistil`, as in its example."""
 SYSTEMS, ADAPTED, EPSILONS, SEEDS = ("dp_sgd", "privdistil"), ("lora", "head", "full"), (4.0, 1.0, 8.0, None), (0, 1, 2)
-RATES = {"head": (0.01, 0.03), "lora": (0.002, 0.01, 0.03), "full": (0.0001, 0.0005, 0.002, 0.01)}
+RATES = {"head": (0.01, 0.03), "lora": (0.002, 0.01, 0.03), "full": (0.0001, 0.0005, 0.002)}
 FEW = {"steps": 32, "batch": 64}
 AT_ONCE = 2048
 """Tokens of a micro-batch of training without privacy."""
@@ -152,7 +153,7 @@ def computing(device: str | None, precision: str) -> AbstractContextManager[obje
         return nullcontext()
     from learning.models.compute import Compute, running
 
-    return running(Compute(device, precision))
+    return running(Compute(device, cast("Precision", precision)))
 
 
 def plan_of(cell: Cell) -> "ClassifierPlan":

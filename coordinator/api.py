@@ -19,6 +19,7 @@ from coordinator.comparing.comparable import Comparable, ComparisonRequest
 from coordinator.comparing.comparison import Comparison
 from coordinator.errors import PlanError, RunError
 from coordinator.forecasting import kinship
+from coordinator.forecasting.devices import on_device
 from coordinator.forecasting.forecast import Forecast
 from coordinator.identity.identity import own_identity
 from coordinator.identity.provisioning import CA
@@ -29,6 +30,7 @@ from coordinator.progress.progress import Progress, Silent
 from coordinator.publishing.publish import try_place
 from coordinator.publishing.report import Statement, statement_of
 from coordinator.run.cancelling import cancelled
+from coordinator.run.computing import computing, device_here
 from coordinator.run.driver import Drive
 from coordinator.run.party_files import party_tables
 from coordinator.run.resuming import check_open, check_same, place_again, plan_again, plan_kept
@@ -111,50 +113,55 @@ def run(
         try_place(student_folder)
     else:
         check_unused(folder, replace=replace)
-    if alone is not None:
-        return alone(Alone(plan, launcher, party_tables(plan), base, home() / "cache", student_folder, progress))
-    own = own_identity(plan, base)
-    recipe = prepared(plan, base, home() / "cache")
-    priced = price_plan(recipe)
-    index = RunIndex()
-    for aside in [] if folder is None else left_aside(folder):
-        progress.say(f"  {aside} holds a run that made way for another in {folder}, and is there still")
-    digest = plan_hash(priced.binding)
-    before = [entry.id for entry in index.entries() if entry.plan_hash == digest.hex() and entry.epsilon is not None]
-    with closing(index.add(plan.run.name, digest, folder, replace=replace)) as store:
-        store.note(
-            plan=plan.model_dump(mode="json"),
-            document=priced.binding.document,
-            path=None if path is None else str(path),
-            base=str(base),
-            student=str(student_folder),
-            ray_address=ray_address,
-        )
-        progress.say(f"run {store.id}")
-        if folder is not None and "publish" in plan.student.model_fields_set:
-            progress.say(f"  --output: the student goes to {student_folder}, not to {plan.student.publish}")
-        for doubt in (*kinship.doubts(plan), *recipe.doubts()):
-            progress.say(f"  warning: {doubt}")
-        if before:
-            progress.say(
-                f"  this plan ran before ({', '.join(before[:3])}): running it again pays again at every party"
+    with computing(plan) as computed, nullcontext() if alone is not None else _begun(launcher, plan):
+        if alone is not None:
+            return alone(Alone(plan, launcher, party_tables(plan), base, home() / "cache", student_folder, progress))
+        own = own_identity(plan, base)
+        recipe = prepared(plan, base, home() / "cache")
+        priced = price_plan(recipe)
+        index = RunIndex()
+        for aside in [] if folder is None else left_aside(folder):
+            progress.say(f"  {aside} holds a run that made way for another in {folder}, and is there still")
+        digest = plan_hash(priced.binding)
+        before = [
+            entry.id for entry in index.entries() if entry.plan_hash == digest.hex() and entry.epsilon is not None
+        ]
+        with closing(index.add(plan.run.name, digest, folder, replace=replace)) as store:
+            store.note(
+                plan=plan.model_dump(mode="json"),
+                document=priced.binding.document,
+                path=None if path is None else str(path),
+                base=str(base),
+                student=str(student_folder),
+                ray_address=ray_address,
             )
-        replaced = store.fact("replaced")
-        if replaced:
-            progress.say(f"  the run that {folder} held is kept in {replaced[0]} until this one has begun")
-        try:
-            return _driven(Drive(priced, recipe, own, launcher, base, store, progress, observer or Unobserved()))
-        except ConclaveError:
-            back = store.fact("replaced") if store.status() == FAILED else None
-            if not back or folder is None:
-                raise
-            store.close()
+            progress.say(f"run {store.id}")
+            if folder is not None and "publish" in plan.student.model_fields_set:
+                progress.say(f"  --output: the student goes to {student_folder}, not to {plan.student.publish}")
+            for doubt in (*kinship.doubts(plan), *recipe.doubts()):
+                progress.say(f"  warning: {doubt}")
+            if before:
+                progress.say(
+                    f"  this plan ran before ({', '.join(before[:3])}): running it again pays again at every party"
+                )
+            replaced = store.fact("replaced")
+            if replaced:
+                progress.say(f"  the run that {folder} held is kept in {replaced[0]} until this one has begun")
             try:
-                index.put_back(Path(back[0]), folder)
-                progress.say(f"  this run never began: {folder} holds again the run that it held before")
-            except RunError as error:  # the reason why the run failed must come last
-                progress.say(f"  {error}")
-            raise
+                return _driven(
+                    Drive(priced, recipe, own, launcher, base, store, progress, observer or Unobserved(), computed)
+                )
+            except ConclaveError:
+                back = store.fact("replaced") if store.status() == FAILED else None
+                if not back or folder is None:
+                    raise
+                store.close()
+                try:
+                    index.put_back(Path(back[0]), folder)
+                    progress.say(f"  this run never began: {folder} holds again the run that it held before")
+                except RunError as error:  # the reason why the run failed must come last
+                    progress.say(f"  {error}")
+                raise
 
 
 def resume(
@@ -178,14 +185,16 @@ def resume(
         wanted, base = plan_again(store, None if plan is None else Path(plan))
         with sound(store.folder):
             wanted = wanted.on_cluster(ray_address or store.fact("ray_address"))
-        own = own_identity(wanted, base)
-        recipe = prepared(wanted, base, home() / "cache")
-        priced = price_plan(recipe)
-        check_same(store, priced)
-        place_again(store, wanted, base)
-        progress.say(f"run {store.id}, resumed")
-        store.note(resumed=(store.fact("resumed") or 0) + 1)
-        return _driven(Drive(priced, recipe, own, _launcher(wanted), base, store, progress, observer or Unobserved()))
+        own, launcher, seen = own_identity(wanted, base), _launcher(wanted), observer or Unobserved()
+        begun = nullcontext() if store.finished("attest") else _begun(launcher, wanted)
+        with computing(wanted) as computed, begun:
+            recipe = prepared(wanted, base, home() / "cache")
+            priced = price_plan(recipe)
+            check_same(store, priced)
+            place_again(store, wanted, base)
+            progress.say(f"run {store.id}, resumed")
+            store.note(resumed=(store.fact("resumed") or 0) + 1)
+            return _driven(Drive(priced, recipe, own, launcher, base, store, progress, seen, computed))
 
 
 def cancel(run: str | Path) -> str:
@@ -208,9 +217,11 @@ def forecast(plan: Plan | Path | str) -> Forecast:
     base = Path.cwd() if isinstance(plan, Plan) else Path(plan).absolute().parent
     plan = plan if isinstance(plan, Plan) else read_plan(Path(plan))
     begun, cache = time.monotonic(), home() / "cache"
-    recipe = prepared(plan, base, cache)
-    seconds = time.monotonic() - begun
-    found = system(plan.run.recipe).forecast(recipe, price_plan(recipe), base, cache, seconds)
+    with computing(plan) as computed:
+        recipe = prepared(plan, base, cache)
+        seconds = time.monotonic() - begun
+        found = system(plan.run.recipe).forecast(recipe, price_plan(recipe), base, cache, seconds)
+        found = on_device(found, computed, device_here(plan))
     return dataclasses.replace(found, warnings=(*kinship.doubts(plan), *found.warnings))
 
 
@@ -234,9 +245,9 @@ def compare(
     progress = progress or Silent()
     folder = _output(output)
     assert folder is not None
-    found = comparison.compare(
-        comparable_of(plan, base, progress), folder, methods=recipes, epsilons=epsilons, seeds=seeds, progress=progress
-    )
+    with computing(plan):
+        given = comparable_of(plan, base, progress)
+        found = comparison.compare(given, folder, methods=recipes, epsilons=epsilons, seeds=seeds, progress=progress)
     write_whole(folder / "table.md", table.markdown(found).encode())
     table.draw(found, folder)
     close_to_others(folder)
@@ -297,6 +308,11 @@ def _launcher(plan: Plan) -> Launcher:
     return _Connect(plan) if plan.federation.shards is None else find_launcher(plan.federation.launch)
 
 
+def _begun(launcher: Launcher, plan: Plan) -> AbstractContextManager[None]:
+    """Begin to launch parties on this machine while the run is prepared; those of a cluster are launched when it is."""
+    return launcher.begun(plan.federation.names) if plan.federation.cluster is None else nullcontext()
+
+
 def _output(output: Path | str | None) -> Path | None:
     """The requested folder as an absolute path. Raises `PlanError` for an empty name, which would mean the current
     folder.
@@ -316,6 +332,9 @@ class _Connect:
 
     def launch(self, request: LaunchRequest) -> AbstractContextManager[tuple[PartyAddress, ...]]:
         return nullcontext(self._addresses)
+
+    def begun(self, parties: Sequence[str]) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def look(self, cluster: Cluster) -> str:
         raise PlanError('[federation] launch = "connect": parties run already, and are put on no cluster.')

@@ -50,11 +50,12 @@ def embedded(parties: int) -> Iterator[Any]:
 
 
 def _start(ray: Any, parties: int, folder: str) -> None:
-    """Start Ray, and once more where its processes are not up in time.
+    """Start Ray, in any thread, and once more where its processes are not up in time.
 
     A busy machine may cause that, or a port that another process took between Ray's choice and its use. What the first
     attempt started ends with this process.
     """
+    logging.getLogger("ray").setLevel(logging.ERROR)  # in another thread than the first it warns of its own signals
     for attempt in range(ATTEMPTS):
         try:
             ray.init(

@@ -4,13 +4,14 @@ import contextlib
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from coordinator.transport.launchers import Cluster, LaunchRequest, PartyAddress, Place, Simulation, SimulationRequest
 from deploy.cluster import check_room, joined, many, options, wait_for_room
+from deploy.early import Early
 from deploy.embedded import embedded
 from deploy.launching import LaunchError
 from party.actor import Begin, PartyActor
@@ -26,12 +27,28 @@ STOP_SECONDS: Final = 5.0
 class RayLauncher:
     """Starts every party of a run as an actor of Ray, all at once, and leaves none running."""
 
+    def __init__(self) -> None:
+        self._early: Early | None = None
+
+    @contextmanager
+    def begun(self, parties: Sequence[str]) -> Iterator[None]:
+        """Start a Ray of this process and a process for each party, in a thread; see `Launcher.begun`."""
+        self._early = early = Early(lambda: _processes(parties))
+        early.begin()
+        try:
+            yield
+        finally:
+            self._early = None
+            early.end()
+
     def launch(self, request: LaunchRequest) -> AbstractContextManager[tuple[PartyAddress, ...]]:
         """Start the parties and wait until each reports its address.
 
-        Raises `LaunchError` naming one that cannot, and for a cluster that cannot be joined or has no room.
+        In the context of `begun`, they may still be ending until that closes. Raises `LaunchError` naming one that
+        cannot, and for a cluster that cannot be joined or has no room.
         """
-        return _launched(request)
+        early, self._early = self._early, None
+        return _launched(request, early if request.cluster is None else None)
 
     def look(self, cluster: Cluster) -> str:
         """See `coordinator.transport.launchers.Launcher`. Raises `LaunchError`."""
@@ -50,26 +67,37 @@ class RayLauncher:
 
 
 @contextmanager
-def _launched(request: LaunchRequest) -> Iterator[tuple[PartyAddress, ...]]:
+def _launched(request: LaunchRequest, early: Early | None) -> Iterator[tuple[PartyAddress, ...]]:
     request.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     request.folder.chmod(0o700)
-    cluster = request.cluster
-    with embedded(len(request.parties)) if cluster is None else joined(cluster.address, request.say) as ray:
+    with _processes(list(request.parties), request) if early is None else early.taken() as (ray, actors):
+        yield _start(ray, request, {name: actors[name] for name in request.parties})
+
+
+@contextmanager
+def _processes(parties: Sequence[str], request: LaunchRequest | None = None) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """A Ray and a process for each party, which prepares itself, by name; they end with the context.
+
+    request: names the cluster they are put on; without one, or where it names none, it is a Ray of this process.
+    """
+    cluster, say = (None, None) if request is None else (request.cluster, request.say)
+    with embedded(len(parties)) if cluster is None or say is None else joined(cluster.address, say) as ray:
         actors: dict[str, Any] = {}
         try:
-            yield _start(ray, request, actors)
+            if cluster is not None:
+                wait_for_room(ray, cluster)
+            for name in parties:
+                place = {} if cluster is None else options(cluster.places.get(name, Place()))
+                actors[name] = ray.remote(PartyActor).options(num_cpus=0, max_restarts=0, **place).remote()
+                actors[name].prepare.remote()
+            yield ray, actors
         finally:
             _stop(ray, actors)
 
 
-def _start(ray: Any, request: LaunchRequest, actors: dict[str, Any]) -> tuple[PartyAddress, ...]:
+def _start(ray: Any, request: LaunchRequest, actors: Mapping[str, Any]) -> tuple[PartyAddress, ...]:
     """Start all parties at once; the first that fails is named."""
-    cluster, kind = request.cluster, ray.remote(PartyActor)
-    if cluster is not None:
-        wait_for_room(ray, cluster)
-    for name in request.parties:
-        place = {} if cluster is None else options(cluster.places.get(name, Place()))
-        actors[name] = kind.options(num_cpus=0, max_restarts=0, **place).remote()
+    cluster = request.cluster
     patience = START_SECONDS + PARTY_SECONDS * len(actors)
     deadline = time.monotonic() + patience
     asked = _all(ray, {actors[name].request.remote(name): name for name in actors}, deadline, patience)
@@ -83,7 +111,11 @@ def _start(ray: Any, request: LaunchRequest, actors: dict[str, Any]) -> tuple[Pa
     for name, (address, why_not) in _all(ray, pending, deadline, patience).items():
         if why_not:
             where = "" if cluster is None else f" on {machines[name]}"
-            raise LaunchError(f"party {name} could not be started{where}: {why_not}")
+            gpus = 0.0 if cluster is None else cluster.places.get(name, Place()).gpus
+            why = ""
+            if gpus:
+                why = f" Ray was started there with GPUs that it has not: mend that, or gpus = {gpus:g} of the plan."
+            raise LaunchError(f"party {name} could not be started{where}: {why_not}{why}")
         if cluster is not None:
             _machine_of(request, name).write_text(machines[name])
         addresses[name] = PartyAddress(name, address, begins[name].token)

@@ -32,6 +32,7 @@ from party.tasks.operations import charge_of, check_fit, job_of
 from party.tasks.process import prepare
 from party.tasks.result import Sum
 from party.tasks.task import Asks
+from protos.computed import Computed
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.identity.signing import Signed
 from protos.refusal import Refusal
@@ -74,12 +75,12 @@ class SimulatedLink:
         *,
         peers: Sequence[party_pb2.Peer] = (),
         needs: party_pb2.Needs | None = None,
-    ) -> Outcome[None]:
+    ) -> Outcome[Computed]:
         """Join a plan, in place of the last one; no policy is checked."""
         if self._run is not None and self._run.terms.seed != plan.terms.seed:
             self._memory.forget(*OF_ONE_SEED)
         self._run, self._sums = Run(run_id, plan_hash, plan.terms, public_folder(self._folder)), {}
-        return Answered(None)
+        return Answered(Computed())
 
     async def provide(self, kind: str, content: bytes) -> Outcome[None]:
         """Store a public file, once for all parties and plans."""

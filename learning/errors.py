@@ -1,6 +1,14 @@
 """What can go wrong with public and private text and with training, as the person reads it who asked for it."""
 
+from typing import Final
+
 from aggregation.errors import ConclaveError
+
+EXHAUSTED: Final = (
+    "The device has too little memory for one example of the longest kind. Use a device with more, shorter texts "
+    '([text] longest), or device = "cpu".'
+)
+"""What is said of any example that does not fit alone; it tells nothing of which."""
 
 
 class DataError(ConclaveError):
@@ -9,3 +17,7 @@ class DataError(ConclaveError):
 
 class Diverged(ConclaveError):
     """A training that went to infinity. Whoever must not tell what a shard holds may not fail on it."""
+
+
+class ComputeError(ConclaveError):
+    """A device that is not there, a precision that it lacks, or too little of its memory. The message says what is."""

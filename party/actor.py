@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from aggregation.errors import ConclaveError
 from party.config import check_config
@@ -19,6 +19,8 @@ from protos.identity.requests import key_pem, make_request, new_keys
 
 if TYPE_CHECKING:
     from party.node.lifecycle import ServedNode
+
+_NODE: Final = "party.node.lifecycle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,10 @@ class PartyActor:
         keep_private()
         self._node: ServedNode | None = None
         self._keys = new_keys()
+
+    async def prepare(self) -> None:
+        """Import the node, which takes a second, while nobody waits for it."""
+        await asyncio.to_thread(__import__, _NODE)
 
     async def request(self, name: str) -> tuple[bytes, str]:
         """The party's certificate request, PEM, and its machine's address; the private keys stay here."""
@@ -93,6 +99,6 @@ class PartyActor:
 
 async def _started(config: Any, token: str, issued: tuple[bytes, bytes], base: Path) -> "ServedNode":
     """The node; its training's log goes into the party's folder, not into the logs of Ray."""
-    node_module = await asyncio.to_thread(__import__, "party.node.lifecycle", fromlist=["start"])
+    node_module = await asyncio.to_thread(__import__, _NODE, fromlist=["start"])
     node: ServedNode = await node_module.start(config, token=token, issued=issued, base=base, quiet=True)
     return node

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from learning.text.labelled import LabelMap, LabelMapError
 from party.recipes.registry import find_recipe, recipe_names
+from protos.console.computing import ComputeKeys
 from protos.console.settings import Settings, SettingsError, check_settings, is_loopback, printable, read_settings
 from protos.identity.certificates import FINGERPRINT
 
@@ -228,6 +229,13 @@ class LimitsTable(Settings):
     run_artefacts_mib: Annotated[int, Field(ge=1)] = 8192
 
 
+class ComputeTable(ComputeKeys):
+    """`[compute]`: what this party trains text models with. It is the party's own choice: no plan can ask for another.
+
+    Everything else runs on the processor, and so does what `[cluster]` divides among machines.
+    """
+
+
 class SiteTable(Settings):
     """`[cluster]`: the Ray cluster of this party's own site, on whose machines its teachers are trained.
 
@@ -247,8 +255,9 @@ class PartyConfig(Settings):
     party file. account: the ledger's lineage; it survives renaming the party and adding records. drain_seconds: how
     long a training may continue when the node is told to end. metrics, traces: none without the table. plaintext: no
     TLS and no authentication, for a trial on this machine. identity: this party's, for mutual TLS. peers: by name, the
-    fingerprints of parties' signing keys, learned out of band. limits: how much work a coordinator may cause. cluster:
-    machines of this site on which teachers are trained; without the table only this one.
+    fingerprints of parties' signing keys, learned out of band. limits: how much work a coordinator may cause. compute:
+    the device, precision and threads of trainings. cluster: machines of this site on which teachers are trained;
+    without the table only this one.
     """
 
     name: Annotated[str, Field(pattern=NAME)]
@@ -260,6 +269,7 @@ class PartyConfig(Settings):
     metrics: MetricsTable | None = None
     traces: TracesTable | None = None
     limits: LimitsTable = LimitsTable()
+    compute: ComputeTable = ComputeTable()
     cluster: SiteTable | None = None
     shard: ShardTable
     policy: PolicyTable

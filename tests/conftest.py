@@ -1,8 +1,10 @@
 """What every test may count on."""
 
+import collections
 import importlib.util
 import os
 import signal
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,16 @@ RAY = (
     "tests/coordinator/run/test_privdistil_run.py::test_a_corpus_that_ray_works_through",
 )
 """What starts Ray: two of them at once are more than two processors start in time."""
+
+LONG = (
+    "tests/coordinator/run/",
+    "tests/coordinator/comparing/",
+    "tests/fuzz/test_twins.py",
+    "tests/golden/",
+    "tests/party/shard/test_plain.py",
+    "tests/party/tasks/",
+)
+"""Files of few tests that take long. They come first, or one process works at them when the others have ended."""
 
 WORDS = "the a film was is good bad great awful dull bright plot actor and not very slow fast end start story we saw it"
 """What the small models' tokenizers know as whole words."""
@@ -32,16 +44,30 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid):
             return "ray" if nodeid.startswith(RAY) else super()._split_scope(nodeid)
 
+    config.option.loadscopereorder = False  # the order is that of `pytest_collection_modifyitems`
     return Sharing(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(config, items):
+    """Among processes: first the files that take long, then those of many tests."""
+    if hasattr(config, "workerinput"):
+        files = collections.Counter(item.nodeid.split("::")[0] for item in items)
+
+        def place(item):
+            file = item.nodeid.split("::")[0]
+            return not file.startswith(LONG), -files[file], file
+
+        items.sort(key=place)
 
 
 # A shell that starts the suite in the background makes it ignore Ctrl-C, and so every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@cache
 def beside(name):
-    """A module of `tests/faults`, which is no package."""
-    spec = importlib.util.spec_from_file_location(f"faults_{name}", Path(__file__).parent / f"faults/{name}.py")
+    """A module of this folder, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"tests_{name}", Path(__file__).parent / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -50,8 +76,22 @@ def beside(name):
 @pytest.fixture(scope="session")
 def warm_parties():
     """What forks `party` processes, which saves two seconds of imports each."""
-    with beside("warm").Warm("party") as warm:
+    with beside("faults/warm").Warm("party") as warm:
         yield warm
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """Within it a second device is asked for, and there (`second_device`): whatever meets it on the processor fails."""
+    import torch
+
+    from learning.models import compute
+
+    with beside("second_device").second_device() as second:
+        monkeypatch.setattr("torch.inference_mode", torch.no_grad)  # which a device written in Python does not know
+        monkeypatch.setattr(compute, "placement", lambda asked: compute.Placement(second.device, asked.precision))
+        with compute.running(compute.Compute("cuda")):
+            yield second
 
 
 def _tokenizer(folder: Path, special: dict[str, str], around: str | None) -> int:

@@ -2,9 +2,8 @@
 
 import math
 
-from dp_accounting import DpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-
 from aggregation.accounting.events import SMALLEST_LOCAL_SIGMA, DistributedDiscreteGaussianDpEvent, SkellamDpEvent
+from aggregation.accounting.library import DpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from aggregation.accounting.price import calibrate
 from aggregation.errors import ConclaveError
 

@@ -2,8 +2,7 @@
 
 import math
 
-from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
-
+from aggregation.accounting.library import GaussianDpEvent, SelfComposedDpEvent
 from aggregation.accounting.price import Guarantee, price
 from aggregation.errors import ConclaveError
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 
-from dp_accounting import (
+from aggregation.accounting.library import (
     ComposedDpEvent,
     DpEvent,
     GaussianDpEvent,
@@ -14,7 +14,6 @@ from dp_accounting import (
     PoissonSampledDpEvent,
     SelfComposedDpEvent,
 )
-
 from aggregation.errors import IntegrityError
 
 DEEPEST = 16

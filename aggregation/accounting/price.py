@@ -15,7 +15,10 @@ from threading import Lock
 from typing import cast
 
 import numpy as np
-from dp_accounting import (
+
+from aggregation.accounting import renyi
+from aggregation.accounting.events import leaves
+from aggregation.accounting.library import (
     DpEvent,
     GaussianDpEvent,
     LaplaceDpEvent,
@@ -25,9 +28,6 @@ from dp_accounting import (
     pld,
     rdp,
 )
-
-from aggregation.accounting import renyi
-from aggregation.accounting.events import leaves
 from aggregation.errors import BudgetExhausted, ConclaveError
 
 # The accountant warns that a few fractional orders did not converge and leaves them out. The bound still holds.
@@ -39,6 +39,7 @@ FINE_PLD, COARSE_PLD = 1e-4, 2e-3  # grids of privacy losses: for a price, and f
 FEW_ORDERS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 256)  # for an estimate
 MOST_NOISE = 1e6
 HIGHEST_ORDER = 10_000
+_SURELY = 1 + 1e-6  # by what an exact cost must exceed a budget, so that no rounding decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,11 @@ def calibrate(make: Callable[[float], DpEvent], epsilon: float, delta: float, *,
 
     @cache
     def cost(steps: int) -> float:
-        return price([make(steps / grid)], delta).epsilon
+        event = make(steps / grid)
+        exact = _gaussian_epsilon(_grouped([event]), delta)
+        if exact is not None and exact > epsilon * _SURELY:  # no accountant's bound is lower than the exact cost
+            return exact
+        return price([event], delta).epsilon
 
     @cache
     def estimate(steps: int) -> float:

@@ -7,11 +7,11 @@ Bounds that `dp_accounting` does not have, under add-or-remove of one unit, in b
 import math
 
 import numpy as np
-from dp_accounting import DpEvent, PoissonSampledDpEvent
 from numpy.typing import NDArray
 from scipy import special
 
 from aggregation.accounting.events import DistributedDiscreteGaussianDpEvent, SkellamDpEvent
+from aggregation.accounting.library import DpEvent, PoissonSampledDpEvent
 
 FloatArray = NDArray[np.float64]
 _SAFE = 1 + 1e-9  # floating-point rounding stays on the safe side

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from aggregation.errors import ConclaveError
 from aggregation.noise.bins import EXACT, LARGEST_SIGMA, LARGEST_TABLE, Bins, Number, of_mass
 from aggregation.noise.stream import NoiseStream
-from aggregation.noise.tables import FRACTION, Table, made_once, of_masses
+from aggregation.noise.tables import FRACTION, Table, made_once, of_masses, total_variation
 
 SMALLEST_SIGMA = 4.0
 
@@ -74,8 +74,14 @@ class RoundedGaussian:
 
     @property
     def total_variation(self) -> float:
-        """Upper bound of the distance between one sample and round(N(0, sigma^2)), given uniform words."""
-        return _sampler(self.sigma).total_variation
+        """Upper bound of the distance between one sample and round(N(0, sigma^2)), given uniform words.
+
+        A table of noise is not made for it: who prices draws nothing.
+        """
+        if self.sigma > LARGEST_TABLE:
+            return _bins(self.sigma).total_variation
+        reach = _reach(self.sigma)
+        return total_variation(reach, _beyond(self.sigma, reach))
 
     def sum_distance(self, shares: int) -> float:
         """Upper bound of the distance between the exact sum of `shares` rounded normals and I_shares; see the class."""
@@ -120,40 +126,58 @@ _NEGLIGIBLE = -200.0  # log2 of the terms left out of a series
 
 @made_once
 def _table(sigma: float) -> Table:
-    tail, masses = _masses(sigma, math.ceil(_TAIL * sigma))
-    return of_masses(tail, masses)
+    reach = _reach(sigma)
+    return of_masses(_beyond(sigma, reach), _masses(sigma, reach))
 
 
-def _masses(sigma: float, reach: int) -> tuple[int, list[int]]:
-    """P(X > reach) and P(X = k) for k = 0 .. reach, times 2^FRACTION, each to well under 2^-140.
+def _reach(sigma: float) -> int:
+    return math.ceil(_TAIL * sigma)
+
+
+def _beyond(sigma: float, reach: int) -> int:
+    """P(X > reach) times 2^FRACTION, to well under 2^-140."""
+    with mpmath.workprec(FRACTION + 64):
+        tail = mpmath.erfc((reach + mpmath.mpf(0.5)) / (mpmath.mpf(sigma) * mpmath.sqrt(2))) / 2
+        return int(mpmath.nint(mpmath.ldexp(tail, FRACTION)))
+
+
+def _masses(sigma: float, reach: int) -> list[int]:
+    """P(X = k) for k = 0 .. reach, times 2^FRACTION, each to well under 2^-140.
 
     With x = k/sigma and h = 1/(2 sigma), the mass is the integral of the normal density phi over [x - h, x + h], by its
-    Taylor series 2 h phi(x) sum_j a_2j / (2j + 1), where a_n = He_n(x) h^n / n! (Hermite polynomials), so that
-    a_(n+1) = (x h a_n - h^2 a_(n-1)) / (n + 1). exp(-x^2/2) follows from k to k + 1 by two multiplications, each off by
-    at most one unit of the last place, so at k by at most (k + 1)^2 units: 2^-219 at the largest reach.
+    Taylor series 2 h phi(x) sum_j a_2j / (2j + 1), where a_n = He_n(x) h^n / n! (Hermite polynomials). That sum is the
+    mean of cosh(x u) exp(-u^2/2) over u in [-h, h], a power series in (x h)^2 = k^2 / (4 sigma^4) with the coefficients
+
+        c_m = 1/(2m)! sum_i (-h^2/2)^i / (i! (2m + 2i + 1)),
+
+    evaluated by Horner's rule; each of its steps is off by at most two units of the last place. exp(-x^2/2) follows
+    from k to k + 1 by two multiplications, each off by at most one unit, so at k by at most (k + 1)^2 units: 2^-219 at
+    the largest reach.
     """
+    terms = range(_terms(sigma, reach) // 2 + 2)  # of a_2j, and so of both sums
+    places = 2 * reach.bit_length()  # that the product with k^2 takes
     with mpmath.workprec(FRACTION + 64):
         s = mpmath.mpf(sigma)
 
         def fixed(value: object) -> int:
             return int(mpmath.nint(mpmath.ldexp(value, FRACTION)))
 
+        def coefficient(m: int) -> object:
+            parts = (mpmath.mpf(-1 / (8 * s * s)) ** i / (mpmath.factorial(i) * (2 * (m + i) + 1)) for i in terms)
+            return sum(parts) / mpmath.factorial(2 * m)
+
         bell, ratio, step = fixed(1), fixed(mpmath.exp(-1 / (2 * s * s))), fixed(mpmath.exp(-1 / (s * s)))
         scale = fixed(1 / (s * mpmath.sqrt(2 * mpmath.pi)))
-        slope = fixed(1 / (2 * s * s))  # x h = k slope
-        square = fixed(1 / (4 * s * s))  # h^2
-        tail = fixed(mpmath.erfc((reach + mpmath.mpf(0.5)) / (s * mpmath.sqrt(2))) / 2)
+        square = fixed(mpmath.ldexp(1 / (4 * s**4), places))
+        last, *others = (fixed(coefficient(m)) for m in reversed(terms))
     masses = []
-    terms = _terms(sigma, reach)
     for k in range(reach + 1):
-        before, now, series, drift = 0, 1 << FRACTION, 1 << FRACTION, k * slope
-        for n in range(terms):
-            before, now = now, ((drift * now - square * before) >> FRACTION) // (n + 1)
-            if n % 2:
-                series += now // (n + 2)
+        series, power = last, (k * k * square) >> places
+        for each in others:
+            series = each + ((series * power) >> FRACTION)
         masses.append((((scale * bell) >> FRACTION) * series) >> FRACTION)
         bell, ratio = (bell * ratio) >> FRACTION, (ratio * step) >> FRACTION
-    return tail, masses
+    return masses
 
 
 def _terms(sigma: float, reach: int) -> int:

@@ -92,9 +92,16 @@ def of_masses(tail: int, masses: Sequence[int]) -> Table:
     drop = FRACTION - 128
     rounded = [(value + (1 << (drop - 1))) >> drop for value in left]
     thresholds = rounded + [(1 << 128) - max(value, 1) for value in reversed(rounded)]  # 2^128 itself has no two words
-    distance = 2 * reach * 2.0**-128 + 2.0 * math.ldexp(float(tail >> (FRACTION - 200)) + 1.0, -200)
     bits = min(max(len(thresholds).bit_length() + 5, 12), 20)
-    return of_thresholds(thresholds, reach, bits, distance * (1.0 + 1e-9))
+    return of_thresholds(thresholds, reach, bits, total_variation(reach, tail))
+
+
+def total_variation(reach: int, tail: int) -> float:
+    """Upper bound of the distance between a sample of the table of `of_masses` and its distribution: of its thresholds,
+    and of what lies beyond it.
+    """
+    distance = 2 * reach * 2.0**-128 + 2.0 * math.ldexp(float(tail >> (FRACTION - 200)) + 1.0, -200)
+    return distance * (1.0 + 1e-9)
 
 
 def of_thresholds(thresholds: Sequence[int], reach: int, bits: int, total_variation: float) -> Table:

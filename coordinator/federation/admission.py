@@ -9,6 +9,7 @@ from coordinator.federation.participants import Participants
 from coordinator.identity.identity import Own
 from coordinator.transport.link import Outcome, PartyLink
 from protos import PROTOCOL_VERSION
+from protos.computed import Computed
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import plan_hash
 from protos.identity.certificates import IdentityError
@@ -17,12 +18,12 @@ from protos.identity.signing import DESCRIBED, signed_of
 NONCE_BYTES: Final = 32
 
 
-async def admit(parties: Participants, plan: plan_pb2.Plan, own: Own) -> dict[str, bytes]:
-    """Have every party describe itself, prove its identity and join; returns the signing certificates (DER) of those
-    proven.
+async def admit(parties: Participants, plan: plan_pb2.Plan, own: Own) -> tuple[dict[str, bytes], dict[str, Computed]]:
+    """Have every party describe itself, prove its identity and join.
 
-    plan: what they join under. Raises `PartyRefused` for a party that speaks another protocol, is another party or does
-    not prove its identity, and whatever a verb raises.
+    Returns the signing certificates (DER) of those proven, and what each party says that it computes with. plan: what
+    they join under. Raises `PartyRefused` for a party that speaks another protocol, is another party or does not prove
+    its identity, and whatever a verb raises.
     """
     nonces = {name: new_nonce() for name in parties.names}
     described = await parties.ask("be described", lambda link: link.describe(nonces[link.name]))
@@ -47,12 +48,12 @@ async def admit(parties: Participants, plan: plan_pb2.Plan, own: Own) -> dict[st
         peers[name] = party_pb2.Peer(name=name, certificate=certificate)
     digest = plan_hash(plan)
 
-    def join(link: PartyLink) -> Coroutine[Any, Any, Outcome[None]]:
+    def join(link: PartyLink) -> Coroutine[Any, Any, Outcome[Computed]]:
         others = [peer for name, peer in peers.items() if name != link.name]
         return link.join(parties.run_id, plan, digest, peers=others)
 
-    await parties.ask("join", join)
-    return {name: peer.certificate for name, peer in peers.items()}
+    computed = await parties.ask("join", join)
+    return {name: peer.certificate for name, peer in peers.items()}, computed
 
 
 def new_nonce() -> bytes:

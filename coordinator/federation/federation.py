@@ -29,6 +29,7 @@ from coordinator.transport.launchers import PartyAddress
 from coordinator.transport.link import Answered, Batch, Lost, Outcome, PartyLink, Refused
 from coordinator.transport.retry import PatientLink, Retry
 from coordinator.transport.traced import traced
+from protos.computed import Computed
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.identity.signing import Signed
 from protos.refusal import Refusal
@@ -54,6 +55,7 @@ class Federation:
         self._own = own
         self._attendance = attendance
         self._certificates: dict[str, bytes] = {}
+        self.computed: dict[str, Computed] = {}
 
     @classmethod
     def at(
@@ -132,7 +134,9 @@ class Federation:
         """
         self._parties.run_id, self._parties.spent = run_id, spent
         assert self._own is not None
-        self._certificates |= await admit(self._parties, priced.binding, self._own)
+        certificates, computed = await admit(self._parties, priced.binding, self._own)
+        self._certificates |= certificates
+        self.computed |= computed
         for name in self.present:
             self._attendance.state(name, "ready")
 

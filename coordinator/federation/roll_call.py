@@ -171,8 +171,9 @@ async def _joining(seen: Seen, everyone: Sequence[Seen], priced: PricedPlan[Plan
         seen.lines.append(to_do(what, "it did not say within [federation] deadline_seconds whether it would join."))
         return
     match outcome:
-        case Answered():
+        case Answered(value=computed):
             seen.lines.append(ok(what, "would join: its policy admits the plan, its budget pays, and there is room"))
+            seen.lines.append(ok(f"{seen.name} device", f"would compute on {computed}"))
         case Lost(why=why):
             seen.lines.append(to_do(what, f"{why}."))
         case Refused(refusal=refusal) if refusal.rule == "peers" and len(peers) < len(everyone) - 1:

@@ -17,6 +17,8 @@ Amount = Annotated[float, Field(gt=0)]
 class PlaceTable(Settings):
     """What a party needs of its machine: Ray's custom resources and node labels, and GPUs.
 
+    gpus: a party with any trains text models on the first that Ray gives it, in the precision of `[run]`; one with none
+    trains on its processor. A fraction shares one with other parties.
     A machine gets a resource by `ray start --resources '{"party": 2}'`, a label by `--labels zone=north`.
     """
 
@@ -85,6 +87,10 @@ class ClusterTable(PlaceTable):
                 "on one of its own."
             )
 
+    def of(self, name: str) -> PlaceTable:
+        """What one party needs of its machine."""
+        return self.party.get(name, self)
+
     @property
     def span(self) -> tuple[int, int] | None:
         """The first port and the last."""
@@ -98,7 +104,7 @@ class ClusterTable(PlaceTable):
         resolved.
         """
         folder = None if self.folder is None else base / self.folder / run
-        asked: dict[str, PlaceTable] = {name: self.party.get(name, self) for name in names}
+        asked = {name: self.of(name) for name in names}
         places = {name: Place(table.resources, table.labels, table.gpus) for name, table in asked.items()}
         return Cluster(self.address, folder, self.span, places, self.tasks)
 

@@ -9,15 +9,21 @@ from coordinator.errors import PlanError
 from coordinator.plan.federation import FederationTable, Name
 from coordinator.plan.privacy import PrivacyTable
 from coordinator.plan.public_text import SourceTable
-from coordinator.plan.table import told
+from coordinator.plan.table import Table, told
+from protos.console.computing import ComputeKeys
 from protos.console.settings import Settings
 
 
-class RunTable(Settings):
+class RunTable(ComputeKeys, Table):
     """`[run]`: the run's name, recipe and seed. The seed governs model starts and public shuffles, never noise.
 
-    recipe: the name of a system (`coordinator.systems.registry`), whose tables the plan has.
+    recipe: the name of a system (`coordinator.systems.registry`), whose tables the plan has. device, precision,
+    threads: what the coordinator computes with, and the parties that a run starts on this machine. Like an address or a
+    deadline they are no part of the plan hash: they change no privacy and no party is bound by them, and a run whose
+    device was lost, or too small, can be resumed on another.
     """
+
+    OF_MACHINE: ClassVar[tuple[str, ...]] = tuple(ComputeKeys.model_fields)
 
     name: Name
     recipe: str
@@ -60,7 +66,12 @@ class EvaluationTable(SourceTable):
 class Plan(Settings):
     """What the plans of all recipes have in common; `coordinator.systems.registry.read_plan` reads a plan of one
     recipe.
+
+    MODELS: whether text models are trained or run under it, which a device may do; words are counted and embedded on
+    the processor.
     """
+
+    MODELS: ClassVar[bool] = False
 
     run: RunTable
     privacy: PrivacyTable

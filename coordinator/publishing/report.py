@@ -11,6 +11,7 @@ from aggregation.mechanisms.mechanism import Form
 from aggregation.mechanisms.registry import numbers_of
 from coordinator.plan.plan import Plan
 from coordinator.pricing.release import PricedPlan, rounded_up, shares
+from coordinator.publishing.computing import NOT_PROTECTED as NOT_ITS_DEVICE
 from coordinator.store.store import RunStore
 from protos.identity.signing import RELATION
 
@@ -104,13 +105,14 @@ def state(
     steps: Mapping[str, Sequence[Sequence[str]]] = MappingProxyType({}),
     left_out: Mapping[str, str] = MappingProxyType({}),
     claimed: float | None = None,
+    computed: Mapping[str, Any] = MappingProxyType({}),
 ) -> Statement:
     """Make the statement of a run whose sum over `parties` is complete.
 
     sums: the parties in the sum of each release, by its name; a release that is missing (a training) has all of
     `parties`. steps: for a stepped release, the parties in the sum of each step. left_out: why the guarantee leaves a
     party out. claimed: the epsilon that a paper's own formula gives for the same noise
-    (`coordinator.publishing.student`).
+    (`coordinator.publishing.student`). computed: what `coordinator.publishing.computing.stated` gives.
     """
     plan = priced.plan
     epsilon = priced.guarantee.epsilon if priced.private else None
@@ -162,7 +164,8 @@ def state(
             | ({"steps": _in_steps(steps[release.name])} if release.name in steps else {})
             for release in priced.releases
         ],
-        "not_protected": list(NOT_PROTECTED),
+        "not_protected": [*NOT_PROTECTED, *([NOT_ITS_DEVICE] if computed else [])],
+        **({"computed": dict(computed)} if computed else {}),
     }
     return Statement(plan, parties, epsilon, privacy, metrics)
 
@@ -227,7 +230,7 @@ def markdown(statement: Statement) -> str:
         f"- Parties in the sum: {privacy['parties']['in_the_sum']} of {privacy['parties']['planned']}; the guarantee "
         f"counts on the noise of {privacy['parties']['shares_needed']}.",
         *(f"- Release `{release['name']}`: {away}." for release in privacy["releases"] if (away := _away(release))),
-        *(f"- {line}" for line in privacy["trust_means"]),
+        *(f"- {line}" for line in (*privacy["trust_means"], *_computed(privacy))),
         "",
         "Not protected:",
         "",
@@ -239,6 +242,11 @@ def markdown(statement: Statement) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _computed(privacy: Mapping[str, Any]) -> list[str]:
+    """The sentences on what the run was computed with, where it was not the processor alone."""
+    return list(privacy.get("computed", {}).get("says", ()))
 
 
 def _away(release: Mapping[str, Any]) -> str:
@@ -368,6 +376,7 @@ def render(report: dict[str, Any]) -> str:
         if privacy["epsilon_by_the_papers_formula"]:
             lines += [f"claim      {_claim(privacy['epsilon_by_the_papers_formula'])}"]
         lines += [f"trust      {line}" for line in privacy["trust_means"]]
+        lines += [f"computed   {line}" for line in _computed(privacy)]
         lines += ["", "not protected", *(f"  - {line}" for line in privacy["not_protected"])]
     if report["metrics"] is not None:
         lines += ["", "measured", *(f"  {label}: {value}" for label, value in measurements(report["metrics"]))]

@@ -6,6 +6,7 @@ Nothing is spent, and no party keeps anything. All parties are checked at the sa
 import asyncio
 import sys
 import tempfile
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -22,6 +23,7 @@ from coordinator.plan.plan import Plan
 from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import PricedPlan, rounded_up
 from coordinator.publishing.publish import try_place
+from coordinator.run.computing import computing, devices
 from coordinator.store.index import RunIndex
 from coordinator.store.private_files import home
 from coordinator.systems.registry import prepared, read_plan, system
@@ -45,14 +47,17 @@ def check(path: Path, ray_address: str | None = None) -> list[Line]:
         return [to_do("plan", str(error)), _versions()]
     base = path.absolute().parent
     priced = room = own = None
+    device = _device(plan)
     try:
         cache = home() / "cache"
-        recipe = prepared(plan, base, cache)
-        priced = price_plan(recipe)
-        room = system(plan.run.recipe).needs(recipe, priced, base, cache)
+        with nullcontext() if device.state is State.TO_DO else computing(plan):
+            recipe = prepared(plan, base, cache)
+            priced = price_plan(recipe)
+            room = system(plan.run.recipe).needs(recipe, priced, base, cache)
         lines = [_plan(priced), *(warning("public", doubt) for doubt in (*kinship.doubts(plan), *recipe.doubts()))]
     except ConclaveError as error:
         lines = [to_do("plan", str(error))]
+    lines.append(device)
     try:
         own = own_identity(plan, base)
         lines.append(_identity(plan, own))
@@ -83,6 +88,19 @@ def _plan(priced: PricedPlan[Plan]) -> Line:
     )
     who = f"{len(names)} {'party' if len(names) == 1 else 'parties'}"
     return ok("plan", f"{priced.plan.run.recipe}, {who}, {price}, hash {plan_hash(priced.binding).hex()[:12]}")
+
+
+def _device(plan: Plan) -> Line:
+    """What the coordinator's models run on, and what else is there. Torch is asked only where that may matter."""
+    try:
+        with computing(plan) as found:
+            there = devices(plan)
+    except ConclaveError as error:
+        return to_do("device", str(error))
+    if not plan.MODELS:
+        return ok("device", f"{found}: this recipe has no text model, which another device could run")
+    others = f"; there are {', '.join(there)}" if len(there) > 1 else ""
+    return ok("device", f"text models run on {found}{others}")
 
 
 def _identity(plan: Plan, own: Own) -> Line:

@@ -7,7 +7,7 @@ any point. The first interrupt lets it finish the block in hand; the second stop
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -21,9 +21,11 @@ from coordinator.pricing.release import PricedPlan
 from coordinator.progress.events import Observer
 from coordinator.progress.progress import Progress
 from coordinator.published.manifest import SIGNATURE
+from coordinator.publishing.computing import differing, stated
 from coordinator.publishing.publish import check_free, publish
 from coordinator.publishing.report import Statement, state
 from coordinator.publishing.student import Student
+from coordinator.run import computing
 from coordinator.run.attesting import attest, seal
 from coordinator.run.cancelling import LEAVE_SECONDS, leave
 from coordinator.run.interrupts import waited
@@ -35,6 +37,7 @@ from coordinator.store.store import FAILED, FINISHED, RESUMABLE, RUNNING, RunSto
 from coordinator.store.watching import Recorded
 from coordinator.systems.system import Recipe
 from coordinator.transport.launchers import Launcher, LaunchRequest, PartyAddress
+from protos.computed import Computed
 from protos.telemetry import tracing
 
 STUDENT: Final = "artefacts/student.safetensors"
@@ -42,7 +45,7 @@ STUDENT: Final = "artefacts/student.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """Everything that driving a run needs."""
+    """Everything that driving a run needs. computed: what this process computes with."""
 
     priced: PricedPlan[Any]
     recipe: Recipe[Any]
@@ -52,6 +55,7 @@ class Drive:
     store: RunStore
     progress: Progress
     observer: Observer
+    computed: Computed = field(default_factory=Computed)
 
     @property
     def student_folder(self) -> Path:
@@ -82,7 +86,8 @@ class Drive:
         """Run all stages; where one fails, the store gets the run's status and a sentence."""
         plan = self.priced.plan
         try:
-            return self._stages()
+            with computing.memory_told(self.store.id):
+                return self._stages()
         except RunStopped:
             raise self._stopped() from None
         except PartyLost as error:
@@ -137,6 +142,7 @@ class Drive:
             steps=steps,
             left_out=left_out,
             claimed=claimed,
+            computed=stated(*computing.noted(store), sorted({*whole, *(name for each in every for name in each)})),
         )
 
     def _left_out(self) -> dict[str, str]:
@@ -181,6 +187,9 @@ class Drive:
         try:
             with self._stage("join"):
                 await federation.open(self.store.id, self.priced, spent=self._spent)
+            computing.note(self.store, federation.computed, self.computed)
+            if (mixed := differing(federation.computed)) is not None:
+                self.progress.say(f"  {mixed}")
             self._begun()
             if not self.store.finished("aggregate"):
                 await self.recipe.collect(self.priced, federation, self.store, self._stage)

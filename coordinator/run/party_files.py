@@ -35,9 +35,28 @@ def party_tables(plan: Plan, releases: Sequence[Release] = ()) -> dict[str, dict
         "weights": True,
     }
     return {
-        name: {"name": name, "shard": source | {"part": parts | {"part": number}}, "policy": dict(policy)}
+        name: {
+            "name": name,
+            "shard": source | {"part": parts | {"part": number}},
+            "policy": dict(policy),
+            "compute": _compute(plan, name),
+        }
         for number, name in enumerate(plan.federation.names)
     }
+
+
+def _compute(plan: Plan, name: str) -> dict[str, Any]:
+    """`[compute]` of a party that is started for the run.
+
+    On this machine it computes with what the coordinator does. On a cluster, one that asks for a GPU computes on the
+    one that Ray gives it and nowhere else, and any other on its processor, whatever else Ray has left visible.
+    """
+    run, cluster = plan.run, plan.federation.cluster
+    if cluster is None:
+        return {"device": run.device, "precision": run.precision, "threads": run.threads}
+    if plan.MODELS and cluster.of(name).gpus:
+        return {"device": "cuda", "precision": run.precision}
+    return {"device": "cpu"}
 
 
 def _cap(plan: Plan, releases: Sequence[Release]) -> float:

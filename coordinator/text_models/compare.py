@@ -53,7 +53,7 @@ class ClassifierComparison:
         """model: what was trained, [parameters]."""
         import torch
 
-        from learning.classification.training import predict
+        from learning.classification.training import predict, predict_head
         from learning.models.adapting import unflatten
         from learning.models.features import features, head_alone
 
@@ -64,8 +64,7 @@ class ClassifierComparison:
         else:
             if self._heldout is None:
                 self._heldout = features(data.public.model, heldout_rows(data.plan, data.public))
-            with torch.inference_mode():
-                said = head(torch.from_numpy(self._heldout)).numpy()
+            said = predict_head(head, self._heldout)
         found = metrics_of(measured(data.plan, data.public, said))
         return {name: value for name, value in found.items() if name != "examples"}
 

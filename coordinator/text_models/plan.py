@@ -1,6 +1,6 @@
 """Plans whose student is a text classifier or a regression."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import model_validator
 
@@ -15,6 +15,8 @@ class ClassifierPlan(Plan):
     declared_size` fixes sampling rates and divisors, because the shards' own sizes are private. Learning rates and clip
     follow `[model] adapt` where the plan does not say them.
     """
+
+    MODELS: ClassVar[bool] = True
 
     text: TextTable
     model: ModelTable = ModelTable()

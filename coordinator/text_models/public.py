@@ -90,13 +90,15 @@ def public_model(
     targets: LabelMap | ScoreRange | None = None,
     how: "Adapt | None" = None,
 ) -> PublicText:
-    """A public model with its trained parameters marked, and without text.
+    """A public model with its trained parameters marked, on the device of `learning.models.compute.running`, without
+    text.
 
     name: a folder, the packaged encoder, or a name on the hub. targets: what it predicts, by default the plan's labels.
     how: which parameters are trained, by default as the plan says. Raises `ModelError` as `prepare` does.
     """
     from learning.models.adapting import Lora, adapt, flatten
     from learning.models.checkpoints import save
+    from learning.models.compute import on_device
     from learning.models.encoders import classifier, longest
     from learning.private_training.per_example import PerExample
 
@@ -108,6 +110,7 @@ def public_model(
         save(model, tokenizer, Path(beside))
         files, digests, digest = _kept(Path(beside), folder)
     adapt(model, how or table.adapt, seed=plan.run.seed, lora=Lora(table.rank, table.alpha))
+    on_device(model)
     PerExample(model)
     return PublicText(
         model=model,

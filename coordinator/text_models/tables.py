@@ -179,6 +179,6 @@ DESCENTS: Final[dict[str, dict[str, dict[str, float]]]] = {
 """By `[model] adapt` and table: the defaults that differ from those of a head, where a plan does not say them.
 
 An AdamW step moves every trained number by about the learning rate, whatever the gradient's size. A head bears what
-adapters and whole models do not: at its rate 32 steps make a model that says one class of everything, where at theirs
-it learns more than the head (benchmarks/results/adapted-rates.json).
+adapters and whole models do not: at its rate 32 steps leave adapters saying one class of everything, where at their own
+they learn more than the head (benchmarks/results/adapted-rates.json).
 """

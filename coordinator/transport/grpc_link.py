@@ -16,6 +16,7 @@ from coordinator.transport.losses import Garbage, Garbled, Readable, or_garbage,
 from coordinator.transport.silence import Patience, Stuck, TrainingPatience, Unheard, heard
 from protos import PROTOCOL_VERSION
 from protos.codec import CHUNK_BYTES, MalformedTensor, TensorReader
+from protos.computed import Computed
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyStub
 from protos.digest import artefact_digest, batch_digest
@@ -116,11 +117,12 @@ class GrpcLink:
         *,
         peers: Sequence[party_pb2.Peer] = (),
         needs: party_pb2.Needs | None = None,
-    ) -> Outcome[None]:
+    ) -> Outcome[Computed]:
         """Bind this party to a run; every later call carries its id and plan hash.
 
         peers: the other parties' signing certificates. needs: the memory and disk that the run is expected to take
-        there. Where it is given, the party only says whether it would join, and is not bound.
+        there. Where it is given, the party only says whether it would join, and is not bound. Returns what the party
+        computes the run with.
         """
         if (trouble := await self._mend()) is not None:
             return trouble
@@ -136,7 +138,7 @@ class GrpcLink:
         if isinstance(joined, Answered):
             if needs is None:
                 self.bind(run_id, plan_hash)
-            return Answered(None)
+            return Answered(Computed.told(joined.value))
         return joined
 
     async def leave(self) -> Outcome[None]:

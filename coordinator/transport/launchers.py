@@ -38,7 +38,9 @@ class PartyAddress:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a party needs of its machine, in Ray's resources and labels. gpus: may be a fraction."""
+    """What a party needs of its machine, in Ray's resources and labels. gpus: may be a fraction; a party computes on
+    them where it has any.
+    """
 
     resources: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -183,6 +185,14 @@ class Simulation(Protocol):
 
 class Launcher(Protocol):
     """Starts one node a party, and ends all of them when the context closes, whatever happened inside it."""
+
+    def begun(self, parties: Sequence[str]) -> AbstractContextManager[None]:
+        """Begin in the background what a launch of these parties on this machine needs and what no plan decides.
+
+        `launch` in this context goes on from there, once; what it started may then still be ending until this context
+        closes. Nothing is raised before `launch`.
+        """
+        ...
 
     def launch(self, request: LaunchRequest) -> AbstractContextManager[tuple[PartyAddress, ...]]:
         """Start the parties and wait until each reports its address. Raises `ConclaveError` when one cannot start."""

@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from protos.computed import Computed
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.identity.signing import Signed
 from protos.refusal import Refusal
@@ -101,7 +102,7 @@ class PartyLink(Protocol):
         *,
         peers: Sequence[party_pb2.Peer] = (),
         needs: party_pb2.Needs | None = None,
-    ) -> Outcome[None]: ...
+    ) -> Outcome[Computed]: ...
 
     async def leave(self) -> Outcome[None]: ...
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.transport.link import Answered, Batch, Lost, OnPercent, Outcome, PartyLink, Troubles
+from protos.computed import Computed
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.identity.signing import Signed
 
@@ -115,7 +116,7 @@ class PatientLink:
         *,
         peers: Sequence[party_pb2.Peer] = (),
         needs: party_pb2.Needs | None = None,
-    ) -> Outcome[None]:
+    ) -> Outcome[Computed]:
         """Bind this party to a run."""
         return await self._asked("join", lambda: self._link.join(run_id, plan, plan_hash, peers=peers, needs=needs))
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.transport.link import Answered, Batch, Lost, OnPercent, Outcome, PartyLink, Refused
+from protos.computed import Computed
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.identity.signing import Signed
 from protos.telemetry import tracing
@@ -54,7 +55,7 @@ class TracedLink:
         *,
         peers: Sequence[party_pb2.Peer] = (),
         needs: party_pb2.Needs | None = None,
-    ) -> Outcome[None]:
+    ) -> Outcome[Computed]:
         """Bind this party to a run."""
         asked = self._link.join(run_id, plan, plan_hash, peers=peers, needs=needs)
         return await self._asked("Join", asked)

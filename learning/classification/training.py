@@ -5,6 +5,7 @@ Training here is not private: for teachers whose answers are protected afterward
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -13,9 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from aggregation.errors import ConclaveError
-from learning.errors import DataError, Diverged
+from learning.errors import EXHAUSTED, ComputeError, DataError, Diverged
 from learning.models.adapting import trainable
 from learning.models.batching import TOKENS, Tokens, batches, inputs_of, logits_of, losses, losses_of
+from learning.models.compute import device_of, loss_scale
+from learning.models.device_memory import attempted, halved
 from learning.models.schedules import Schedule
 
 _GROUP: Final = 50
@@ -91,10 +94,12 @@ def fit_head(
     """
     if not len(vectors) or len(vectors) != len(labels):
         raise DataError(f"Training needs a label for every example: {len(vectors):,} examples, {len(labels):,} labels.")
-    inputs, targets = torch.from_numpy(vectors), torch.from_numpy(np.ascontiguousarray(labels))
+    device = device_of(head)
+    inputs, targets = torch.from_numpy(vectors).to(device), torch.from_numpy(np.ascontiguousarray(labels)).to(device)
 
     def of(places: NDArray[np.int64]) -> Tensor:
-        return losses_of(head(inputs[places]), targets[places])
+        taken = torch.from_numpy(places).to(device)
+        return losses_of(head(inputs[taken]), targets[taken])
 
     _descend(head, of, [1] * len(vectors), settings, rng, None)
 
@@ -109,15 +114,26 @@ def predict(model: nn.Module, rows: Sequence[Tokens], tokens: int = TOKENS) -> N
     order: list[NDArray[np.int64]] = []
     config = _config(model)
     model.eval()
+
+    def of(places: NDArray[np.int64]) -> NDArray[np.float32]:
+        return logits_of(model, inputs_of(config, [rows[place] for place in places])).cpu().numpy()
+
     with torch.inference_mode():
-        for places in batches(rows, tokens):
-            found.append(logits_of(model, inputs_of(config, [rows[place] for place in places])).numpy())
+        for places, logits in halved(batches(rows, tokens), of):
+            found.append(logits)
             order.append(places)
     if not found:
         return np.empty((0, getattr(config, "num_labels", 1)), np.float32)
     answers = np.empty((len(rows), found[0].shape[1]), np.float32)
     answers[np.concatenate(order)] = np.concatenate(found)
     return answers
+
+
+def predict_head(head: nn.Module, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A classifier's last layer on what it sees [examples, width]: its output as of `predict`."""
+    with torch.inference_mode():
+        said: Tensor = head(torch.from_numpy(vectors).to(device_of(head)))
+    return np.asarray(said.cpu().numpy())
 
 
 def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -142,13 +158,12 @@ def _descend(
     if not parameters:
         raise ConclaveError("Nothing of the model is to be trained. Say what by `adapt`.")
     optimiser = _optimiser(parameters, settings)
-    steps, step = settings.epochs * -(-len(lengths) // settings.batch), 0
+    steps, step, parts = settings.epochs * -(-len(lengths) // settings.batch), 0, 1
     for _ in range(settings.epochs):
         for places in _shuffled(lengths, settings.batch, rng):
             for group in optimiser.param_groups:
                 group["lr"] = settings.learning_rate * settings.schedule.scale(step, steps)
-            optimiser.zero_grad(set_to_none=True)
-            losses_at(places).mean().backward()  # type: ignore[no-untyped-call]
+            parts = _backward(optimiser, losses_at, places, parts)
             size = nn.utils.clip_grad_norm_(parameters, settings.longest_gradient)
             if not torch.isfinite(size):
                 raise Diverged(f"Training went to infinity in step {step + 1:,}. Use a smaller learning rate.")
@@ -156,6 +171,39 @@ def _descend(
             step += 1
             if on_step is not None:
                 on_step(step / steps)
+
+
+def _backward(
+    optimiser: torch.optim.Optimizer,
+    losses_at: Callable[[NDArray[np.int64]], Tensor],
+    places: NDArray[np.int64],
+    parts: int,
+) -> int:
+    """The gradient of the examples' mean loss, in `parts` parts or as many more as the device's memory makes necessary;
+    returns how many. In another number of parts the same gradient is rounded in another order.
+
+    Raises `ComputeError` where one example alone is too large.
+    """
+
+    def add(count: int) -> bool:
+        optimiser.zero_grad(set_to_none=True)
+        for some in np.array_split(places, min(count, len(places))):
+            loss = losses_at(some)
+            mean = loss.mean() if len(some) == len(places) else loss.sum() / len(places)
+            (mean if scale == 1 else mean * scale).backward()  # type: ignore[no-untyped-call]
+        return True
+
+    scale = loss_scale()
+    while attempted(partial(add, parts)) is None:
+        if parts >= len(places):
+            raise ComputeError(EXHAUSTED)
+        parts *= 2
+    if scale != 1:
+        for group in optimiser.param_groups:
+            for each in group["params"]:
+                if each.grad is not None:
+                    each.grad.div_(scale)
+    return parts
 
 
 def _optimiser(parameters: list[nn.Parameter], settings: Fit) -> torch.optim.Optimizer:

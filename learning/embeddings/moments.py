@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from scipy import sparse
+from threadpoolctl import threadpool_limits
 
 from aggregation.arrays import FloatArray, IntArray
 from aggregation.errors import IntegrityError
@@ -49,6 +50,7 @@ PAIR_QUANTILE = 1.0
 """The same where every pair is a unit: there the long ones are rare words, and clipping them would make them rarer."""
 
 _SMOOTHING = 0.2  # the part of public frequencies that is uniform: a word may be rarer in public text than in private
+_SMALL = 2048  # words up to which one thread decomposes faster than several, which wait for each other
 _SLICE = 1 << 19  # numbers of embeddings in memory at a time: 4 MiB, which caches like
 
 
@@ -156,7 +158,8 @@ def public_directions(
     frequencies = np.bincount(units.indices // size, weights=units.data, minlength=size).astype(np.float64)
     frequencies = (1 - _SMOOTHING) * frequencies / frequencies.sum() + _SMOOTHING / size
     root = np.sqrt(frequencies)
-    values, vectors = _leading(root[:, None] * prior.inputs, root[:, None] * prior.outputs, rank)
+    with threadpool_limits(1 if size <= _SMALL else None, user_api="blas"):
+        values, vectors = _leading(root[:, None] * prior.inputs, root[:, None] * prior.outputs, rank)
     found = vectors / root[:, None]
     plain = Directions(found.astype(np.float32), values.astype(np.float32), (1 / root).astype(np.float32))
     filled = usual[np.flatnonzero(np.diff(usual.indptr))]

@@ -74,10 +74,10 @@ def head_of(model: "PreTrainedModel") -> frozenset[str]:
 
 
 def merged(model: "PreTrainedModel") -> "PreTrainedModel":
-    """A plain copy of a model with its adapters added to its weights: standard class, standard names."""
+    """A plain copy of a model on the processor, adapters added to its weights: standard class, standard names."""
     from peft.tuners.lora import LoraLayer
 
-    plain = copy.deepcopy(model)
+    plain: PreTrainedModel = nn.Module.to(copy.deepcopy(model), "cpu")
     for name, module in list(plain.named_modules()):
         if isinstance(module, LoraLayer):
             layer: Any = module
@@ -95,9 +95,9 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def flatten(model: nn.Module) -> Tensor:
-    """The trained parameters as one float32 vector [parameters], in the order of `trainable`."""
+    """The trained parameters as one float32 vector [parameters] on the processor, in the order of `trainable`."""
     parts = [p.detach().reshape(-1).float() for p in trainable(model).values()]
-    return torch.cat(parts) if parts else torch.empty(0)
+    return torch.cat(parts).cpu() if parts else torch.empty(0)
 
 
 def unflatten(model: nn.Module, vector: Tensor) -> None:

@@ -9,13 +9,16 @@ goes alone in a shape of its own needs no trial). Lengths are multiples of `STEP
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from learning.errors import EXHAUSTED, ComputeError
 from learning.models.batching import Tokens
+from learning.models.device_memory import attempted
 
 MADE_UP: Final = 4
 """Made-up examples of each shape; the first two fill its whole length, the others do not."""
@@ -42,6 +45,30 @@ def agreeing(answer: Answer, most: int) -> tuple[int, ...]:
             reference = reference or own
             found.append(size)
     return tuple(found)
+
+
+def agreeing_within(answer: Answer, most: int) -> tuple[int, ...]:
+    """As `agreeing`, of the sizes that a device's memory holds.
+
+    That is found on made-up examples alone, so that it depends on their shape and on no other example. Raises
+    `ComputeError` where one of this shape is too large.
+    """
+    while (found := attempted(partial(agreeing, answer, most))) is None:
+        if most == 1:
+            raise ComputeError(EXHAUSTED)
+        most //= 2
+    return found
+
+
+def smaller(sizes: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """The agreeing sizes under one that exhausted a device's memory after all: in them each example has the same bits.
+
+    Raises `ComputeError` where there is none.
+    """
+    found = tuple(each for each in sizes if each < size)
+    if not found:
+        raise ComputeError(EXHAUSTED)
+    return found
 
 
 def _tried(most: int) -> list[int]:
@@ -120,13 +147,14 @@ def _own(answer: Answer, size: int, full: bool) -> list[list[Tensor]] | None:
     found: list[list[Tensor] | None] = [None] * MADE_UP
     mixed = [[(start + place) % MADE_UP for place in range(size)] for start in range(0, MADE_UP, size)]
     for numbers in [*mixed, [(place + 1) % 2 for place in range(size)]] if full else mixed:
-        tensors = answer(numbers)
-        for place, number in enumerate(numbers):
-            each = [tensor[place].clone() for tensor in tensors]  # its own: a view would hold the whole batch
-            before = found[number]
-            if before is None:
-                found[number] = each
-            elif not _alike(before, each):
+        tensors, places = answer(numbers), torch.tensor(numbers)
+        for number in sorted(set(numbers)):
+            here, before = places == number, found[number]
+            if before is None:  # its own: a view would hold the whole batch
+                before = found[number] = [tensor[numbers.index(number)].clone() for tensor in tensors]
+            if not all(
+                _all_are(own, tensor[here.to(tensor.device)]) for own, tensor in zip(before, tensors, strict=True)
+            ):
                 return None
     return [each for each in found if each is not None]
 
@@ -136,4 +164,9 @@ def _same(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
 
 
 def _alike(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(torch.nan_to_num(x), torch.nan_to_num(y)) for x, y in zip(one, other, strict=True))
+    return all(_all_are(x, y[None]) for x, y in zip(one, other, strict=True))
+
+
+def _all_are(own: Tensor, rows: Tensor) -> bool:
+    """Whether each row has the bits of `own`."""
+    return torch.equal(torch.nan_to_num(own).expand_as(rows), torch.nan_to_num(rows))

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from learning.models.compute import device_of, moved, passing
+
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
@@ -253,13 +255,18 @@ def batches(rows: Sequence[Tokens], tokens: int) -> Iterator[NDArray[np.int64]]:
 
 
 def logits_of(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    """float32 [examples, classes] of a classifier, [examples, length, tokens] of a language model."""
-    output: Tensor = model(**inputs).logits
+    """float32 [examples, classes] of a classifier, [examples, length, tokens] of a language model; on its device.
+
+    inputs: on any device.
+    """
+    with passing(device_of(model)):
+        output: Tensor = model(**moved(inputs, model)).logits
     return output.float()
 
 
 def losses(model: nn.Module, inputs: dict[str, Tensor], labels: Tensor | None) -> Tensor:
-    """One loss per example, float32 [examples], which no other example of the batch has a part in.
+    """One loss per example, float32 [examples], which no other example of the batch has a part in; on the model's
+    device, whatever `inputs` and `labels` are on.
 
     labels: int64 [examples] for a classifier (cross-entropy), or float32 [examples, classes], the probabilities that it
     is to say (soft targets, likewise); float32 [examples] within [-1, 1] for a regression (squared error, see
@@ -268,8 +275,8 @@ def losses(model: nn.Module, inputs: dict[str, Tensor], labels: Tensor | None) -
     """
     logits = logits_of(model, inputs)
     if labels is None:
-        return _language(logits, inputs["input_ids"], inputs["attention_mask"])
-    return losses_of(logits, labels)
+        return _language(logits, inputs["input_ids"].to(logits.device), inputs["attention_mask"].to(logits.device))
+    return losses_of(logits, labels.to(logits.device))
 
 
 def losses_of(logits: Tensor, labels: Tensor) -> Tensor:

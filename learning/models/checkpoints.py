@@ -168,9 +168,12 @@ def save(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", folder:
             raise ModelError("The model still has its adapters. Merge them before it is saved.")
         if not torch.isfinite(parameter).all():
             raise ModelError(f"The model's {name} hold NaN or infinity. Train it again with a smaller learning rate.")
+    on = model.device
     with _quiet():
+        torch.nn.Module.to(model, "cpu")
         model.save_pretrained(folder, safe_serialization=True)
         tokenizer.save_pretrained(folder)
+        torch.nn.Module.to(model, on)
 
 
 def _tokenizer(name: str, place: str, config: "PretrainedConfig", cache: Path | None) -> "PreTrainedTokenizerBase":

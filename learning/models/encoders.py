@@ -9,11 +9,13 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 
 from learning.models import pooling
 from learning.models.batching import Tokens, form_of, inputs_of
 from learning.models.checkpoints import Loaded, ModelError, config_of, load, pooling_of
+from learning.models.compute import moved, on_device
 from learning.models.seeded import start
 from learning.text.labelled import LabelMap, ScoreRange
 
@@ -77,7 +79,7 @@ def classifier(
 
 
 def language_model(name: str, *, cache: Path | None = None) -> "Pretrained":
-    """A causal language model and its tokenizer.
+    """A causal language model, on the device of `learning.models.compute.running`, and its tokenizer.
 
     Raises `ModelError`: see `learning.models.checkpoints.load`; a checkpoint without a head for language; a model whose
     tokens see those that follow, as an encoder's do.
@@ -88,10 +90,11 @@ def language_model(name: str, *, cache: Path | None = None) -> "Pretrained":
     model.config.use_cache = False
     # Not every model with this head is causal; the first token's output must not depend on the second.
     said = []
+    on_device(model)
     for second in (0, 1):
-        rows = [Tokens(torch.tensor([0, second], dtype=torch.int32).numpy(), 2)]
+        rows = [Tokens(np.array([0, second], np.int32), 2)]
         with torch.no_grad():
-            said.append(model(**inputs_of(model.config, rows)).logits[0, 0])
+            said.append(model(**moved(inputs_of(model.config, rows), model)).logits[0, 0])
     if not torch.equal(*said):
         raise ModelError(
             f"{name} ({model.config.model_type}) is no causal language model: its tokens see those that follow. "
@@ -124,7 +127,7 @@ def digest(model: torch.nn.Module) -> bytes:
     found = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
         found.update(f"{name} {tuple(parameter.shape)}\n".encode())
-        found.update(parameter.detach().contiguous().numpy().tobytes())
+        found.update(parameter.detach().cpu().contiguous().numpy().tobytes())
     return found.digest()
 
 

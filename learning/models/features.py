@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from learning.models.adapting import trainable
-from learning.models.agreement import agreeing, divided, drawn, made_up_rows, rounded
+from learning.models.agreement import agreeing_within, divided, drawn, made_up_rows, rounded, smaller
 from learning.models.batching import TOKENS, Tokens, batches, form_of, inputs_of
+from learning.models.compute import device_of, moved, passing
+from learning.models.device_memory import attempted, halved
 from learning.models.encoders import last_layer
 
 if TYPE_CHECKING:
@@ -44,19 +46,26 @@ def features(model: "PreTrainedModel", rows: Sequence[Tokens], tokens: int = TOK
     """
     layer = last_layer(model)
     found = np.empty((len(rows), layer.in_features), np.float32)
-    for places in batches(rows, tokens):
-        found[places] = _seen(model, layer, [rows[place] for place in places]).numpy()
+
+    def seen(places: NDArray[np.int64]) -> NDArray[np.float32]:
+        return _seen(model, layer, [rows[place] for place in places]).cpu().numpy()
+
+    for places, vectors in halved(batches(rows, tokens), seen):
+        found[places] = vectors
     return found
 
 
 def features_apart(
-    model: "PreTrainedModel", rows: Sequence[Tokens], known: dict[int, tuple[int, ...]], tokens: int = AT_ONCE
+    model: "PreTrainedModel", rows: Sequence[Tokens], known: dict[int, tuple[int, ...]], tokens: int | None = None
 ) -> NDArray[np.float32]:
     """As `features`, for units that must not affect each other: a vector's bits depend on its own example alone.
 
     known: the sizes of batches of each length that agree (`learning.models.agreement`), kept from one call to the next
-    of one model; empty for the first.
+    of one model; empty for the first. tokens: in one pass, padding included; by default `AT_ONCE`, on a device of its
+    own `TOKENS`. What does not fit in the device's memory is found on made-up examples, before any other.
     """
+    if tokens is None:
+        tokens = AT_ONCE if device_of(model).type == "cpu" else TOKENS
     layer, limit = last_layer(model), form_of(model.config).longest
     words = int(getattr(model.config, "vocab_size", 2))
     found = np.empty((len(rows), layer.in_features), np.float32)
@@ -69,12 +78,17 @@ def features_apart(
 
         if length not in known:
             with drawn(model):
-                known[length] = agreeing(answer, max(1, tokens // length))
+                known[length] = agreeing_within(answer, max(1, tokens // length))
         places, start = np.flatnonzero(lengths == length), 0
-        for size in divided(len(places), known[length]):
+        while start < len(places):
+            size = divided(len(places) - start, known[length])[0]
             some = places[start : start + size]
             fill = [made_up_rows(words, length, 0)[0]] * (size - len(some))
-            seen = _seen(model, layer, [*(rows[place] for place in some), *fill], length)
+            batch = [*(rows[place] for place in some), *fill]
+            seen = attempted(lambda batch=batch, length=length: _seen(model, layer, batch, length).cpu())  # type: ignore[misc]
+            if seen is None:
+                known[length] = smaller(known[length], size)
+                continue
             found[some] = seen[: len(some)].numpy()
             start += size
     return found
@@ -88,8 +102,8 @@ def _seen(model: "PreTrainedModel", layer: nn.Linear, rows: list[Tokens], length
 
     handle = layer.register_forward_pre_hook(catch)
     try:
-        with torch.inference_mode():
-            model(**inputs_of(model.config, rows, length))
+        with torch.inference_mode(), passing(device_of(model)):
+            model(**moved(inputs_of(model.config, rows, length), model))
     finally:
         handle.remove()
     (vectors,) = caught

@@ -14,7 +14,9 @@ from torch import Tensor
 from aggregation.arrays import FloatArray
 from aggregation.errors import IntegrityError
 from aggregation.mechanisms.gradients import SINGLE_MARGIN, GradientMechanism
-from learning.models.agreement import MADE_UP, agreeing, divided, drawn
+from learning.models.agreement import MADE_UP, agreeing_within, divided, drawn, smaller
+from learning.models.compute import device_of, loss_scale, moved
+from learning.models.device_memory import attempted
 from learning.private_training.gradient_terms import DOUBLE, off
 from learning.private_training.per_example import ROUNDING, PerExample, single_precision
 from learning.private_training.units import Losses, MicroBatch, Shape, cut, joined
@@ -37,10 +39,16 @@ def clipped_sum(
     `mechanism.clip`: each adds a vector of at most clip (1 - SINGLE_MARGIN), whose bits do not depend on who else is
     there (`learning.models.agreement`), and adding the vectors is off by at most `adding`, within the margin. A unit
     with a loss or a gradient that is no finite number adds zero and changes nothing of the others; `left_out` is told
-    how many there were. No batch at all gives zeros. Raises `IntegrityError` for more units than the margin covers.
+    how many there were. No batch at all gives zeros.
+
+    The model's device does the passes, in the precision of `learning.models.compute.running`, and the sums, in float64;
+    what a unit adds is bounded by what was really recorded of it. Where the device's memory is exhausted, micro-batches
+    halve themselves: to sizes in which a unit's bits are the same, so that only the order changes in which units are
+    added, which `adding` covers. Raises `IntegrityError` for more units than the margin covers, `ComputeError` where
+    the device has too little memory for one unit.
     Source: DP-SGD (Abadi et al. 2016, algorithm 1, "compute gradient" and "clip gradient").
     """
-    device = next(iter(gradients.parameters.values())).device
+    device = gradients.device
     flat = torch.zeros(gradients.count, dtype=torch.float64, device=device)
     totals, place = {}, 0
     for name, each in gradients.parameters.items():
@@ -49,8 +57,7 @@ def clipped_sum(
     units, parts, empty, longest, uses = 0, 0, 0, 0, 1
     with single_precision():
         for batch in batches:
-            for part, own in _parts(gradients, batch, losses):
-                bounds = _record(gradients, part, losses)
+            for bounds, own in _parts(gradients, batch, losses):
                 bad = ~torch.isfinite(bounds)
                 scales = mechanism.scales(bounds.cpu().numpy(), margin=SINGLE_MARGIN)
                 scales[own:] = 0.0
@@ -91,31 +98,41 @@ def tell_left_out(units: int) -> None:
 
 def _record(gradients: PerExample, batch: MicroBatch, losses: Losses) -> Tensor:
     """A micro-batch through the model and back: bounds of its units' norms, infinite for a loss that is no number."""
-    device = next(iter(gradients.parameters.values())).device
-    inputs = {name: each.to(device) for name, each in batch.inputs.items()}
+    device = device_of(gradients.model)
     labels = None if batch.labels is None else batch.labels.to(device)
-    with gradients.recording(batch.units, batch.examples_per_unit):
-        each = losses(gradients.model, inputs, labels)
-        (each * batch.weights.to(device)).sum().backward()  # type: ignore[no-untyped-call]
+    scale = loss_scale()
+    with gradients.recording(batch.units, batch.examples_per_unit, scale):
+        each = losses(gradients.model, moved(batch.inputs, gradients.model), labels)
+        total = (each * batch.weights.to(device)).sum()
+        (total if scale == 1 else total * scale).backward()  # type: ignore[no-untyped-call]
     sound = torch.isfinite(each.detach()).view(batch.units, -1).all(dim=1)
-    return gradients.bounds().where(sound, math.inf)
+    return gradients.bounds().where(sound.to(gradients.device), math.inf)
 
 
-def _parts(gradients: PerExample, batch: MicroBatch, losses: Losses) -> Iterator[tuple[MicroBatch, int]]:
-    """A micro-batch in parts of sizes in which units' gradients do not depend on each other, and how many are its own.
+def _parts(gradients: PerExample, batch: MicroBatch, losses: Losses) -> Iterator[tuple[Tensor, int]]:
+    """Record a micro-batch in parts of sizes in which units' gradients do not depend on each other: the bounds of a
+    part's units, and how many of them, the first, are the micro-batch's own.
 
     Where units are too few for a part, made-up ones fill its place.
     """
     shape = batch.shape
     sizes = (1,) if shape is None else _sizes(gradients, shape, losses)
     start = 0
-    for size in divided(batch.units, sizes):
+    while start < batch.units:
+        size = divided(batch.units - start, sizes)[0]
         own = min(size, batch.units - start)
         part = cut(batch, start, start + own)
         if own < size:
             assert shape is not None
             part = joined(part, shape.made_up([place % MADE_UP for place in range(size - own)]))
-        yield part, own
+        bounds = attempted(lambda part=part: _record(gradients, part, losses))  # type: ignore[misc]
+        if bounds is None:  # though it fitted on made-up units: something else takes the device's memory
+            gradients.clear()
+            sizes = smaller(sizes, size)
+            if shape is not None:
+                gradients.sizes[shape.most, *shape.name] = sizes
+            continue
+        yield bounds, own
         start += own
 
 
@@ -127,6 +144,6 @@ def _sizes(gradients: PerExample, shape: Shape, losses: Losses) -> tuple[int, ..
     name = (shape.most, *shape.name)
     if name not in gradients.sizes:
         with drawn(gradients.model):
-            gradients.sizes[name] = agreeing(answer, shape.most)
+            gradients.sizes[name] = agreeing_within(answer, shape.most)
         gradients.clear()
     return gradients.sizes[name]

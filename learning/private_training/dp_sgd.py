@@ -83,7 +83,7 @@ def train_private(
     Source: DP-SGD (Abadi et al. 2016, algorithm 1).
     """
     gradients = PerExample(model)
-    training = Training(flatten(model).cpu(), optimisation, mechanism.steps)
+    training = Training(flatten(model), optimisation, mechanism.steps)
     if gradients.count != mechanism.parameters:
         raise ConclaveError(
             f"The model trains {gradients.count:,} numbers, and the mechanism bounds {mechanism.parameters:,}."

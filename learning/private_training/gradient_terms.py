@@ -25,7 +25,7 @@ CELLS_AT_ONCE = 1 << 23
 FEW = 16
 """For units with fewer positions, a product in double precision costs less than a matrix for every unit."""
 NEAR = 1 << 16
-"""Cells of units' matrices that are made at a time; they fit a processor's cache."""
+"""Cells of units' matrices that are made at a time on the processor; they fit its cache."""
 WIDE = 2048
 """Over more features, an inner product is added up in double precision from parts in single precision: the rounding of
 one sum of so many would be too large.
@@ -87,7 +87,7 @@ class Outer:
             left = (self.left.double() * weights[:, None, None]).flatten(0, 1)
             total.addmm_(left.transpose(0, 1), self.right.double().flatten(0, 1))
             return
-        at_once = max(1, NEAR // _cells(self))
+        at_once = max(1, (NEAR if total.device.type == "cpu" else CELLS_AT_ONCE) // _cells(self))
         for start in range(0, self.units, at_once):
             part = slice(start, start + at_once)
             made = self.dense(part)
@@ -99,6 +99,10 @@ class Outer:
     def without(self, units: Tensor) -> "Outer":
         """The same with zeros for the units that a mask [units] marks, whatever they hold."""
         return Outer(_emptied(self.left, units), _emptied(self.right, units))
+
+    def to(self, device: torch.device) -> "Outer":
+        """The same on a device."""
+        return Outer(self.left.to(device), self.right.to(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,10 @@ class Rows:
         """As of `Outer`."""
         return Rows(self.index, _emptied(self.values, units), self.count)
 
+    def to(self, device: torch.device) -> "Rows":
+        """As of `Outer`."""
+        return Rows(self.index.to(device), self.values.to(device), self.count)
+
 
 @dataclass(frozen=True, slots=True)
 class Dense:
@@ -181,6 +189,10 @@ class Dense:
     def without(self, units: Tensor) -> "Dense":
         """As of `Outer`."""
         return Dense(_emptied(self.values, units), _emptied(self.added, units))
+
+    def to(self, device: torch.device) -> "Dense":
+        """As of `Outer`."""
+        return Dense(self.values.to(device), self.added.to(device))
 
 
 Term = Outer | Rows | Dense
@@ -234,7 +246,7 @@ def off(additions: int, unit: float = SINGLE) -> float:
 def _in_parts(work: Callable[[Any, Any, slice], Tensor], one: Term, other: Term, cells: int) -> Tensor:
     at_once = max(1, CELLS_AT_ONCE // max(1, cells))
     parts = [slice(start, start + at_once) for start in range(0, one.units, at_once)]
-    return torch.cat([work(one, other, part) for part in parts]) if parts else torch.zeros(0)
+    return torch.cat([work(one, other, part) for part in parts]) if parts else one.size()
 
 
 def _outer_outer(one: Outer, other: Outer, part: slice) -> Tensor:

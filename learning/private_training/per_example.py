@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from learning.models.adapting import trainable
 from learning.models.checkpoints import ModelError
+from learning.models.compute import exact, exact_device, single
 from learning.private_training.gradient_terms import Dense, Outer, Rows, Term, off, squared_norms
 
 ROUNDING = 1e-5
@@ -31,6 +32,7 @@ _ALIKE = 1e-3
 """Tolerance relative to a gradient's size: far above rounding in single precision, far below the effect of mixed
 examples.
 """
+_REDUCED = (torch.bfloat16, torch.float16)
 _MIXES = (nn.modules.batchnorm._BatchNorm,)
 
 
@@ -40,7 +42,9 @@ class PerExample:
     model: examples are the first axis of what every layer with trainable parameters takes and gives. A layer that mixes
     examples, such as batch normalisation, makes the guarantee void; `check_apart` finds those that it can.
 
-    Between `recording` and the next, `bounds` and `add_weighted` speak of what was recorded.
+    Between `recording` and the next, `bounds` and `add_weighted` speak of what was recorded, in float32 or more precise
+    arithmetic whatever precision the passes are in: what was recorded in less is widened, which is exact, before
+    anything is computed of it. So a bound holds of what is added, however far a pass in a reduced precision is off.
     Source: book-keeping (Bu et al. 2023, "Differentially private optimization on large model at small cost").
     """
 
@@ -57,19 +61,25 @@ class PerExample:
         self._layers = self._trainable_layers()
 
     @property
+    def device(self) -> torch.device:
+        """Where gradients are worked with: the model's device, or the processor where that has no float64."""
+        return exact_device(next(iter(self.parameters.values())).device)
+
+    @property
     def count(self) -> int:
         """Trainable numbers."""
         return sum(each.numel() for each in self.parameters.values())
 
     @contextmanager
-    def recording(self, units: int, examples_per_unit: int = 1) -> Iterator[None]:
+    def recording(self, units: int, examples_per_unit: int = 1, scale: float = 1.0) -> Iterator[None]:
         """Within it, one forward and one backward pass of units * examples_per_unit examples, unit by unit.
 
-        The loss that `backward` is called on is a sum over examples. Nothing is put into `.grad`. Raises `ModelError`
+        The loss that `backward` is called on is a sum over examples, times `scale`, a power of two that is taken out of
+        what is recorded. Nothing is put into `.grad`. Raises `ModelError`
         naming the layer where an axis is not that of examples.
         """
         self._terms = {name: [] for name in self.parameters}
-        keep = _Keeping(self, units, examples_per_unit)
+        keep = _Keeping(self, units, examples_per_unit, scale)
         with ExitStack() as stack:
             for name, layer in self._layers.items():
                 hook = layer.register_forward_hook(keep.hook(name), with_kwargs=True, always_call=False)
@@ -93,11 +103,12 @@ class PerExample:
         `LARGEST_NORM`.
         """
         squares = sizes = torch.zeros((), dtype=torch.float64)
-        for terms in self._terms.values():
-            square, size, additions = squared_norms(terms)
-            lost = off(additions)
-            squares = squares + square + max(2 * lost, ROUNDING) * size.square()
-            sizes = sizes + lost * size
+        with exact(self.device):
+            for terms in self._terms.values():
+                square, size, additions = squared_norms(terms)
+                lost = off(additions)
+                squares = squares + square + max(2 * lost, ROUNDING) * size.square()
+                sizes = sizes + lost * size
         found = squares.clamp(min=0).sqrt() + sizes
         return found.where(found <= LARGEST_NORM, math.inf)
 
@@ -130,9 +141,10 @@ class PerExample:
 
     def add_weighted(self, weights: Tensor, totals: dict[str, Tensor]) -> None:
         """Add sum over units of weights[u] gradient[u] to `totals`, one a parameter; all of them float64."""
-        for name, terms in self._terms.items():
-            for term in terms:
-                term.add_weighted(weights, totals[name])
+        with exact(self.device):
+            for name, terms in self._terms.items():
+                for term in terms:
+                    term.add_weighted(weights, totals[name])
 
     def clear(self) -> None:
         """Forget what was recorded."""
@@ -178,10 +190,18 @@ def check_apart(gradients: PerExample, loss: Callable[[slice], Tensor], examples
     loss: the losses of some of the examples, each once, computed by the model; dropout must be off. Each example's norm
     is compared with its norm alone, where none can mix with it, and the sum of all gradients with what autograd gives.
     """
+    with single():
+        _check_apart(gradients, loss, examples)
+
+
+def _check_apart(gradients: PerExample, loss: Callable[[slice], Tensor], examples: int) -> None:
     with gradients.recording(examples):
         loss(slice(0, examples)).sum().backward()  # type: ignore[no-untyped-call]
     together = gradients.norms()
-    added = {name: torch.zeros_like(each, dtype=torch.float64) for name, each in gradients.parameters.items()}
+    on = gradients.device
+    added = {
+        name: torch.zeros(each.shape, dtype=torch.float64, device=on) for name, each in gradients.parameters.items()
+    }
     gradients.add_weighted(torch.ones_like(together), added)
     alone = torch.zeros_like(together)
     for place in range(examples):
@@ -192,8 +212,8 @@ def check_apart(gradients: PerExample, loss: Callable[[slice], Tensor], examples
     true = torch.autograd.grad(
         loss(slice(0, examples)).sum(), list(gradients.parameters.values()), allow_unused=True, materialize_grads=True
     )
-    size = sum(float(each.double().square().sum()) for each in true) ** 0.5
-    off = sum(float((added[name] - each).double().square().sum()) for name, each in zip(added, true, strict=True))
+    size = sum(float(each.to(on).double().square().sum()) for each in true) ** 0.5
+    off = sum(float((added[name] - each.to(on)).square().sum()) for name, each in zip(added, true, strict=True))
     if not torch.allclose(together, alone, rtol=_ALIKE, atol=_ALIKE * size) or off**0.5 > _ALIKE * size + 1e-12:
         raise ModelError(
             f"The gradients of this {type(gradients.model).__name__} cannot be told apart by examples: what one of "
@@ -205,8 +225,10 @@ def check_apart(gradients: PerExample, loss: Callable[[slice], Tensor], examples
 class _Keeping:
     """What is kept in one pass."""
 
-    def __init__(self, gradients: PerExample, units: int, examples_per_unit: int):
+    def __init__(self, gradients: PerExample, units: int, examples_per_unit: int, scale: float):
         self._gradients = gradients
+        self._device = gradients.device
+        self._scale = scale
         self._units = units
         self._examples = units * examples_per_unit
         self._quiet = False
@@ -225,12 +247,22 @@ class _Keeping:
 
             def backward(slope: Tensor) -> None:
                 self._check(name, layer, [*kept, *others.values(), slope])
-                self._terms(name, layer, kept, others, slope.detach())
+                with exact(slope.device):
+                    self._terms(name, layer, *self._widened(kept, others, slope.detach()))
 
             result.register_hook(backward)  # type: ignore[no-untyped-call]
             return result
 
         return forward
+
+    def _widened(
+        self, given: list[Any], named: dict[str, Any], slope: Tensor
+    ) -> tuple[list[Any], dict[str, Any], Tensor]:
+        """What was recorded in float32, which holds every number of a reduced precision, and the slope unscaled."""
+        wide = _wide(slope)
+        if self._scale != 1:
+            wide = wide / self._scale
+        return [_wide(each) for each in given], {name: _wide(each) for name, each in named.items()}, wide
 
     def _check(self, name: str, layer: nn.Module, tensors: list[Any]) -> None:
         found = [list(each.shape) for each in tensors if isinstance(each, Tensor)]
@@ -246,7 +278,7 @@ class _Keeping:
         for parameter, term in made(self, name, layer, given, named, slope):
             called = self._gradients.name_of(parameter)
             if called is not None:
-                self._gradients.keep(called, term)
+                self._gradients.keep(called, term.to(self._device))
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -370,6 +402,10 @@ def _known() -> dict[type, Callable[..., _Made]]:
 
 def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, Tensor) else value
+
+
+def _wide(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype in _REDUCED else value
 
 
 def _unknown(name: str, layer: nn.Module, why: str, remedy: str = "freeze it, or use another model") -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from learning.models.agreement import filled, made_up_rows, rounded
-from learning.models.batching import Tokens, form_of, inputs_of
+from learning.models.batching import TOKENS, Tokens, form_of, inputs_of
 from learning.private_training.units import MicroBatch, Shape
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PROBES = 3
 TOKENS_AT_ONCE = 512
-"""Tokens in one micro-batch by default, padding included."""
+"""Tokens in one micro-batch on the processor by default, padding included."""
 MOST_EXAMPLES = 32
 """Examples of a unit that count, by default."""
 
@@ -38,6 +38,11 @@ def probe_of(config: "PretrainedConfig", targets: int | None) -> MicroBatch:
         labels = torch.arange(PROBES) % targets if targets else torch.linspace(-1, 1, PROBES)
     inputs = inputs_of(config, [Tokens(ids, len(ids)) for ids in rows])
     return MicroBatch(inputs, labels, torch.ones(PROBES), PROBES, 1)
+
+
+def tokens_at_once(device: str) -> int:
+    """Tokens of a micro-batch on a kind of device: what fits a processor's cache; on others, what keeps them busy."""
+    return TOKENS_AT_ONCE if device == "cpu" else TOKENS
 
 
 class TextUnits:

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+from threadpoolctl import ThreadpoolController
 
 from aggregation.arrays import FloatArray
 from aggregation.errors import ConclaveError, IntegrityError

@@ -103,12 +103,14 @@ class TextRows:
 def _embedding(work: TextRows) -> Work:
     from learning.models.batching import Tokens
     from learning.models.checkpoints import ModelError
+    from learning.models.compute import on_device
     from learning.models.encoders import classifier
     from learning.models.features import features
     from learning.text.labelled import LabelMap
 
     # Its classes do not matter: the rows are the inputs of the last layer, not its outputs.
     model, tokenizer = classifier(work.model, LabelMap(_EITHER), seed=0, pool=work.pool)
+    on_device(model)
     try:
         features(model, [Tokens(np.zeros(2, np.int32), 2)])
     except ValueError:
@@ -123,19 +125,26 @@ def _mean(work: TextRows) -> Work:
     import torch
 
     from learning.models.batching import batches, inputs_of
+    from learning.models.compute import device_of, moved, on_device, passing
+    from learning.models.device_memory import halved
     from learning.models.encoders import encoder
 
     model, tokenizer = encoder(work.model)
     model.train(False)
+    device = device_of(on_device(model))
 
     def of(rows: "Sequence[Tokens]") -> NDArray[np.float32]:
         found = np.empty((len(rows), int(model.config.hidden_size)), np.float32)
-        for places in batches(rows, AT_ONCE):
-            inputs = inputs_of(model.config, [rows[place] for place in places])
-            with torch.inference_mode():
-                states = model(**inputs).last_hidden_state
+
+        def mean(places: NDArray[np.int64]) -> NDArray[np.float32]:
+            inputs = moved(inputs_of(model.config, [rows[place] for place in places]), model)
+            with torch.inference_mode(), passing(device):
+                states = model(**inputs).last_hidden_state.float()
             attended = inputs["attention_mask"][..., None].float()
-            found[places] = ((states * attended).sum(1) / attended.sum(1)).numpy()
+            return np.asarray(((states * attended).sum(1) / attended.sum(1)).cpu().numpy())
+
+        for places, vectors in halved(batches(rows, AT_ONCE), mean):
+            found[places] = vectors
         return found
 
     return _over(work, model, tokenizer, of)
@@ -144,6 +153,7 @@ def _mean(work: TextRows) -> Work:
 def _probability(work: TextRows) -> Work:
     from learning.classification.training import predict, probabilities
     from learning.models.checkpoints import ModelError, config_of, load
+    from learning.models.compute import on_device
 
     config = config_of(work.model)
     classes = len(config.id2label or ())
@@ -159,6 +169,8 @@ def _probability(work: TextRows) -> Work:
             f"The checkpoint {work.model} lacks {sorted(found.missing)[0]}, so what it says is not trained. Give a "
             "classifier that is."
         )
+
+    on_device(found.model)
 
     def of(rows: "Sequence[Tokens]") -> NDArray[np.float32]:
         return probabilities(predict(found.model, rows, AT_ONCE))[:, [work.column]].astype(np.float32)

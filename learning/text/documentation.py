@@ -10,10 +10,14 @@ topics.
 import ast
 import gc
 import hashlib
+import json
+import os
+import secrets
+import sys
 import sysconfig
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -53,12 +57,67 @@ def held_out(module: str) -> bool:
 
 @cache
 def _library(root: Path) -> tuple[dict[str, str], ...]:
-    """Every docstring once. Parsing takes two seconds and the outcome two megabytes, so it is done once a process."""
-    with _quick_parsing():
-        first: dict[str, dict[str, str]] = {}
-        for row in _docstrings(root):
-            first.setdefault(row["text"], row)
-    return tuple(first.values())
+    """Every docstring once. Parsing takes over a second, so the outcome, two megabytes, is kept in the user's cache."""
+    modules = {_module(path.relative_to(root)): path for path in _sources(root)}
+    kept = _place(root, modules)
+    found = None if kept is None else _kept(kept)
+    if found is None:
+        with _quick_parsing():
+            first: dict[str, dict[str, str]] = {}
+            for row in _docstrings(modules):
+                first.setdefault(row["text"], row)
+        found = tuple(first.values())
+        if kept is not None and found:
+            _keep(kept, found)
+    return found
+
+
+def _place(root: Path, modules: Mapping[str, Path]) -> Path | None:
+    """The file of what these very sources say: another version, size or time of any of them has another name."""
+    seen = hashlib.sha256(f"{sys.version}\n{root}\n".encode())
+    try:
+        for module in sorted(modules):
+            about = modules[module].stat()
+            seen.update(f"{module} {about.st_size} {about.st_mtime_ns}\n".encode())
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except (OSError, RuntimeError):  # a source that has just gone; a user without a home
+        return None
+    return folder / "conclave" / f"documentation-{seen.hexdigest()[:32]}.json"
+
+
+def _kept(place: Path) -> tuple[dict[str, str], ...] | None:
+    """The rows in a file that this user alone can have written; None for any other."""
+    try:
+        with place.open("rb") as file:
+            about = os.fstat(file.fileno())
+            if about.st_uid != os.getuid() or about.st_mode & 0o022:
+                return None
+            rows = json.load(file)
+    except (OSError, ValueError):
+        return None
+    if not isinstance(rows, list) or not all(
+        isinstance(row, dict) and tuple(row) == COLUMNS and all(isinstance(each, str) for each in row.values())
+        for row in rows
+    ):
+        return None
+    return tuple(rows)
+
+
+def _keep(place: Path, rows: tuple[dict[str, str], ...]) -> None:
+    """Write the rows completely or not at all; where that is impossible, the next process parses again."""
+    beside = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
+    try:
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(beside, "x", encoding="ascii", opener=_private) as file:
+            json.dump(rows, file)
+        beside.replace(place)
+    except OSError:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 @contextmanager
@@ -75,8 +134,7 @@ def _quick_parsing() -> Iterator[None]:
             gc.enable()
 
 
-def _docstrings(root: Path) -> Iterator[dict[str, str]]:
-    modules = {_module(path.relative_to(root)): path for path in _sources(root)}
+def _docstrings(modules: Mapping[str, Path]) -> Iterator[dict[str, str]]:
     for module in sorted(modules):
         try:
             tree = ast.parse(modules[module].read_bytes())

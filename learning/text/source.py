@@ -74,7 +74,7 @@ def read(source: Source, cache: Path, skipped: Skipped | None = None) -> Iterato
     """Yield the documents of a PUBLIC source, or of one that its owner looks at, in its own order, one row in memory at
     a time (.txt and .json arrays: one file). Private text that anything is made of is read by `records`.
 
-    cache: folder for what the hub sends; made with mode 0700. Local and built-in text is not written anywhere.
+    cache: folder for what the hub sends; made with mode 0700. Local text is not written anywhere.
     skipped: gets the rows that cannot be used: no text, text that is not a string, no id, user or label, broken rows.
     Raises `DataError`, at the first document asked for: a file that is missing or not UTF-8, a column that is not there
     (naming those that are), a hub that does not give the dataset, a source of which no row is usable.

@@ -30,10 +30,12 @@ import torch
 from torch import Tensor, nn
 
 from aggregation.errors import ConclaveError
-from learning.errors import DataError, Diverged
+from learning.errors import EXHAUSTED, ComputeError, DataError, Diverged
 from learning.models.adapting import trainable
 from learning.models.batching import Tokens, encode, encode_documents, form_of, inputs_of
 from learning.models.checkpoints import ModelError
+from learning.models.compute import device_of, loss_scale, moved, passing
+from learning.models.device_memory import attempted
 from learning.models.schedules import Schedule
 from learning.transformers.distilling_state import CHECKPOINT, taken_up, write_state
 from learning.transformers.layered_student import check_alike, family_of, pair
@@ -130,10 +132,13 @@ def distil(
     rows: called for each pass, gives the same texts in the same order each time, and once before, to count them: the
     schedule needs the number of steps. checkpoint: a folder for the state of the training; one that is there is taken
     up, if it is of the same models, texts, settings and seed. on_step: told the step, from 1, of how many, and the
-    losses. The student is on the teacher's device. The same arguments give the same student.
+    losses. The student is on the teacher's device, in the precision of `learning.models.compute.running`; where that
+    device's memory is exhausted, micro-batches halve themselves. The same arguments on the same device give the same
+    student.
     Raises `ModelError` for models that do not match or a tokenizer without a mask token, `DataError` for texts that are
-    none or differ between passes, `Diverged` for a loss that is not finite, `IntegrityError` for a checkpoint that is
-    broken or of another training, `ConclaveError` where no loss is left or a checkpoint cannot be written.
+    none or differ between passes, `ComputeError` for a text too large for the device, `Diverged` for a loss that is not
+    finite, `IntegrityError` for a checkpoint that is broken or of another training, `ConclaveError` where no loss is
+    left or a checkpoint cannot be written.
     Source: public knowledge distillation, PrivDistil, section 3.4; DistilBERT (Sanh et al. 2019).
     """
     check_alike(teacher, student)
@@ -144,6 +149,7 @@ def distil(
     per_pass = -(-texts // settings.batch)
     steps, step = settings.passes * per_pass, 0
     losses: Mapping[Name, float] = {}
+    micro = settings.micro_batch
     if checkpoint is not None:
         training = _training(distiller, digest)
         step, losses = taken_up(checkpoint / CHECKPOINT, training, parameters, optimiser)
@@ -156,8 +162,7 @@ def distil(
         for batch in distiller.batches(rows(), number, done, texts):
             for group in optimiser.param_groups:
                 group["lr"] = settings.learning_rate * schedule.scale(step, steps)
-            optimiser.zero_grad(set_to_none=True)
-            losses = distiller.gradient(batch, step)
+            losses, micro = distiller.descended(optimiser, batch, step, micro)
             size = nn.utils.clip_grad_norm_(parameters.values(), settings.longest_gradient)
             if not (torch.isfinite(size) and all(math.isfinite(each) for each in losses.values())):
                 raise Diverged(
@@ -237,8 +242,32 @@ class _Distiller:
             for place in order:
                 yield rows[place * settings.batch : (place + 1) * settings.batch]
 
-    def gradient(self, batch: list[Tokens], step: int) -> dict[Name, float]:
-        """Add a batch's gradient to the student's parameters, micro-batch by micro-batch; returns the losses."""
+    def descended(
+        self, optimiser: torch.optim.Optimizer, batch: list[Tokens], step: int, micro: int
+    ) -> tuple[dict[Name, float], int]:
+        """Set a batch's gradient, `micro` texts at a time or as few as the device's memory holds; returns the losses
+        and how many these were.
+        """
+
+        def whole() -> dict[Name, float]:
+            optimiser.zero_grad(set_to_none=True)
+            return self.gradient(batch, step, micro)
+
+        while (losses := attempted(whole)) is None:
+            if micro == 1:
+                raise ComputeError(EXHAUSTED)
+            micro = min(micro, len(batch)) // 2 or 1
+        if (scale := loss_scale()) != 1:
+            for each in trainable(self.student).values():
+                if each.grad is not None:
+                    each.grad.div_(scale)
+        return losses, micro
+
+    def gradient(self, batch: list[Tokens], step: int, micro: int) -> dict[Name, float]:
+        """Add a batch's gradient, times the scale of losses, to the student's parameters, micro-batch by micro-batch;
+        returns the losses.
+        """
+        scale = loss_scale()
         if self.masking is None:
             labels = (
                 next_tokens(batch) if self.causal else [np.full(len(row), NOT_ASKED, dtype=np.int64) for row in batch]
@@ -247,10 +276,11 @@ class _Distiller:
             batch, labels = self.masking.apply(batch, _chance(self.seed, "mask", step))
         tokens = tokens_of(batch, labels, self.names)
         losses = dict.fromkeys(self.names, 0.0)
-        for first in range(0, len(batch), self.settings.micro_batch):
-            part = slice(first, first + self.settings.micro_batch)
+        for first in range(0, len(batch), micro):
+            part = slice(first, first + micro)
             found = self._sums(batch[part], padded(labels[part]))
-            total(found, tokens, self.settings.weights).backward()  # type: ignore[no-untyped-call]
+            loss = total(found, tokens, self.settings.weights)
+            (loss if scale == 1 else loss * scale).backward()  # type: ignore[no-untyped-call]
             for name, each in found.items():
                 losses[name] += float(each.detach()) / tokens[name]
         return losses
@@ -266,7 +296,7 @@ class _Distiller:
         return sums(ours, theirs, attended, where, self.names, temperature=self.settings.temperature)
 
     def _inputs(self, model: "PreTrainedModel", rows: list[Tokens]) -> dict[str, Tensor]:
-        return {name: each.to(model.device) for name, each in inputs_of(model.config, rows).items()}
+        return moved(inputs_of(model.config, rows), model)
 
 
 def _speaks(model: "PreTrainedModel") -> bool:
@@ -276,7 +306,8 @@ def _speaks(model: "PreTrainedModel") -> bool:
 def _said(model: "PreTrainedModel", inputs: dict[str, Tensor], states: tuple[int, ...], logits: bool) -> Said:
     """What a model says; its head is not asked where nothing needs the logits, for it costs as much as many layers."""
     asked = model if logits else model.base_model
-    found = asked(**inputs, output_hidden_states=True)
+    with passing(device_of(model)):
+        found = asked(**inputs, output_hidden_states=True)
     return Said(tuple(found.hidden_states[state] for state in states), found.logits if logits else None)
 
 

@@ -41,7 +41,7 @@ def write_state(
     part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: each.contiguous() for name, each in state.items()}, part, told)
+        save_file({name: each.cpu().contiguous() for name, each in state.items()}, part, told)
         with part.open("rb+") as file:
             os.fsync(file.fileno())
         part.replace(path)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from learning.models import checkpoints, encoders, pooling
 from learning.models.checkpoints import ModelError, config_of
+from learning.models.compute import on_device
 from learning.models.seeded import start as draw_start
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ def load_teacher(name: str, *, cache: Path | None = None) -> "Pretrained":
     """A teacher and its tokenizer: with its head for language if its checkpoint was saved with one, else the encoder.
 
     name: `learning.models.checkpoints.PACKAGED`, a local folder, or a name on the hub. A student's folder loads too.
-    Attention is the library's fast one, dropout is off. Raises `ModelError`: see `learning.models.checkpoints.load`; a
-    kind that no student can be made of.
+    Attention is the library's fast one, dropout is off; it is on the device of `learning.models.compute.running`.
+    Raises `ModelError`: see `learning.models.checkpoints.load`; a kind that no student can be made of.
     """
     config = config_of(name, cache)
     family = family_of(config)
@@ -88,7 +89,7 @@ def load_teacher(name: str, *, cache: Path | None = None) -> "Pretrained":
             )
         model, tokenizer = found.model, found.tokenizer
     model.set_attn_implementation("sdpa")
-    return model, tokenizer
+    return on_device(model), tokenizer
 
 
 def copied(student_layers: int, teacher_layers: int) -> tuple[int, ...]:

@@ -4,8 +4,7 @@ import math
 import re
 from typing import Final
 
-from dp_accounting import DpEvent, SelfComposedDpEvent
-
+from aggregation.accounting.library import DpEvent, SelfComposedDpEvent
 from aggregation.accounting.price import price
 from aggregation.errors import ConclaveError
 from aggregation.mechanisms.mechanism import Form, Mechanism

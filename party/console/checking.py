@@ -18,6 +18,8 @@ from typing import Final
 from cryptography import x509
 
 from aggregation.errors import ConclaveError
+from learning.errors import ComputeError
+from learning.models.machine import processors
 from party.config import PartyConfig, ShardTable, located, read_config, split_address
 from party.errors import PartyError
 from party.ledger.accounts import check as check_cap
@@ -28,6 +30,7 @@ from party.node.identity import own_identity
 from party.node.serving import check_free
 from party.node.traces import check_traces
 from party.shard.units import source_of
+from party.tasks.machine import Machine
 from protos import PROTOCOL_VERSION
 from protos.console.checklist import Line, free_disk, free_memory, ok, size, to_do, warning
 from protos.console.settings import SettingsError
@@ -71,6 +74,7 @@ def check(path: Path) -> list[Line]:
         _policy(config),
         _disk(shard, home),
         _memory(),
+        _device(config),
         _versions(),
     ]
 
@@ -323,6 +327,18 @@ def _memory() -> Line:
         )
     most = max(WORDS, (free - needed_memory(0)) // WORD_MEMORY // 1000 * 1000)
     return ok("memory", f"{size(free)} are free: enough for {most:,} words; {size(needed)} are enough for {WORDS:,}")
+
+
+def _device(config: PartyConfig) -> Line:
+    """What trainings of text models run on, and what else is there. Torch is asked only where that may matter."""
+    try:
+        found = Machine.looked_up(config.compute)
+    except ComputeError as error:
+        return to_do("device", str(error))
+    threads = found.usual.threads
+    many = f"{threads} of {processors()}" if threads else f"{processors()}"
+    there = f"; there are {', '.join(found.there)}" if len(found.there) > 1 else ""
+    return ok("device", f"text models run on {found.usual.device} in {found.usual.precision}, {many} processors{there}")
 
 
 def _versions() -> Line:

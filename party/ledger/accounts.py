@@ -31,8 +31,7 @@ from party.ledger.database import (
 from party.ledger.protection import Protection
 
 if TYPE_CHECKING:
-    from dp_accounting import DpEvent
-
+    from aggregation.accounting.library import DpEvent
     from aggregation.accounting.price import LifetimeFilter
 
 _COLUMNS = "id, number, lineage, epsilon, delta, simulation, opened_at, uncounted"
@@ -308,9 +307,8 @@ def charges(sql: sqlite3.Connection, account: str, *, blank: bool = True) -> "li
 
     blank: include what was answered without text.
     """
-    from dp_accounting import SelfComposedDpEvent
-
     from aggregation.accounting import events
+    from aggregation.accounting.library import SelfComposedDpEvent
 
     standing = "" if version_of(sql) < REFUNDING else "AND refunded_at IS NULL"
     standing += "" if blank or version_of(sql) < PROTECTING else " AND NOT blank"

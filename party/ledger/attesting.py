@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Final
 
-from dp_accounting import DpEvent
-
 from aggregation.accounting.events import to_json
+from aggregation.accounting.library import DpEvent
 from party.store.runs import Run
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.fields import word

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dp_accounting import DpEvent
-
 from aggregation.accounting import events
+from aggregation.accounting.library import DpEvent
 from party.ledger import attempts, paying, runs
 from party.ledger.accounts import Opened
 from protos.refusal import Reason, Refusal

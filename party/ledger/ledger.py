@@ -14,8 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from dp_accounting import DpEvent
-
+from aggregation.accounting.library import DpEvent
 from party.ledger import attempts, charging, paying
 from party.ledger.accounts import DOCUMENT, Opened, reservations, take_up
 from party.ledger.charging import Claim

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from dp_accounting import DpEvent, get_epsilon_gaussian
-
+from aggregation.accounting.library import DpEvent, get_epsilon_gaussian
 from aggregation.accounting.price import LifetimeFilter
 from party.ledger import census
 from party.ledger.accounts import Opened, charges, every, is_charged, note

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from dp_accounting import DpEvent, SelfComposedDpEvent
-
+from aggregation.accounting.library import DpEvent, SelfComposedDpEvent
 from party.ledger import attempts
 from party.ledger.accounts import Opened, note
 from party.ledger.lineages import Group, events_of, group_of, over, own_events

@@ -12,6 +12,7 @@ from typing import Final, Self
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from learning.errors import ComputeError
 from party.config import PartyConfig, located, split_address
 from party.errors import PartyError
 from party.ledger.ledger import Ledger
@@ -25,6 +26,7 @@ from party.node.serving import MORE_CALLS, SERVER_OPTIONS, AsTheyCome, check_fre
 from party.node.traces import located_traces, tracer_of
 from party.store.disk import is_full
 from party.store.runs import Runs, private_folder, remove_parts
+from party.tasks.machine import Machine
 from protos.conclave.v1 import party_pb2, party_pb2_grpc
 from protos.identity.identity import Identity
 
@@ -135,7 +137,7 @@ async def start(
     base: the folder of the party file, against which its relative paths are resolved. token: what callers must show; a
     node with a token uses plain text, and was started by a launcher. issued: certificates and private keys (PEM) from a
     launcher. quiet: training logs to `training.log` in the party's folder, not to standard error. Raises `PartyError`
-    (port in use, folder held by another node), `SettingsError` (no such source).
+    (port in use, folder held by another node, a device that is not there), `SettingsError` (no such source).
     """
     home = config.home(base)
     traces = located_traces(config.traces, base)
@@ -146,7 +148,8 @@ async def start(
         raise PartyError(f"party {config.name} cannot keep anything in {home}: {error.strerror}.") from None
     try:
         identity = own_identity(config, home, base, token, issued)
-        return await _started(config, home, identity, token, home / "training.log" if quiet else None)
+        machine = await asyncio.to_thread(_machine, config)
+        return await _started(config, home, identity, token, machine, home / "training.log" if quiet else None)
     except (OSError, sqlite3.Error) as error:
         if not is_full(error):
             raise
@@ -157,7 +160,7 @@ async def start(
 
 
 async def _started(
-    config: PartyConfig, home: Path, identity: Identity, token: str, training_log: Path | None
+    config: PartyConfig, home: Path, identity: Identity, token: str, machine: Machine, training_log: Path | None
 ) -> ServedNode:
     policy = config.policy
     ledger = await Ledger.open(
@@ -172,7 +175,8 @@ async def _started(
         remove_parts(home)
         shutil.rmtree(home / "artefacts", ignore_errors=True)  # files that would stay when a run ends
         Runs(home / "runs").tidy([run.id for run in await ledger.runs() if run.left_at is not None])
-        node = ServedNode(Node(config, home, ledger, identity, token, training_log), tls=is_tls(identity, token))
+        verbs = Node(config, home, ledger, identity, token, machine, training_log)
+        node = ServedNode(verbs, tls=is_tls(identity, token))
     except BaseException:
         await ledger.close()
         raise
@@ -182,6 +186,14 @@ async def _started(
         await node.stop()
         raise
     return node
+
+
+def _machine(config: PartyConfig) -> Machine:
+    """Look up what trainings run on. Raises `PartyError`."""
+    try:
+        return Machine.looked_up(config.compute)
+    except ComputeError as error:
+        raise PartyError(f"party {config.name} cannot compute as its file says. {error}") from None
 
 
 async def _within(seconds: float, waiting: Awaitable[object]) -> None:

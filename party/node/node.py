@@ -28,6 +28,7 @@ from party.releasing.answers import Answers
 from party.releasing.secure_sums import Sums
 from party.store.artefacts import PARAMETERS, Intake, drop_parameters
 from party.store.runs import Run
+from party.tasks.machine import Machine
 from party.tasks.task import TRAINS
 from party.tasks.worker import Workers
 from protos import PROTOCOL_VERSION
@@ -53,16 +54,18 @@ class Node(party_pb2_grpc.PartyServicer):
         ledger: Ledger,
         identity: Identity,
         token: str,
+        machine: Machine,
         training_log: Path | None = None,
     ) -> None:
         self.config = config
+        self.machine = machine
         self.identity = identity
         self.ledger = ledger
         self.limits = Limits(config.name, config.limits)
         self.quieter = Quieter()
         self.drain = Drain(config.name)
         self.metrics = Metrics()
-        self.workers = Workers(training_log)
+        self.workers = Workers(training_log, config.compute.threads)
         self.tracer: tracing.Tracer | None = None
         self._token = token
         capacity = Capacity.of(home, frank=config.policy.simulation)
@@ -71,7 +74,7 @@ class Node(party_pb2_grpc.PartyServicer):
         self._answers = Answers(config.name, ledger, self.limits)
         self._sums = Sums(identity, ledger, self._answers)
         self.trainings = Trainings(
-            config, home, ledger, self.workers, self._answers, self._sums, self.drain, self.metrics
+            config, home, ledger, self.workers, self._answers, self._sums, self.drain, self.metrics, machine
         )
         self._charged: set[tuple[str, str]] = set()
 
@@ -113,7 +116,8 @@ class Node(party_pb2_grpc.PartyServicer):
         else:
             await self._runs.join(request)
             await self.metrics.refresh(self.ledger)
-        return party_pb2.JoinResponse(party=self.name, protocol_version=PROTOCOL_VERSION)
+        computed = self.machine.computed(request.plan.terms, spread=self.config.cluster is not None)
+        return party_pb2.JoinResponse(party=self.name, protocol_version=PROTOCOL_VERSION, **computed.fields)
 
     @guarded
     async def Leave(self, request: party_pb2.LeaveRequest, context: Context) -> party_pb2.LeaveResponse:  # noqa: N802

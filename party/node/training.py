@@ -9,7 +9,7 @@ import time
 from typing import Final
 
 from party.store.disk import full
-from party.tasks.job import MEMORY, STORAGE, UNKNOWN, Failure, Job
+from party.tasks.job import DEVICE, MEMORY, STORAGE, UNKNOWN, Failure, Job
 from party.tasks.worker import Charge, Workers
 from protos.refusal import Reason, Refusal
 
@@ -41,7 +41,8 @@ class Training:
 
         charge: writes the cost into the ledger before the shard is opened, as for `Workers.do`. An error before that
         concerns what was provided, and is reported. An error after it may concern private text: the job is then done
-        again without any text, and only the party's own log says so. In a simulation it is reported too.
+        again without any text, and only the party's own log says so. In a simulation it is reported too. A device that
+        fails after it costs no text: the job, of which nothing left, is done again on the processor.
 
         Raises `Refusal` (MEMORY, SHARD, STORAGE, TRAINING) when there is no result, and what `charge` raises.
         """
@@ -50,6 +51,13 @@ class Training:
             if failure is None:
                 return True
             log.error("training failed: %s", failure.sentence)
+            if failure.private and failure.kind == DEVICE and job.on_processor != job:
+                log.error("%s is done again on the processor.", self.release)
+                job = job.on_processor
+                failure = await self._work(job, charge)
+                if failure is None:
+                    return True
+                log.error("training failed on the processor: %s", failure.sentence)
             if failure.private and not job.frank:
                 log.error("%s goes on without this party's text, as if there were none.", self.release)
                 failure = await self._without_text(job, charge)
@@ -81,6 +89,6 @@ class Training:
 def _refusal(failure: Failure, party: str) -> Refusal:
     if failure.kind == STORAGE:
         return full(party)
-    if failure.kind == MEMORY:
+    if failure.kind in (MEMORY, DEVICE):
         return Refusal(Reason.MEMORY, f"training at party {party}: {failure.sentence}")
     return Refusal(Reason.SHARD if failure.kind in _SHARD_FAILURES else Reason.TRAINING, failure.sentence)

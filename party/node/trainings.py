@@ -24,6 +24,7 @@ from party.store.artefacts import Artefacts
 from party.store.keys import insecure_key
 from party.store.runs import NAME, Operation, Run
 from party.tasks.job import Job
+from party.tasks.machine import Machine
 from party.tasks.operations import charge_of, check_fit, check_step, is_claimed, job_of, training_digest
 from party.tasks.task import Asks
 from party.tasks.worker import Charge, Workers
@@ -52,9 +53,11 @@ class Trainings:
         sums: Sums,
         drain: Drain,
         metrics: Metrics,
+        machine: Machine,
     ) -> None:
         """answers, sums: hold what leaves of a training, and forget steps that are over."""
         self._config = config
+        self._machine = machine
         self._home = home
         self._ledger = ledger
         self._workers = workers
@@ -122,7 +125,9 @@ class Trainings:
                 f"release {release.name} was answered from already, and what it was answered from is gone; start a "
                 "new run.",
             )
-        job = job_of(request, run, self._config, Artefacts(run.folder), self._home, self._ledger.census_key)
+        job = job_of(
+            request, run, self._config, Artefacts(run.folder), self._home, self._ledger.census_key, self._machine
+        )
         training = Training(digest, release.name, self._workers, run.id)
         self._going[key] = training
         kept = Operation(request.operation_id, digest, release.name, asks.attempt, training_digest(request))

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 
 from aggregation.errors import ConclaveError
+from learning.errors import ComputeError
+from learning.models.compute import PROCESSOR, Compute
 from learning.text.source import NOTHING
 from party.config import ShardTable
 from party.shard.reading import Reading
@@ -25,6 +27,10 @@ STORAGE: Final = "StorageError"
 
 MEMORY: Final = "MemoryError"
 """The kind of failure for a job that needs more memory than it may use."""
+
+
+DEVICE: Final = ComputeError.__name__
+"""The kind of failure for a device that is gone, or whose memory is too small even for one unit at a time."""
 
 
 class Failure(NamedTuple):
@@ -62,7 +68,7 @@ class Job:
     work: the work of one kind of task. census: where hashes of what is read go (see `party.ledger.census`), made with
     `census_key`; without it none are made. memory: MiB that the process may use; 0 for any. spread: where teachers are
     trained; None for this machine. part: for a spread job, the first teacher and the one after the last, whose answers
-    are then the result, unbounded (`party.tasks.ray_tasks`).
+    are then the result, unbounded (`party.tasks.ray_tasks`). compute: where its models run.
     """
 
     parent: int
@@ -79,6 +85,7 @@ class Job:
     memory: int = 0
     spread: Spread | None = None
     part: tuple[int, int] | None = None
+    compute: Compute = PROCESSOR
 
     @property
     def reading(self) -> Reading:
@@ -115,6 +122,11 @@ class Job:
         return Path(self.result).with_suffix(".checkpoint")
 
     @property
+    def on_processor(self) -> "Job":
+        """The same job on the processor in single precision: the same draws, and the same sum up to rounding."""
+        return replace(self, compute=replace(PROCESSOR, threads=self.compute.threads))
+
+    @property
     def without_text(self) -> "Job":
         """The same job on an empty shard: it gives zeros, or a training on noise alone."""
         nobodys = self.shard | {"source": NOTHING, "part": None, "stream": False}
@@ -134,12 +146,13 @@ class Job:
         """The job that `to_json` wrote."""
         fields = json.loads(line)
         ((kind, work),) = fields.pop("work").items()
-        spread, part = fields.pop("spread"), fields.pop("part")
+        spread, part, compute = fields.pop("spread"), fields.pop("part"), fields.pop("compute")
         return cls(
             **fields,
             work=work_of(kind, work),
             spread=None if spread is None else Spread(**spread),
             part=None if part is None else (part[0], part[1]),
+            compute=Compute(**compute),
         )
 
 
@@ -150,6 +163,11 @@ Private: TypeAlias = Callable[[Job, Callable[[int], None]], Sum]
 def release_of(text: str) -> plan_pb2.Release:
     """The release message that a job holds in hexadecimal."""
     return plan_pb2.Release.FromString(bytes.fromhex(text))
+
+
+def is_device_full(error: BaseException) -> bool:
+    """Whether an error is torch's for a device whose memory is exhausted; torch may not be imported here."""
+    return type(error).__name__ == "OutOfMemoryError" or "backend out of memory" in str(error)
 
 
 def is_exhausted(error: BaseException) -> bool:

@@ -12,7 +12,8 @@ from party.releasing.secure_sums import MOST_ATTEMPTS
 from party.store.artefacts import Artefacts
 from party.store.runs import Run
 from party.tasks.job import Job, Spread, release_of
-from party.tasks.task import Asks, Given, request_of
+from party.tasks.machine import Machine
+from party.tasks.task import SPREAD, Asks, Given, request_of
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import operation_digest
 from protos.fields import word
@@ -43,9 +44,15 @@ def check_step(run: Run, release: plan_pb2.Release, attempt: int) -> None:
 
 
 def job_of(
-    request: party_pb2.TrainRequest, run: Run, config: PartyConfig, artefacts: Artefacts, home: Path, census_key: bytes
+    request: party_pb2.TrainRequest,
+    run: Run,
+    config: PartyConfig,
+    artefacts: Artefacts,
+    home: Path,
+    census_key: bytes,
+    machine: Machine | None = None,
 ) -> Job:
-    """The job that does what a request asks.
+    """The job that does what a request asks. machine: what it runs on; by default the file's, with nothing looked up.
 
     Raises `Refusal`: POLICY (`recipes`) for a task that the run's recipe does not have, and as `Request.checked` for
     one that cannot be done.
@@ -55,6 +62,8 @@ def job_of(
     _admit_task(request, release, run.terms)
     privacy = run.terms.privacy
     given = Given(release, run, config, artefacts, home)
+    work = request_of(asks.kind).checked(getattr(request, asks.kind), given)
+    machine = machine or Machine.of(config.compute)
     return Job(
         parent=os.getpid(),
         shard=config.shard.model_dump(),
@@ -64,11 +73,16 @@ def job_of(
         release=release.SerializeToString().hex(),
         cache=str(home / "cache"),
         result=str(run.counts(release.name, asks.attempt)),
-        work=request_of(asks.kind).checked(getattr(request, asks.kind), given),
+        work=work,
         census=str(run.census(release.name)),
         census_key=census_key.hex(),
         memory=config.limits.memory_mib,
         spread=None if config.cluster is None else Spread(config.cluster.address, config.cluster.tasks),
+        compute=machine.compute(
+            models=work.models,
+            reproducible=privacy.insecure_reproducible_noise,
+            spread=config.cluster is not None and asks.kind in SPREAD,
+        ),
     )
 
 

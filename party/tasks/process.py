@@ -19,15 +19,29 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, Protocol, TextIO, TypeVar
 
 from aggregation.mechanisms.joint import TeacherSignal
+from learning.errors import EXHAUSTED
+from learning.models.compute import running
 from party.releasing.mechanisms import mechanism_of
 from party.store.disk import is_full
 from party.store.memory import keep_private
-from party.tasks.job import MEMORY, STORAGE, Failure, Job, PartFailed, Private, is_exhausted, release_of
-from party.tasks.result import save_counts
+from party.tasks.job import (
+    DEVICE,
+    MEMORY,
+    STORAGE,
+    Failure,
+    Job,
+    PartFailed,
+    Private,
+    is_device_full,
+    is_exhausted,
+    release_of,
+)
+from party.tasks.result import Sum, save_counts
 from party.tasks.task import half
 
 Done = TypeVar("Done")
@@ -73,17 +87,31 @@ def work(job: Job, progress: Callable[[int], None], kept: object = None) -> None
     from party.tasks.ray_tasks import save_answers
 
     training: Spreadable = half(job.work.kind, "training")
-    save_answers(Path(job.result), training.some_answers(job, job.work, range(*job.part), progress))
+    with _running(job):
+        save_answers(Path(job.result), training.some_answers(job, job.work, range(*job.part), progress))
 
 
 def prepare(job: Job, kept: object = None) -> Private:
     """Prepare everything that a job needs except its text; nothing private is read, whatever was provided.
 
-    Returns a function that does the rest. Raises `ConclaveError` only for what was provided.
+    Returns a function that does the rest. Raises `ConclaveError` only for what was provided, and `ComputeError` for a
+    device that is not there or lacks the precision.
     """
     training: Training = half(job.work.kind, "training")
     mechanism = mechanism_of(release_of(job.release))
-    return training.prepare(job, job.work, mechanism, kept_for(job) if kept is None else kept)
+    with _running(job):
+        private = training.prepare(job, job.work, mechanism, kept_for(job) if kept is None else kept)
+
+    def rest(paid: Job, progress: Callable[[int], None]) -> Sum:
+        with _running(paid):
+            return private(paid, progress)
+
+    return rest
+
+
+def _running(job: Job) -> AbstractContextManager[None]:
+    """Within it, the job's models are where its party wants them; work without a model needs no device."""
+    return running(job.compute) if job.work.models else contextlib.nullcontext()
 
 
 def kept_for(job: Job) -> object:
@@ -122,6 +150,8 @@ def tried(job: Job, act: Callable[[], Done]) -> Done | Failure:
     except ConclaveError as error:
         return Failure(STORAGE if is_full(error) else type(error).__name__, str(error))
     except Exception as error:  # libraries wrap errors of the disk or the system in their own
+        if is_device_full(error):
+            return Failure(DEVICE, EXHAUSTED)
         if is_exhausted(error):
             return Failure(MEMORY, f"it needs more than the {job.memory:,} MiB that [limits] memory_mib allows.")
         if not is_full(error):

@@ -32,18 +32,22 @@ _FOLDERS: Final = {
 }
 TRAINS: Final = tuple(_FOLDERS)
 """The kinds of task that this party trains."""
+SPREAD: Final = frozenset({"teachers", "ensemble"})
+"""Those whose teachers other machines of the site may train."""
 
 
 class Work(Protocol):
     """Checked work: a frozen dataclass of the task's kind, sent to the training process as JSON.
 
-    stays: whether the process stays for the next such job, which would otherwise read the shard again.
+    stays: whether the process stays for the next such job, which would otherwise read the shard again. models: whether
+    it runs a text model, which a device may do.
     """
 
     __slots__ = ()
 
     kind: ClassVar[str]
     stays: ClassVar[bool] = False
+    models: ClassVar[bool] = False
 
     def paid_with(self, key: str) -> Self:
         """The work with the noise key of a private training, in hexadecimal, which the ledger gave for its event.

@@ -41,8 +41,8 @@ class Worker:
         self.idle: asyncio.TimerHandle | None = None
 
     @classmethod
-    async def start(cls, log_file: Path | None) -> Self:
-        """log_file: where the process logs; None for the node's own log."""
+    async def start(cls, log_file: Path | None, threads: int = 0) -> Self:
+        """log_file: where the process logs; None for the node's own log. threads: of its libraries; 0 leaves them."""
         with contextlib.ExitStack() as opened:
             own = None if log_file is None else opened.enter_context(_private_log(log_file))
             process = await asyncio.create_subprocess_exec(
@@ -53,7 +53,7 @@ class Worker:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=own,
-                env=_environment(os.environ),
+                env=training_environment(threads=threads),
                 cwd="/",
                 start_new_session=True,
             )
@@ -113,9 +113,10 @@ class Worker:
 class Workers:
     """All training processes of a node."""
 
-    def __init__(self, log_file: Path | None = None) -> None:
-        """log_file: as of `Worker.start`."""
+    def __init__(self, log_file: Path | None = None, threads: int = 0) -> None:
+        """log_file, threads: as of `Worker.start`."""
         self._log_file = log_file
+        self._threads = threads
         self._kept: dict[str, Worker] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -132,7 +133,7 @@ class Workers:
             failure = await self._done(run, worker, job, told, charge)
             if failure is None or failure.kind:
                 return failure
-        return await self._done(run, await Worker.start(self._log_file), job, told, charge)
+        return await self._done(run, await Worker.start(self._log_file, self._threads), job, told, charge)
 
     async def _done(
         self, run: str, worker: Worker, job: Job, told: Callable[[int], None], charge: Charge
@@ -181,11 +182,13 @@ def _private_log(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab")
 
 
-def _environment(outside: Mapping[str, str]) -> dict[str, str]:
+def training_environment(outside: Mapping[str, str] = os.environ, threads: int = 0) -> dict[str, str]:
     """The node's own environment, with this code importable from any folder, threads that sleep while they wait, and an
     allocator that gives freed memory back.
 
-    Where parties share cores, threads that spin while they wait took three times as long as ones that sleep.
+    The accelerators that a launcher assigned to the node are in it (`CUDA_VISIBLE_DEVICES`). Where parties share cores,
+    threads that spin while they wait took three times as long as ones that sleep.
     """
     paths = [_ROOT, *filter(None, [outside.get("PYTHONPATH")])]
-    return {**_PATIENT, **_SPARING, **outside, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    own = {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    return {**_PATIENT, **_SPARING, **outside, **own, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}

@@ -35,6 +35,7 @@ from deploy import cluster as clusters
 from deploy.cluster import joined
 from deploy.launching import LaunchError, environment
 from party.actor import Begin, PartyActor
+from party.ledger.runs import read_runs
 
 pytestmark = pytest.mark.slow
 
@@ -438,6 +439,61 @@ def test_a_party_gets_the_processor_for_graphics_that_it_asks_for(machines, here
 
         asked = Seen.options(num_cpus=0, **clusters.options(Place(gpus=1))).remote()
         assert found.get(asked.devices.remote(), timeout=60) == ("0", "127.0.0.4")
+
+
+FILMS = """
+[run]
+name = "films"
+recipe = "dp_sgd"
+seed = 3
+[privacy]
+epsilon = 8.0
+delta = 1e-5
+declared_size = 80
+noise_multiplier = 1.5
+[federation]
+launch = "ray"
+[federation.shards]
+source = "films.jsonl"
+label = "mood"
+split = {{ by = "hash", parties = 2 }}
+[federation.cluster]
+address = "{address}"
+[federation.cluster.party.party-2]
+labels = {{ zone = "south" }}
+gpus = {gpus}
+[text]
+labels = ["no", "yes"]
+values = ["0", "1"]
+longest = 16
+[model]
+name = "{model}"
+[dp_sgd]
+steps = 2
+batch = 20
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_gpu_that_ray_was_only_told_of_is_a_sentence_and_the_run_goes_on_without_it(here, machines, tiny_bert):
+    """The machine in the south told Ray of one GPU, and has none: the party there does not fall back in silence."""
+    rows = [{"text": f"a {('bad', 'good')[n % 2]} film we saw {n}", "mood": str(n % 2)} for n in range(80)]
+    (here / "films.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    path = here / "films.toml"
+    path.write_text(FILMS.format(address=machines.head, model=tiny_bert, gpus=1))
+    with pytest.raises(LaunchError) as error:
+        api.run(path, output=here / "films")
+    said = str(error.value)
+    assert "\n" not in said
+    assert said.startswith("party party-2 could not be started on 127.0.0.4: ")
+    assert '[compute]: There is no device "cuda" on this machine. It has cpu' in said
+    assert said.endswith("Ray was started there with GPUs that it has not: mend that, or gpus = 1 of the plan.")
+    for ledger in (here / "films/parties").rglob("ledger.sqlite"):
+        assert read_runs(ledger) == ()
+    path.write_text(FILMS.format(address=machines.head, model=tiny_bert, gpus=0))
+    result = api.resume(here / "films")
+    assert result.verdict.ok
+    assert "computed" not in result.statement.privacy
 
 
 def test_a_head_without_the_sources_files_is_named(here, machines):

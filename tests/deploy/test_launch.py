@@ -174,6 +174,22 @@ def test_parties_answer_in_the_order_asked_and_leave_nothing(request_for, monkey
 
 
 @pytest.mark.slow
+def test_parties_that_were_begun_in_advance_answer_and_leave_nothing(request_for, monkeypatch, capfd):
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, mark)
+    environment, handler, launcher = dict(os.environ), signal.getsignal(signal.SIGTERM), RayLauncher()
+    request = request_for(2)
+    with launcher.begun(list(request.parties)), launcher.launch(request) as addresses:
+        assert asyncio.run(names_of(addresses)) == list(request.parties)
+    assert dict(os.environ) == environment
+    assert signal.getsignal(signal.SIGTERM) == handler
+    assert [each for each in left_of(mark) if each.pid != os.getpid()] == []
+    with launcher.launch(request_for(1)) as addresses:  # and without, in the same process
+        assert asyncio.run(names_of(addresses)) == ["party-0"]
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.slow
 def test_a_party_that_cannot_start_is_named(request_for, monkeypatch):
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
@@ -195,6 +211,9 @@ def test_a_party_that_cannot_start_is_named(request_for, monkeypatch):
 @pytest.mark.slow
 def test_parties_that_take_too_long_are_named(request_for, monkeypatch):
     class Silent:
+        def prepare(self):
+            pass
+
         def request(self, name):
             time.sleep(30)
 
@@ -212,18 +231,25 @@ def test_parties_that_take_too_long_are_named(request_for, monkeypatch):
 
 DRIVER = """
 import sys, time
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+import ray
 from coordinator.identity import provisioning
 from coordinator.transport.launchers import LaunchRequest
 from deploy.launch import RayLauncher
 from test_tables import tables
 base = Path(sys.argv[1])
 vouch = partial(provisioning.vouched, base / "identity")
+launcher, how = RayLauncher(), sys.argv[2]
+request = LaunchRequest(tables, base / "parties", base, vouch)
 try:
-    with RayLauncher().launch(LaunchRequest(tables, base / "parties", base, vouch)) as addresses:
-        print("ready", flush=True)
-        time.sleep(120)
+    with nullcontext() if how == "launched" else launcher.begun(list(tables)):
+        while how == "begun" and not ray.is_initialized():
+            time.sleep(0.1)
+        with nullcontext() if how == "begun" else launcher.launch(request):
+            print("ready", flush=True)
+            time.sleep(120)
 except KeyboardInterrupt:
     sys.exit(130)
 """
@@ -231,13 +257,14 @@ except KeyboardInterrupt:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_when_the_coordinator_ends(request_for, tmp_path, ending):
+@pytest.mark.parametrize("how", ["launched", "begun", "begun and launched"])
+def test_nothing_is_left_when_the_coordinator_ends(request_for, tmp_path, ending, how):
     request = request_for(2)
     (tmp_path / "test_tables.py").write_text(f"tables = {request.parties!r}\n")
     mark = uuid.uuid4().hex
     environment = {**os.environ, MARK: mark, "PYTHONPATH": str(tmp_path)}
     with subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(tmp_path)],
+        [sys.executable, "-c", DRIVER, str(tmp_path), how],
         stdout=subprocess.PIPE,
         env=environment,
         text=True,

@@ -489,6 +489,7 @@ def learner(
         shard: dict[str, Any] | None = None,
         policy: dict[str, Any] | None = None,
         limits: dict[str, Any] | None = None,
+        compute: dict[str, Any] | None = None,
         peers: tuple[str, ...] = (),
         **plan: Any,
     ) -> Caller:
@@ -505,6 +506,7 @@ def learner(
             shard={"label": "stars", "user": "who"} | (shard or {}),
             policy=rules | (policy or {}),
             limits=limits or {},
+            compute=compute or {},
             peers={name: other.fingerprint for name, other in others.items()},
         )
         await caller.join(peers=[shown(other) for other in others.values()])

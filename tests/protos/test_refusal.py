@@ -5,7 +5,7 @@ import pytest
 
 from protos.conclave.v1 import party_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyServicer, PartyStub, add_PartyServicer_to_server
-from protos.refusal import Reason, Refusal, abort, plain, refusal_of
+from protos.refusal import LONGEST, Reason, Refusal, abort, plain, refusal_of
 
 
 class Refusing(PartyServicer):
@@ -50,3 +50,14 @@ def test_what_another_end_calls_itself_is_made_plain_and_short():
     for evil in ("\x1b[2J", "a\nb", "\u202eevil", "<b>", "[a](b)", "`x`", "# x", "a|b", "*a*", "\u0430", "\ud800"):
         assert set(plain(evil)) <= set("?abevilxJ2 "), evil
     assert plain("x" * 1_000_000) == "x" * 60 + "..."
+
+
+def test_a_sentence_controls_no_terminal_and_fits_into_a_header():
+    for evil in ("\x1b[2J", "a\nb", "\u202eevil", "\x07", "\ud800"):
+        sentence = Refusal(Reason.OTHER, f"No, {evil}.").sentence
+        assert sentence.isprintable(), evil
+        assert sentence.startswith("No, ")
+    for letter in ("x", "\u00e9", "\U0001f600"):
+        sentence = Refusal(Reason.OTHER, letter * 100_000).sentence
+        assert len(sentence.encode()) <= LONGEST
+        assert sentence.endswith("...")

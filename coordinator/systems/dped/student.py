@@ -4,9 +4,11 @@ The folder loads in `SentenceTransformer(folder)` as mean word embeddings, and i
 `KeyedVectors.load_word2vec_format`. `skipgram.safetensors` holds every parameter of the model.
 """
 
+import json
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from learning.embeddings.skipgram import SkipGram
 
 UNKNOWN = "[UNK]"
+_STATIC: Final = "sentence_transformers.sentence_transformer.modules.static_embedding.StaticEmbedding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +108,11 @@ with the coordinator's signature, and this promise with what the parties signed 
 
 
 def _sentence_transformer(student: EmbeddingStudent, folder: Path) -> None:
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+    """What `SentenceTransformer(modules=[StaticEmbedding(...)]).save` writes, byte for byte, without the library, which
+    takes two seconds to import.
+    """
+    import torch
+    from safetensors.numpy import save_file
     from tokenizers import Regex, Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.normalizers import Lowercase, Replace, Sequence
@@ -118,9 +124,24 @@ def _sentence_transformer(student: EmbeddingStudent, folder: Path) -> None:
     tokenizer = Tokenizer(WordLevel(index | {UNKNOWN: len(index)}, unk_token=UNKNOWN))
     tokenizer.normalizer = Sequence([Lowercase(), Replace("’", "'")])
     tokenizer.pre_tokenizer = Split(Regex(WORD), behavior="removed", invert=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
     nothing = np.zeros((1, student.vectors.shape[1]), np.float32)
-    embedding = StaticEmbedding(tokenizer, embedding_weights=np.vstack([student.vectors, nothing]))
-    SentenceTransformer(modules=[embedding], device="cpu").save(str(folder), create_model_card=False)
+    save_file({"embedding.weight": np.vstack([student.vectors, nothing])}, folder / "model.safetensors")
+    module = {"idx": 0, "name": "0", "path": "", "type": _STATIC}
+    made_by = {
+        "pytorch": str(torch.__version__),
+        "sentence_transformers": version("sentence-transformers"),
+        "transformers": version("transformers"),
+    }
+    about = {
+        "__version__": made_by,
+        "default_prompt_name": None,
+        "model_type": "SentenceTransformer",
+        "prompts": {"document": "", "query": ""},
+        "similarity_fn_name": "cosine",
+    }
+    for name, content in (("modules.json", [module]), ("config_sentence_transformers.json", about)):
+        (folder / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
 
 
 def _parameters(student: EmbeddingStudent, path: Path) -> None:

@@ -116,7 +116,7 @@ class CorpusData(SeedData):
         """A trained classifier's output on each party's examples: logits [examples, classes], scores [examples, 1]."""
         import torch
 
-        from learning.classification.training import predict
+        from learning.classification.training import predict, predict_head
         from learning.models.adapting import unflatten
         from learning.models.features import head_alone
 
@@ -126,8 +126,7 @@ class CorpusData(SeedData):
             return [predict(model, part.rows) for part in self.text.parts]
         head = head_alone(model)
         assert head is not None
-        with torch.inference_mode():
-            return [head(torch.from_numpy(each)).numpy() for each in seen]
+        return [predict_head(head, each) for each in seen]
 
 
 def singles(part: LabelledPart) -> "list[Tokens]":

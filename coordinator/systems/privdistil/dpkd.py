@@ -127,17 +127,19 @@ def trainable(data: CorpusData, text: PublicText, targets: Sequence[NDArray[Any]
 
     from learning.models.adapting import unflatten
     from learning.models.batching import losses
+    from learning.models.compute import device_of
     from learning.models.features import head_alone
     from learning.private_training.feature_units import FeatureUnits, head_losses
-    from learning.private_training.text_units import TextUnits
+    from learning.private_training.text_units import TextUnits, tokens_at_once
 
     model, parts, seen = text.model, data.text.parts, data.text.vectors(text)
     unflatten(model, torch.from_numpy(text.start))
     labels = [torch.from_numpy(np.ascontiguousarray(each)) for each in targets]
     units: list[Units]
     if seen is None:
+        at_once = tokens_at_once(device_of(model).type)
         units = [
-            TextUnits(model.config, part.rows, label, members=part.members)
+            TextUnits(model.config, part.rows, label, members=part.members, tokens_at_once=at_once)
             for part, label in zip(parts, labels, strict=True)
         ]
         return Trainable(model, units, losses)

@@ -106,6 +106,7 @@ def first_student(
     base: the folder against which `[distil] student` is resolved. Raises `ModelError` for models that do not fit
     together.
     """
+    from learning.models.compute import on_device
     from learning.models.encoders import encoder
     from learning.transformers.layered_student import check_alike, load_teacher, make_student
 
@@ -114,6 +115,7 @@ def first_student(
     if settings.student is not None:
         name = settings.student if base is None else placed_model(settings.student, base)
         student, _ = load_teacher(name, cache=cache) if _speaks(model) else encoder(name, cache=cache)
+        on_device(student)
         check_alike(model, student)
         return model, student, tokenizer
     layers = settings.layers or max(1, model.config.num_hidden_layers // HALF)

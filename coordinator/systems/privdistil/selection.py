@@ -219,8 +219,8 @@ def _head(public: PublicCorpus, parameters: Floats) -> tuple[Floats, Floats]:
     unflatten(public.domain.model, torch.from_numpy(parameters.copy()))
     head = head_alone(public.domain.model)
     assert head is not None
-    weight = head.weight.detach().numpy().copy()
-    return weight, np.zeros(2, np.float32) if head.bias is None else head.bias.detach().numpy().copy()
+    weight = head.weight.detach().cpu().numpy().copy()
+    return weight, np.zeros(2, np.float32) if head.bias is None else head.bias.detach().cpu().numpy().copy()
 
 
 def _heads(public: PublicCorpus) -> bool:

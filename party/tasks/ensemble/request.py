@@ -19,6 +19,7 @@ class EnsembleWork(Work):
     """
 
     kind: ClassVar[str] = "ensemble"
+    models: ClassVar[bool] = True
 
     model: TextModel
     labelled: str

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor, nn
 
 from aggregation.arrays import IntArray
 from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
-from learning.classification.training import Fit, fit, fit_head, predict
+from learning.classification.training import Fit, fit, fit_head, predict, predict_head
 from learning.errors import Diverged
 from learning.models.adapting import Lora, adapt, flatten, unflatten
 from learning.models.batching import Tokens
+from learning.models.compute import on_device
 from learning.models.encoders import classifier, longest, tokens_of
 from learning.models.features import features, head_alone
 from learning.models.schedules import Schedule
@@ -177,7 +177,7 @@ def _started(text: TextModel, targets: LabelMap) -> "tuple[PreTrainedModel, PreT
     """The model that every classifier starts from, and its tokenizer."""
     start, tokenizer = classifier(text.folder, targets, seed=text.seed)
     adapt(start, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt == "lora" else None)
-    return start, tokenizer
+    return on_device(start), tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,16 +207,12 @@ class Learner:
                 fit(model, own, labels, settings, rng)
 
             return cls(model, flatten(model), train, partial(predict, model, queries))
-        asked = torch.from_numpy(features(model, queries))
+        asked = features(model, queries)
 
         def train_head(own: list[Tokens], labels: NDArray[np.int64], rng: np.random.Generator) -> None:
             fit_head(head, features(model, own), labels, settings, rng)
 
-        def say() -> NDArray[np.float32]:
-            with torch.inference_mode():
-                return np.asarray(head(asked).numpy())
-
-        return cls(head, flatten(head), train_head, say)
+        return cls(head, flatten(head), train_head, partial(predict_head, head, asked))
 
     def votes(self, own: list[Tokens], labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """The classes [queries] that a classifier trained on these examples names, or the start's without examples.

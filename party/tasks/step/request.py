@@ -21,6 +21,7 @@ class StepWork(Work):
 
     kind: ClassVar[str] = "step"
     stays: ClassVar[bool] = True
+    models: ClassVar[bool] = True
 
     model: TextModel
     lesson: Lesson

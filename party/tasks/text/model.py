@@ -16,11 +16,12 @@ from aggregation.mechanisms.gradients import GradientMechanism
 from learning.models.adapting import Lora, adapt, unflatten
 from learning.models.batching import Tokens, encode, encode_documents, losses
 from learning.models.checkpoints import ModelError
+from learning.models.compute import device_of, on_device
 from learning.models.encoders import classifier, language_model, longest, tokens_of
 from learning.models.features import features_apart, head_alone
 from learning.private_training.feature_units import FeatureUnits, head_losses
 from learning.private_training.per_example import PerExample, check_apart
-from learning.private_training.text_units import TextUnits, probe_of
+from learning.private_training.text_units import TextUnits, probe_of, tokens_at_once
 from learning.private_training.units import Losses, MicroBatch, Units
 from learning.text.labelled import LabelMap, ScoreRange
 from party.admission.labels import columns_of, targets_of
@@ -94,13 +95,15 @@ def placed(text: TextModel, memory: int) -> Iterator[None]:
 
 
 def loaded(shard: ShardTable, text: TextModel, lesson: Lesson) -> Loaded:
-    """The provided model, adapted, and tried on made-up text; the shard plays no part.
+    """The provided model, adapted, put on the device of `learning.models.compute.running`, and tried there on made-up
+    text; the shard plays no part.
 
     Memory: the model. Raises `ModelError` for a model that cannot be loaded or adapted, or whose gradients cannot be
     computed per example; `TrainingError` for one that fails on made-up text, and for invalid public texts.
     """
     model, tokenizer, classes = _model(shard, text, lesson)
     adapt(model, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt == "lora" else None)
+    on_device(model)
     head = None if lesson.objective == "language" else head_alone(model)
     most = longest(model, text.longest)
     pairs = lesson.objective == "labels" and columns_of(labelled_in(lesson.labelled), shard).second is not None
@@ -142,7 +145,8 @@ def units_of(reading: Reading, text: TextModel, lesson: Lesson, found: Loaded, v
     if (declared := reading.declared_size) is not None:
         tell_if_few(read.own, needed=declared, why="[policy] declared_size")
     if not found.head_alone:
-        return TextUnits(model.config, read.rows, read.labels, members=read.members)
+        at_once = tokens_at_once(device_of(model).type)
+        return TextUnits(model.config, read.rows, read.labels, members=read.members, tokens_at_once=at_once)
     assert read.labels is not None
     own = len(read.rows) - len(found.public)
     blocks = [read.rows[:own], found.public] if found.public else [read.rows]

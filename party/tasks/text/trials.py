@@ -8,9 +8,11 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import torch
 from torch import nn
 
+from learning.classification.training import predict_head
 from learning.models.adapting import trainable
 from learning.models.batching import Tokens, encode, encode_documents, inputs_of, losses
 from learning.models.checkpoints import ModelError
@@ -123,9 +125,8 @@ def try_model(
 
 
 def _finite_head(model: "PreTrainedModel", head: nn.Module, rows: list[Tokens]) -> bool:
-    vectors = torch.from_numpy(features(model, rows))
-    with torch.inference_mode():
-        return bool(torch.isfinite(vectors).all() and torch.isfinite(head(vectors)).all())
+    vectors = features(model, rows)
+    return bool(np.isfinite(vectors).all() and np.isfinite(predict_head(head, vectors)).all())
 
 
 def _finite(model: "PreTrainedModel", rows: list[Tokens], targets: int | None, *, apart: bool) -> bool:

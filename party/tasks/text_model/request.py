@@ -41,6 +41,7 @@ class TextModelWork(Work):
     """
 
     kind: ClassVar[str] = "text_model"
+    models: ClassVar[bool] = True
 
     model: TextModel
     lesson: Lesson

@@ -534,17 +534,26 @@ class JoinResponse(_message.Message):
 
     PARTY_FIELD_NUMBER: _builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    PRECISION_FIELD_NUMBER: _builtins.int
     party: _builtins.str
     protocol_version: _builtins.int
+    device: _builtins.str
+    """The kind of device that this party trains on and the precision, for example "cuda" and "bfloat16": facts of its
+    machine and its file alone. Empty for the processor and "float32".
+    """
+    precision: _builtins.str
     def __init__(
         self,
         *,
         party: _builtins.str = ...,
         protocol_version: _builtins.int = ...,
+        device: _builtins.str = ...,
+        precision: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["party", b"party", "protocol_version", b"protocol_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "party", b"party", "precision", b"precision", "protocol_version", b"protocol_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,6 +3,7 @@ said to be.
 """
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -99,6 +100,18 @@ def test_small_probabilities_leave_batches_empty_and_one_takes_all():
     assert mechanism(sampling_probability=1e-12).batch(50, stream).size == 0
     assert mechanism(sampling_probability=1.0).batch(50, stream).tolist() == list(range(50))
     assert mechanism().batch(0, stream).size == 0
+
+
+def test_no_unit_is_taken_with_more_than_its_probability():
+    chance = 1e-12  # of 2^64 words so many, and a part of one more
+    words = math.floor(Fraction(chance) * 2**64)
+
+    class Given:
+        def uint64(self, count):
+            return np.array([words - 1, words], dtype=np.uint64)
+
+    assert words < Fraction(chance) * 2**64
+    assert mechanism(sampling_probability=chance).batch(2, Given()).tolist() == [0]
 
 
 def test_the_batch_comes_from_the_stream_alone():

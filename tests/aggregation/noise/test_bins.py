@@ -2,6 +2,7 @@
 
 import math
 import tracemalloc
+from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -164,7 +165,8 @@ def by_the_book(made, count, stream):
     """The sampler as its docstring says it, one value after the other, every height to 160 bits or undecided never."""
     main, rest, further = stream, stream.aside, stream.aside.aside
     width, values = 1 << made.place_bits, []
-    thresholds = [(int(a) << 64) | int(b) for a, b in zip(made.rest.upper, made.rest.lower, strict=True)]
+    upper = [int(word) for word in made.rest.upper]
+    ties = set(upper)
     for _ in range(count):
         word = int(main.uint64(1)[0])
         slot = word >> (64 - made.slot_bits)
@@ -173,8 +175,8 @@ def by_the_book(made, count, stream):
             continue
         while True:
             first, second = (int(each) for each in rest.uint64(2))
-            number = sum(threshold >> 64 <= first for threshold in thresholds)
-            assert first not in {threshold >> 64 for threshold in thresholds}
+            number = bisect_right(upper, first)
+            assert first not in ties
             side, place, height = second >> 63, (second >> 32) % width, second % 2**32
             threshold = made.threshold(number, place + side)
             low, high = height << 128, (height + 1) << 128

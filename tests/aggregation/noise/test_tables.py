@@ -7,7 +7,7 @@ import pytest
 from dp_accounting import GaussianDpEvent
 
 from aggregation.accounting import price
-from aggregation.noise import tables
+from aggregation.noise import rounded_gaussian, tables
 from aggregation.noise.rounded_gaussian import RoundedGaussian
 from aggregation.noise.stream import NoiseStream
 
@@ -81,3 +81,10 @@ def test_threads_that_price_one_plan_compose_it_once(monkeypatch):
     monkeypatch.setattr(price, "_pld_epsilon", lru_cache(counted))
     at_once(lambda: price.price([GaussianDpEvent(1.234)], 1e-6), threads=4)
     assert len(composed) == 1
+
+
+@pytest.mark.parametrize("sigma", [4.0, 5.3, 100.0, 1000.7])
+def test_how_far_a_table_is_off_is_known_without_the_table(sigma, monkeypatch):
+    made = rounded_gaussian._table(sigma).total_variation
+    monkeypatch.setattr(rounded_gaussian, "_table", None)
+    assert RoundedGaussian(sigma).total_variation == made

@@ -44,6 +44,17 @@ def test_the_version_is_told():
     assert said.stdout.startswith("coordinator, Conclave 0.")
 
 
+def test_what_help_says_needs_no_numbers():
+    """`coordinator --help` answers in a third of a second; any of these would double that."""
+    code = """
+import sys, coordinator.console.command
+heavy = {"numpy", "scipy", "torch", "ray", "datasets", "transformers", "gensim", "sklearn", "matplotlib", "mpmath"}
+print(sorted(heavy & sys.modules.keys()))
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "[]\n"
+
+
 def test_init_writes_a_plan_and_leaves_one_that_is_there_alone(capsys):
     assert main(["init", "mine.toml"]) == 0
     assert Path("mine.toml").read_text() == template("ray")

@@ -131,8 +131,8 @@ async def test_a_federation_that_is_ready_is_ok_in_every_line_and_is_bound_to_no
     addresses = {name: await serve(name) for name in NAMES}
     lines = await found(written(home, addresses))
     assert {line.state for line in lines.values()} == {State.OK}, lines
-    own = ["plan", "identity", "store", "publish", "memory", "disk"]
-    asked = [f"{name} {what}" for name in NAMES for what in ("address", "name", "versions", "clock", "plan")]
+    own = ["plan", "device", "identity", "store", "publish", "memory", "disk"]
+    asked = [f"{name} {what}" for name in NAMES for what in ("address", "name", "versions", "clock", "plan", "device")]
     assert list(lines) == [*own, *asked, "versions"]
     for name in NAMES:
         assert read_runs(home / f"{name}.party" / "ledger.sqlite") == ()
@@ -272,7 +272,7 @@ def launched(home):
 async def test_parties_that_the_run_starts_itself_share_this_machine(home, monkeypatch):
     lines = await found(launched(home))
     assert {line.state for line in lines.values()} == {State.OK}, lines
-    assert list(lines) == ["plan", "identity", "store", "publish", "memory", "disk", "launcher", "versions"]
+    assert list(lines) == ["plan", "device", "identity", "store", "publish", "memory", "disk", "launcher", "versions"]
     assert "coordinator and 3 parties" in lines["memory"].said
     monkeypatch.setattr(checking, "free_memory", lambda: 10**9)
     monkeypatch.setattr(checking, "free_disk", lambda folder: 10**6)
@@ -281,7 +281,7 @@ async def test_parties_that_the_run_starts_itself_share_this_machine(home, monke
 
 def test_the_command_prints_a_line_each_and_ends_well_when_all_is_well(home, capsys):
     assert main(["check", str(launched(home))]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["ok"] * 8
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["ok"] * 9
 
 
 def test_a_place_to_publish_that_is_taken_is_told(home):
@@ -302,3 +302,27 @@ def test_a_launcher_that_is_not_there_is_told(home):
     path = launched(home)
     path.write_text(path.read_text().replace('"ray"', '"slurm"'))
     assert "is not installed" in only_wrong({each.what: each for each in check(path)}, "launcher")
+
+
+async def test_devices_are_told_for_the_coordinator_and_each_party(home, serve):
+    lines = await found(written(home, {name: await serve(name) for name in NAMES}))
+    assert lines["device"].state is State.OK
+    assert lines["device"].said == "cpu in float32: this recipe has no text model, which another device could run"
+    assert lines["north device"].said == "would compute on cpu in float32"
+
+
+async def test_threads_that_are_not_there_are_to_be_done(home, serve):
+    addresses = {name: await serve(name) for name in NAMES}
+    lines = await found(written(home, addresses, replaced=[('recipe = "dped"', 'recipe = "dped"\nthreads = 4000')]))
+    only_wrong(lines, "device")
+    assert "[run]: threads = 4000 are more than the" in lines["device"].said
+    assert lines["north plan"].state is State.OK
+
+
+def test_a_device_that_is_not_there_is_to_be_done(classifier_plan, monkeypatch):
+    line = checking._device(classifier_plan(run={"device": "cuda:99"}))
+    assert line.state is State.TO_DO
+    assert '[run]: There is no device "cuda:99" on this machine' in line.said
+    assert checking._device(classifier_plan(run={"precision": "bfloat16"})).said.startswith(
+        "text models run on cpu in bfloat16"
+    )

@@ -235,6 +235,17 @@ def test_the_student_loads_in_plain_gensim_and_sentence_transformers(published):
     assert np.allclose(encoded[2], 0)
 
 
+def test_the_student_is_what_sentence_transformers_itself_saves_byte_for_byte(published, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    student, saved = published[0] / "out/student", tmp_path / "saved"
+    SentenceTransformer(str(student), device="cpu").save(str(saved), create_model_card=False)
+    names = {path.name for path in saved.iterdir()}
+    assert names >= {"config_sentence_transformers.json", "model.safetensors", "modules.json", "tokenizer.json"}
+    for name in names:
+        assert (student / name).read_bytes() == (saved / name).read_bytes(), name
+
+
 def test_what_a_run_keeps_is_for_its_owner_and_what_it_publishes_for_everybody(published):
     folder, _ = published
     kept = [folder / "out", *(folder / "out").rglob("*"), folder / "home", folder / "home/runs.sqlite"]

@@ -1,6 +1,7 @@
 """A system is found by its name, which stands in its own folder and among the entry points, and nowhere else."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -14,6 +15,7 @@ SHARED = "coordinator/text_models/methods.py"
 ROOMS = ("aggregation", "coordinator", "deploy", "learning", "party", "protos")
 
 
+@functools.cache
 def strings(path):
     """Every text in a program but its docstrings, with its line; not the names of a comparison's rows, which are named
     by the methods of papers.
@@ -25,9 +27,11 @@ def strings(path):
             left_out.add(node.value)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Method":
             left_out.add(node.args[0])
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in left_out:
-            yield node.lineno, node.value
+    return tuple(
+        (node.lineno, node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in left_out
+    )
 
 
 def own(path, name):

@@ -13,6 +13,7 @@ from coordinator.transport.grpc_link import GrpcLink
 from coordinator.transport.link import Answered, Batch, Lost, Refused
 from protos import PROTOCOL_VERSION
 from protos.codec import header_and_bytes
+from protos.computed import Computed
 from protos.conclave.v1 import party_pb2, plan_pb2, tensor_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyServicer, add_PartyServicer_to_server
 from protos.framing import framed
@@ -164,7 +165,7 @@ async def answers(link):
 async def test_a_party_that_is_slow_but_serves_is_waited_for_and_not_asked_twice(node):
     node.party.delay = 1.0
     async with linked(node) as (link, told):
-        assert await join(link) == Answered(None)
+        assert await join(link) == Answered(Computed())
         assert [outcome.value.tolist() for outcome in await answers(link)] == [BLOCK.tolist()] * 2
     assert [line for line in told.lines if line == "back"] == ["back"] * 3
     assert told.lines[0] == "slow"
@@ -251,12 +252,12 @@ async def test_a_node_that_is_about_to_end_or_busy_is_lost_for_a_while_and_has_n
         node.party.refuses = Refusal(Reason.STORAGE, "party north's disk is full.")
         assert isinstance(await join(link), Refused)
         node.party.refuses = None
-        assert await join(link) == Answered(None)
+        assert await join(link) == Answered(Computed())
 
 
 async def test_a_road_that_swallows_everything_is_told_from_slowness_and_left_for_another(node):
     async with linked(node) as (link, told):
-        assert await join(link) == Answered(None)
+        assert await join(link) == Answered(Computed())
         node.open.clear()
         lost = await join(link)
         assert lost.passing
@@ -264,7 +265,7 @@ async def test_a_road_that_swallows_everything_is_told_from_slowness_and_left_fo
         # The old connection stays silent for ever; only one made anew gets through.
         node.open = asyncio.Event()
         node.open.set()
-        assert await join(link) == Answered(None)
+        assert await join(link) == Answered(Computed())
         assert len(await answers(link)) == 2
     assert told.lines == []
 

@@ -19,6 +19,7 @@ from learning.models.adapting import adapt, flatten
 from learning.models.agreement import divided
 from learning.models.batching import Tokens, losses
 from learning.models.checkpoints import ModelError
+from learning.models.compute import Compute, running
 from learning.models.schedules import Schedule
 from learning.private_training import dp_sgd
 from learning.private_training.clipped_sum import adding, clipped_sum
@@ -141,16 +142,34 @@ def test_of_a_user_the_mean_loss_is_clipped_and_no_more_examples_count_than_said
     np.testing.assert_allclose(got, first / 2 + last, atol=1e-6)
 
 
-def test_an_empty_batch_is_a_step_of_noise_alone():
+def test_an_empty_batch_is_a_step_of_noise_alone_and_every_step_has_its_own():
     model = small()
     start = flatten(model).clone()
-    mechanism = mechanism_for(model, sampling_probability=1e-9, steps=1)
-    settings = Optimisation(expected_batch=10.0, learning_rate=0.1, optimiser="sgd", schedule=Schedule("constant"))
+    mechanism = mechanism_for(model, sampling_probability=1e-9, steps=2)
+    settings = Optimisation(10.0, 0.1, optimiser="sgd", schedule=Schedule("constant"), momentum=0.0)
     moved = trained(model, mechanism=mechanism, settings=settings) - start
-    noise = noised(np.zeros(mechanism.parameters), mechanism, stream().child("noise", 0))
-    np.testing.assert_allclose(moved.numpy(), -0.1 * noise / 10.0, atol=1e-6)
+    nothing = np.zeros(mechanism.parameters)
+    first, second = (noised(nothing, mechanism, stream().child("noise", step)) for step in range(2))
+    np.testing.assert_allclose(moved.numpy(), -0.1 * (first + second) / 10.0, atol=1e-6)
     expected = mechanism.noise_multiplier * mechanism.sensitivity * mechanism.granularity
-    assert noise.std() == pytest.approx(expected, rel=0.05)
+    assert first.std() == pytest.approx(expected, rel=0.05)
+    assert (first - second).std() == pytest.approx(2**0.5 * expected, rel=0.05)
+
+
+def test_every_step_has_a_sample_of_its_own():
+    model, seen = small(), []
+
+    class Watched(TextUnits):
+        def micro_batches(self, taken):
+            seen.append(taken.tolist())
+            return super().micro_batches(taken)
+
+    rows, labels = texts()
+    mechanism = mechanism_for(model, steps=4)
+    trained(model, units=Watched(model.config, rows, labels), mechanism=mechanism)
+    drawn = [mechanism.batch(UNITS, stream().child("batch", step)).tolist() for step in range(4)]
+    assert seen == drawn
+    assert len({tuple(each) for each in seen}) == 4
 
 
 def test_it_learns_what_noise_leaves_to_learn():
@@ -371,6 +390,16 @@ def test_a_training_that_all_share_says_that_it_goes_to_infinity_and_stays():
 @pytest.mark.parametrize("adapted", ["full", "lora", "head"])
 @pytest.mark.parametrize("by_user", [False, True])
 def test_the_bits_of_what_a_unit_adds_do_not_depend_on_who_else_is_there(adapted, by_user):
+    check_bits(adapted, by_user)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_nor_do_they_in_a_reduced_precision(precision):
+    with running(Compute("cpu", precision)):
+        check_bits("full", by_user=True)
+
+
+def check_bits(adapted, by_user):
     model = small()
     adapt(model, adapted, seed=1)
     # What one unit adds in its last bits a model may be made to magnify: here nothing but bits is compared.

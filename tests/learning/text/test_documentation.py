@@ -1,4 +1,5 @@
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ from learning.errors import DataError
 from learning.text import documentation
 from learning.text.source import Document, Source, columns, read
 from learning.text.words import tokenize
+
+ROOT = Path(sysconfig.get_path("stdlib"))
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +77,52 @@ def test_a_python_without_sources_is_said_to_be_so(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(DataError, match="without the sources of its standard library"):
         list(read(Source("documentation"), tmp_path))
+
+
+@pytest.fixture
+def kept(corpus: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the parsed documentation of a user without a cache is kept; what is remembered of it is forgotten."""
+    rows = documentation._library(ROOT)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    place = documentation._place(ROOT, {"this": Path(__file__)})
+    assert place is not None
+    documentation._keep(place, rows)
+    return place
+
+
+def test_the_documentation_is_parsed_once_and_kept_for_other_processes(kept: Path) -> None:
+    assert documentation._kept(kept) == documentation._library(ROOT)
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert kept.parent.stat().st_mode & 0o777 == 0o700
+    assert list(kept.parent.iterdir()) == [kept]
+
+
+def test_other_sources_are_kept_under_another_name(kept: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text("'Said.'")
+    before = documentation._place(ROOT, {"this": other})
+    other.write_text("'Said otherwise.'")
+    assert len({kept, before, documentation._place(ROOT, {"this": other})}) == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"[", b"{}", b'[{"text": 1}]', b'[{"text": "a", "package": "b"}]', b"[1]"])
+def test_a_damaged_file_of_documentation_is_not_read(kept: Path, content: bytes) -> None:
+    kept.write_bytes(content)
+    assert documentation._kept(kept) is None
+
+
+def test_documentation_that_others_could_have_written_is_not_read(kept: Path) -> None:
+    kept.chmod(0o620)
+    assert documentation._kept(kept) is None
+    kept.chmod(0o600)
+    assert documentation._kept(kept) is not None
+
+
+def test_documentation_that_cannot_be_kept_is_read_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source = tmp_path / "spoken.py"
+    source.write_text("'Said.'")
+    (tmp_path / "cache").write_text("a file, no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert [row["text"] for row in documentation._library(tmp_path)] == ["Said."]

@@ -98,7 +98,7 @@ def test_a_party_that_is_ready_is_ok_in_every_line(site, capsys):
     assert [line.what for line in lines if line.state is not State.OK] == []
     assert [line.what for line in lines] == [
         *("party file", "certificates", "key", "revoked", "clock", "peers", "port", "folder", "account", "shard"),
-        *("policy", "disk", "memory", "versions"),
+        *("policy", "disk", "memory", "device", "versions"),
     ]
     assert main(["check", "--config", str(site())]) == 0
     said = capsys.readouterr().out
@@ -416,3 +416,21 @@ async def test_a_coordinator_cannot_fill_the_disk_to_see_how_much_of_it_is_free(
     with pytest.raises(Refusal, match="all runs together would leave 12,288 bytes of artefacts here") as refusal:
         await other.provide(b"c" * 4000)
     assert refusal.value.reason == Reason.ARTEFACT
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ('device = "cuda:99"', 'There is no device "cuda:99" on this machine. It has '),
+        ("threads = 4000", "threads = 4000 are more than the "),
+    ],
+)
+def test_what_is_asked_of_this_machine_and_is_not_there_is_to_be_done(site, keys, said):
+    wrong = only_wrong(found(site(peers=f'south = "SHA256:{"0" * 64}"\n[compute]\n{keys}')), "device")
+    assert f"[compute]: {said}" in wrong
+
+
+def test_the_device_is_told_with_its_precision_and_threads(site):
+    line = found(site(peers=f'south = "SHA256:{"0" * 64}"\n[compute]\ndevice = "cpu"\nthreads = 1'))["device"]
+    assert line.state is State.OK
+    assert line.said.startswith("text models run on cpu in float32, 1 of ")

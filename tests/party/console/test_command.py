@@ -46,9 +46,22 @@ def said(capsys):
     return captured
 
 
+HEAVY = """
+heavy = {"numpy", "scipy", "torch", "ray", "datasets", "transformers", "gensim", "sklearn", "matplotlib", "mpmath"}
+print(sorted(heavy & sys.modules.keys()))
+"""
+
+
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert said(capsys).out.startswith("party 0.")
+
+
+def test_what_help_says_needs_no_numbers():
+    """`party --help` answers in a third of a second; any of these would double that."""
+    code = "import sys, party.console.command\n" + HEAVY
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_what_prices_is_not_loaded_before_something_is_priced():

@@ -70,13 +70,31 @@ async def test_what_it_answers_is_the_bounded_counts_plus_its_noise(opened, term
     await caller.ready()
     first, second = await caller.answer(caller.batch(0, 0, 4), caller.batch(1, 4, 6))
     mechanism = CountsMechanism(4.0, 64, 1.0, 2)
-    vocabulary = Vocabulary(caller.vocabulary.words)
-    units = [[vocabulary.encode(tokenize(text))] for text in TEXTS]
-    clean = mechanism.contribute(unit_counts(units, 6, 2)).toarray().reshape(6, 6)
+    clean = bounded(caller, mechanism)
     for batch, rows, block in [(0, slice(0, 4), first), (1, slice(4, 6), second)]:
         stream = NoiseStream.insecure(7, "north", "counts", str(batch))
         noise = mechanism.noise_share(block.shape, stream)
         np.testing.assert_array_equal(block - noise, clean[rows])
+
+
+def bounded(caller, mechanism):
+    """The noise-free counts that this party answers with, [words, words]."""
+    vocabulary = Vocabulary(caller.vocabulary.words)
+    units = [[vocabulary.encode(tokenize(text))] for text in TEXTS]
+    return mechanism.contribute(unit_counts(units, 6, 2)).toarray().reshape(6, 6)
+
+
+@pytest.mark.usefixtures("trains_here")
+async def test_real_noise_differs_between_batches_of_a_release(opened):
+    """Rows of the same noise would show the difference of their counts."""
+    caller = await opened()
+    await caller.ready()
+    first, second = await caller.answer(caller.batch(0, 0, 3), caller.batch(1, 3, 6))
+    clean = bounded(caller, CountsMechanism(4.0, 64, 1.0, 2))
+    one, two = first - clean[:3], second - clean[3:]
+    assert one.any()
+    assert two.any()
+    assert (one != two).sum() > 12  # of 18; of a deviation of 45, two are equal once in 160
 
 
 @pytest.mark.usefixtures("trains_here")

@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from aggregation.accounting.events import from_json
 from party.errors import PartyError
-from party.node.identity import own_identity
+from party.node.identity import check_caller, own_identity
 from party.node.lifecycle import start
 from protos.conclave.v1 import party_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyStub
@@ -134,6 +134,26 @@ async def test_a_coordinator_of_another_federation_gets_nothing(node, authority)
     assert await refused(grpc.aio.secure_channel(node.address, stranger, options=channel_options("north"))) == {
         (grpc.StatusCode.UNAVAILABLE, None)
     }
+
+
+def test_a_certificate_that_tls_let_through_is_checked_against_the_authority_again(authority):
+    own = identity_of(authority, "north", Role.PARTY)
+
+    class Call:
+        def __init__(self, end):
+            self._shown = [pem_of(end.transport)]
+
+        def invocation_metadata(self):
+            return ()
+
+        def auth_context(self):
+            return {"x509_pem_cert": self._shown}
+
+    check_caller("north", own, "", Call(identity_of(authority, "coordinator.here", Role.COORDINATOR)))
+    foreign = identity_of(new_authority("elsewhere"), "coordinator.here", Role.COORDINATOR)
+    with pytest.raises(Refusal, match="issued by another authority") as refusal:
+        check_caller("north", own, "", Call(foreign))
+    assert refusal.value.reason == Reason.AUTHENTICATION
 
 
 async def test_another_party_of_the_federation_gets_nothing(node, authority):

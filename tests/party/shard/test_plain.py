@@ -117,10 +117,11 @@ def test_a_second_text_belongs_to_a_document(make, read):
 def test_one_unit_more_moves_the_clipped_sum_by_no_more_than_the_clip(make, adapt, by_user):
     """Both texts of a record are clipped together; apart they would move the sum by more."""
     clip = 1e-3
+    job = make(adapt=adapt, by_user=by_user)
+    found = loaded(job.reading.shard, job.work.model, job.work.lesson)  # the same for all shards, and no record in it
 
     def total(pairs):
         job = make(pairs, adapt=adapt, by_user=by_user, users=len(PAIRS))  # every record has a user of its own
-        found = loaded(job.reading.shard, job.work.model, job.work.lesson)
         units = units_of(job.reading, job.work.model, job.work.lesson, found)
         mechanism = GradientMechanism(clip, 400, 1.0, 1.0, 1, found.gradients.count)
         return clipped_sum(found.gradients, units.micro_batches(np.arange(len(units))), found.losses, mechanism)

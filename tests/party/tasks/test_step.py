@@ -1,5 +1,6 @@
 """Steps that parties take together, at one party: its sample, its clipped sum, what is charged, kept and dropped."""
 
+import functools
 import itertools
 import shutil
 from dataclasses import replace
@@ -56,9 +57,14 @@ def vector(start):
 def expected(start, descent, films):
     """The sum that a step must be, recomputed by the model as a whole; and how many units its sample has."""
 
+    @functools.cache
+    def begun(how):
+        model, tokenizer = start(how)
+        return model, tokenizer, PerExample(model)
+
     def recomputes(vector, number, attempt=0, how="head", release=None, members=None):
         rows = films()
-        model, tokenizer = start(how)
+        model, tokenizer, gradients = begun(how)
         mechanism = mechanism_of(release or descent())
         unflatten(model, torch.from_numpy(vector))
         texts = encode(tokenizer, [text for text, _ in rows], longest=16).rows
@@ -66,7 +72,7 @@ def expected(start, descent, films):
         units = TextUnits(model.config, texts, labels, members=members)
         stream = NoiseStream.from_key(insecure_key(7, "north", f"steps.{number} sample {attempt}")).child("batch")
         taken = mechanism.batch(len(units), stream)
-        total = clipped_sum(PerExample(model), units.micro_batches(taken), losses, mechanism)
+        total = clipped_sum(gradients, units.micro_batches(taken), losses, mechanism)
         return mechanism.contribute(total), len(taken)
 
     return recomputes

@@ -62,7 +62,7 @@ async def charge():
 async def workers(monkeypatch):
     """Workers whose processes say what training says, and do nothing."""
 
-    async def start(cls, log_file):
+    async def start(cls, log_file, threads=0):
         pipe = asyncio.subprocess.PIPE
         return cls(await asyncio.create_subprocess_exec(sys.executable, "-c", DOES, stdin=pipe, stdout=pipe))
 
