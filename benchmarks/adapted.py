@@ -128,7 +128,7 @@ def main() -> None:
                 continue
             print(cell.name, flush=True)
             with computing(options.device, options.precision):
-                found = filled(cell)
+                found = filled(cell, options.device, options.precision)
             record[cell.name] = asdict(cell) | found | {"device": options.device or "cpu"}
             kept.write_text(json.dumps(dict(sorted(record.items())), indent=1) + "\n")
             shutil.rmtree(WORK / cell.name)
@@ -173,7 +173,7 @@ def plan_of(cell: Cell) -> "ClassifierPlan":
     return cast("ClassifierPlan", found)
 
 
-def filled(cell: Cell) -> dict[str, Any]:
+def filled(cell: Cell, device: str | None, precision: str) -> dict[str, Any]:
     """What a cell's student is worth and was made with. seconds: of the processor, in all calls together."""
     from coordinator.run.party_files import party_tables
     from coordinator.store.private_files import home
@@ -184,7 +184,10 @@ def filled(cell: Cell) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     spent = folder / "seconds"
     before, began = float(spent.read_text()) if spent.exists() else 0.0, time.process_time()
-    shards = find_launcher("ray").simulate(simulation(plan, party_tables(plan), PLAN.parent, folder / "parties"))
+    parties = party_tables(plan)
+    for tables in parties.values() if device is not None else ():
+        tables["compute"] = {"device": device, "precision": precision}
+    shards = find_launcher("ray").simulate(simulation(plan, parties, PLAN.parent, folder / "parties"))
     settings = plan.dp_sgd
     made: dict[str, Any] = {name: getattr(settings, name) for name in ("steps", "batch", "learning_rate", "clip")}
     make = in_clear if cell.epsilon is None else private
@@ -334,7 +337,7 @@ def draw(record: dict[str, dict[str, Any]]) -> None:
     mpl.rcParams["svg.hashsalt"] = "adapted"
     from matplotlib import pyplot as plt
 
-    tasks = [task for task in TASKS if any(each["task"] == task for each in record.values())]
+    tasks = [task for task in TASKS if any(cell.name in record for cell in CELLS if cell.task == task)]
     if not tasks:
         return
     figure, grid = plt.subplots(1, len(tasks), figsize=(5.5 * len(tasks), 4), layout="constrained", squeeze=False)
