@@ -1,25 +1,30 @@
 """PrivDistil beside what it is measured against, on SST-2 and QQP: the tables of the paper that can be made here.
 
     python benchmarks/privdistil.py [--tasks sst2,qqp] [--recipes privdistil,undistilled] [--epsilons 1,4] [--seeds 3]
+                                    [--adapt lora]
 
 The plans are examples/privdistil/plan.toml, the same with PATE's table for `votes`, and benchmarks/privdistil-qqp.toml;
 the public corpus of all is passages of novels and half of AG News. Rows are the choice of public text (the paper's
 table 3 and figure 5), the way the student begins (table 7), and the other systems (tables 1 and 4); notes of a cell
 hold how far classifiers agree (table 8). It needs ../shared/data; it keeps its cells in benchmarks/work, and goes on
 where it was stopped, or from benchmarks/results: rows can be added there another day. Remove what is there of a task
-to measure it anew.
+to measure it anew. With --adapt, LoRA or all of student and teacher is fine-tuned in place of the head, in steps of
+twice as many units, with the learning rate and the clip that follow from it; such tables are files of their own.
 """
 
 import argparse
 import json
 import shutil
+import tomllib
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coordinator.comparing.comparison import Comparison
+    from coordinator.plan.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "benchmarks/work"
@@ -53,6 +58,7 @@ def main() -> None:
     parser.add_argument("--recipes", default="", help="which rows, with commas; all by default")
     parser.add_argument("--epsilons", default="1,4", help="with commas; others than these make a table of their own")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--adapt", choices=("head", "lora", "full"), default="head", help="what is fine-tuned")
     options = parser.parse_args()
     epsilons = tuple(float(each) for each in options.epsilons.split(","))
     ending = "" if epsilons == EPSILONS else f"-{options.epsilons}"
@@ -60,20 +66,26 @@ def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     WORK.mkdir(exist_ok=True)
     PLANS["votes"].write_text(PLANS["sst2"].read_text() + VOTES)  # as deep in folders, so that sources are found
-    for task in options.tasks.split(","):
+    for name in options.tasks.split(","):
+        path, plan, task = PLANS[name], None, name
+        if options.adapt != "head":
+            plan, task = adapted(path, options.adapt), f"{name}-{options.adapt}"
         folder, kept = WORK / f"privdistil-{task}", RESULTS / f"privdistil-{task}.json"
         if kept.exists() and not folder.exists():
             restore(folder, json.loads(kept.read_bytes()))
 
-        def filled(names: list[str], task: str = task, folder: Path = folder) -> "Comparison":
-            return api.compare(
-                PLANS[task],
-                recipes=names,
-                epsilons=epsilons,
-                seeds=options.seeds,
-                output=folder,
-                progress=Terminal(),
-            )
+        def filled(
+            names: list[str], path: Path = path, plan: "Plan | None" = plan, folder: Path = folder
+        ) -> "Comparison":
+            with chdir(path.parent):  # where a plan that is no file looks for its sources
+                return api.compare(
+                    plan or path,
+                    recipes=names,
+                    epsilons=epsilons,
+                    seeds=options.seeds,
+                    output=folder,
+                    progress=Terminal(),
+                )
 
         try:
             filled(recipes)
@@ -86,6 +98,17 @@ def main() -> None:
         for kind in ("png", "svg"):
             shutil.copyfile(found.folder / f"comparison.{kind}", RESULTS / f"privdistil-{task}{ending}.{kind}")
         print(table.markdown(found))
+
+
+def adapted(path: Path, adapt: str) -> "Plan":
+    """A file's plan, with more than the head fine-tuned, as the defaults for that are, in larger steps."""
+    from coordinator.systems.registry import plan_of
+
+    tables = tomllib.loads(path.read_text())
+    tables["model"]["adapt"] = adapt
+    tables["dp_sgd"] = {"steps": tables["dp_sgd"]["steps"], "batch": 2 * tables["dp_sgd"]["batch"]}
+    del tables["fine_tune"]["learning_rate"]
+    return plan_of(tables)
 
 
 def restore(folder: Path, record: dict[str, Any]) -> None:

@@ -3,19 +3,20 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from coordinator.errors import RunError
 from coordinator.federation.federation import Federation
 from coordinator.federation.in_clear import InClear
 from coordinator.plan.plan import Plan
 from coordinator.pricing.priced_plan import Priceable, price_plan
 from coordinator.pricing.release import PricedPlan
 from coordinator.progress.progress import Progress, Silent
-from coordinator.store.store import RunStore
+from coordinator.store.store import RunStore, holds_run
 from coordinator.transport.launchers import Simulation
 from protos.digest import plan_hash
 
@@ -51,17 +52,23 @@ class SimulatedRun(Generic[PlanT_co]):
 
 @contextmanager
 def driven(
-    recipe: Collecting[PlanT_co], simulation: Simulation, progress: Progress, base: Path | None = None
+    recipe: Collecting[PlanT_co],
+    simulation: Simulation,
+    progress: Progress,
+    base: Path | None = None,
+    folder: Path | None = None,
 ) -> Iterator[SimulatedRun[PlanT_co]]:
     """Price a recipe, collect from simulated parties, and learn. Its store is deleted when the context closes.
 
-    base: the folder against which the plan's paths are resolved, for recipes that read files while they run. Every
+    base: the folder against which the plan's paths are resolved, for recipes that read files while they run. folder:
+    where the store is kept instead, so that a run that was stopped goes on after what is stored there. Every
     release has the plan's own noise, in shares. Secure sums are added up without masks, which gives the same sum.
-    Raises whatever the recipe, its pricing and the parties' tasks raise.
+    Raises whatever the recipe, its pricing and the parties' tasks raise; `RunError` where the folder holds the run of
+    another plan.
     """
     priced = price_plan(recipe)
-    with TemporaryDirectory(prefix="conclave-") as folder:
-        store = RunStore.create(Path(folder) / "run", RUN, priced.plan.run.name, plan_hash(priced.binding))
+    with TemporaryDirectory(prefix="conclave-") if folder is None else nullcontext(folder) as place:
+        store = _store(Path(place) / "run", priced)
         with closing(store):
             if base is not None:
                 store.note(base=str(base))
@@ -73,6 +80,17 @@ def driven(
 
             present = _finished(collect)
             yield SimulatedRun(priced, present, store, recipe.learn(priced, present, store, progress))
+
+
+def _store(folder: Path, priced: PricedPlan[Any]) -> RunStore:
+    digest = plan_hash(priced.binding)
+    if not holds_run(folder):
+        return RunStore.create(folder, RUN, priced.plan.run.name, digest)
+    store = RunStore(folder)
+    if store.plan_hash != digest:
+        store.close()
+        raise RunError(f"{folder} holds the run of another plan. Remove it to begin this one.")
+    return store
 
 
 def _finished(make: Callable[[], Coroutine[Any, Any, Value]]) -> Value:

@@ -1,16 +1,19 @@
 """Plans whose student is a text classifier or a regression."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from pydantic import model_validator
 
 from coordinator.plan.plan import Plan
-from coordinator.text_models.tables import DpSgdTable, FineTuneTable, ModelTable, PateTable, TextTable
+from coordinator.text_models.tables import DESCENTS, DpSgdTable, FineTuneTable, ModelTable, PateTable, TextTable
 
 
 class ClassifierPlan(Plan):
     """A plan of labelled text, a public model, and how it is trained: the part that several systems' plans share.
 
     A comparison runs several ways of training on one plan, so the plan may hold the tables of each. `[privacy]
-    declared_size` fixes sampling rates and divisors, because the shards' own sizes are private.
+    declared_size` fixes sampling rates and divisors, because the shards' own sizes are private. Learning rates and clip
+    follow `[model] adapt` where the plan does not say them.
     """
 
     MODELS: ClassVar[bool] = True
@@ -20,6 +23,21 @@ class ClassifierPlan(Plan):
     dp_sgd: DpSgdTable = DpSgdTable()
     pate: PateTable | None = None
     fine_tune: FineTuneTable = FineTuneTable()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _suited(cls, tables: Any) -> Any:
+        """Fill in what a table does not say and what is trained decides. What is malformed is told by later checks."""
+        if not isinstance(tables, dict):
+            return tables
+        model = tables.get("model")
+        adapt = model.get("adapt") if isinstance(model, dict) else None
+        found = dict(tables)
+        for name, suited in DESCENTS.get(adapt, {}).items() if isinstance(adapt, str) else ():
+            table = tables.get(name, None if name == "pate" else {})
+            if isinstance(table, dict):
+                found[name] = suited | table
+        return found
 
     def _check_recipe(self) -> None:
         privacy, shards = self.privacy, self.federation.shards

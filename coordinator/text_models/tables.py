@@ -1,6 +1,6 @@
 """The tables `[text]`, `[model]`, `[dp_sgd]`, `[pate]` and `[fine_tune]` of a plan."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -111,6 +111,7 @@ class DpSgdTable(DescentTable):
     steps: Annotated[int, Field(ge=1, le=10_000)] = 100
     batch: Annotated[int, Field(ge=1)] = 500
     clip: Annotated[float, Field(gt=0)] = 1.0
+    learning_rate: Annotated[float, Field(gt=0)] = 0.03
     rounds: Annotated[int, Field(ge=1, le=50)] = 1
 
     @model_validator(mode="after")
@@ -165,3 +166,19 @@ class PateTable(SourceTable, FineTuneTable):
     threshold: Annotated[float, Field(gt=0)] | None = None
     epochs: Annotated[int, Field(ge=1, le=1000)] = 20
     learning_rate: Annotated[float, Field(gt=0)] = 0.01
+
+
+DESCENTS: Final[dict[str, dict[str, dict[str, float]]]] = {
+    "lora": {"dp_sgd": {"learning_rate": 0.01}},
+    "full": {
+        "dp_sgd": {"learning_rate": 0.0005},
+        "fine_tune": {"learning_rate": 0.0001},
+        "pate": {"learning_rate": 0.0003},
+    },
+}
+"""By `[model] adapt` and table: the defaults that differ from those of a head, where a plan does not say them.
+
+An AdamW step moves every trained number by about the learning rate, whatever the gradient's size. A head bears what
+adapters and whole models do not: at its rate 32 steps leave adapters saying one class of everything, where at their own
+they learn more than the head (benchmarks/results/adapted-rates.json).
+"""

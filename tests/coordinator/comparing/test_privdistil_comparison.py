@@ -159,3 +159,15 @@ def test_soft_targets_have_the_gradient_of_the_mean_of_both_losses():
 
 def test_what_a_comparison_is_of_can_be_read_again(plan):
     assert json.loads(plan.document())["selection"]["method"] == "ais"
+
+
+@pytest.mark.slow
+def test_students_and_teachers_of_rows_are_fine_tuned_by_adapters_too(privdistil_plan, tmp_path, monkeypatch):
+    monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
+    rows = ("privdistil", "undistilled", "dpkd", "teacher")
+    small = {name: table for name, table in SMALL.items() if name != "pate"}
+    plan = privdistil_plan(**small | {"model": {"adapt": "lora", "rank": 2}})
+    found = api.compare(plan, recipes=rows, epsilons=(8.0,), seeds=1, output=tmp_path / "out")
+    assert [cell.method for cell in found.cells] == list(rows)
+    assert all(cell.paid <= 8.0 for cell in found.cells)
+    assert all("accuracy" in cell.metrics for cell in found.cells)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from aggregation.accounting.price import LifetimeFilter
 from coordinator.errors import PlanError
 from coordinator.run.party_files import party_tables
-from coordinator.systems.registry import check_plan, plan_of, price_of
+from coordinator.systems.registry import check_plan, plan_of, price_of, template
 from learning.text.labelled import LabelMap, ScoreRange
 from protos.console.settings import SettingsError
 
@@ -139,6 +140,54 @@ def test_a_plan_is_the_same_again_from_what_is_kept_of_it(classifier_plan, name)
     assert type(again) is type(plan)
     assert again == plan
     assert again.document() == plan.document()
+
+
+def descents(plan):
+    """What a plan trains with, table by table: learning rate, and clip where there is one."""
+    tables = {"dp_sgd": plan.dp_sgd, "fine_tune": plan.fine_tune, "pate": plan.pate}
+    return {name: (of.learning_rate, getattr(of, "clip", None)) for name, of in tables.items() if of is not None}
+
+
+SUITED = {
+    "head": {"dp_sgd": (0.03, 1.0), "fine_tune": (0.001, None), "pate": (0.01, None)},
+    "lora": {"dp_sgd": (0.01, 1.0), "fine_tune": (0.001, None), "pate": (0.01, None)},
+    "full": {"dp_sgd": (0.0005, 1.0), "fine_tune": (0.0001, None), "pate": (0.0003, None)},
+}
+
+
+@pytest.mark.parametrize("adapt", SUITED)
+def test_learning_rates_and_clip_follow_what_is_trained_where_the_plan_does_not_say_them(classifier_tables, adapt):
+    tables = classifier_tables("pate", model={"adapt": adapt})
+    del tables["dp_sgd"]["learning_rate"]
+    plan = plan_of(tables)
+    assert descents(plan) == SUITED[adapt]
+    assert plan.dp_sgd.steps == 4
+    del tables["dp_sgd"]
+    assert descents(plan_of(tables)) == SUITED[adapt]
+    bound = json.loads(plan.document())["dp_sgd"]
+    assert (bound["learning_rate"], bound["clip"]) == SUITED[adapt]["dp_sgd"]
+
+
+@pytest.mark.parametrize("adapt", SUITED)
+@pytest.mark.parametrize("recipe", ["dp_sgd", "privdistil"])
+def test_a_plan_that_is_begun_with_needs_no_other_change_for_more_than_the_head(recipe, adapt):
+    begun = template("ray", recipe)
+    assert '\nadapt = "head"' in begun
+    plan = plan_of(tomllib.loads(begun.replace('\nadapt = "head"', f'\nadapt = "{adapt}"')))
+    assert plan.dp_sgd.learning_rate == SUITED[adapt]["dp_sgd"][0]
+
+
+@pytest.mark.parametrize("adapt", SUITED)
+def test_what_a_plan_says_itself_is_as_it_says_whatever_is_trained(classifier_tables, adapt):
+    own = {"dp_sgd": {"learning_rate": 0.2, "clip": 3.0}, "fine_tune": {"learning_rate": 0.3}}
+    plan = plan_of(classifier_tables("pate", model={"adapt": adapt}, pate={"learning_rate": 0.4}, **own))
+    assert descents(plan) == {"dp_sgd": (0.2, 3.0), "fine_tune": (0.3, None), "pate": (0.4, None)}
+    assert plan_of(classifier_tables(model={"adapt": adapt})).pate is None
+
+
+def test_a_table_that_is_none_is_told_whatever_is_trained(classifier_tables):
+    tables = classifier_tables(model={"adapt": "lora"}) | {"dp_sgd": 4}
+    assert "dp_sgd = 4" in complaint(tables)
 
 
 SAME = {"federation": {"retry_seconds": 9.0, "deadline_seconds": 3.0}, "student": {"publish": "elsewhere"}}
