@@ -1,18 +1,18 @@
 """Plans whose student is a text classifier or a regression."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from pydantic import model_validator
 
 from coordinator.plan.plan import Plan
-from coordinator.text_models.tables import DESCENTS, DpSgdTable, FineTuneTable, ModelTable, PateTable, TextTable
+from coordinator.text_models.tables import DescentTable, DpSgdTable, FineTuneTable, ModelTable, PateTable, TextTable
 
 
 class ClassifierPlan(Plan):
     """A plan of labelled text, a public model, and how it is trained: the part that several systems' plans share.
 
     A comparison runs several ways of training on one plan, so the plan may hold the tables of each. `[privacy]
-    declared_size` fixes sampling rates and divisors, because the shards' own sizes are private. Learning rates and clip
+    declared_size` fixes sampling rates and divisors, because the shards' own sizes are private. Learning rates
     follow `[model] adapt` where the plan does not say them.
     """
 
@@ -27,16 +27,17 @@ class ClassifierPlan(Plan):
     @model_validator(mode="before")
     @classmethod
     def _suited(cls, tables: Any) -> Any:
-        """Fill in what a table does not say and what is trained decides. What is malformed is told by later checks."""
+        """Fill in the learning rates that follow what is trained. What is malformed is told by later checks."""
         if not isinstance(tables, dict):
             return tables
         model = tables.get("model")
         adapt = model.get("adapt") if isinstance(model, dict) else None
         found = dict(tables)
-        for name, suited in DESCENTS.get(adapt, {}).items() if isinstance(adapt, str) else ():
-            table = tables.get(name, None if name == "pate" else {})
-            if isinstance(table, dict):
-                found[name] = suited | table
+        for name, field in cls.model_fields.items():
+            rates = {} if (kind := _descent(field.annotation)) is None else kind.RATES
+            table = tables.get(name, None if field.default is None else {})
+            if isinstance(adapt, str) and adapt in rates and isinstance(table, dict):
+                found[name] = {"learning_rate": rates[adapt]} | table
         return found
 
     def _check_recipe(self) -> None:
@@ -117,3 +118,9 @@ class ClassifierPlan(Plan):
         """The probability that a step takes a given unit."""
         assert self.privacy.declared_size is not None
         return self.dp_sgd.batch / self.privacy.declared_size
+
+
+def _descent(annotation: Any) -> type[DescentTable] | None:
+    """The table of optimiser settings that a plan's field holds."""
+    kinds = [each for each in (annotation, *get_args(annotation)) if isinstance(each, type)]
+    return next((each for each in kinds if issubclass(each, DescentTable)), None)

@@ -1,6 +1,8 @@
 """The tables `[text]`, `[model]`, `[dp_sgd]`, `[pate]` and `[fine_tune]` of a plan."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -90,6 +92,14 @@ class DescentTable(Table):
     warm_up: the share of the steps over which the learning rate rises. momentum: for "sgd". decay: weight decay.
     """
 
+    RATES: ClassVar[Mapping[str, float]] = MappingProxyType({})
+    """By `[model] adapt`: the default learning rate where it is not the table's.
+
+    An AdamW step moves every trained number by about the learning rate, whatever the gradient's size. A head bears what
+    adapters and whole models do not: at its rate 32 steps leave adapters saying one class of everything, where at their
+    own they learn more than the head (benchmarks/results/adapted-rates.json).
+    """
+
     learning_rate: Annotated[float, Field(gt=0)] = 0.01
     optimiser: Literal["adamw", "sgd"] = "adamw"
     schedule: Literal["constant", "linear", "cosine"] = "linear"
@@ -106,6 +116,8 @@ class DpSgdTable(DescentTable):
     expected number of units, over all parties, in a step. clip: L2 norm of one unit's gradient. momentum: of "sgd".
     decay: weight decay. warm_up: the share of the steps over which the learning rate rises.
     """
+
+    RATES = MappingProxyType({"lora": 0.01, "full": 0.0005})
 
     form: Literal["federated", "local"] = "federated"
     steps: Annotated[int, Field(ge=1, le=10_000)] = 100
@@ -129,6 +141,8 @@ class FineTuneTable(DescentTable):
     epochs: passes over all examples. batch: examples in a step. warm_up: the share of the steps over which the learning
     rate rises. momentum: of "sgd". decay: weight decay.
     """
+
+    RATES = MappingProxyType({"full": 0.0001})
 
     epochs: Annotated[int, Field(ge=1, le=1000)] = 3
     batch: Annotated[int, Field(ge=1)] = 32
@@ -160,25 +174,11 @@ class PateTable(SourceTable, FineTuneTable):
     every query is charged either way. epochs: passes over a teacher's units, and over the texts that got a label.
     """
 
+    RATES = MappingProxyType({"full": 0.0003})
+
     second: str | None = None
     queries: Annotated[int, Field(ge=1, le=1_000_000)] = 500
     teachers_per_party: Annotated[int, Field(ge=1, le=1000)] = 25
     threshold: Annotated[float, Field(gt=0)] | None = None
     epochs: Annotated[int, Field(ge=1, le=1000)] = 20
     learning_rate: Annotated[float, Field(gt=0)] = 0.01
-
-
-DESCENTS: Final[dict[str, dict[str, dict[str, float]]]] = {
-    "lora": {"dp_sgd": {"learning_rate": 0.01}},
-    "full": {
-        "dp_sgd": {"learning_rate": 0.0005},
-        "fine_tune": {"learning_rate": 0.0001},
-        "pate": {"learning_rate": 0.0003},
-    },
-}
-"""By `[model] adapt` and table: the defaults that differ from those of a head, where a plan does not say them.
-
-An AdamW step moves every trained number by about the learning rate, whatever the gradient's size. A head bears what
-adapters and whole models do not: at its rate 32 steps leave adapters saying one class of everything, where at their own
-they learn more than the head (benchmarks/results/adapted-rates.json).
-"""
