@@ -105,15 +105,18 @@ class Node:
 
     async def road(self, reader, writer):
         """One connection through to the node."""
+        ends = [writer]
         try:
             beyond, back = await asyncio.open_connection("127.0.0.1", self.port)
+            ends.append(back)
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._carry(reader, back))
                 both.create_task(self._carry(beyond, writer))
         except* (OSError, asyncio.CancelledError):
             pass
         finally:
-            writer.close()
+            for each in ends:
+                each.close()
 
     async def _carry(self, reader, writer):
         while data := await reader.read(2**16):
