@@ -97,8 +97,8 @@ CASES = [
     ("weights", "lora"),
     pytest.param("weights", "head", marks=pytest.mark.slow),
     pytest.param("language", "full", marks=pytest.mark.slow),
-    pytest.param("scores", "head", marks=pytest.mark.slow),
-    ("scores", "lora"),
+    ("scores", "head"),
+    pytest.param("scores", "lora", marks=pytest.mark.slow),
     ("votes", "head"),
     pytest.param("votes", "lora", marks=pytest.mark.slow),
 ]
