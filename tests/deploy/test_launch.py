@@ -186,7 +186,10 @@ def test_parties_that_were_begun_in_advance_answer_and_leave_nothing(request_for
     assert [each for each in left_of(mark) if each.pid != os.getpid()] == []
     with launcher.launch(request_for(1)) as addresses:  # and without, in the same process
         assert asyncio.run(names_of(addresses)) == ["party-0"]
-    assert capfd.readouterr() == ("", "")
+    said, logged = capfd.readouterr()
+    assert said == ""
+    # gRPC itself may tell of a fork, where other threads of this process call it.
+    assert [line for line in logged.splitlines() if "fork_posix.cc" not in line] == []
 
 
 @pytest.mark.slow
