@@ -126,7 +126,7 @@ def test_the_paper_would_have_claimed_less_for_its_own_signals(whole):
 @pytest.mark.slow
 def test_rows_differ_as_they_should_where_there_is_plenty_of_signal(whole):
     perplexity = {cell.method: cell.metrics["perplexity"] for cell in whole.cells}
-    # Ten draws of the noise gave 17.32 to 17.49 for moments, and 17.27 is without privacy: one in some hundred is below.
+    # Ten draws of the noise gave 17.32 to 17.49 for moments, and 17.27 is without privacy: some are below.
     assert perplexity["non-private"] - 0.2 < perplexity["moments"] < perplexity["unigram"] - 10
     assert perplexity["dped"] < perplexity["dped-paper"]
 
