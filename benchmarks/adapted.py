@@ -4,8 +4,8 @@
     python benchmarks/adapted.py --rates
 
 A cell is a task (sst2, qqp), a student's system (dp_sgd: all of MiniLM; privdistil: half of its layers, distilled),
-what is trained of it (head, lora, full), an epsilon (1, 4, 8, none) and a seed (0, 1, 2), written sst2-dp_sgd-lora-4-0;
---cells names them by how they begin, or by a pattern. benchmarks/adapted.toml is the plan. A cell
+what is trained of it (head, lora, lora-all, full), an epsilon (1, 4, 8, none) and a seed (0, 1, 2), written
+sst2-dp_sgd-lora-4-0; --cells names them by how they begin, or by a pattern. benchmarks/adapted.toml is the plan. A cell
 runs the system's own recipe over simulated parties; without privacy, the same steps on all text together with neither
 clip nor noise. Every step is kept in benchmarks/work/adapted: a cell that is stopped, by --minutes or otherwise, goes
 on there. What is done is in benchmarks/results/adapted.json, and in the table and the picture beside it. --rates asks
@@ -60,8 +60,14 @@ DISTILLED: dict[str, Any] = {
     "distil": {"layers": 3, "passes": 1, "batch": 16},
 }
 """The tables of the system `privdistil`, as in its example."""
-SYSTEMS, ADAPTED, EPSILONS, SEEDS = ("dp_sgd", "privdistil"), ("lora", "head", "full"), (4.0, 1.0, 8.0, None), (0, 1, 2)
-RATES = {"head": (0.01, 0.03), "lora": (0.002, 0.01, 0.03), "full": (0.0001, 0.0005, 0.002)}
+SYSTEMS, ADAPTED = ("dp_sgd", "privdistil"), ("lora-all", "lora", "head", "full")
+EPSILONS, SEEDS = (4.0, 1.0, 8.0, None), (0, 1, 2)
+RATES = {
+    "head": (0.01, 0.03),
+    "lora": (0.002, 0.01, 0.03),
+    "lora-all": (0.002, 0.005, 0.01),
+    "full": (0.0001, 0.0005, 0.002),
+}
 FEW = {"steps": 32, "batch": 64}
 AT_ONCE = 2048
 """Tokens of a micro-batch of training without privacy."""

@@ -58,7 +58,8 @@ def main() -> None:
     parser.add_argument("--recipes", default="", help="which rows, with commas; all by default")
     parser.add_argument("--epsilons", default="1,4", help="with commas; others than these make a table of their own")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--adapt", choices=("head", "lora", "full"), default="head", help="what is fine-tuned")
+    ways = ("head", "lora", "lora-all", "full")
+    parser.add_argument("--adapt", choices=ways, default="head", help="what is fine-tuned")
     options = parser.parse_args()
     epsilons = tuple(float(each) for each in options.epsilons.split(","))
     ending = "" if epsilons == EPSILONS else f"-{options.epsilons}"

@@ -27,6 +27,7 @@ _HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII
 _TRAINED: Final = {
     "head": "its last layers were trained, the encoder stayed as it was",
     "lora": "low-rank adapters of its attention (LoRA) and its last layers were trained, and the adapters merged",
+    "lora-all": "adapters of all linear layers (LoRA) and its last layers were trained, and the adapters merged",
     "full": "all of it was trained",
 }
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _ADAPT: Final = {
     "head": party_pb2.ADAPT_HEAD,
     "lora": party_pb2.ADAPT_LORA,
+    "lora-all": party_pb2.ADAPT_LORA_ALL,
     "full": party_pb2.ADAPT_FULL,
 }
 _OPTIMISER: Final = {"adamw": party_pb2.OPTIMISER_ADAMW, "sgd": party_pb2.OPTIMISER_SGD}
@@ -49,7 +50,7 @@ async def provide_model(
 def model_message(plan: ClassifierPlan, public: PublicText, adapt: "Adapt | None" = None) -> party_pb2.TextModel:
     """The model by its files' digests, and which of its parameters are trained: the plan's setting, or `adapt`."""
     adapt = adapt or plan.model.adapt
-    lora = adapt == "lora"
+    lora = adapt in ("lora", "lora-all")
     return party_pb2.TextModel(
         files=[party_pb2.ModelFile(name=name, sha256=digest) for name, digest in sorted(public.sha256.items())],
         adapt=_ADAPT[adapt],

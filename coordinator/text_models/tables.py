@@ -73,14 +73,15 @@ class ModelTable(Table):
     """`[model]`: the public model that every party starts from, and which of its parameters are trained.
 
     name: the packaged encoder, a local folder, or a name on the model hub. adapt: "head", the last layers alone;
-    "lora", low-rank adapters of the attention, and the head; "full". rank, alpha: of the adapters. pooling: which
-    vector of a text the head takes, by default the one the model was made for.
+    "lora", low-rank adapters of the attention, and the head; "lora-all", adapters of every linear layer, and the head;
+    "full". rank, alpha: of the adapters. pooling: which vector of a text the head takes, by default the one the model
+    was made for.
     """
 
     PLACES: ClassVar[tuple[str, ...]] = ("name",)
 
     name: Annotated[str, Field(min_length=1)] = "all-MiniLM-L6-v2"
-    adapt: Literal["head", "lora", "full"] = "head"
+    adapt: Literal["head", "lora", "lora-all", "full"] = "head"
     rank: Annotated[int, Field(ge=1, le=1024)] = 8
     alpha: Annotated[int, Field(ge=1, le=4096)] = 16
     pooling: Literal["auto", "first", "mean"] = "auto"
@@ -117,7 +118,7 @@ class DpSgdTable(DescentTable):
     decay: weight decay. warm_up: the share of the steps over which the learning rate rises.
     """
 
-    RATES = MappingProxyType({"lora": 0.01, "full": 0.0005})
+    RATES = MappingProxyType({"lora": 0.01, "lora-all": 0.005, "full": 0.0005})
 
     form: Literal["federated", "local"] = "federated"
     steps: Annotated[int, Field(ge=1, le=10_000)] = 100

@@ -1,4 +1,6 @@
-"""Which parameters of a model are trained: its head, low-rank adapters of its attention (LoRA), or all of them."""
+"""Which parameters of a model are trained: its head, low-rank adapters (LoRA) of its attention or of all linear
+layers, or all of them.
+"""
 
 import copy
 from dataclasses import dataclass
@@ -14,7 +16,10 @@ from learning.models.seeded import draw
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Adapt = Literal["head", "lora", "full"]
+Adapt = Literal["head", "lora", "lora-all", "full"]
+
+ADAPTERS: Final = ("lora", "lora-all")
+"""The ways that train low-rank adapters."""
 
 _ADAPTER: Final = "private"
 
@@ -32,20 +37,22 @@ class Lora:
 
 
 def adapt(model: "PreTrainedModel", how: Adapt, *, seed: int, lora: Lora | None = None) -> list[str]:
-    """Set `requires_grad` on the parameters to train, in place, with adapters for "lora"; returns their sorted names.
+    """Set `requires_grad` on the parameters to train, in place, with adapters where it says so; returns their sorted
+    names.
 
     head: what lies outside the encoder (with the first token's pooler, which belongs to the head). lora: adapters on
-    the attention's projections, and the head; a language model's head stays as it is. full: everything but a fixed
-    pooling layer. Raises `ModelError` where the kind of model has no head of its own, or LoRA is not known for it.
+    the attention's projections, and the head; a language model's head stays as it is. lora-all: the same with adapters
+    on every linear layer of the encoder (QLoRA, Dettmers et al. 2023, section 4). full: everything but a fixed pooling
+    layer. Raises `ModelError` where the kind of model has no head of its own, or LoRA is not known for it.
     """
     fixed = pooling.fixed(model)
     for parameter in model.parameters():
         parameter.requires_grad_(how == "full")
-    if how == "lora":
-        _inject(model, lora or Lora(), seed)
+    if how in ADAPTERS:
+        _inject(model, lora or Lora(), seed, everywhere=how == "lora-all")
     if how != "full":
         speaks = model.get_output_embeddings() is not None  # type: ignore[no-untyped-call]
-        head = frozenset() if how == "lora" and speaks else head_of(model)
+        head = frozenset() if how in ADAPTERS and speaks else head_of(model)
         if how == "head" and not head:
             raise ModelError(
                 f"A {model.config.model_type} language model has no head apart from its embeddings. Adapt it by "
@@ -115,32 +122,39 @@ def unflatten(model: nn.Module, vector: Tensor) -> None:
             parameter.copy_(part.view(parameter.shape))
 
 
-def _inject(model: "PreTrainedModel", lora: Lora, seed: int) -> None:
+def _inject(model: "PreTrainedModel", lora: Lora, seed: int, *, everywhere: bool) -> None:
     from peft import LoraConfig, inject_adapter_in_model
     from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as KNOWN
     from transformers.pytorch_utils import Conv1D
 
     kind = model.config.model_type
-    if kind not in KNOWN:
+    if kind not in KNOWN and not everywhere:
         raise ModelError(
-            f'Which layers of a {kind} model LoRA adapts is not known. Use adapt = "head" or "full", or another model.'
+            f'Which layers of a {kind} model LoRA adapts is not known. Use adapt = "head", "lora-all" or "full", or '
+            "another model."
         )
     fixed = pooling.fixed(model)
-    endings = tuple(f".{name}" for name in KNOWN[kind])
-    found = {
-        name: module
-        for name, module in model.named_modules()
-        if name.endswith(endings) and isinstance(module, nn.Linear | Conv1D) and f"{name}.weight" not in fixed
-    }
+    if everywhere:
+        inside, left = f"{model.base_model_prefix}.", fixed | head_of(model)
+        wanted = [name for name, _ in model.named_modules() if name.startswith(inside)]
+    else:
+        endings, left = tuple(f".{name}" for name in KNOWN[kind]), fixed
+        wanted = [name for name, _ in model.named_modules() if name.endswith(endings)]
+    found = [
+        name
+        for name in wanted
+        if isinstance(model.get_submodule(name), nn.Linear | Conv1D) and f"{name}.weight" not in left
+    ]
     if not found:
-        raise ModelError(f'This {kind} model has no attention that LoRA can adapt. Use adapt = "head" or "full".')
+        what = "linear layer" if everywhere else "attention"
+        raise ModelError(f'This {kind} model has no {what} that LoRA can adapt. Use adapt = "head" or "full".')
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=0.0,
         bias="none",
-        target_modules=list(found),
-        fan_in_fan_out=any(isinstance(module, Conv1D) for module in found.values()),
+        target_modules=found,
+        fan_in_fan_out=any(isinstance(model.get_submodule(name), Conv1D) for name in found),
     )
     inject_adapter_in_model(config, model, adapter_name=_ADAPTER)
     for name, parameter in model.named_parameters():

@@ -248,8 +248,13 @@ launcher, how = RayLauncher(), sys.argv[2]
 request = LaunchRequest(tables, base / "parties", base, vouch)
 try:
     with nullcontext() if how == "launched" else launcher.begun(list(tables)):
-        while how == "begun" and not ray.is_initialized():
+        for _ in range(600 if how == "begun" else 0):
+            if ray.is_initialized():
+                break
             time.sleep(0.1)
+        else:
+            if how == "begun":
+                sys.exit("Ray did not start.")
         with nullcontext() if how == "begun" else launcher.launch(request):
             print("ready", flush=True)
             time.sleep(120)
@@ -273,11 +278,14 @@ def test_nothing_is_left_when_the_coordinator_ends(request_for, tmp_path, ending
         text=True,
         start_new_session=True,
     ) as driver:
-        assert driver.stdout.readline() == "ready\n"
-        assert len(marked(mark)) > 3
-        if ending == signal.SIGINT:
-            os.killpg(driver.pid, ending)  # as a terminal does
-        else:
-            driver.send_signal(ending)
-        driver.wait(timeout=30)
+        try:
+            assert driver.stdout.readline() == "ready\n"
+            assert len(marked(mark)) > 3
+            if ending == signal.SIGINT:
+                os.killpg(driver.pid, ending)  # as a terminal does
+            else:
+                driver.send_signal(ending)
+            driver.wait(timeout=30)
+        finally:
+            driver.kill()
     assert left_of(mark) == []

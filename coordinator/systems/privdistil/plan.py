@@ -55,7 +55,7 @@ class DomainTable(DescentTable):
 
     epsilon: Annotated[float, Field(gt=0)] | None = None
     model: str | None = None
-    adapt: Literal["head", "lora", "full"] = "head"
+    adapt: Literal["head", "lora", "lora-all", "full"] = "head"
     texts: Annotated[int, Field(ge=10, le=1_000_000)] = 2000
     release: Literal["weights", "scores"] = "weights"
     steps: Annotated[int, Field(ge=1, le=10_000)] = 20

@@ -20,7 +20,7 @@ from aggregation.arrays import IntArray
 from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
 from learning.classification.training import Fit, fit, fit_head, predict, predict_head
 from learning.errors import Diverged
-from learning.models.adapting import Lora, adapt, flatten, unflatten
+from learning.models.adapting import ADAPTERS, Lora, adapt, flatten, unflatten
 from learning.models.batching import Tokens
 from learning.models.compute import on_device
 from learning.models.encoders import classifier, longest, tokens_of
@@ -176,7 +176,7 @@ def answers(
 def _started(text: TextModel, targets: LabelMap) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """The model that every classifier starts from, and its tokenizer."""
     start, tokenizer = classifier(text.folder, targets, seed=text.seed)
-    adapt(start, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt == "lora" else None)
+    adapt(start, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt in ADAPTERS else None)
     return on_device(start), tokenizer
 
 

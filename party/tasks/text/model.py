@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from aggregation.mechanisms.gradients import GradientMechanism
-from learning.models.adapting import Lora, adapt, unflatten
+from learning.models.adapting import ADAPTERS, Lora, adapt, unflatten
 from learning.models.batching import Tokens, encode, encode_documents, losses
 from learning.models.checkpoints import ModelError
 from learning.models.compute import device_of, on_device
@@ -102,7 +102,7 @@ def loaded(shard: ShardTable, text: TextModel, lesson: Lesson) -> Loaded:
     computed per example; `TrainingError` for one that fails on made-up text, and for invalid public texts.
     """
     model, tokenizer, classes = _model(shard, text, lesson)
-    adapt(model, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt == "lora" else None)
+    adapt(model, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt in ADAPTERS else None)
     on_device(model)
     head = None if lesson.objective == "language" else head_alone(model)
     most = longest(model, text.longest)

@@ -31,9 +31,10 @@ LONGEST: Final = 1 << 20
 Value = TypeVar("Value")
 
 _PART: Final = re.compile(r"model-[0-9]{5}-of-[0-9]{5}\.safetensors", re.ASCII)
-_ADAPTS: Final[Mapping[int, Literal["head", "lora", "full"]]] = {
+_ADAPTS: Final[Mapping[int, Literal["head", "lora", "lora-all", "full"]]] = {
     party_pb2.ADAPT_HEAD: "head",
     party_pb2.ADAPT_LORA: "lora",
+    party_pb2.ADAPT_LORA_ALL: "lora-all",
     party_pb2.ADAPT_FULL: "full",
 }
 _OPTIMISERS: Final[Mapping[int, Literal["adamw", "sgd"]]] = {
@@ -57,7 +58,7 @@ class TextModel:
 
     files: dict[str, str]
     folder: str
-    adapt: Literal["head", "lora", "full"]
+    adapt: Literal["head", "lora", "lora-all", "full"]
     rank: int
     alpha: int
     longest: int
@@ -111,7 +112,7 @@ def model_of(message: party_pb2.TextModel, given: Given) -> TextModel:
     files = _files(message, given)
     adapt = named(_ADAPTS, message.adapt, "what is trained of the model")
     rank, alpha, longest = message.rank, message.alpha, message.longest
-    if adapt == "lora" and not (1 <= rank <= MOST_RANK and 1 <= alpha <= MOST_RANK):
+    if adapt in ("lora", "lora-all") and not (1 <= rank <= MOST_RANK and 1 <= alpha <= MOST_RANK):
         raise wrong(f"adapters of rank {rank} and alpha {alpha} make no sense; use 1 to {MOST_RANK:,}.")
     if not 2 <= longest <= LONGEST:
         raise wrong(f"examples of {longest} tokens make no sense; use 2 to {LONGEST:,}.")

@@ -76,6 +76,7 @@ class _AdaptEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Adapt.ValueType
     ADAPT_HEAD: _Adapt.ValueType  # 1
     ADAPT_LORA: _Adapt.ValueType  # 2
     ADAPT_FULL: _Adapt.ValueType  # 3
+    ADAPT_LORA_ALL: _Adapt.ValueType  # 4
 
 class Adapt(_Adapt, metaclass=_AdaptEnumTypeWrapper): ...
 
@@ -83,6 +84,7 @@ ADAPT_UNSPECIFIED: Adapt.ValueType  # 0
 ADAPT_HEAD: Adapt.ValueType  # 1
 ADAPT_LORA: Adapt.ValueType  # 2
 ADAPT_FULL: Adapt.ValueType  # 3
+ADAPT_LORA_ALL: Adapt.ValueType  # 4
 Global___Adapt: _TypeAlias = Adapt  # noqa: Y015
 
 class _Objective:

@@ -204,7 +204,7 @@ def test_a_plan_without_public_texts_to_vote_on_has_no_votes(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("adapt", ["lora", "full"])
+@pytest.mark.parametrize("adapt", ["lora", "lora-all", "full"])
 def test_more_than_the_head_is_compared_too(folder, tmp_path, adapt):
     Path(f"{adapt}.toml").write_text(PLAN.replace('name = "encoder"', f'name = "encoder"\nadapt = "{adapt}"\nrank = 2'))
     found = api.compare(f"{adapt}.toml", epsilons=[20.0], seeds=1, output=tmp_path / "out")

@@ -66,7 +66,7 @@ DP_SGD = {
     "momentum": ({"dp_sgd": {"momentum": 1.0}}, r"\[dp_sgd\] momentum = 1.0 should be less than 1"),
     "another part": (
         {"model": {"adapt": "tail"}},
-        r"\[model\] adapt = \"tail\" is not one of 'head', 'lora' or 'full'",
+        r"\[model\] adapt = \"tail\" is not one of 'head', 'lora', 'lora-all' or 'full'",
     ),
     "no label to measure by": ({"evaluation": {"label": None}}, r"\[evaluation\] label is missing: the column that h"),
     "words": ({"vocabulary": {"size": 3}}, "there is no key vocabulary"),
@@ -151,6 +151,7 @@ def descents(plan):
 SUITED = {
     "head": {"dp_sgd": (0.03, 1.0), "fine_tune": (0.001, None), "pate": (0.01, None)},
     "lora": {"dp_sgd": (0.01, 1.0), "fine_tune": (0.001, None), "pate": (0.01, None)},
+    "lora-all": {"dp_sgd": (0.005, 1.0), "fine_tune": (0.001, None), "pate": (0.01, None)},
     "full": {"dp_sgd": (0.0005, 1.0), "fine_tune": (0.0001, None), "pate": (0.0003, None)},
 }
 

@@ -68,7 +68,7 @@ def piped(folder, inputs):
     return np.array([[{row["label"]: row["score"] for row in each}[name] for name in names] for each in said]), names
 
 
-@pytest.mark.parametrize(("how", "pairs"), [("full", False), ("lora", False), ("head", True)])
+@pytest.mark.parametrize(("how", "pairs"), [("full", False), ("lora", False), ("lora-all", False), ("head", True)])
 def test_the_pipeline_says_what_the_model_said(student, tmp_path, how, pairs):
     made, logits = student(how, pairs=pairs)
     before = flatten(made.model).clone()

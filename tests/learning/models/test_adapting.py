@@ -42,15 +42,16 @@ def test_full_is_everything_but_a_fixed_pooling_layer(tiny_bert) -> None:
     assert _gradients(model, tokenizer) == names
 
 
+@pytest.mark.parametrize("how", ["lora", "lora-all"])
 @pytest.mark.parametrize("folder", ["tiny_bert", "tiny_gpt2"])
-def test_lora_starts_as_the_model_itself_and_merges_into_a_plain_one(folder, request, tmp_path) -> None:
+def test_lora_starts_as_the_model_itself_and_merges_into_a_plain_one(folder, how, request, tmp_path) -> None:
     name = str(request.getfixturevalue(folder))
     model, tokenizer = classifier(name, SENTIMENT, seed=1, pool="auto")
     plain_names = [key for key, _ in model.named_parameters()]
     inputs = inputs_of(model.config, encode(tokenizer, TEXTS, longest=32).rows)
     with torch.no_grad():
         before = model(**inputs).logits
-        names = adapt(model, "lora", seed=1, lora=Lora(rank=3, alpha=6))
+        names = adapt(model, how, seed=1, lora=Lora(rank=3, alpha=6))
         assert torch.equal(model(**inputs).logits, before)
         _stir(model)
         adapted = model(**inputs).logits
@@ -86,6 +87,26 @@ def test_lora_leaves_the_pooling_layer_alone(tiny_bert) -> None:
     assert not any("layer.2." in name or "pooler" in name for name in names)
 
 
+@pytest.mark.parametrize("pool", ["first", "mean"])
+def test_lora_of_all_layers_is_an_adapter_of_every_linear_layer_of_the_encoder(tiny_bert, pool) -> None:
+    model, tokenizer = classifier(str(tiny_bert), SENTIMENT, seed=1, pool=pool)
+    parts = [f"attention.self.{name}" for name in ("query", "key", "value")]
+    parts += ["attention.output.dense", "intermediate.dense", "output.dense"]
+    inside = {f"bert.encoder.layer.{layer}.{part}" for layer in range(2) for part in parts}
+    head = {"classifier.bias", "classifier.weight"}
+    if pool == "first":
+        head |= {"bert.pooler.dense.bias", "bert.pooler.dense.weight"}
+    names = set(adapt(model, "lora-all", seed=1))
+    assert names == head | {f"{name}.lora_{side}.private.weight" for name in inside for side in "AB"}
+    assert _gradients(model, tokenizer) == names
+
+
+def test_lora_of_all_layers_leaves_a_language_models_words_alone(tiny_gpt2) -> None:
+    model, _ = language_model(str(tiny_gpt2))
+    names = adapt(model, "lora-all", seed=1)
+    assert {name.split(".")[-4] for name in names} == {"c_attn", "c_proj", "c_fc"}
+
+
 def test_a_language_model_has_no_head_to_train_alone(tiny_gpt2) -> None:
     model, _ = language_model(str(tiny_gpt2))
     with pytest.raises(ModelError, match='"lora" or "full"'):
@@ -100,6 +121,7 @@ def test_a_kind_of_model_that_lora_is_not_known_for_is_named(tiny_bert) -> None:
     model.config.model_type = "novel"
     with pytest.raises(ModelError, match="a novel model"):
         adapt(model, "lora", seed=1)
+    assert any("lora_" in name for name in adapt(model, "lora-all", seed=1))
 
 
 @settings(max_examples=25, deadline=None)

@@ -199,7 +199,7 @@ def language(installed):
     return installed("language", "Recipe(({Kind.WEIGHTS: part(LANGUAGE)},))")
 
 
-@pytest.mark.parametrize("how", ["lora", "full"])
+@pytest.mark.parametrize("how", ["lora", "lora-all", "full"])
 async def test_a_language_model_is_trained_without_labels(learner, language, weights, films, tiny_gpt2, how):
     model, tokenizer = language_model(str(tiny_gpt2))
     adapt(model, how, seed=7, lora=Lora(2, 4))
@@ -208,7 +208,7 @@ async def test_a_language_model_is_trained_without_labels(learner, language, wei
     caller = await learner(
         release, folder=tiny_gpt2, labelled=None, epsilon=1e9, shard={"label": None},
         recipe=language, policy={"epsilon": 1e9, "recipes": [language]},
-        model={"adapt": {"lora": party_pb2.ADAPT_LORA, "full": party_pb2.ADAPT_FULL}[how]},
+        model={"adapt": party_pb2.Adapt.Value(f"ADAPT_{how.upper().replace('-', '_')}")},
     )  # fmt: skip
     await caller.train_alone(caller.model, start, objective=party_pb2.OBJECTIVE_LANGUAGE)
     texts = encode_documents(tokenizer, [text for text, _ in films()], longest=16).rows
