@@ -3,7 +3,9 @@
 import json
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,12 +14,13 @@ import torch
 from learning.errors import EXHAUSTED
 from learning.models.adapting import Lora, adapt, flatten
 from learning.models.compute import PROCESSOR, Compute, running
+from learning.models.device_memory import attempted
 from learning.models.encoders import classifier, language_model
 from learning.text.labelled import LabelMap
 from party.config import PolicyTable, ShardTable
 from party.tasks.ensemble.request import EnsembleWork
 from party.tasks.job import Failure, Job
-from party.tasks.process import finished, prepared, work
+from party.tasks.process import finished, prepared, tried, work
 from party.tasks.result import load_counts
 from party.tasks.step.request import StepWork
 from party.tasks.text.request import Descent, Lesson, TextModel
@@ -240,3 +243,29 @@ def test_a_job_carries_what_it_computes_with(job):
     asked = replace(job("step", "head"), compute=Compute("cuda:1", "bfloat16", 3))
     assert Job.from_json(asked.to_json().encode()) == asked
     assert asked.reads != replace(asked, compute=PROCESSOR).reads  # what is kept of one device serves no other
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError(
+            "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API"
+        ),
+        RuntimeError("MPS backend out of memory (MPS allocated: 1 MB). Tried to allocate 256 bytes"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."),
+    ],
+)
+def test_a_device_without_memory_is_told_from_a_party_without_it(error):
+    def full():
+        raise error
+
+    assert attempted(full) is None, "it is not tried in smaller parts"
+    assert tried(SimpleNamespace(memory=256), full) == Failure("ComputeError", EXHAUSTED)
+    memory = RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
+    with pytest.raises(RuntimeError):
+        attempted(partial(_raised, memory))
+    assert tried(SimpleNamespace(memory=256), partial(_raised, memory)).kind == "MemoryError"
+
+
+def _raised(error):
+    raise error
