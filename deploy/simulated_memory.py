@@ -31,8 +31,11 @@ class SimulatedMemory(Memory):
 
     def loaded(self, job: Job, work: OnModel) -> Loaded:
         """The job's model, which all parties share. Raises as `party.tasks.text.model.loaded`."""
-        shard = job.reading.shard
-        return self.once("models", _model(job, work), lambda: loaded(shard, work.model, work.lesson))
+
+        def load() -> Loaded:
+            return loaded(job.reading.shard, work.model, work.lesson, by_user=job.by_user)
+
+        return self.once("models", (*_model(job, work), job.by_user), load)
 
     def units(self, job: Job, work: OnModel) -> Units:
         """The job's units, read once for all seeds unless the layers that see them depend on the seed.
@@ -45,7 +48,9 @@ class SimulatedMemory(Memory):
         kind = "domains" if work.lesson.objective == "domain" else "units"
         return self.once(kind, of, lambda: units_of(job.reading, model, work.lesson, found, self._vectors))
 
-    def vectors(self, model: "PreTrainedModel", rows: Sequence[Tokens]) -> NDArray[np.float32]:
+    def vectors(
+        self, model: "PreTrainedModel", rows: Sequence[Tokens], tokens: int | None = None
+    ) -> NDArray[np.float32]:
         """The input vectors of a model's last layer, [texts, width], as parties compute them. Each encoder reads the
         same texts only once.
         """
@@ -55,10 +60,12 @@ class SimulatedMemory(Memory):
             texts.update(row.ids.tobytes())
         agreeing: dict[int, tuple[int, ...]] = self.once("agreeing", encoder, dict)
         of = (encoder, texts.digest())
-        return self.once("vectors", of, lambda: features.features_apart(model, rows, agreeing))
+        return self.once("vectors", of, lambda: features.features_apart(model, rows, agreeing, tokens))
 
-    def _vectors(self, model: "PreTrainedModel", blocks: Sequence[Sequence[Tokens]]) -> NDArray[np.float32]:
-        found = [self.vectors(model, block) for block in blocks]
+    def _vectors(
+        self, model: "PreTrainedModel", blocks: Sequence[Sequence[Tokens]], tokens: int
+    ) -> NDArray[np.float32]:
+        found = [self.vectors(model, block, tokens) for block in blocks]
         return found[0] if len(found) == 1 else np.concatenate(found)
 
 

@@ -11,6 +11,12 @@ EXHAUSTED: Final = (
 """What is said of any example that does not fit alone; it tells nothing of which."""
 
 
+FULL: Final = ("backend out of memory", "CUDA error: out of memory")
+"""Words of torch's errors, besides `OutOfMemoryError`, where a device's memory is exhausted: Apple's, and CUDA's own
+where it cannot even begin because other programs have it all.
+"""
+
+
 class DataError(ConclaveError):
     """Text that cannot be read as the plan or the party's file describes it. The message names the file."""
 

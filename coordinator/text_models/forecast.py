@@ -65,7 +65,7 @@ def forecast(
     plan = priced.plan
     lengths = lengths_of(plan, public)
     pace = pace_of(public.model, lengths, trained=private, sample=sampled(plan))
-    measuring = len(public.heldout) * pace.text.likely * (MEASURED if private else 1) / cores()
+    measuring = len(public.heldout) * pace.text.likely * (MEASURED if private else 1) / at_once()
     spent = pace.text.through(lambda seen: seconds(plan, prepared + measuring, looked * seen + pace.trial, sums))
     return Forecast(
         plan=plan,
@@ -192,18 +192,45 @@ def trained_sums(plan: ClassifierPlan) -> tuple[float, int]:
 
 
 def seconds(plan: ClassifierPlan, prepared: float, busy: float, sums: int) -> float:
-    """Seconds from the run's command to its end. Parties that are launched here share this machine's cores.
+    """Seconds from the run's command to its end. Parties that are launched here share this machine's cores, and its
+    device where models run on one.
 
-    busy: seconds of one core that a party's training takes, without reading its texts.
+    busy: seconds that a party's training takes of one core, or of the device, without reading its texts.
     """
     parties = len(plan.federation.names)
     shared = plan.federation.shards is not None
     reading = READ_SECONDS * declared(plan) / (1 if shared else parties)
-    crowd = (parties if shared else 1) / cores()
     secure = SECURE_SECONDS if plan.privacy.trust == "secure-sum" else 0.0
     constant = cost.COMMAND_SECONDS + cost.FINISHING_SECONDS + (cost.RAY_SECONDS if shared else 0.0)
-    starting = max(1.0, crowd) * (cost.START_SECONDS + reading)
-    return prepared + constant + crowd * busy + starting + (STEP_SECONDS + secure) * sums
+    starting = started(plan) * (cost.START_SECONDS + reading)
+    return prepared + constant + crowd(plan) * busy + starting + (STEP_SECONDS + secure) * sums
+
+
+def crowd(plan: ClassifierPlan) -> float:
+    """Seconds until all parties have done with a model what takes one of them a second of one core, or of a device.
+
+    Parties that are launched on this machine have its cores, or its one device, together. On a cluster those with GPUs
+    have theirs, of which a fraction is shared; parties elsewhere have their own.
+    """
+    if plan.federation.shards is None:
+        return 1 / at_once()
+    parties, cluster = len(plan.federation.names), plan.federation.cluster
+    least = 0.0 if cluster is None else min(cluster.of(name).gpus for name in plan.federation.names)
+    if least and at_once() == 1:
+        return min(float(parties), max(1.0, 1 / least))
+    return parties / at_once()
+
+
+def started(plan: ClassifierPlan) -> float:
+    """How many times longer a training takes to start than it would alone: on cores, whatever models run on."""
+    return max(1.0, (1 if plan.federation.shards is None else len(plan.federation.names)) / cores())
+
+
+def at_once() -> int:
+    """How many passes through a model take place at a time: one a core, and on a device one, which has all of it."""
+    from learning.models.compute import current
+
+    return cores() if current().device.type == "cpu" else 1
 
 
 def cores() -> int:

@@ -33,8 +33,11 @@ Public and fixed, for a factor that follows losses would follow private text. A 
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """What is asked for. device: "cuda" is the first such device; "auto" that, else "mps", else "cpu". precision: of
-    passes through a model. threads: of the processor; 0 leaves their number.
+    """What is asked for. device: "cuda" is the first such device that this process sees; "auto" that, else "mps", else
+    "cpu". precision: of passes through a model. threads: of the processor; 0 leaves their number.
+
+    Of several devices one process takes one. The others are for those that name them ("cuda:1"), or that are left to
+    see nothing else (`CUDA_VISIBLE_DEVICES`): Ray leaves a party those it gives it, which then count from "cuda:0".
 
     Raises `ComputeError` for words that are none of these.
     """

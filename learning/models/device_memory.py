@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from learning.errors import EXHAUSTED, ComputeError
+from learning.errors import EXHAUSTED, FULL, ComputeError
 
 Result = TypeVar("Result")
 
@@ -57,4 +57,4 @@ def halved(
 
 
 def _is_exhausted(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "backend out of memory" in str(error)
+    return isinstance(error, torch.OutOfMemoryError) or any(each in str(error) for each in FULL)

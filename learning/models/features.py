@@ -5,6 +5,7 @@ through the encoder in every step.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from learning.errors import EXHAUSTED, ComputeError
 from learning.models.adapting import trainable
-from learning.models.agreement import agreeing_within, divided, drawn, made_up_rows, rounded, smaller
+from learning.models.agreement import MADE_UP, STEP, agreeing_within, divided, drawn, made_up_rows, rounded, smaller
 from learning.models.batching import TOKENS, Tokens, batches, form_of, inputs_of
 from learning.models.compute import device_of, moved, passing
 from learning.models.device_memory import attempted, halved
@@ -92,6 +94,30 @@ def features_apart(
             found[some] = seen[: len(some)].numpy()
             start += size
     return found
+
+
+def tokens_held(model: "PreTrainedModel", longest: int) -> int:
+    """Tokens in one pass of `features_apart`: by default as many as it says, fewer where a device's memory holds fewer.
+
+    longest: tokens of an example, at most. It is found on made-up examples, so that afterwards no text is a reason for
+    memory to be exhausted. Raises `ComputeError` where one of the longest is too large.
+    """
+    if device_of(model).type == "cpu":
+        return AT_ONCE
+    tokens, layer = TOKENS, last_layer(model)
+    words, length = int(getattr(model.config, "vocab_size", 2)), rounded(longest, form_of(model.config).longest)
+    for each in dict.fromkeys([length, min(STEP, length)]):
+
+        def passes(some: int, each: int = each) -> bool:
+            made_up = [made_up_rows(words, each, place % MADE_UP)[0] for place in range(some)]
+            with drawn(model):
+                return bool(len(_seen(model, layer, made_up, each)))
+
+        while not attempted(partial(passes, max(1, tokens // each))):
+            if tokens < 2 * each:
+                raise ComputeError(EXHAUSTED)
+            tokens //= 2
+    return tokens
 
 
 def _seen(model: "PreTrainedModel", layer: nn.Linear, rows: list[Tokens], length: int = 0) -> Tensor:

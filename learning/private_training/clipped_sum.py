@@ -7,6 +7,7 @@ Noise-free: it is the input of a mechanism.
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,7 +15,8 @@ from torch import Tensor
 from aggregation.arrays import FloatArray
 from aggregation.errors import IntegrityError
 from aggregation.mechanisms.gradients import SINGLE_MARGIN, GradientMechanism
-from learning.models.agreement import MADE_UP, agreeing_within, divided, drawn, smaller
+from learning.errors import EXHAUSTED, ComputeError
+from learning.models.agreement import MADE_UP, STEP, agreeing_within, divided, drawn, filled, smaller
 from learning.models.compute import device_of, loss_scale, moved
 from learning.models.device_memory import attempted
 from learning.private_training.gradient_terms import DOUBLE, off
@@ -74,6 +76,45 @@ def clipped_sum(
     if left_out is not None:
         left_out(empty)
     return flat.cpu().numpy()
+
+
+def tokens_held(
+    gradients: PerExample,
+    shape_at: Callable[[int, int, int], Shape],
+    losses: Losses,
+    *,
+    longest: int,
+    examples: int,
+    tokens: int,
+) -> int:
+    """The most tokens of a micro-batch, `tokens` or fewer, that the device's memory holds, whatever its units are.
+
+    shape_at: the shape of units of so many examples, of such a length, in micro-batches of so many tokens. longest: the
+    largest such length; examples: of a unit, at most. All is tried on made-up units, before any text is opened; after
+    it no text is a reason for memory to be exhausted, and none for another size or device. What a micro-batch takes
+    goes by its units, by its tokens, and by its tokens times their length: of one number of tokens, the shortest units
+    or the longest take most. Raises `ComputeError` where a unit of the longest kind is too large.
+    """
+    for each, length in dict.fromkeys([(filled(examples), longest), (1, longest), (1, min(STEP, longest))]):
+        while not attempted(partial(_passes, gradients, shape := shape_at(each, length, tokens), losses)):
+            gradients.clear()
+            if shape.most == 1:
+                raise ComputeError(EXHAUSTED)
+            tokens //= 2
+    gradients.clear()
+    return tokens
+
+
+def _passes(gradients: PerExample, shape: Shape, losses: Losses) -> bool:
+    """A full micro-batch of made-up units twice: with all that `clipped_sum` holds, and `agreeing` compares."""
+    totals = {name: torch.zeros_like(each, dtype=torch.float64) for name, each in gradients.parameters.items()}
+    kept: list[Tensor] = []
+    with single_precision(), drawn(gradients.model):
+        for _ in range(2):
+            bounds = _record(gradients, shape.made_up([place % MADE_UP for place in range(shape.most)]), losses)
+            gradients.add_weighted(torch.zeros_like(bounds), totals)
+            kept = gradients.recorded()
+    return bool(kept)
 
 
 def adding(units: int, positions: int, additions: int) -> float:

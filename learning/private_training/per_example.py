@@ -3,15 +3,13 @@
 Autograd is asked for gradients by activations alone; what a layer was given and what came back to it are kept, and from
 the two everything that clipping needs is computed (`learning.private_training.gradient_terms`), first the norms, then
 the weighted sum. No second backward pass is made and no gradient of a single unit by a matrix is formed
-("book-keeping", Bu et al. 2023, "Differentially private optimization on large model at small cost"). Linear layers,
-`Conv1D`, embeddings and layer norms are known; other layers get one gradient a unit from Opacus' samplers, or from
-`torch.func` where it has none.
+("book-keeping", Bu et al. 2023, "Differentially private optimization on large model at small cost"). Layers have
+their rules in `learning.private_training.layer_terms`.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +17,8 @@ from torch import Tensor, nn
 from learning.models.adapting import trainable
 from learning.models.checkpoints import ModelError
 from learning.models.compute import exact, exact_device, single
-from learning.private_training.gradient_terms import Dense, Outer, Rows, Term, off, squared_norms
+from learning.private_training.gradient_terms import Term, off, squared_norms
+from learning.private_training.layer_terms import Keeping
 
 ROUNDING = 1e-5
 """The least part of the terms' squared size that is added to every squared norm. So, even where terms cancel, they are
@@ -32,7 +31,6 @@ _ALIKE = 1e-3
 """Tolerance relative to a gradient's size: far above rounding in single precision, far below the effect of mixed
 examples.
 """
-_REDUCED = (torch.bfloat16, torch.float16)
 _MIXES = (nn.modules.batchnorm._BatchNorm,)
 
 
@@ -79,7 +77,9 @@ class PerExample:
         naming the layer where an axis is not that of examples.
         """
         self._terms = {name: [] for name in self.parameters}
-        keep = _Keeping(self, units, examples_per_unit, scale)
+        keep = Keeping(
+            self._names, self._terms, self.device, units=units, examples_per_unit=examples_per_unit, scale=scale
+        )
         with ExitStack() as stack:
             for name, layer in self._layers.items():
                 hook = layer.register_forward_hook(keep.hook(name), with_kwargs=True, always_call=False)
@@ -150,14 +150,6 @@ class PerExample:
         """Forget what was recorded."""
         self._terms = {}
 
-    def keep(self, name: str, term: Term) -> None:
-        """Add one use of a parameter to what is recorded."""
-        self._terms[name].append(term)
-
-    def name_of(self, parameter: Tensor | None) -> str | None:
-        """The name of a trainable parameter; None for one that is not trained."""
-        return None if parameter is None else self._names.get(id(parameter))
-
     def _trainable_layers(self) -> dict[str, nn.Module]:
         layers = {}
         for name, layer in self.model.named_modules():
@@ -220,199 +212,3 @@ def _check_apart(gradients: PerExample, loss: Callable[[slice], Tensor], example
             "them adds depends on the others, or a parameter is used where no layer shows it. Use another model, or "
             'train less of it: adapt = "head" or "lora".'
         )
-
-
-class _Keeping:
-    """What is kept in one pass."""
-
-    def __init__(self, gradients: PerExample, units: int, examples_per_unit: int, scale: float):
-        self._gradients = gradients
-        self._device = gradients.device
-        self._scale = scale
-        self._units = units
-        self._examples = units * examples_per_unit
-        self._quiet = False
-
-    def hook(self, name: str) -> Callable[..., Any]:
-        """A forward hook of the layer that is called so."""
-
-        def forward(layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
-            if self._quiet:
-                return output
-            if not isinstance(output, Tensor):
-                raise ModelError(_unknown(name, layer, f"it gives a {type(output).__name__} in place of a tensor"))
-            kept = [_detached(each) for each in given]
-            others = {key: _detached(each) for key, each in named.items()}
-            result = output if output.requires_grad else output.detach().requires_grad_()
-
-            def backward(slope: Tensor) -> None:
-                self._check(name, layer, [*kept, *others.values(), slope])
-                with exact(slope.device):
-                    self._terms(name, layer, *self._widened(kept, others, slope.detach()))
-
-            result.register_hook(backward)  # type: ignore[no-untyped-call]
-            return result
-
-        return forward
-
-    def _widened(
-        self, given: list[Any], named: dict[str, Any], slope: Tensor
-    ) -> tuple[list[Any], dict[str, Any], Tensor]:
-        """What was recorded in float32, which holds every number of a reduced precision, and the slope unscaled."""
-        wide = _wide(slope)
-        if self._scale != 1:
-            wide = wide / self._scale
-        return [_wide(each) for each in given], {name: _wide(each) for name, each in named.items()}, wide
-
-    def _check(self, name: str, layer: nn.Module, tensors: list[Any]) -> None:
-        found = [list(each.shape) for each in tensors if isinstance(each, Tensor)]
-        wrong = next((shape for shape in found if not shape or shape[0] != self._examples), None)
-        if wrong is not None:
-            hint = "pass position_ids as [examples, length]" if isinstance(layer, nn.Embedding) else "use another model"
-            raise ModelError(
-                _unknown(name, layer, f"it works on {wrong}, and the batch has {self._examples} examples", hint)
-            )
-
-    def _terms(self, name: str, layer: nn.Module, given: list[Any], named: dict[str, Any], slope: Tensor) -> None:
-        made = _KNOWN.get(type(layer), _any_layer) if len(given) == 1 and not named else _any_layer
-        for parameter, term in made(self, name, layer, given, named, slope):
-            called = self._gradients.name_of(parameter)
-            if called is not None:
-                self._gradients.keep(called, term.to(self._device))
-
-    @contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Within it nothing is kept: a layer is called for its own sake."""
-        self._quiet = True
-        try:
-            yield
-        finally:
-            self._quiet = False
-
-    def wanted(self, parameter: Tensor | None) -> bool:
-        """Whether a parameter is trained."""
-        return self._gradients.name_of(parameter) is not None
-
-    def flat(self, values: Tensor) -> Tensor:
-        """[examples, ..., features] as [units, positions, features]."""
-        return values.reshape(self._units, -1, values.shape[-1])
-
-    def by_unit(self, values: Tensor) -> Tensor:
-        """[examples, ...] as [units, examples of a unit, ...]."""
-        return values.reshape(self._units, -1, *values.shape[1:])
-
-
-_Made = Iterator[tuple[Tensor | None, Term]]
-
-
-def _linear(keep: _Keeping, name: str, layer: Any, given: list[Any], named: dict[str, Any], slope: Tensor) -> _Made:
-    slopes = keep.flat(slope)
-    yield layer.weight, Outer(slopes, keep.flat(given[0]))
-    if keep.wanted(layer.bias):
-        yield layer.bias, _summed(slopes)
-
-
-def _conv1d(keep: _Keeping, name: str, layer: Any, given: list[Any], named: dict[str, Any], slope: Tensor) -> _Made:
-    slopes = keep.flat(slope)
-    yield layer.weight, Outer(keep.flat(given[0]), slopes)
-    if keep.wanted(layer.bias):
-        yield layer.bias, _summed(slopes)
-
-
-def _embedding(keep: _Keeping, name: str, layer: Any, given: list[Any], named: dict[str, Any], slope: Tensor) -> _Made:
-    if layer.scale_grad_by_freq or layer.max_norm is not None:
-        raise ModelError(_unknown(name, layer, "its scaling by frequency or by norm mixes examples"))
-    index = keep.by_unit(given[0]).flatten(1)
-    values = keep.flat(slope)
-    if layer.padding_idx is not None:
-        values = values * (index != layer.padding_idx)[:, :, None]
-    yield layer.weight, Rows(index, values, layer.num_embeddings)
-
-
-def _layer_norm(keep: _Keeping, name: str, layer: Any, given: list[Any], named: dict[str, Any], slope: Tensor) -> _Made:
-    shape = layer.normalized_shape
-    if keep.wanted(layer.weight):
-        normal = nn.functional.layer_norm(given[0], shape, eps=layer.eps)
-        yield layer.weight, _summed(keep.flat((slope * normal).flatten(-len(shape))), shape)
-    if keep.wanted(layer.bias):
-        yield layer.bias, _summed(keep.flat(slope.flatten(-len(shape))), shape)
-
-
-def _any_layer(keep: _Keeping, name: str, layer: Any, given: list[Any], named: dict[str, Any], slope: Tensor) -> _Made:
-    """One gradient an example from Opacus' samplers or, for other layers, from `torch.func`."""
-    from opacus.grad_sample import GradSampleModule
-
-    own = {key: each for key, each in layer.named_parameters(recurse=False) if keep.wanted(each)}
-    sampler = GradSampleModule.GRAD_SAMPLERS.get(type(layer))
-    try:
-        if sampler is not None and not named:
-            for each in own.values():
-                each.requires_grad_(True)  # it gives the gradients of no other parameters
-            found = {id(parameter): values for parameter, values in sampler(layer, given, slope).items()}
-            for each in own.values():
-                each.requires_grad_(False)
-            made = [(each, found[id(each)]) for each in own.values()]
-        else:
-            with keep.quiet():
-                values = _differentiated(layer, own, given, named, slope)
-            made = [(each, values[key]) for key, each in own.items()]
-    except (RuntimeError, TypeError, ValueError, KeyError, NotImplementedError) as error:
-        raise ModelError(_unknown(name, layer, str(error).strip().split("\n")[0])) from error
-    for parameter, values in made:
-        apart = keep.by_unit(values)
-        yield parameter, Dense(apart.sum(dim=1), apart.flatten(2).norm(dim=2).sum(dim=1))
-
-
-def _differentiated(
-    layer: nn.Module, own: dict[str, Tensor], given: list[Any], named: dict[str, Any], slope: Tensor
-) -> dict[str, Tensor]:
-    """Gradients of one layer by its own parameters, [examples, ...], by differentiating it for each example."""
-    constants = {key: each for key, each in layer.named_parameters() if key not in own} | dict(layer.named_buffers())
-
-    def pulled(parameters: dict[str, Tensor], inputs: list[Any], others: dict[str, Any], back: Tensor) -> Tensor:
-        inputs = [each.unsqueeze(0) if isinstance(each, Tensor) else each for each in inputs]
-        others = {key: each.unsqueeze(0) if isinstance(each, Tensor) else each for key, each in others.items()}
-        given_back = torch.func.functional_call(layer, {**constants, **parameters}, tuple(inputs), others)
-        total: Tensor = (given_back * back.unsqueeze(0)).sum()
-        return total
-
-    axes = [0 if isinstance(each, Tensor) else None for each in given]
-    named_axes = {key: 0 if isinstance(each, Tensor) else None for key, each in named.items()}
-    each = torch.func.vmap(torch.func.grad(pulled), in_dims=(None, axes, named_axes, 0))
-    found: dict[str, Tensor] = each({key: value.detach() for key, value in own.items()}, given, named, slope)
-    return found
-
-
-def _summed(values: Tensor, shape: tuple[int, ...] | None = None) -> Dense:
-    """What is added over positions: [units, positions, features] to [units, features], or to `shape` a unit."""
-    total = values.sum(dim=1)
-    return Dense(total if shape is None else total.reshape(-1, *shape), values.norm(dim=2).sum(dim=1))
-
-
-def _known() -> dict[type, Callable[..., _Made]]:
-    known: dict[type, Callable[..., _Made]] = {
-        nn.Linear: _linear,
-        nn.Embedding: _embedding,
-        nn.LayerNorm: _layer_norm,
-    }
-    from transformers.pytorch_utils import Conv1D
-
-    return known | {Conv1D: _conv1d}
-
-
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, Tensor) else value
-
-
-def _wide(value: Any) -> Any:
-    return value.float() if isinstance(value, Tensor) and value.dtype in _REDUCED else value
-
-
-def _unknown(name: str, layer: nn.Module, why: str, remedy: str = "freeze it, or use another model") -> str:
-    return (
-        f"The model's layer {name or 'at its top'} is a {type(layer).__name__} whose gradients cannot be told apart by "
-        f"examples: {why}. What to do: {remedy}."
-    )
-
-
-_KNOWN = _known()

@@ -92,9 +92,8 @@ class TextUnits:
         order = sorted(some, key=lambda unit: (-self._examples[unit], -self._longest[unit], unit))
         alike = itertools.groupby(order, key=lambda unit: (int(self._examples[unit]), int(self._longest[unit])))
         for (each, length), units in alike:
-            most = max(1, self._tokens // (each * length))
-            shape = Shape((each, length), most, partial(self._made_up, each, length))
-            while together := list(itertools.islice(units, most)):
+            shape = shape_of(self._config, self._labels, each, length, self._tokens)
+            while together := list(itertools.islice(units, shape.most)):
                 yield self._batch(together, each, length, shape)
 
     def _batch(self, units: list[int], each: int, length: int, shape: Shape) -> MicroBatch:
@@ -108,11 +107,20 @@ class TextUnits:
         labels = None if self._labels is None else self._labels[torch.tensor(places)]
         return MicroBatch(inputs, labels, torch.tensor(weights), len(units), each, shape)
 
-    def _made_up(self, each: int, length: int, numbers: Sequence[int]) -> MicroBatch:
-        words = int(getattr(self._config, "vocab_size", 2))
-        rows = [row for number in numbers for row in made_up_rows(words, length, number, each)]
-        labels = None
-        if self._labels is not None:
-            labels = torch.zeros(len(rows), *self._labels.shape[1:], dtype=self._labels.dtype)
-        weights = torch.full((len(rows),), 1 / each)
-        return MicroBatch(inputs_of(self._config, rows, length), labels, weights, len(numbers), each)
+
+def shape_of(config: "PretrainedConfig", labels: Tensor | None, each: int, length: int, tokens: int) -> Shape:
+    """The shape of units of `each` examples, a power of two, that are `length` tokens long, in micro-batches of so many
+    tokens.
+
+    labels: some of the units' kind; their numbers play no part.
+    """
+    return Shape((each, length), max(1, tokens // (each * length)), partial(_made_up, config, labels, each, length))
+
+
+def _made_up(
+    config: "PretrainedConfig", labels: Tensor | None, each: int, length: int, numbers: Sequence[int]
+) -> MicroBatch:
+    words = int(getattr(config, "vocab_size", 2))
+    rows = [row for number in numbers for row in made_up_rows(words, length, number, each)]
+    targets = None if labels is None else torch.zeros(len(rows), *labels.shape[1:], dtype=labels.dtype)
+    return MicroBatch(inputs_of(config, rows, length), targets, torch.full((len(rows),), 1 / each), len(numbers), each)

@@ -8,6 +8,7 @@ import logging
 import time
 from typing import Final
 
+from learning.errors import EXHAUSTED
 from party.store.disk import full
 from party.tasks.job import DEVICE, MEMORY, STORAGE, UNKNOWN, Failure, Job
 from party.tasks.worker import Charge, Workers
@@ -15,6 +16,7 @@ from protos.refusal import Reason, Refusal
 
 log = logging.getLogger("conclave.party")
 
+_GONE: Final = "what its [compute] asks for is not there any more. Its own log says what is."
 _SHARD_FAILURES: Final = frozenset({"DataError", "LabelError", "LabelMapError", "ShardError"})
 
 
@@ -63,14 +65,14 @@ class Training:
                 failure = await self._without_text(job, charge)
                 if failure is None:
                     return False
-        raise _refusal(failure, party)
+        raise _refusal(failure, party, frank=job.frank)
 
     async def without_text(self, job: Job, turn: asyncio.Semaphore, charge: Charge, *, party: str) -> None:
         """Run the job as if the shard were empty, discarding what was begun. Raises as `run`."""
         async with turn:
             failure = await self._without_text(job, charge)
         if failure is not None:
-            raise _refusal(failure, party)
+            raise _refusal(failure, party, frank=job.frank)
 
     async def _without_text(self, job: Job, charge: Charge) -> Failure | None:
         await asyncio.to_thread(job.checkpoint.unlink, missing_ok=True)
@@ -86,9 +88,12 @@ class Training:
         return await self._workers.do(self._run, job, told, charge)
 
 
-def _refusal(failure: Failure, party: str) -> Refusal:
+def _refusal(failure: Failure, party: str, *, frank: bool) -> Refusal:
+    """frank: whether the machine's own devices may be named, which are nobody's business but the party's."""
     if failure.kind == STORAGE:
         return full(party)
+    if failure.kind == DEVICE and failure.sentence != EXHAUSTED and not frank:
+        failure = failure._replace(sentence=_GONE)
     if failure.kind in (MEMORY, DEVICE):
         return Refusal(Reason.MEMORY, f"training at party {party}: {failure.sentence}")
     return Refusal(Reason.SHARD if failure.kind in _SHARD_FAILURES else Reason.TRAINING, failure.sentence)

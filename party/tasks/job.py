@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 
 from aggregation.errors import ConclaveError
-from learning.errors import ComputeError
+from learning.errors import FULL, ComputeError
 from learning.models.compute import PROCESSOR, Compute
 from learning.text.source import NOTHING
 from party.config import ShardTable
@@ -167,7 +167,7 @@ def release_of(text: str) -> plan_pb2.Release:
 
 def is_device_full(error: BaseException) -> bool:
     """Whether an error is torch's for a device whose memory is exhausted; torch may not be imported here."""
-    return type(error).__name__ == "OutOfMemoryError" or "backend out of memory" in str(error)
+    return type(error).__name__ == "OutOfMemoryError" or any(each in str(error) for each in FULL)
 
 
 def is_exhausted(error: BaseException) -> bool:

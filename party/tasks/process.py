@@ -183,7 +183,11 @@ def _die_with(parent: int) -> "queue.SimpleQueue[bytes]":
 
 
 def _hold_at_most(mebibytes: int) -> None:
-    """Limit this process' memory through the kernel, where possible, so that only this process can exhaust it."""
+    """Limit this process' memory through the kernel, where possible, so that only this process can exhaust it.
+
+    What it allocates is counted, and not its addresses: a device's driver reserves more of those than any machine has
+    memory, and maps the device's own memory, which is no part of the limit.
+    """
     if mebibytes and sys.platform == "linux":
         size = mebibytes * 2**20
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))

@@ -20,7 +20,7 @@ from coordinator.systems.privdistil.public import PublicCorpus
 from coordinator.systems.privdistil.recipe import PrivDistil
 from coordinator.systems.privdistil.releases import CLEAR, DOMAIN, SCORES
 from coordinator.text_models import forecast as classifier_forecast
-from coordinator.text_models.forecast import TORCH_MEMORY, cores, model_bytes
+from coordinator.text_models.forecast import TORCH_MEMORY, at_once, crowd, model_bytes, started
 
 _TAUGHT: Final = 4.0
 """Time of distilling a text over the teacher's forward pass alone: it adds the student's forward and backward pass."""
@@ -140,7 +140,6 @@ def _stored(public: PublicCorpus) -> int:
 def _seconds(plan: PrivDistilPlan, public: PublicCorpus, lengths: Lengths) -> Span:
     """Seconds from the run's command to its end. lengths: of the parties' texts, supposedly."""
     text, deeper, trained = public.text, public.layers[1] / public.layers[0], plan.model.adapt != "head"
-    parties = len(plan.federation.names)
     corpus = _lengths_of_corpus(public)
 
     def passed(found: Lengths, longest: int) -> Pace:
@@ -149,13 +148,12 @@ def _seconds(plan: PrivDistilPlan, public: PublicCorpus, lengths: Lengths) -> Sp
 
     chosen = public.corpus.count() if plan.selection.method == "all" else plan.selection.texts
     seen = passed(corpus, plan.distil.longest).text.likely * deeper
-    fixed = _TAUGHT * seen * chosen * plan.distil.passes / cores()
+    fixed = _TAUGHT * seen * chosen * plan.distil.passes / at_once()
     if public.domain is not None:
-        crowd = (parties if plan.federation.shards is not None else 1) / cores()
         own = passed(lengths, text.longest).text.likely * plan.party_size
         told = passed(corpus, text.longest).text.likely
-        fixed += deeper * told * public.corpus.count() / cores()
-        fixed += crowd * deeper * (own + told * public.opposed) + max(1.0, crowd) * cost.START_SECONDS
+        fixed += deeper * told * public.corpus.count() / at_once()
+        fixed += crowd(plan) * deeper * (own + told * public.opposed) + started(plan) * cost.START_SECONDS
     pace = pace_of(text.model, lengths, trained=trained, sample=classifier_forecast.sampled(plan))
     looked, sums = classifier_forecast.trained_sums(plan)
     return pace.text.through(

@@ -6,6 +6,7 @@ So adding or removing one unit changes one classifier, and with it one vote per 
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,10 +22,11 @@ from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
 from learning.classification.training import Fit, fit, fit_head, predict, predict_head
 from learning.errors import Diverged
 from learning.models.adapting import ADAPTERS, Lora, adapt, flatten, unflatten
-from learning.models.batching import Tokens
-from learning.models.compute import on_device
+from learning.models.agreement import made_up_rows
+from learning.models.batching import TOKENS, Tokens
+from learning.models.compute import device_of, on_device
 from learning.models.encoders import classifier, longest, tokens_of
-from learning.models.features import features, head_alone
+from learning.models.features import features, head_alone, tokens_held
 from learning.models.schedules import Schedule
 from learning.text.labelled import LabelMap, ScoreRange, TextColumns
 from party.admission.labels import columns_of, targets_of
@@ -81,6 +83,13 @@ def _try(work: EnsembleWork, shard: ShardTable, mechanism: JointMechanism) -> No
     most = longest(start, work.model.longest)
     rows = try_tokenizer(tokenizer, tokens_of(start), most, documents=False, pairs=pairs)
     try_model(start, rows, len(targets.names), head=head_alone(start), apart=False)
+    if (
+        device_of(start).type != "cpu"
+    ):  # after this no text alone exhausts its memory, which all classifiers would notice
+        (one,) = made_up_rows(tokens_of(start), most, 0)
+        learner = Learner.of(start, [one], _settings(work.descent), tokens_held(start, most))
+        with suppress(Diverged):
+            learner.votes([one], np.zeros(1, np.int64), np.random.default_rng(0))
 
 
 def vote(
@@ -148,7 +157,8 @@ def answers(
     queries = public_rows(Path(work.texts), tokenizer, pairs=columns.second is not None, longest=most)
     read = _read(reading, work, columns, targets, tokenizer, most, tokens_of(start))
     labels = read.labels.astype(np.int64, copy=False)
-    learner = Learner.of(start, queries, _settings(work.descent))
+    tokens = TOKENS if device_of(start).type == "cpu" else tokens_held(start, most)
+    learner = Learner.of(start, queries, _settings(work.descent), tokens)
     numbers = range(work.teachers) if numbers is None else numbers
     votes = np.empty((len(numbers), len(queries)), np.int64)
     diverged = 0
@@ -194,11 +204,12 @@ class Learner:
     say: Callable[[], NDArray[np.float32]]
 
     @classmethod
-    def of(cls, model: "PreTrainedModel", queries: list[Tokens], settings: Fit) -> "Learner":
+    def of(cls, model: "PreTrainedModel", queries: list[Tokens], settings: Fit, tokens: int) -> "Learner":
         """A learner for a model. Where only the last layer is trained, the encoder processes each text once; otherwise
         in every pass.
 
-        Examples of two classifiers are never in one batch, because a batch's content affects rounding.
+        tokens: in one pass of the encoder alone. Examples of two classifiers are never in one batch, because a batch's
+        content affects rounding.
         """
         head = head_alone(model)
         if head is None:
@@ -207,10 +218,10 @@ class Learner:
                 fit(model, own, labels, settings, rng)
 
             return cls(model, flatten(model), train, partial(predict, model, queries))
-        asked = features(model, queries)
+        asked = features(model, queries, tokens)
 
         def train_head(own: list[Tokens], labels: NDArray[np.int64], rng: np.random.Generator) -> None:
-            fit_head(head, features(model, own), labels, settings, rng)
+            fit_head(head, features(model, own, tokens), labels, settings, rng)
 
         return cls(head, flatten(head), train_head, partial(predict_head, head, asked))
 

@@ -31,7 +31,7 @@ class Kept:
         """The job's model, loaded unless the last job had the same. Raises as `party.tasks.text.model.loaded`."""
         if self._loaded is None or self._reads != job.reads:
             self._loaded = self._units = None  # never two models at a time
-            self._loaded = loaded(job.reading.shard, work.model, work.lesson)
+            self._loaded = loaded(job.reading.shard, work.model, work.lesson, by_user=job.by_user)
             self._reads = job.reads
         return self._loaded
 

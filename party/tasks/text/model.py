@@ -14,14 +14,16 @@ from torch import Tensor, nn
 
 from aggregation.mechanisms.gradients import GradientMechanism
 from learning.models.adapting import ADAPTERS, Lora, adapt, unflatten
-from learning.models.batching import Tokens, encode, encode_documents, losses
+from learning.models.agreement import rounded
+from learning.models.batching import Tokens, encode, encode_documents, form_of, losses
 from learning.models.checkpoints import ModelError
 from learning.models.compute import device_of, on_device
 from learning.models.encoders import classifier, language_model, longest, tokens_of
-from learning.models.features import features_apart, head_alone
+from learning.models.features import features_apart, head_alone, tokens_held
+from learning.private_training import clipped_sum
 from learning.private_training.feature_units import FeatureUnits, head_losses
 from learning.private_training.per_example import PerExample, check_apart
-from learning.private_training.text_units import TextUnits, probe_of, tokens_at_once
+from learning.private_training.text_units import MOST_EXAMPLES, TextUnits, probe_of, shape_of, tokens_at_once
 from learning.private_training.units import Losses, MicroBatch, Units
 from learning.text.labelled import LabelMap, ScoreRange
 from party.admission.labels import columns_of, targets_of
@@ -42,8 +44,10 @@ if TYPE_CHECKING:
 DOMAINS: Final = LabelMap(("private", "public"))
 """Classes of a domain classifier, in order."""
 
-Vectors = Callable[["PreTrainedModel", Sequence[Sequence[Tokens]]], NDArray[np.float32]]
-"""A function that returns the input vectors of a model's last layer for blocks of texts, [texts, width]."""
+Vectors = Callable[["PreTrainedModel", Sequence[Sequence[Tokens]], int], NDArray[np.float32]]
+"""A function that returns the input vectors of a model's last layer for blocks of texts, [texts, width], in passes of
+so many tokens.
+"""
 Progress = Callable[[int], None]
 """A callback for whole percents that depend on public numbers only; how much of a shard was read is never reported."""
 
@@ -54,7 +58,8 @@ class Loaded:
 
     trained: the model, or its last layer where only that is trained, with parameters in the order of
     `learning.models.adapting`. gradients: computes the gradients of single units. public: the public texts that a
-    domain classifier is trained against, as tokens; none for others.
+    domain classifier is trained against, as tokens; none for others. tokens: in one pass of this party's text, padding
+    included: as many as the device holds, whatever the text is.
     """
 
     model: "PreTrainedModel"
@@ -63,6 +68,7 @@ class Loaded:
     losses: Losses
     gradients: PerExample
     public: Sequence[Tokens]
+    tokens: int
 
     @property
     def head_alone(self) -> bool:
@@ -94,12 +100,13 @@ def placed(text: TextModel, memory: int) -> Iterator[None]:
         raise ModelError(_unplaced(str(error), text.folder)) from error
 
 
-def loaded(shard: ShardTable, text: TextModel, lesson: Lesson) -> Loaded:
+def loaded(shard: ShardTable, text: TextModel, lesson: Lesson, *, by_user: bool = False) -> Loaded:
     """The provided model, adapted, put on the device of `learning.models.compute.running`, and tried there on made-up
     text; the shard plays no part.
 
-    Memory: the model. Raises `ModelError` for a model that cannot be loaded or adapted, or whose gradients cannot be
-    computed per example; `TrainingError` for one that fails on made-up text, and for invalid public texts.
+    by_user: whether units have several examples. Memory: the model. Raises `ComputeError` for a device that does not
+    hold one unit of the longest kind; `ModelError` for a model that cannot be loaded or adapted, or whose gradients
+    cannot be computed per example; `TrainingError` for one that fails on made-up text, and for invalid public texts.
     """
     model, tokenizer, classes = _model(shard, text, lesson)
     adapt(model, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt in ADAPTERS else None)
@@ -113,11 +120,20 @@ def loaded(shard: ShardTable, text: TextModel, lesson: Lesson) -> Loaded:
     if lesson.objective == "domain":
         public = public_rows(Path(lesson.texts), tokenizer, pairs=False, longest=most)
     if head is not None:
-        return Loaded(model, tokenizer, head, head_losses, PerExample(head), public)
-    gradients = PerExample(model)
-    if (probe := probe_of(model.config, classes)) is not None:
-        _try(gradients, probe)
-    return Loaded(model, tokenizer, model, losses, gradients, public)
+        return Loaded(model, tokenizer, head, head_losses, PerExample(head), public, tokens_held(model, most))
+    gradients, probe = PerExample(model), probe_of(model.config, classes)
+    _try(gradients, probe)
+    tokens = tokens_at_once(kind := device_of(model).type)
+    if kind != "cpu":
+        tokens = clipped_sum.tokens_held(
+            gradients,
+            partial(shape_of, model.config, probe.labels),
+            losses,
+            longest=rounded(most, form_of(model.config).longest),
+            examples=MOST_EXAMPLES if by_user else 1,
+            tokens=tokens,
+        )
+    return Loaded(model, tokenizer, model, losses, gradients, public, tokens)
 
 
 def public_rows(path: Path, tokenizer: "PreTrainedTokenizerBase", *, pairs: bool, longest: int) -> list[Tokens]:
@@ -128,10 +144,10 @@ def public_rows(path: Path, tokenizer: "PreTrainedTokenizerBase", *, pairs: bool
     return encode(tokenizer, first, second, longest=longest).rows
 
 
-def vectors_of(model: "PreTrainedModel", blocks: Sequence[Sequence[Tokens]]) -> NDArray[np.float32]:
+def vectors_of(model: "PreTrainedModel", blocks: Sequence[Sequence[Tokens]], tokens: int) -> NDArray[np.float32]:
     """The input vectors of a model's last layer, [texts, width]; a vector's bits depend on its own text alone."""
     rows = blocks[0] if len(blocks) == 1 else [row for block in blocks for row in block]
-    return features_apart(model, rows, {})
+    return features_apart(model, rows, {}, tokens)
 
 
 def units_of(reading: Reading, text: TextModel, lesson: Lesson, found: Loaded, vectors: Vectors = vectors_of) -> Units:
@@ -145,12 +161,11 @@ def units_of(reading: Reading, text: TextModel, lesson: Lesson, found: Loaded, v
     if (declared := reading.declared_size) is not None:
         tell_if_few(read.own, needed=declared, why="[policy] declared_size")
     if not found.head_alone:
-        at_once = tokens_at_once(device_of(model).type)
-        return TextUnits(model.config, read.rows, read.labels, members=read.members, tokens_at_once=at_once)
+        return TextUnits(model.config, read.rows, read.labels, members=read.members, tokens_at_once=found.tokens)
     assert read.labels is not None
     own = len(read.rows) - len(found.public)
     blocks = [read.rows[:own], found.public] if found.public else [read.rows]
-    return FeatureUnits(vectors(model, blocks), read.labels, members=read.members)
+    return FeatureUnits(vectors(model, blocks, found.tokens), read.labels, members=read.members)
 
 
 def _try(gradients: PerExample, probe: MicroBatch) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from learning.classification.training import predict_head
+from learning.errors import ComputeError
 from learning.models.adapting import trainable
 from learning.models.batching import Tokens, encode, encode_documents, inputs_of, losses
 from learning.models.checkpoints import ModelError
@@ -102,14 +103,15 @@ def try_model(
     targets: classes of a classifier, 0 for a regression, None for a language model. head: its last layer, where only
     that is trained. apart: whether gradients are computed per example, as in private training. Memory: as for one
     example of `MOST_TRIED` tokens. Raises `TrainingError` for an output or a gradient that is not finite, and for a
-    model that fails; `ModelError` where gradients cannot be computed per example.
+    model that fails; `ModelError` where gradients cannot be computed per example; `ComputeError` where the device's
+    memory is too small.
     """
     order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
     tried = [rows[place] for place in dict.fromkeys((*range(4), order[0], order[len(order) // 2], order[-1]))]
     tried = [row if len(row) <= MOST_TRIED else Tokens(row.ids[:MOST_TRIED], MOST_TRIED) for row in tried]
     try:
         finite = _finite_head(model, head, tried) if head is not None else _finite(model, tried, targets, apart=apart)
-    except ModelError:
+    except (ModelError, ComputeError):
         raise
     except Exception as error:  # a model with odd settings can raise anything
         if is_exhausted(error):

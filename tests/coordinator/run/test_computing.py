@@ -113,6 +113,35 @@ def test_a_key_that_is_wrong_is_a_sentence_with_its_name(classifier_tables, keys
         check_plan(classifier_tables(run=keys), "plan.toml")
 
 
+CHOSEN = {"device": "cuda", "precision": "bfloat16", "threads": 7}
+
+
+@pytest.mark.parametrize(
+    ("table", "inside"),
+    [
+        (table, inside)
+        for table in ("parties", "cluster.party.party-2", "shards", "")
+        for inside in ({"compute": CHOSEN}, {"run": CHOSEN}, CHOSEN)
+    ],
+)
+def test_a_plan_cannot_say_what_a_party_computes_with(classifier_tables, table, inside):
+    """It has no such key for a party that runs elsewhere, for one that Ray starts, for their shards, or for all."""
+    tables = classifier_tables()
+    federation = tables["federation"]
+    if table == "parties":
+        del federation["shards"]
+        federation |= {"launch": "connect", "parties": [{"name": "north", "address": "localhost:1"} | inside]}
+    elif table == "shards":
+        federation["shards"] |= inside
+    elif table:
+        federation["cluster"] = {"party": {"party-2": inside}}
+    else:
+        federation |= inside
+    with pytest.raises(SettingsError, match=rf"{next(iter(inside))}.* is not a (key|table)|no key|unknown") as error:
+        check_plan(tables, "plan.toml")
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.slow
 def test_a_party_in_another_precision_is_told_on_the_terminal_in_the_report_and_in_what_is_published(
     here, classifier_plan, tmp_path

@@ -1,5 +1,7 @@
 """Where a device's memory is exhausted, work halves itself: the same result, in silence, or one constant sentence."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -12,9 +14,9 @@ from learning.models.adapting import adapt, flatten, unflatten
 from learning.models.batching import Tokens, losses
 from learning.models.encoders import classifier, encoder
 from learning.models.features import features, features_apart
-from learning.private_training.clipped_sum import clipped_sum
+from learning.private_training.clipped_sum import clipped_sum, tokens_held
 from learning.private_training.per_example import PerExample
-from learning.private_training.text_units import TextUnits
+from learning.private_training.text_units import TextUnits, shape_of
 from learning.text.labelled import LabelMap
 from learning.transformers.distilling import Distillation, distil
 from learning.transformers.layered_student import make_student
@@ -88,6 +90,33 @@ def test_how_small_micro_batches_become_is_found_on_made_up_units(model):
     _, one = summed(model, most=4)
     _, other = summed(model, most=4, rows=[Tokens(row.ids[::-1].copy(), len(row)) for row in ROWS])
     assert one.tried == other.tried
+
+
+def test_once_made_up_units_were_tried_no_text_exhausts_memory(model, monkeypatch):
+    """Twins, of which one has a text of the longest kind: no pass of either fails after the trial."""
+    held, failed, looks_up = 70, [], torch.nn.Embedding.forward
+
+    def looked_up(layer, ids):
+        if ids.numel() > held:
+            failed.append(tuple(ids.shape))
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return looks_up(layer, ids)
+
+    monkeypatch.setattr(torch.nn.Embedding, "forward", looked_up)
+    gradients, shape_at = PerExample(model), partial(shape_of, model.config, torch.from_numpy(LABELS))
+    mechanism = GradientMechanism(0.05, fine_levels(0.05, gradients.count), 1.0, 0.5, 6, gradients.count)
+    tokens = tokens_held(gradients, shape_at, losses, longest=32, examples=1, tokens=256)
+    assert tokens == 64
+    assert failed == [(8, 32), (4, 32)]
+    failed.clear()
+    long = Tokens(np.arange(5, 35, dtype=np.int32), 30)
+    for rows in (ROWS, [*ROWS[:-1], long]):
+        units = TextUnits(model.config, rows, torch.from_numpy(LABELS), tokens_at_once=tokens)
+        clipped_sum(gradients, units.micro_batches(np.arange(30)), losses, mechanism)
+    assert failed == []
+    held = 31
+    with pytest.raises(ComputeError):
+        tokens_held(gradients, shape_at, losses, longest=32, examples=1, tokens=256)
 
 
 @pytest.mark.parametrize("kept", [slice(0, 5), slice(20, 30)])

@@ -3,19 +3,24 @@
 import json
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
+from learning.errors import EXHAUSTED
 from learning.models.adapting import Lora, adapt, flatten
 from learning.models.compute import PROCESSOR, Compute, running
+from learning.models.device_memory import attempted
 from learning.models.encoders import classifier, language_model
 from learning.text.labelled import LabelMap
 from party.config import PolicyTable, ShardTable
 from party.tasks.ensemble.request import EnsembleWork
-from party.tasks.job import Job
-from party.tasks.process import prepared, work
+from party.tasks.job import Failure, Job
+from party.tasks.process import finished, prepared, tried, work
 from party.tasks.result import load_counts
 from party.tasks.step.request import StepWork
 from party.tasks.text.request import Descent, Lesson, TextModel
@@ -120,6 +125,113 @@ def test_a_job_on_another_device_leaves_nothing_behind_and_gives_the_same(kind, 
         assert np.abs(there.astype(np.int64) - here).max() <= 1  # grid units: a sum's last digit may round it elsewhere
 
 
+class Memory:
+    """The second device's memory: it holds so many tokens in one pass. tried: examples and lengths of every pass; full:
+    of those that it did not hold.
+    """
+
+    def __init__(self, patch, words):
+        self.tokens, self.tried, self.full = 1 << 30, [], []
+        looks_up = torch.nn.Embedding.forward
+
+        def looked_up(layer, ids):
+            if layer.num_embeddings == words:
+                self.tried.append(tuple(ids.shape))
+                if ids.numel() > self.tokens:
+                    self.full.append(tuple(ids.shape))
+                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            return looks_up(layer, ids)
+
+        patch.setattr(torch.nn.Embedding, "forward", looked_up)
+
+
+@pytest.fixture
+def memory(monkeypatch, tiny_bert):
+    monkeypatch.setattr("party.tasks.text.model.tokens_at_once", lambda device: 64)
+    return Memory(monkeypatch, json.loads((tiny_bert / "config.json").read_text())["vocab_size"])
+
+
+LONG = ("we saw it and it was a very slow story and a dull film and the end was good", "no")
+
+
+def of(asked, folder, films, **changes):
+    """The same job on other text."""
+    folder.mkdir()
+    (folder / "rows.jsonl").write_text(
+        "".join(json.dumps({"text": t, "label": n, "who": w}) + "\n" for t, n, w in films)
+    )
+    shard = asked.shard | {"source": str(folder / "rows.jsonl"), "user": "who" if changes.get("by_user") else None}
+    return replace(asked, shard=shard, cache=str(folder / "cache"), result=str(folder / "result.npz"), **changes)
+
+
+def played(asked, memory):
+    """What a coordinator that measures time can tell: the passes that failed before the charge, and after it; and how
+    many came before it, and what the job ended with.
+    """
+    memory.tried, memory.full = [], []
+    private = prepared(asked)
+    before, passes = list(memory.full), len(memory.tried)
+    memory.full = []
+    failure = private if isinstance(private, Failure) else finished(private, asked, lambda percent: None)
+    return before, memory.full, passes, failure
+
+
+TWINS = [
+    ("step", "head", False, 40),
+    ("step", "lora", False, 40),
+    ("step", "lora", False, 17),
+    ("step", "full", True, 17 * 32),
+    ("scores", "lora", True, 40 * 32),
+    ("votes", "head", False, 40),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "how", "by_user", "tokens"), TWINS)
+def test_whether_memory_is_exhausted_after_the_charge_depends_on_no_record(
+    kind, how, by_user, tokens, job, memory, elsewhere, tmp_path, monkeypatch
+):
+    """Twins, of which one has a record of the longest kind: what fails, and in what order, is the same, and all of it
+    comes before the text is opened. So neither is done again, in other sizes or on the processor.
+    """
+    with elsewhere.paused(), running(PROCESSOR):
+        asked = replace(job(kind, how), compute=Compute("cuda"))
+    films = [(text, label, f"u{number % 7}") for number, (text, label) in enumerate(FILMS)]
+    longer = [*films, (*LONG, "u0")]
+    memory.tokens = tokens
+    monkeypatch.setattr("party.tasks.text.model.tokens_at_once", lambda device: 2 * tokens)
+    one = played(of(asked, tmp_path / "one", films, by_user=by_user), memory)
+    other = played(of(asked, tmp_path / "other", longer, by_user=by_user), memory)
+    assert one == other
+    before, after, passes, failure = one
+    assert before, "the memory was never exhausted"
+    assert passes
+    assert after == [] or kind == "votes", "which tries made-up texts again"
+    assert failure is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "by_user"),
+    [
+        pytest.param("step", "lora", True, marks=pytest.mark.slow),
+        pytest.param("step", "full", False, marks=pytest.mark.slow),
+        pytest.param("votes", "lora", False, marks=pytest.mark.slow),
+        ("step", "head", False),
+    ],
+)
+def test_a_device_too_small_for_a_unit_of_the_longest_kind_is_refused_before_the_charge_whatever_the_text(
+    kind, how, by_user, job, memory, elsewhere, tmp_path
+):
+    with elsewhere.paused(), running(PROCESSOR):
+        asked = replace(job(kind, how), compute=Compute("cuda"))
+    memory.tokens = 16 * 32 - 1 if by_user else 15
+    for name, rows in (("one", FILMS), ("other", [*FILMS, LONG])):
+        films = [(*row, f"u{number}") for number, row in enumerate(rows)]  # one example each: they would fit
+        failure = prepared(of(asked, tmp_path / name, films, by_user=by_user))
+        assert isinstance(failure, Failure), "it is not seen before the text is opened"
+        assert (failure.kind, failure.sentence, failure.private) == ("ComputeError", EXHAUSTED, False)
+
+
 def test_a_device_that_is_not_there_is_said_before_anything_is_charged(job):
     failure = prepared(replace(job("step", "head"), compute=Compute("cuda:999")))
     assert failure.kind == "ComputeError"
@@ -131,3 +243,29 @@ def test_a_job_carries_what_it_computes_with(job):
     asked = replace(job("step", "head"), compute=Compute("cuda:1", "bfloat16", 3))
     assert Job.from_json(asked.to_json().encode()) == asked
     assert asked.reads != replace(asked, compute=PROCESSOR).reads  # what is kept of one device serves no other
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError(
+            "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API"
+        ),
+        RuntimeError("MPS backend out of memory (MPS allocated: 1 MB). Tried to allocate 256 bytes"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."),
+    ],
+)
+def test_a_device_without_memory_is_told_from_a_party_without_it(error):
+    def full():
+        raise error
+
+    assert attempted(full) is None, "it is not tried in smaller parts"
+    assert tried(SimpleNamespace(memory=256), full) == Failure("ComputeError", EXHAUSTED)
+    memory = RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
+    with pytest.raises(RuntimeError):
+        attempted(partial(_raised, memory))
+    assert tried(SimpleNamespace(memory=256), partial(_raised, memory)).kind == "MemoryError"
+
+
+def _raised(error):
+    raise error

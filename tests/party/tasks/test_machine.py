@@ -1,7 +1,11 @@
 """What a party's trainings run on: its own file decides, this machine is looked up once, and torch stays out."""
 
+import contextlib
+import io
+import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +13,7 @@ from learning.errors import ComputeError
 from learning.models import machine as here
 from learning.models.compute import PROCESSOR, Compute
 from party.config import ComputeTable
+from party.tasks import machine
 from party.tasks.machine import Machine
 from party.tasks.worker import training_environment
 
@@ -57,6 +62,44 @@ def test_a_hidden_accelerator_is_none(accelerated, monkeypatch):
     assert here.may_accelerate()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert not here.may_accelerate()
+
+
+@pytest.fixture
+def two(accelerated, monkeypatch):
+    """Two accelerators, "GPU 0" and "GPU 1", of which torch sees what the environment of its process leaves visible."""
+
+    def visible():
+        return os.environ.get("CUDA_VISIBLE_DEVICES", "0,1").split(",")
+
+    def asked(command, env, **settings):
+        said = io.StringIO()
+        with monkeypatch.context() as patch, contextlib.redirect_stdout(said):
+            patch.setattr(os, "environ", env)
+            machine.main(command[command.index("party.tasks.machine") + 1 :])
+        return subprocess.CompletedProcess(command, 0, said.getvalue().encode(), b"")
+
+    monkeypatch.setattr(subprocess, "run", asked)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: bool(visible()))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: len(visible()))
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: f"GPU {visible()[device.index]}")
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace(total_memory=0))
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_of_several_devices_the_first_is_taken_that_a_launcher_left_visible(device, two, monkeypatch):
+    found = Machine.looked_up(ComputeTable(device=device))
+    assert (found.usual.device, found.there) == ("cuda:0", ("cuda:0 (GPU 0)", "cuda:1 (GPU 1)", "cpu"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")  # as Ray sets it for an actor with a GPU
+    found = Machine.looked_up(ComputeTable(device=device))
+    assert (found.usual.device, found.there) == ("cuda:0", ("cuda:0 (GPU 1)", "cpu"))
+
+
+def test_another_than_the_first_is_for_whoever_names_it_and_sees_it(two, monkeypatch):
+    assert Machine.looked_up(ComputeTable(device="cuda:1")).usual.device == "cuda:1"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with pytest.raises(ComputeError, match=r'no device "cuda:1" on this machine\. It has cuda:0 \(GPU 1\) and cpu'):
+        Machine.looked_up(ComputeTable(device="cuda:1"))
 
 
 def test_noise_that_is_reproduced_takes_the_processor_unless_the_file_names_a_device():

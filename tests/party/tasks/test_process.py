@@ -284,3 +284,35 @@ def test_directions_that_do_not_fit_are_refused_in_a_sentence(job, tmp_path, con
     assert "directions that were provided" in sentence
     assert sentence.endswith(".")
     assert not Path(asked.result).exists()
+
+
+LIMITED = """
+import ctypes, mmap, resource, sys
+from party.tasks import process
+
+kernel = ctypes.CDLL(None)
+kernel.mmap.restype = ctypes.c_ssize_t
+kernel.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+if sys.argv[1] == "addresses":
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+else:
+    process._hold_at_most(1024)
+NOTHING, PRIVATE, ANONYMOUS, NORESERVE = 0, 2, 0x20, 0x4000
+found = {"reserved": kernel.mmap(None, 1 << 40, NOTHING, PRIVATE | ANONYMOUS | NORESERVE, -1, 0) != -1}
+for name, takes in (("mapped", lambda: mmap.mmap(-1, 4 << 30)), ("held", lambda: bytearray(2 << 30))):
+    try:
+        takes()
+        found[name] = True
+    except (OSError, MemoryError):
+        found[name] = False
+import json
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits memory so")
+@pytest.mark.parametrize(("how", "granted"), [("memory", True), ("addresses", False)])
+def test_the_limit_of_memory_leaves_a_driver_its_addresses(how, granted):
+    """A driver reserves a terabyte of addresses, and maps a device's memory: a limit of addresses would forbid both."""
+    ended = subprocess.run([sys.executable, "-c", LIMITED, how], capture_output=True, text=True, check=True)
+    assert json.loads(ended.stdout) == {"reserved": granted, "mapped": granted, "held": False}
