@@ -35,7 +35,7 @@ def embedded(parties: int) -> Iterator[Any]:
         if ray.is_initialized():
             raise LaunchError("this process is connected to a Ray already. Call ray.shutdown() first.")
         read_token()
-        place = _short_folder()
+        place = short_folder()
         _sweep(Path(place))
         folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place)
         handler = signal.getsignal(signal.SIGTERM)
@@ -91,7 +91,7 @@ def why_not_started(error: Exception) -> str:
     return f"Ray could not be started: {said}."
 
 
-def _short_folder() -> str:
+def short_folder() -> str:
     """The folder for temporary files, if Ray's socket paths in it stay short enough, otherwise /tmp."""
     usual = tempfile.gettempdir()
     return usual if len(usual) <= LONGEST_TEMPORARY else "/tmp"
