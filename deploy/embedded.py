@@ -36,7 +36,7 @@ def embedded(parties: int) -> Iterator[Any]:
             raise LaunchError("this process is connected to a Ray already. Call ray.shutdown() first.")
         read_token()
         place = short_folder()
-        _sweep(Path(place))
+        sweep(Path(place), _PREFIX)
         folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place)
         handler = signal.getsignal(signal.SIGTERM)
         try:
@@ -97,10 +97,10 @@ def short_folder() -> str:
     return usual if len(usual) <= LONGEST_TEMPORARY else "/tmp"
 
 
-def _sweep(place: Path) -> None:
-    """Remove the folders of runs that were killed before they could remove them."""
-    for folder in place.glob(f"{_PREFIX}*-*"):
-        owner = folder.name.removeprefix(_PREFIX).split("-")[0]
+def sweep(place: Path, prefix: str) -> None:
+    """Remove the folders, named PREFIX-PROCESS-..., of processes that were killed before they could remove them."""
+    for folder in place.glob(f"{prefix}*-*"):
+        owner = folder.name.removeprefix(prefix).split("-")[0]
         with contextlib.suppress(OSError):
             if owner.isdigit() and folder.stat().st_uid == os.getuid() and not _runs(int(owner)):
                 shutil.rmtree(folder, ignore_errors=True)

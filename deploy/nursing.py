@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from deploy.embedded import short_folder
+from deploy.embedded import short_folder, sweep
 from party.errors import PartyError
 from party.recipes.registry import find_recipe
 from party.tasks.worker import training_environment
@@ -31,7 +31,9 @@ def nursery(recipe: str) -> Iterator[Path | None]:
     if sys.platform != "linux":
         yield None
         return
-    folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=short_folder())
+    place = short_folder()
+    sweep(Path(place), _PREFIX)
+    folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place)
     path = Path(folder, "socket")
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:

@@ -13,10 +13,12 @@ import numpy as np
 import psutil
 import pytest
 
+from deploy.embedded import embedded
 from deploy.nursing import nursery
 from learning.text.words import Vocabulary
 from party.config import PolicyTable, ShardTable
 from party.tasks.counts.request import CountsWork
+from party.tasks.forked import Forked
 from party.tasks.job import Job
 from party.tasks.result import load_counts
 from party.tasks.worker import Worker, Workers, training_environment
@@ -188,6 +190,19 @@ async def test_nothing_of_a_party_stays_where_processes_are_forked(job, tmp_path
         started.__exit__(None, None, None)
 
 
+def test_the_folder_of_a_nursery_whose_launcher_was_killed_goes_with_the_next(monkeypatch, tmp_path):
+    monkeypatch.setattr("deploy.nursing.short_folder", lambda: str(tmp_path))
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    for owner in (dead.pid, os.getppid()):
+        (tmp_path / f"conclave-nursery-{owner}-x").mkdir()
+    with nursery("") as socket:
+        kept = {socket.parent.name, f"conclave-nursery-{os.getppid()}-x"}
+        assert {each.name for each in tmp_path.iterdir()} == kept
+        assert socket.parent.stat().st_mode & 0o777 == 0o700
+    assert not socket.parent.exists()
+
+
 def readable(pid):
     """All memory of a process that it may write."""
     found = []
@@ -260,3 +275,22 @@ def in_process(code):
         check=True,
     )
     return done.stdout.split()
+
+
+@pytest.mark.slow
+def test_parties_on_ray_have_the_settings_of_their_nursery(monkeypatch):
+    """Otherwise every training would be started, and import what the nursery has imported."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+    class Asks:
+        def ask(self, socket):
+            async def asked():
+                found = await Forked.ask(Path(socket), "cooccurrence", training_environment(), 2)
+                found.kill()
+                return await found.wait()
+
+            return asyncio.run(asked())
+
+    with nursery("") as socket, embedded(1) as ray:
+        actor = ray.remote(Asks).options(num_cpus=0).remote()
+        assert ray.get(actor.ask.remote(str(socket))) == -9
