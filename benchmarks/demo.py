@@ -155,6 +155,8 @@ def _role(process: psutil.Process, coordinator: int) -> str:
         )
     except psutil.Error:
         return ""
+    if not line:  # it is ending
+        return ""
     if "party.tasks.process" in line or forked:
         return "training"
     if "party.tasks.nursery" in line:
