@@ -25,6 +25,8 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 PLAN = ROOT / "examples/dped/demo.toml"
 INTERVAL = 0.1
+LOG = "log.jsonl"
+"""Where the events of a run lie in its folder."""
 MIB = 2**20
 
 
@@ -80,14 +82,15 @@ def measure(folder: Path, plan: Path, checkout: Path) -> dict[str, Any]:
     }
     began = time.time()
     process = subprocess.Popen(
-        [*command, "run", str(plan), "--json", "--output", str(folder / "run")],
+        [*command, "run", str(plan), "--json", "--log-json", "--output", str(folder / "run")],
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=(folder / LOG).open("w"),
         text=True,
         env=environment,
         cwd=checkout,
     )
     processor: dict[int, float] = {}
+    roles: dict[int, str] = {}
     seen: dict[int, psutil.Process] = {}
     peak = {"pss": 0, "rss": 0, "processes": 0}
     root = psutil.Process(process.pid)
@@ -95,6 +98,7 @@ def measure(folder: Path, plan: Path, checkout: Path) -> dict[str, Any]:
         family = _family(root)
         seen |= {each.pid: each for each in family}
         processor |= {each.pid: spent for each in family if (spent := _processor(each)) is not None}
+        roles |= {each.pid: role for each in family if (role := _role(each, root.pid))}
         pss, rss = zip(*(_memory(each) for each in family), strict=True) if family else ((0,), (0,))
         peak = {
             "pss": max(peak["pss"], sum(pss)),
@@ -128,11 +132,37 @@ def measure(folder: Path, plan: Path, checkout: Path) -> dict[str, Any]:
         "processes": peak["processes"],
         "left_running": len(left),
         "processor_seconds": sum(processor.values()),
+        "processor_seconds_by_role": {
+            role: round(sum(spent for pid, spent in processor.items() if roles.get(pid) == role), 2)
+            for role in sorted(set(roles.values()))
+        },
         "stages": {name: round(seconds, 3) for name, seconds in before.items()}
         | {name: stage["seconds"] for name, stage in stages.items()},
         "epsilon": result["epsilon"],
         "metrics": result["metrics"],
     }
+
+
+def _role(process: psutil.Process, coordinator: int) -> str:
+    """What a process is there for: the coordinator, a party, its training, what trainings are forked from, or Ray."""
+    if process.pid == coordinator:
+        return "coordinator"
+    try:
+        line = " ".join(process.cmdline())
+        above = process.parent()
+        forked = (
+            "party.tasks.nursery" in line and above is not None and "party.tasks.nursery" in " ".join(above.cmdline())
+        )
+    except psutil.Error:
+        return ""
+    if not line:  # it is ending
+        return ""
+    if "party.tasks.process" in line or forked:
+        return "training"
+    if "party.tasks.nursery" in line:
+        return "nursery"
+    of_ray = "ray::" in line and "Agent" not in line
+    return "party" if of_ray or "PartyActor" in line or "default_worker" in line else "ray"
 
 
 def _processor(process: psutil.Process) -> float | None:

@@ -124,12 +124,12 @@ def measured(folder: Path, adapt: str, trust: str, steps: int) -> dict[str, Any]
     }
 
 
-def write_texts(path: Path) -> None:
-    """Made-up phrases, half of either label."""
+def write_texts(path: Path, texts: int = TEXTS) -> None:
+    """So many made-up phrases, half of either label."""
     rng = np.random.default_rng(0)
     known = ["good", "bad", "film", "plot", "actor", "scene", "dull", "warm", "long", "story", "song", "the", "a"]
     with path.open("w") as file:
-        for number in range(TEXTS):
+        for number in range(texts):
             told = f"{' '.join(rng.choice(known, WORDS))} {number}"
             file.write(json.dumps({"text": told, "label": str(number % 2)}) + "\n")
 

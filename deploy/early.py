@@ -3,10 +3,15 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 GRACE: Final = 0.3
 """Seconds before the thread starts anything: a plan that cannot run mostly shows it by then."""
+
+
+Begun: TypeAlias = tuple[Any, dict[str, Any], Path | None]
+"""A Ray, its actors by name, and the socket of a nursery where there is one."""
 
 
 class Early:
@@ -15,10 +20,10 @@ class Early:
     The thread lives as long as its Ray: the kernel ends Ray's processes with the thread that started them.
     """
 
-    def __init__(self, start: Callable[[], AbstractContextManager[tuple[Any, dict[str, Any]]]]) -> None:
-        """start: makes the context that is opened and closed in the thread; it gives a Ray and its actors by name."""
+    def __init__(self, start: Callable[[], AbstractContextManager[Begun]]) -> None:
+        """start: makes the context that is opened and closed in the thread; it gives `Begun`."""
         self._start = start
-        self._found: tuple[Any, dict[str, Any]] | None = None
+        self._found: Begun | None = None
         self._failure: BaseException | None = None
         self._wanted, self._known, self._over = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="ray", daemon=True)
@@ -28,8 +33,8 @@ class Early:
         self._thread.start()
 
     @contextmanager
-    def taken(self) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """The Ray and its actors. Raises what starting them raised.
+    def taken(self) -> Iterator[Begun]:
+        """What was begun. Raises what starting them raised.
 
         They begin to end when the context closes, and have ended then if it closes with an error.
         """

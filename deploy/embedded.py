@@ -35,8 +35,8 @@ def embedded(parties: int) -> Iterator[Any]:
         if ray.is_initialized():
             raise LaunchError("this process is connected to a Ray already. Call ray.shutdown() first.")
         read_token()
-        place = _short_folder()
-        _sweep(Path(place))
+        place = short_folder()
+        sweep(Path(place), _PREFIX)
         folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place)
         handler = signal.getsignal(signal.SIGTERM)
         try:
@@ -91,16 +91,16 @@ def why_not_started(error: Exception) -> str:
     return f"Ray could not be started: {said}."
 
 
-def _short_folder() -> str:
+def short_folder() -> str:
     """The folder for temporary files, if Ray's socket paths in it stay short enough, otherwise /tmp."""
     usual = tempfile.gettempdir()
     return usual if len(usual) <= LONGEST_TEMPORARY else "/tmp"
 
 
-def _sweep(place: Path) -> None:
-    """Remove the folders of runs that were killed before they could remove them."""
-    for folder in place.glob(f"{_PREFIX}*-*"):
-        owner = folder.name.removeprefix(_PREFIX).split("-")[0]
+def sweep(place: Path, prefix: str) -> None:
+    """Remove the folders, named PREFIX-PROCESS-..., of processes that were killed before they could remove them."""
+    for folder in place.glob(f"{prefix}*-*"):
+        owner = folder.name.removeprefix(prefix).split("-")[0]
         with contextlib.suppress(OSError):
             if owner.isdigit() and folder.stat().st_uid == os.getuid() and not _runs(int(owner)):
                 shutil.rmtree(folder, ignore_errors=True)

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from coordinator.transport.launchers import Cluster, LaunchRequest, PartyAddress, Place, Simulation, SimulationRequest
 from deploy.cluster import check_room, joined, many, options, wait_for_room
-from deploy.early import Early
+from deploy.early import Begun, Early
 from deploy.embedded import embedded
 from deploy.launching import LaunchError
+from deploy.nursing import nursery
 from party.actor import Begin, PartyActor
 
 START_SECONDS: Final = 120.0
@@ -31,9 +32,9 @@ class RayLauncher:
         self._early: Early | None = None
 
     @contextmanager
-    def begun(self, parties: Sequence[str]) -> Iterator[None]:
-        """Start a Ray of this process and a process for each party, in a thread; see `Launcher.begun`."""
-        self._early = early = Early(lambda: _processes(parties))
+    def begun(self, parties: Sequence[str], recipe: str = "") -> Iterator[None]:
+        """Start a nursery, a Ray of this process and a process for each party, in a thread; see `Launcher.begun`."""
+        self._early = early = Early(lambda: _begun(parties, recipe))
         early.begin()
         try:
             yield
@@ -70,8 +71,20 @@ class RayLauncher:
 def _launched(request: LaunchRequest, early: Early | None) -> Iterator[tuple[PartyAddress, ...]]:
     request.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     request.folder.chmod(0o700)
-    with _processes(list(request.parties), request) if early is None else early.taken() as (ray, actors):
-        yield _start(ray, request, {name: actors[name] for name in request.parties})
+    with _launching(request) if early is None else early.taken() as (ray, actors, nursery):
+        yield _start(ray, request, {name: actors[name] for name in request.parties}, nursery)
+
+
+@contextmanager
+def _begun(parties: Sequence[str], recipe: str) -> Iterator[Begun]:
+    with nursery(recipe) as socket, _processes(parties) as (ray, actors):
+        yield ray, actors, socket
+
+
+@contextmanager
+def _launching(request: LaunchRequest) -> Iterator[Begun]:
+    with _processes(list(request.parties), request) as (ray, actors):
+        yield ray, actors, None
 
 
 @contextmanager
@@ -95,7 +108,9 @@ def _processes(parties: Sequence[str], request: LaunchRequest | None = None) -> 
             _stop(ray, actors)
 
 
-def _start(ray: Any, request: LaunchRequest, actors: Mapping[str, Any]) -> tuple[PartyAddress, ...]:
+def _start(
+    ray: Any, request: LaunchRequest, actors: Mapping[str, Any], nursery: Path | None
+) -> tuple[PartyAddress, ...]:
     """Start all parties at once; the first that fails is named."""
     cluster = request.cluster
     patience = START_SECONDS + PARTY_SECONDS * len(actors)
@@ -103,7 +118,7 @@ def _start(ray: Any, request: LaunchRequest, actors: Mapping[str, Any]) -> tuple
     asked = _all(ray, {actors[name].request.remote(name): name for name in actors}, deadline, patience)
     machines = {name: machine for name, (_, machine) in asked.items()}
     tables = request.introduced({name: each for name, (each, _) in asked.items()})
-    begins = {name: _begin(ray, request, name, tables[name], asked[name][0]) for name in request.parties}
+    begins = {name: _begin(ray, request, name, tables[name], asked[name][0], nursery) for name in request.parties}
     if cluster is not None:
         request.say(f"  {len(machines)} parties on {many(len(set(machines.values())), 'machine')} of the Ray cluster")
     addresses = {}
@@ -122,12 +137,15 @@ def _start(ray: Any, request: LaunchRequest, actors: Mapping[str, Any]) -> tuple
     return tuple(addresses[name] for name in request.parties)
 
 
-def _begin(ray: Any, request: LaunchRequest, name: str, tables: dict[str, Any], asked: bytes) -> Begin:
+def _begin(
+    ray: Any, request: LaunchRequest, name: str, tables: dict[str, Any], asked: bytes, nursery: Path | None
+) -> Begin:
     """The inputs of a party's start. asked: its certificate request, PEM."""
     cluster, base, bundle = request.cluster, str(request.base.absolute()), request.vouch(name, asked)
     if cluster is None:
         token, folder = secrets.token_urlsafe(32), request.folder.absolute() / name
-        return Begin(name, tables, str(folder), base, bundle, token=token, host="127.0.0.1")
+        forks = "" if nursery is None else str(nursery)
+        return Begin(name, tables, str(folder), base, bundle, token=token, host="127.0.0.1", nursery=forks)
     if cluster.tasks is not None:
         site = {"address": ray.get_runtime_context().gcs_address, "tasks": cluster.tasks}
         tables = {**tables, "cluster": site}

@@ -31,7 +31,7 @@ class Begin:
     the folder against which relative sources are resolved. bundle: the certificates (PEM) issued for the request of
     `PartyActor.request`. token: what callers must show; without one they use mutual TLS. host: where to listen, the
     machine's own address if empty. port: 0 for any free one. before: the machine on which the party ran earlier in this
-    run, empty for none.
+    run, empty for none. nursery: the socket of a process on this machine that forks training processes, empty for none.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Begin:
     host: str = ""
     port: int = 0
     before: str = ""
+    nursery: str = ""
 
 
 class PartyActor:
@@ -82,7 +83,7 @@ class PartyActor:
             )
         try:
             config = check_config({**begin.tables, **own}, f"party {begin.name}")
-            node = await _started(config, begin.token, (begin.bundle, key_pem(*self._keys)), Path(begin.base))
+            node = await _started(config, begin, (begin.bundle, key_pem(*self._keys)))
         except (ConclaveError, SettingsError) as error:
             return "", str(error)
         except OSError as error:
@@ -97,8 +98,11 @@ class PartyActor:
             self._node = None
 
 
-async def _started(config: Any, token: str, issued: tuple[bytes, bytes], base: Path) -> "ServedNode":
+async def _started(config: Any, begin: Begin, issued: tuple[bytes, bytes]) -> "ServedNode":
     """The node; its training's log goes into the party's folder, not into the logs of Ray."""
     node_module = await asyncio.to_thread(__import__, _NODE, fromlist=["start"])
-    node: ServedNode = await node_module.start(config, token=token, issued=issued, base=base, quiet=True)
+    nursery = Path(begin.nursery) if begin.nursery else None
+    node: ServedNode = await node_module.start(
+        config, token=begin.token, issued=issued, base=Path(begin.base), quiet=True, nursery=nursery
+    )
     return node

@@ -186,9 +186,10 @@ class Simulation(Protocol):
 class Launcher(Protocol):
     """Starts one node a party, and ends all of them when the context closes, whatever happened inside it."""
 
-    def begun(self, parties: Sequence[str]) -> AbstractContextManager[None]:
+    def begun(self, parties: Sequence[str], recipe: str = "") -> AbstractContextManager[None]:
         """Begin in the background what a launch of these parties on this machine needs and what no plan decides.
 
+        recipe: whose tasks take long to import, so that importing them begins too; empty for none.
         `launch` in this context goes on from there, once; what it started may then still be ending until this context
         closes. Nothing is raised before `launch`.
         """

@@ -130,14 +130,21 @@ class ServedNode:
 
 
 async def start(
-    config: PartyConfig, *, token: str = "", issued: tuple[bytes, bytes] | None = None, base: Path, quiet: bool = False
+    config: PartyConfig,
+    *,
+    token: str = "",
+    issued: tuple[bytes, bytes] | None = None,
+    base: Path,
+    quiet: bool = False,
+    nursery: Path | None = None,
 ) -> ServedNode:
     """Start a party's node; returns it listening.
 
     base: the folder of the party file, against which its relative paths are resolved. token: what callers must show; a
     node with a token uses plain text, and was started by a launcher. issued: certificates and private keys (PEM) from a
-    launcher. quiet: training logs to `training.log` in the party's folder, not to standard error. Raises `PartyError`
-    (port in use, folder held by another node, a device that is not there), `SettingsError` (no such source).
+    launcher. quiet: training logs to `training.log` in the party's folder, not to standard error. nursery: the
+    socket of a process on this machine that forks training processes (`party.tasks.nursery`). Raises `PartyError` (port
+    in use, folder held by another node, a device that is not there), `SettingsError` (no such source).
     """
     home = config.home(base)
     traces = located_traces(config.traces, base)
@@ -149,7 +156,8 @@ async def start(
     try:
         identity = own_identity(config, home, base, token, issued)
         machine = await asyncio.to_thread(_machine, config)
-        return await _started(config, home, identity, token, machine, home / "training.log" if quiet else None)
+        log_file = home / "training.log" if quiet else None
+        return await _started(config, home, identity, token, machine, log_file, nursery)
     except (OSError, sqlite3.Error) as error:
         if not is_full(error):
             raise
@@ -160,7 +168,13 @@ async def start(
 
 
 async def _started(
-    config: PartyConfig, home: Path, identity: Identity, token: str, machine: Machine, training_log: Path | None
+    config: PartyConfig,
+    home: Path,
+    identity: Identity,
+    token: str,
+    machine: Machine,
+    training_log: Path | None,
+    nursery: Path | None,
 ) -> ServedNode:
     policy = config.policy
     ledger = await Ledger.open(
@@ -175,7 +189,7 @@ async def _started(
         remove_parts(home)
         shutil.rmtree(home / "artefacts", ignore_errors=True)  # files that would stay when a run ends
         Runs(home / "runs").tidy([run.id for run in await ledger.runs() if run.left_at is not None])
-        verbs = Node(config, home, ledger, identity, token, machine, training_log)
+        verbs = Node(config, home, ledger, identity, token, machine, training_log, nursery)
         node = ServedNode(verbs, tls=is_tls(identity, token))
     except BaseException:
         await ledger.close()

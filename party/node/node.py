@@ -56,6 +56,7 @@ class Node(party_pb2_grpc.PartyServicer):
         token: str,
         machine: Machine,
         training_log: Path | None = None,
+        nursery: Path | None = None,
     ) -> None:
         self.config = config
         self.machine = machine
@@ -65,7 +66,7 @@ class Node(party_pb2_grpc.PartyServicer):
         self.quieter = Quieter()
         self.drain = Drain(config.name)
         self.metrics = Metrics()
-        self.workers = Workers(training_log, config.compute.threads)
+        self.workers = Workers(training_log, config.compute.threads, nursery)
         self.tracer: tracing.Tracer | None = None
         self._token = token
         capacity = Capacity.of(home, frank=config.policy.simulation)

@@ -1,10 +1,11 @@
 """The training subprocess: does a job on this party's shard and leaves the result in the run's folder.
 
-The node starts it as `python -m party.tasks.process`. The job is one JSON line on standard input; the pipe then stays
-open, and its end means that the node is gone. The process first does everything that needs only public data, and says
-so. It opens the shard once the node has answered, after charging the job. It reports progress as JSON lines: whole
-percents, the end, or the reason of a failure; never a count, a loss or a word. After a step the process stays, with
-what it read, and takes the next line. Counting needs no torch, which is imported only for jobs that do.
+The node starts it as `python -m party.tasks.process`, or has it forked (`party.tasks.nursery`). The job is one JSON
+line on standard input; the pipe then stays open, and its end means that the node is gone. The process first does
+everything that needs only public data, and says so. It opens the shard once the node has answered, after charging the
+job. It reports progress as JSON lines: whole percents, the end, or the reason of a failure; never a count, a loss or a
+word. After a step the process stays, with what it read, and takes the next line. Counting needs no torch, which is
+imported only for jobs that do.
 """
 
 import contextlib
@@ -47,7 +48,7 @@ from party.tasks.task import half
 Done = TypeVar("Done")
 
 _NICENESS: Final = 10
-_PR_SET_PDEATHSIG: Final = 1
+PR_SET_PDEATHSIG: Final = 1
 
 
 class Training(Protocol):
@@ -166,7 +167,7 @@ def _die_with(parent: int) -> "queue.SimpleQueue[bytes]":
     """
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -193,7 +194,8 @@ def _hold_at_most(mebibytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 
 
-def _first_line() -> bytes:
+def first_line() -> bytes:
+    """The next line of standard input, without a byte beyond it."""
     line = bytearray()
     while byte := os.read(0, 1):
         if byte == b"\n":
@@ -207,15 +209,18 @@ def _say(out: TextIO, **what: object) -> None:
     out.flush()
 
 
-def main() -> int:
-    """Run the jobs from standard input until one ends the process; 0 when its result is on disk."""
+def main(parent: int | None = None) -> int:
+    """Run the jobs from standard input until one ends the process; 0 when its result is on disk.
+
+    parent: the process that this one ends with; by default the job's node.
+    """
     keep_private()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints goes to the party's log, not among the progress lines
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING)
-    job = Job.from_json(_first_line())
-    lines = _die_with(job.parent)
+    job = Job.from_json(first_line())
+    lines = _die_with(job.parent if parent is None else parent)
     _hold_at_most(job.memory)
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final, Self, TypeAlias
 
+from party.tasks.forked import Forked
 from party.tasks.job import Failure, Job
 
 Charge: TypeAlias = Callable[[], Awaitable[str]]
@@ -36,7 +37,7 @@ _SPARING: Final = {
 class Worker:
     """One process. `start` makes one; `end` ends it, whatever it is doing."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | Forked) -> None:
         self._process = process
         self.idle: asyncio.TimerHandle | None = None
 
@@ -58,6 +59,15 @@ class Worker:
                 start_new_session=True,
             )
         return cls(process)
+
+    @classmethod
+    async def forked(cls, nursery: Path, job: Job, log_file: Path | None, threads: int = 0) -> Self | None:
+        """The same, forked by a nursery on this machine for a job of this kind; None where it forks none."""
+        environment = training_environment(threads=threads)
+        with contextlib.ExitStack() as opened:
+            log = 2 if log_file is None else opened.enter_context(_private_log(log_file)).fileno()
+            process = await Forked.ask(nursery, job.work.kind, environment, log)
+        return None if process is None else cls(process)
 
     @property
     def pid(self) -> int:
@@ -113,10 +123,11 @@ class Worker:
 class Workers:
     """All training processes of a node."""
 
-    def __init__(self, log_file: Path | None = None, threads: int = 0) -> None:
-        """log_file, threads: as of `Worker.start`."""
+    def __init__(self, log_file: Path | None = None, threads: int = 0, nursery: Path | None = None) -> None:
+        """log_file, threads: as of `Worker.start`. nursery: the socket of a process that forks them, where one does."""
         self._log_file = log_file
         self._threads = threads
+        self._nursery = nursery
         self._kept: dict[str, Worker] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -133,7 +144,15 @@ class Workers:
             failure = await self._done(run, worker, job, told, charge)
             if failure is None or failure.kind:
                 return failure
-        return await self._done(run, await Worker.start(self._log_file, self._threads), job, told, charge)
+        return await self._done(run, await self._started(job), job, told, charge)
+
+    async def _started(self, job: Job) -> Worker:
+        """A new process: forked where there is a nursery that can, otherwise started."""
+        if self._nursery is not None:
+            forked = await Worker.forked(self._nursery, job, self._log_file, self._threads)
+            if forked is not None:
+                return forked
+        return await Worker.start(self._log_file, self._threads)
 
     async def _done(
         self, run: str, worker: Worker, job: Job, told: Callable[[int], None], charge: Charge

@@ -18,7 +18,7 @@ import ray
 from coordinator.identity import provisioning
 from coordinator.transport.launchers import LaunchRequest, find_launcher
 from deploy import launch
-from deploy.embedded import LONGEST_TEMPORARY, _short_folder, _sweep, embedded, why_not_started
+from deploy.embedded import LONGEST_TEMPORARY, embedded, short_folder, sweep, why_not_started
 from deploy.launch import RayLauncher
 from deploy.launching import LaunchError
 from protos.conclave.v1 import party_pb2
@@ -90,7 +90,7 @@ def test_the_entry_point_is_found():
 
 def test_a_long_temporary_folder_is_not_used(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.gettempdir", lambda: "/x" * LONGEST_TEMPORARY)
-    assert _short_folder() == "/tmp"
+    assert short_folder() == "/tmp"
 
 
 def test_folders_of_runs_that_were_killed_are_removed(tmp_path):
@@ -99,7 +99,7 @@ def test_folders_of_runs_that_were_killed_are_removed(tmp_path):
     for owner in (ended.pid, os.getpid()):
         (tmp_path / f"conclave-ray-{owner}-x" / "logs").mkdir(parents=True)
     (tmp_path / "conclave-ray-other").mkdir()
-    _sweep(tmp_path)
+    sweep(tmp_path, "conclave-ray-")
     assert {each.name for each in tmp_path.iterdir()} == {f"conclave-ray-{os.getpid()}-x", "conclave-ray-other"}
 
 
