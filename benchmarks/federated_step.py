@@ -23,46 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from federated_plan import PARTIES, federated_plan
 
-PARTIES, TEXTS, WORDS, BATCH = 4, 800, 12, 32
+TEXTS, WORDS, BATCH = 800, 12, 32
 TRUSTS = ("trusted-aggregator", "secure-sum")
-PLAN = """
-[run]
-name = "federated-step"
-recipe = "dp_sgd"
-seed = 7
-[privacy]
-epsilon = 8.0
-delta = 1e-5
-trust = "{trust}"
-declared_size = {texts}
-noise_multiplier = 2.0
-{dropouts}
-[federation]
-launch = "ray"
-[federation.shards]
-source = "labelled.jsonl"
-text = "text"
-label = "label"
-split = {{ by = "hash", parties = {parties} }}
-[text]
-kind = "single"
-labels = ["negative", "positive"]
-values = ["0", "1"]
-longest = 64
-[model]
-name = "all-MiniLM-L6-v2"
-adapt = "{adapt}"
-rank = 8
-[dp_sgd]
-form = "federated"
-steps = {steps}
-batch = {batch}
-clip = 1.0
-learning_rate = 0.001
-[student]
-publish = "published"
-"""
 
 
 def main() -> int:
@@ -92,10 +56,11 @@ def measured(folder: Path, adapt: str, trust: str, steps: int) -> dict[str, Any]
 
     write_texts(folder / "labelled.jsonl")
     plan = folder / "plan.toml"
-    dropouts = "dropouts = 1\ncolluders = 0" if trust == "secure-sum" else ""
-    plan.write_text(
-        PLAN.format(trust=trust, dropouts=dropouts, texts=TEXTS, parties=PARTIES, adapt=adapt, steps=steps, batch=BATCH)
-    )
+    privacy = f'trust = "{trust}"\nnoise_multiplier = 2.0\n'
+    if trust == "secure-sum":
+        privacy += "dropouts = 1\ncolluders = 0\n"
+    settings = {"epsilon": 8.0, "declared_size": TEXTS, "adapt": adapt, "batch": BATCH, "learning_rate": 0.001}
+    plan.write_text(federated_plan("labelled.jsonl", privacy=privacy, steps=steps, **settings))
     done = subprocess.run(
         [Path(sys.executable).with_name("coordinator"), "run", plan, "--output", folder / "run", "--log-json"],
         cwd=folder,

@@ -23,6 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from federated_plan import federated_plan
+
 PLAN = """
 [run]
 name = "forecast"
@@ -63,44 +65,6 @@ CASES: dict[str, dict[str, object]] = {
 DATA = Path(os.environ.get("CONCLAVE_DATA") or Path(__file__).resolve().parents[2] / "shared/data").absolute()
 ADAPTERS = "adapters of MiniLM, 67,349 phrases, 4 parties, 1,024 a step"
 STEPS, PHRASES = 8, 1000
-ADAPTERS_PLAN = """
-[run]
-name = "forecast"
-recipe = "dp_sgd"
-seed = 7
-[privacy]
-epsilon = 4.0
-delta = 1e-5
-declared_size = 67349
-[federation]
-launch = "ray"
-[federation.shards]
-source = "{data}/sst2/train.jsonl"
-text = "text"
-label = "label"
-split = {{ by = "hash", parties = 4 }}
-[text]
-kind = "single"
-labels = ["negative", "positive"]
-values = ["0", "1"]
-longest = 64
-[model]
-name = "all-MiniLM-L6-v2"
-adapt = "lora"
-rank = 8
-[dp_sgd]
-form = "federated"
-steps = {steps}
-batch = 1024
-clip = 1.0
-learning_rate = 0.005
-[evaluation]
-source = "{evaluation}"
-text = "text"
-label = "label"
-[student]
-publish = "published"
-"""
 KINDS = {"party.tasks.process": "party training", "PartyActor": "party node"}
 SAMPLE_SECONDS = 1.5
 
@@ -224,10 +188,9 @@ def of_adapters(plan: Path, folder: Path, forecast: dict[str, Any], watch: Watch
     reading = text_models.READ_SECONDS * text_models.declared(read)
     reckoned = looked * pace.text.likely + pace.trial + START_SECONDS + reading
     took = sum(watch.processor.values()) / len(watch.processor)
-    plan.write_text(ADAPTERS_PLAN.format(data=DATA, steps=STEPS, evaluation=DATA / "sst2/dev.jsonl"))
+    plan.write_text(adapters_plan(STEPS, DATA / "sst2/dev.jsonl"))
     other = forecast_of(plan)
-    long = ADAPTERS_PLAN.format(data=DATA, steps=150, evaluation=folder / "phrases.jsonl")
-    plan.write_text(long)
+    plan.write_text(adapters_plan(150, folder / "phrases.jsonl"))
     whole = forecast_of(plan)
     return {
         "steps": STEPS,
@@ -238,6 +201,12 @@ def of_adapters(plan: Path, folder: Path, forecast: dict[str, Any], watch: Watch
         "resident_mib_of_a_training": round(max(watch.resident.values()) / 2**20),
         "all_trainings_mib": round(watch.together / 2**20),
     }
+
+
+def adapters_plan(steps: int, evaluation: Path) -> str:
+    """The last plan, of so many steps and with this evaluation text."""
+    settings = {"epsilon": 4.0, "declared_size": 67349, "adapt": "lora", "batch": 1024, "learning_rate": 0.005}
+    return federated_plan(f"{DATA}/sst2/train.jsonl", steps=steps, evaluation=str(evaluation), **settings)
 
 
 def told(forecast: dict[str, Any]) -> dict[str, object]:
@@ -264,7 +233,7 @@ def main() -> int:
         plans = {name: PLAN.format(**(defaults | settings)) for name, settings in CASES.items()}
         if (DATA / "sst2").is_dir():
             phrases(Path(folder) / "phrases.jsonl")
-            plans[ADAPTERS] = ADAPTERS_PLAN.format(data=DATA, steps=STEPS, evaluation=Path(folder) / "phrases.jsonl")
+            plans[ADAPTERS] = adapters_plan(STEPS, Path(folder) / "phrases.jsonl")
         for name, text in plans.items():
             if names and not any(each in name for each in names):
                 continue

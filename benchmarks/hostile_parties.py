@@ -510,6 +510,7 @@ class Serving:
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(20)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
 
     async def _start(self) -> None:
         self._servers = []

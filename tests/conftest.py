@@ -1,6 +1,7 @@
 """What every test may count on."""
 
 import collections
+import gc
 import importlib.util
 import os
 import signal
@@ -8,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 RAY = (
     "tests/deploy/",
@@ -29,6 +31,10 @@ LONG = (
 WORDS = "the a film was is good bad great awful dull bright plot actor and not very slow fast end start story we saw it"
 """What the small models' tokenizers know as whole words."""
 
+# An input that took long on a busy machine says nothing of the code.
+settings.register_profile("any clock", parent=settings.default, deadline=None)
+settings.load_profile("any clock")
+
 # Processes of tests side by side share the processors, which torch would else take whole in each of them.
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
@@ -46,6 +52,27 @@ def pytest_xdist_make_scheduler(config, log):
 
     config.option.loadscopereorder = False  # the order is that of `pytest_collection_modifyitems`
     return Sharing(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is imported stays: Python need not look through it for garbage, neither meanwhile nor ever after."""
+    gc.disable()
+    found = yield
+    gc.freeze()
+    gc.enable()
+    return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """Every second process reads the folders backwards. On a new checkout pytest rewrites the assertions of each file
+    and keeps what it made: processes that meet in the middle rewrite half of the files each.
+    """
+    report = yield
+    if isinstance(collector, pytest.Directory) and int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 2:
+        report.result = report.result[::-1]
+    return report
 
 
 def pytest_collection_modifyitems(config, items):

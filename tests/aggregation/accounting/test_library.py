@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 ALONE = """
 import sys
 from aggregation.accounting.library import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
@@ -26,6 +28,7 @@ def said(code: str) -> list[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_a_filter_needs_no_statistics_and_a_price_finds_them() -> None:
     heavy, epsilon, known = said(ALONE)
     assert heavy == "[]"

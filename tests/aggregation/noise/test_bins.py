@@ -5,6 +5,7 @@ import tracemalloc
 from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
 import mpmath
@@ -52,7 +53,14 @@ def truth(law, sigma, k):
     if law == "rounded":
         edges = [(abs(mpmath.mpf(k)) + side) / (s * mpmath.sqrt(2)) for side in (-0.5, 0.5)]
         return (mpmath.erfc(edges[0]) - mpmath.erfc(edges[1])) / 2
-    return mpmath.exp(-(mpmath.mpf(k) ** 2) / (2 * s * s)) / mpmath.jtheta(3, 0, mpmath.exp(-1 / (2 * s * s)))
+    return mpmath.exp(-(mpmath.mpf(k) ** 2) / (2 * s * s)) / all_weights(sigma, mpmath.mp.prec)
+
+
+@cache
+def all_weights(sigma, precision):
+    """The sum of exp(-k^2/(2 sigma^2)) over all integers k."""
+    with mpmath.workprec(precision):
+        return mpmath.jtheta(3, 0, mpmath.exp(-1 / (2 * mpmath.mpf(sigma) ** 2)))
 
 
 def chances(table):
@@ -67,13 +75,13 @@ def law_of(made):
     proposed = {}
     for number, chance in enumerate(chances(made.rest)):
         each = mpmath.mpf(chance) / 2**128 / (2 * width)
+        kept_beyond = [1 - mpmath.mpf(made.threshold(number, beyond)) / 2**160 for beyond in range(width + 1)]
         for place in range(width):
             for side in (0, 1):
                 size = number * width + place
-                kept = 1 - mpmath.mpf(made.threshold(number, place + side)) / 2**160
                 value = -1 - size if side else size
                 assert value not in proposed
-                proposed[value] = each * kept
+                proposed[value] = each * kept_beyond[place + side]
     rest = 1 - mpmath.mpf(made.filled) / 2**made.slot_bits
     whole = sum(proposed.values())
     drawn = {value: rest * chance / whole for value, chance in proposed.items()}
@@ -92,7 +100,8 @@ def test_the_law_of_a_value_is_within_its_total_variation_of_the_law_that_is_cha
     with mpmath.workprec(400):
         drawn = law_of(made)
         assert abs(sum(drawn.values()) - 1) < mpmath.mpf(2) ** -300
-        ideal = {k: truth(law, sigma, k) for k in drawn}
+        sizes = {size: truth(law, sigma, size) for size in {abs(k) for k in drawn}}
+        ideal = {k: sizes[abs(k)] for k in drawn}
         distance = (sum(abs(drawn[k] - ideal[k]) for k in drawn) + 1 - sum(ideal.values())) / 2
         assert 0 < distance <= made.total_variation < 1e-33
         assert max(abs(drawn[k] - drawn[-k]) for k in drawn if -k in drawn) < 2 * made.total_variation
@@ -195,10 +204,10 @@ def by_the_book(made, count, stream):
 )
 def test_many_at_once_are_what_the_docstring_says_one_by_one(law, sigma, slot_bits, place_bits):
     made = sized(law, sigma, slot_bits, place_bits)
-    out = np.empty(1500, np.int64)
+    count = math.ceil(200 / (1 - made.filled / 2**slot_bits))  # some 200 of them are left over
+    out = np.empty(count, np.int64)
     made.fill(out, NoiseStream.from_key(KEY).child("book"))
-    assert out.tolist() == by_the_book(made, 1500, NoiseStream.from_key(KEY).child("book"))
-    assert (1 - made.filled / 2**slot_bits) * 1500 > 150  # what is left over is among them
+    assert out.tolist() == by_the_book(made, count, NoiseStream.from_key(KEY).child("book"))
 
 
 def proposal(side, place, height):
@@ -294,24 +303,18 @@ COUNT = 1_000_000
 
 
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("sigma", [20_000.0, 2.0**20, 2.0**31])
+@pytest.mark.parametrize("sigma", [16384.5, 2.0**20, 2.0**31])
 def test_samples_have_the_distribution_down_to_their_last_bits(law, sigma):
-    """Power: the next test rejects one percent of sigma. The last six bits are uniform, both signs are as frequent."""
+    """Power: one percent of sigma is rejected. The last six bits are uniform, both signs are as frequent."""
     samples = WIDE[law](sigma).sample((COUNT,), NoiseStream.from_key(KEY).child(law, int(sigma)))
     assert p_value(samples, sigma) > 1e-3
+    assert p_value(samples, sigma / 1.01) < 1e-6
+    assert p_value(samples, sigma * 1.01) < 1e-6
     assert stats.chisquare(np.bincount(samples & 63, minlength=64)).pvalue > 1e-3
     assert abs((samples < 0).sum() - COUNT / 2) < 4 * math.sqrt(COUNT) / 2
     assert abs(samples.mean()) < 4 * sigma / math.sqrt(COUNT)
     assert abs((samples / sigma).var() - 1) < 4 * math.sqrt(2 / COUNT)
     assert abs(((samples / sigma) ** 4).mean() - 3) < 4 * math.sqrt(96 / COUNT)
-
-
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("sigma", [20_000.0, 2.0**20, 2.0**31 * 0.99])
-def test_a_sigma_that_is_one_percent_off_would_be_seen(law, sigma):
-    samples = WIDE[law](1.01 * sigma).sample((COUNT,), NoiseStream.from_key(KEY).child("off", law, int(sigma)))
-    assert p_value(samples, sigma) < 1e-6
-    assert p_value(samples, 1.01 * sigma) > 1e-3
 
 
 def test_proposals_that_are_all_kept_would_be_seen():
@@ -340,7 +343,7 @@ def test_a_slot_too_few_would_be_seen():
 
 @pytest.mark.parametrize("law", LAWS)
 def test_the_same_key_gives_the_same_values_however_many_are_asked_for_at_a_time(law, monkeypatch):
-    noise = WIDE[law](2.0**21)
+    noise = WIDE[law](2.0**20)
     whole = noise.sample((100_000,), NoiseStream.from_key(KEY))
     stream = NoiseStream.from_key(KEY)
     parts = [noise.sample((size,), stream) for size in (1, 0, 999, 30_000, 69_000)]
@@ -359,7 +362,7 @@ def test_the_values_of_a_key_never_change_between_versions():
 
 
 def test_threads_with_streams_of_their_own_may_share_bins():
-    noise = RoundedGaussian(2.0**25)
+    noise = RoundedGaussian(2.0**20)
     with ThreadPoolExecutor(4) as pool:
         drawn = list(pool.map(lambda i: noise.sample((300_000,), NoiseStream.insecure(i)), [1, 1, 2, 2]))
     assert np.array_equal(drawn[0], drawn[1])
@@ -386,7 +389,7 @@ def test_nothing_overflows_at_the_largest_sigma(law):
 
 
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("sigma", [2.0**14 * (1 + 1e-12), 20_000.0, 2.0**31])
+@pytest.mark.parametrize("sigma", [2.0**14 * (1 + 1e-12), 16384.5, 2.0**31])
 def test_a_wide_law_is_nearer_than_a_table_and_needs_no_more(law, sigma):
     assert 0 < WIDE[law](sigma).total_variation < 2e-37 < WIDE[law](2.0**14).total_variation
     made = LAWS[law]._sampler(sigma)
@@ -401,7 +404,7 @@ def test_a_table_ends_where_bins_begin():
 
 
 def test_memory_is_that_of_the_values_and_a_few_pieces():
-    noise, stream = RoundedGaussian(2.0**22), NoiseStream.from_key(KEY)
+    noise, stream = RoundedGaussian(2.0**20), NoiseStream.from_key(KEY)
     noise.sample((1,), stream)
     tracemalloc.start()
     noise.sample((4_000_000,), stream)

@@ -112,7 +112,7 @@ def test_a_wrong_command_line_is_told_in_a_sentence(capsys, arguments, code, say
     ("old", "new", "code", "says"),
     [
         ("epsilon = 8.0", "epsilon = 0", 2, "[privacy] epsilon = 0 should be greater than 0"),
-        ('"documentation-topics"', '"words/*.txt"', 1, "words/*.txt"),
+        ('"public.txt"', '"words/*.txt"', 1, "words/*.txt"),
         ('"documentation-heldout"', '"nowhere.jsonl"', 1, "nowhere.jsonl"),
         ("size   = 1000", "size   = 99999", 1, "the plan asks for 99,999"),
         ('launch = "ray"', 'launch = "rya"', 2, 'launch = "rya" is not installed here. There is "connect", "ray".'),
@@ -120,8 +120,11 @@ def test_a_wrong_command_line_is_told_in_a_sentence(capsys, arguments, code, say
     ],
 )
 def test_a_plan_that_cannot_run_is_refused_before_anything_is_made(capsys, old, new, code, says):
-    assert old in RAY
-    got, said = failing(capsys, "run", plan(RAY.replace(old, new)), "--output", "out")
+    text = RAY.replace('"documentation-topics"', '"public.txt"')
+    letters = "abcdefghijk"
+    Path("public.txt").write_text(" ".join(f"{a}{b}{c}" for a in letters for b in letters for c in letters) * 3)
+    assert old in text
+    got, said = failing(capsys, "run", plan(text.replace(old, new)), "--output", "out")
     assert says in said
     assert got == code
     assert not Path("out").exists()

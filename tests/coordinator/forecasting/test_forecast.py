@@ -63,14 +63,15 @@ def home(folder, tmp_path, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def priced_once(monkeypatch):
-    """Pricing, and starting a process to time it, take seconds and say the same each time."""
+def priced_once(request, monkeypatch):
+    """Pricing takes seconds and says the same each time. A process is started to be timed where tests may be slow."""
     calibrate, price, start = terms.calibrate, priced_plan.price, cost.start_seconds
+    timed = request.node.get_closest_marker("slow") is not None
 
     def calibrated(make, epsilon, delta):
         return once((repr(make(1.0)), epsilon, delta), lambda: calibrate(make, epsilon, delta))
 
-    monkeypatch.setattr(cost, "start_seconds", lambda: once("start", start))
+    monkeypatch.setattr(cost, "start_seconds", lambda: once("start", start) if timed else cost.START_SECONDS)
     monkeypatch.setattr(terms, "calibrate", calibrated)
     monkeypatch.setattr(priced_plan, "calibrate", calibrated)
     monkeypatch.setattr(

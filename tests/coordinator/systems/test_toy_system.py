@@ -129,6 +129,7 @@ def test_without_its_package_there_is_no_such_system(monkeypatch):
         read_plan(Path("plan.toml"))
 
 
+@pytest.mark.slow
 def test_another_process_finds_it():
     found = commanded("forecast", "plan.toml", "--json")
     assert json.loads(found.splitlines()[-1])["releases"][0]["name"] == "counts"

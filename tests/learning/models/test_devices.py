@@ -223,7 +223,7 @@ def given(bert, gpt2, tiny_bert, tiny_gpt2, tmp_path, elsewhere):
     return models | {"tmp_path": tmp_path, "elsewhere": elsewhere}
 
 
-QUICK = ("features of a head", "private head of users", "private lora", "private language, all", "rows: mean")
+QUICK = ("features of a head", "private head of users", "private language, lora", "rows: mean")
 
 
 @pytest.mark.parametrize("way", [way if way in QUICK else pytest.param(way, marks=pytest.mark.slow) for way in WAYS])

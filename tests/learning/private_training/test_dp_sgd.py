@@ -175,14 +175,14 @@ def test_every_step_has_a_sample_of_its_own():
 def test_it_learns_what_noise_leaves_to_learn():
     model = small()
     units = units_of(model, 300)
-    mechanism = mechanism_for(model, noise_multiplier=0.02, clip=1.0, steps=60, levels=4000)
-    settings = Optimisation(expected_batch=150.0, learning_rate=0.02, schedule=Schedule("linear", 0.1))
+    mechanism = mechanism_for(model, noise_multiplier=0.02, clip=1.0, steps=30, levels=4000)
+    settings = Optimisation(expected_batch=150.0, learning_rate=0.04, schedule=Schedule("linear", 0.1))
     event = train_private(model, units, losses, mechanism, settings, stream=stream()).event
     rows, labels = texts(200, seed=5)
     (batch,) = TextUnits(model.config, rows, labels, tokens_at_once=10_000).micro_batches(np.arange(200))
     right = (model(**batch.inputs).logits.argmax(dim=1) == batch.labels).float().mean()
     assert right > 0.8
-    assert event == SelfComposedDpEvent(PoissonSampledDpEvent(0.5, GaussianDpEvent(0.02)), 60)
+    assert event == SelfComposedDpEvent(PoissonSampledDpEvent(0.5, GaussianDpEvent(0.02)), 30)
 
 
 @pytest.mark.parametrize("optimiser", ["adamw", "sgd"])

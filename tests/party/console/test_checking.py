@@ -421,7 +421,9 @@ async def test_a_coordinator_cannot_fill_the_disk_to_see_how_much_of_it_is_free(
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ('device = "cuda:99"', 'There is no device "cuda:99" on this machine. It has '),
+        pytest.param(
+            'device = "cuda:99"', 'There is no device "cuda:99" on this machine. It has ', marks=pytest.mark.slow
+        ),
         ("threads = 4000", "threads = 4000 are more than the "),
     ],
 )

@@ -43,12 +43,18 @@ def charged(folder):
     return [each.release for each in read_account(folder / "north.party/ledger.sqlite", "north").reservations]
 
 
-async def test_a_node_does_not_start_on_what_is_not_there(opened):
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        pytest.param({"device": "cuda:99"}, 'There is no device "cuda:99" on this machine', marks=pytest.mark.slow),
+        ({"threads": 4000}, "threads = 4000 are more than"),
+    ],
+)
+async def test_a_node_does_not_start_on_what_is_not_there(opened, table, said):
+    """Quick tests ask torch of a device in tests/party/tasks/test_machine.py alone: a process imports it each time."""
     wrong = r"party north cannot compute as its file says\. \[compute\]: "
-    with pytest.raises(PartyError, match=wrong + 'There is no device "cuda:99" on this machine'):
-        await opened(compute={"device": "cuda:99"})
-    with pytest.raises(PartyError, match=wrong + "threads = 4000 are more than"):
-        await opened(compute={"threads": 4000})
+    with pytest.raises(PartyError, match=wrong + said):
+        await opened(compute=table)
 
 
 async def test_a_party_tells_the_kind_of_its_device_where_text_models_run_on_it(learner, terms):

@@ -53,7 +53,7 @@ def job(tmp_path, pooled, tiny_gpt2, descent):
         (tmp_path / "start").write_bytes(start.astype("<f4").tobytes())
         text = TextModel({}, folder, how, 2, 4, 16, 7)
         steps = descent("steps.0", len(start))
-        weights = descent("weights", len(start), weights=True)
+        weights = descent("weights", len(start), weights=True, steps=2)
         lesson = Lesson(labelled=SINGLE)
         release = steps
         if kind == "step":

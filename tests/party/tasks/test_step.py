@@ -47,20 +47,32 @@ def start(pooled):
     return makes
 
 
-@pytest.fixture
-def vector(start):
-    """The parameters of the head that every party starts from."""
+@pytest.fixture(scope="module")
+def head(start):
     return flatten(start()[0]).numpy()
 
 
 @pytest.fixture
-def expected(start, descent, films):
-    """The sum that a step must be, recomputed by the model as a whole; and how many units its sample has."""
+def vector(head):
+    """The parameters of the head that every party starts from."""
+    return head.copy()
+
+
+@pytest.fixture(scope="module")
+def begun(start):
+    """Models as at the start but for what is trained, which is set each time; with tokenizers and gradients."""
 
     @functools.cache
-    def begun(how):
+    def makes(how):
         model, tokenizer = start(how)
         return model, tokenizer, PerExample(model)
+
+    return makes
+
+
+@pytest.fixture
+def expected(begun, descent, films):
+    """The sum that a step must be, recomputed by the model as a whole; and how many units its sample has."""
 
     def recomputes(vector, number, attempt=0, how="head", release=None, members=None):
         rows = films()
