@@ -51,6 +51,7 @@ class Forked:
         """
         loop = asyncio.get_running_loop()
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        writer: asyncio.StreamWriter | None = None
         theirs_in, ours_in = os.pipe()
         ours_out, theirs_out = os.pipe()
         try:
@@ -66,8 +67,8 @@ class Forked:
         finally:
             os.close(theirs_in)
             os.close(theirs_out)
-        if "pid" not in said:
-            connection.close()
+        if writer is None or "pid" not in said:
+            (writer or connection).close()
             os.close(ours_in)
             os.close(ours_out)
             return None

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -190,15 +191,20 @@ async def test_nothing_of_a_party_stays_where_processes_are_forked(job, tmp_path
         started.__exit__(None, None, None)
 
 
-def test_the_folder_of_a_nursery_whose_launcher_was_killed_goes_with_the_next(monkeypatch, tmp_path):
-    monkeypatch.setattr("deploy.nursing.short_folder", lambda: str(tmp_path))
+def test_the_folder_of_a_nursery_whose_launcher_was_killed_goes_with_the_next(monkeypatch):
+    with tempfile.TemporaryDirectory(prefix="n-") as short:  # a socket's path is short
+        _left_folders_are_swept(monkeypatch, Path(short))
+
+
+def _left_folders_are_swept(monkeypatch, folder):
+    monkeypatch.setattr("deploy.nursing.short_folder", lambda: str(folder))
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     for owner in (dead.pid, os.getppid()):
-        (tmp_path / f"conclave-nursery-{owner}-x").mkdir()
+        (folder / f"conclave-nursery-{owner}-x").mkdir()
     with nursery("") as socket:
         kept = {socket.parent.name, f"conclave-nursery-{os.getppid()}-x"}
-        assert {each.name for each in tmp_path.iterdir()} == kept
+        assert {each.name for each in folder.iterdir()} == kept
         assert socket.parent.stat().st_mode & 0o777 == 0o700
     assert not socket.parent.exists()
 

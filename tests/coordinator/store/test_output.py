@@ -251,7 +251,7 @@ def driven(monkeypatch, home):
     monkeypatch.setattr(api, "price_plan", lambda recipe: priced)
     monkeypatch.setattr(api, "plan_hash", lambda binding: b"h" * 32)
     monkeypatch.setattr(api, "own_identity", lambda plan, base: None)
-    monkeypatch.setattr(api, "_launcher", lambda plan: SimpleNamespace(begun=lambda parties: nullcontext()))
+    monkeypatch.setattr(api, "_launcher", lambda plan: SimpleNamespace(begun=lambda parties, recipe: nullcontext()))
 
     def drives(what):
         monkeypatch.setattr(api, "_driven", what)
@@ -311,9 +311,12 @@ def test_a_run_that_was_killed_with_another_aside_is_told_of_the_next_time(drive
     kept(index, out)
     child = os.fork()
     if not child:
-        driven(lambda drive: os.kill(os.getpid(), signal.SIGKILL))
-        main(["run", "plan.toml", "--output", "out", "--replace"])
-    os.waitpid(child, 0)
+        try:
+            driven(lambda drive: os.kill(os.getpid(), signal.SIGKILL))
+            main(["run", "plan.toml", "--output", "out", "--replace"])
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     driven(stopped)
     assert main(["run", "plan.toml", "--output", "out", "--replace"]) == 130
     first, second = output.left_aside(out)

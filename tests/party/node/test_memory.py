@@ -27,7 +27,7 @@ def seen(name):
         raise Enough
     return instead
 
-work._first_line = seen("training")
+work.first_line = seen("training")
 command.read_config = seen("serving")
 actor.new_keys = seen("actor")
 for begin in (work.main, command.serve, actor.PartyActor):
