@@ -34,10 +34,13 @@ class ClassifierPlan(Plan):
         adapt = model.get("adapt") if isinstance(model, dict) else None
         found = dict(tables)
         for name, field in cls.model_fields.items():
-            rates = {} if (kind := _descent(field.annotation)) is None else kind.RATES
+            kind = _descent(field.annotation)
             table = tables.get(name, None if field.default is None else {})
-            if isinstance(adapt, str) and adapt in rates and isinstance(table, dict):
-                found[name] = {"learning_rate": rates[adapt]} | table
+            if kind is None or not isinstance(table, dict):
+                continue
+            how = table.get("adapt") if "adapt" in kind.model_fields else adapt
+            if isinstance(how, str) and how in kind.RATES:
+                found[name] = {"learning_rate": kind.RATES[how]} | table
         return found
 
     def _check_recipe(self) -> None:

@@ -94,7 +94,7 @@ class DescentTable(Table):
     """
 
     RATES: ClassVar[Mapping[str, float]] = MappingProxyType({})
-    """By `[model] adapt`: the default learning rate where it is not the table's.
+    """By `adapt`, the table's own or that of `[model]`: the default learning rate where it is not the table's.
 
     An AdamW step moves every trained number by about the learning rate, whatever the gradient's size. A head bears what
     adapters and whole models do not: at its rate 32 steps leave adapters saying one class of everything, where at their

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from coordinator.plan.public_text import SourceTable
 from coordinator.plan.table import Table
 from coordinator.text_models.plan import ClassifierPlan
-from coordinator.text_models.tables import DescentTable
+from coordinator.text_models.tables import DescentTable, DpSgdTable
 from protos.console.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class DomainTable(DescentTable):
     """
 
     PLACES: ClassVar[tuple[str, ...]] = ("model",)
+    RATES = DpSgdTable.RATES
 
     epsilon: Annotated[float, Field(gt=0)] | None = None
     model: str | None = None
