@@ -7,6 +7,7 @@ environment: so what was left behind can be told.
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import sqlite3
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 import uuid
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -464,9 +465,11 @@ def write_texts(folder):
 
 
 def free_port():
-    """A port of loopback that nobody has just now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
+    """A port of loopback that nobody has just now, and that the kernel gives to nobody who connects (Linux)."""
+    while True:
+        port = secrets.choice(range(20_000, 32_000))
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def listens(port):
