@@ -51,7 +51,8 @@ PAIR_QUANTILE = 1.0
 
 _SMOOTHING = 0.2  # the part of public frequencies that is uniform: a word may be rarer in public text than in private
 _SMALL = 2048  # words up to which one thread decomposes faster than several, which wait for each other
-_SLICE = 1 << 19  # numbers of embeddings in memory at a time: 4 MiB, which caches like
+_SLICE, _FEWEST = 1 << 16, 8  # numbers of embeddings in memory at a time, half a MiB, and units, where these are more
+# A training process gives arrays of 4 MiB back to the system: in slices of that size most of its time was page faults.
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ def embed(units: sparse.csr_array, directions: Directions) -> FloatArray:
 def contribute(units: sparse.csr_array, directions: Directions, mechanism: VectorMechanism) -> IntArray:
     """A party's part of the sum of embeddings, [columns] on the mechanism's grid.
 
-    Memory: 4 MiB of embeddings at a time. Adding or removing one unit, a row of `units`, changes the result by at most
+    Memory: half a MiB of embeddings at a time, or eight units'. Adding or removing one unit, a row of `units`, changes the result by at most
     `mechanism.sensitivity` in L2: every embedding is clipped by the mechanism first. Units of one cell, as where every
     pair is one, are embedded once for all that are equal. Raises `IntegrityError` like `embed`.
     """
@@ -243,7 +244,7 @@ def _leading(left: FloatArray, right: FloatArray, rank: int) -> tuple[FloatArray
 
 
 def _slices(count: int, columns: int) -> list[slice]:
-    step = max(1, _SLICE // columns)
+    step = max(_FEWEST, _SLICE // columns)
     return [slice(first, min(first + step, count)) for first in range(0, count, step)]
 
 

@@ -300,3 +300,33 @@ def test_parties_on_ray_have_the_settings_of_their_nursery(monkeypatch):
     with nursery("") as socket, embedded(1) as ray:
         actor = ray.remote(Asks).options(num_cpus=0).remote()
         assert ray.get(actor.ask.remote(str(socket))) == -9
+
+
+@pytest.mark.parametrize(
+    "libraries",
+    [
+        "sklearn",
+        pytest.param(
+            "datasets, dp_accounting, gensim, matplotlib, opacus, ray, sentence_transformers, torch, transformers",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_libraries_that_a_coordinator_imports_change_no_setting_that_a_nursery_compares(libraries):
+    """A node inherits what they set in a coordinator, after the nursery was started: it would be refused every time."""
+    program = f"""
+        import os
+        from party.tasks.forked import read_when_loaded
+        from party.tasks.worker import training_environment
+        before = read_when_loaded(training_environment(os.environ))
+        import {libraries}
+        after = read_when_loaded(training_environment(os.environ))
+        print(set(after.items()) ^ set(before.items()))
+    """
+    bare = {name: os.environ[name] for name in ("PATH", "HOME")} | {
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path))
+    }
+    said = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], env=bare, capture_output=True, text=True, check=True
+    )
+    assert said.stdout.strip() == "set()"

@@ -177,7 +177,7 @@ async def test_a_training_gives_freed_memory_back_unless_the_administrator_says_
     said = ast.literal_eval((await started._process.stdout.readline()).decode())
     await started.end()
     assert said["MALLOC_ARENA_MAX"] == "7"
-    assert said["MALLOC_MMAP_THRESHOLD_"] == "1048576"
+    assert said["MALLOC_MMAP_THRESHOLD_"] == "4194304"
     assert said["MALLOC_TRIM_THRESHOLD_"] == "33554432"
 
 
