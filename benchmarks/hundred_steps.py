@@ -23,7 +23,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from demo import LOG, ROOT, measure
-from federated_step import PLAN, write_texts
+from federated_plan import federated_plan
+from federated_step import write_texts
 
 PARTIES, TEXTS, TESTED, BATCH, STEPS, PARAMETERS = 4, 2000, 200, 100, 100, 770
 LONGEST = 64
@@ -60,12 +61,12 @@ def one_run(folder: Path, checkout: Path, trust: str) -> dict[str, Any]:
     """One run with the code of a checkout, as `demo.measure` measures it, with the first step and the others apart."""
     write_texts(folder / "labelled.jsonl", TEXTS)
     write_texts(folder / "tested.jsonl", TESTED)
-    dropouts = "dropouts = 1\ncolluders = 0" if trust == "secure-sum" else ""
-    plan = PLAN.format(
-        trust=trust, dropouts=dropouts, texts=TEXTS, parties=PARTIES, adapt="head", steps=STEPS, batch=BATCH
-    )
-    tested = '[evaluation]\nsource = "tested.jsonl"\ntext = "text"\nlabel = "label"\n'
-    (folder / "plan.toml").write_text(plan + tested)
+    privacy = f'trust = "{trust}"\nnoise_multiplier = 2.0\n'
+    if trust == "secure-sum":
+        privacy += "dropouts = 1\ncolluders = 0\n"
+    settings = {"epsilon": 8.0, "declared_size": TEXTS, "adapt": "head", "batch": BATCH, "learning_rate": 0.001}
+    plan = federated_plan("labelled.jsonl", privacy=privacy, evaluation="tested.jsonl", steps=STEPS, **settings)
+    (folder / "plan.toml").write_text(plan)
     found = measure(folder, folder / "plan.toml", checkout)
     events = [json.loads(line) for line in (folder / LOG).read_text().splitlines() if line.startswith("{")]
     stored = [datetime.fromisoformat(each["time"]).timestamp() for each in events if each.get("event") == "stored"]
