@@ -123,27 +123,32 @@ def main() -> None:
         return
     wanted = [] if options.table else [replace(cell, steps=options.steps) for cell in asked(options.cells)]
     kept = RESULTS / "adapted.json"
-    record: dict[str, dict[str, Any]] = json.loads(kept.read_bytes()) if kept.exists() else {}
     if options.minutes is not None:
         signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
         signal.setitimer(signal.ITIMER_REAL, 60 * options.minutes)
     RESULTS.mkdir(exist_ok=True)
     try:
         for cell in wanted:
-            if cell.name in record:
+            if cell.name in read(kept):
                 continue
             print(cell.name, flush=True)
             with computing(options.device, options.precision):
                 found = filled(cell, options.device, options.precision)
-            record[cell.name] = asdict(cell) | found | {"device": options.device or "cpu"}
-            kept.write_text(json.dumps(dict(sorted(record.items())), indent=1) + "\n")
+            made = asdict(cell) | found | {"device": options.device or "cpu"}
+            kept.write_text(json.dumps(dict(sorted({**read(kept), cell.name: made}.items())), indent=1) + "\n")
             shutil.rmtree(WORK / cell.name)
             print(f"  accuracy {found['accuracy']:.3f} in {found['seconds']:,} s of the processor", flush=True)
     except KeyboardInterrupt:
         print("stopped; the same call goes on", flush=True)
+    record = read(kept)
     (RESULTS / "adapted.md").write_text(table(record))
     draw(record)
     print(table(record))
+
+
+def read(kept: Path) -> dict[str, dict[str, Any]]:
+    """The cells that are there, those of another call at the same time among them."""
+    return cast("dict[str, dict[str, Any]]", json.loads(kept.read_bytes()) if kept.exists() else {})
 
 
 def asked(names: str) -> list[Cell]:
