@@ -209,9 +209,9 @@ def embed(units: sparse.csr_array, directions: Directions) -> FloatArray:
 def contribute(units: sparse.csr_array, directions: Directions, mechanism: VectorMechanism) -> IntArray:
     """A party's part of the sum of embeddings, [columns] on the mechanism's grid.
 
-    Memory: half a MiB of embeddings at a time, or eight units'. Adding or removing one unit, a row of `units`, changes the result by at most
-    `mechanism.sensitivity` in L2: every embedding is clipped by the mechanism first. Units of one cell, as where every
-    pair is one, are embedded once for all that are equal. Raises `IntegrityError` like `embed`.
+    Memory: half a MiB of embeddings at a time, or eight units'. Adding or removing one unit, a row of `units`, changes
+    the result by at most `mechanism.sensitivity` in L2: every embedding is clipped by the mechanism first. Units of one
+    cell, as where every pair is one, are embedded once for all that are equal. Raises `IntegrityError` like `embed`.
     """
     total = np.zeros(directions.columns, dtype=np.int64)
     for rows, times in alike(units):
