@@ -20,6 +20,8 @@ LONGEST_TEMPORARY: Final = 8
 """Characters of the place for Ray's folder: its sockets lie 93 to 96 deeper, and a socket's path has at most 107."""
 ATTEMPTS: Final = 2
 _PREFIX: Final = "conclave-ray-"
+_LATE: Final = ("timed out during startup", "Timed out waiting for file")
+"""Ray's words where a process of it is not up in time, or has not told its port."""
 _TOKEN: Final = secrets.token_hex(32)
 """The token that Ray's own processes ask of each other. Ray reads it once a process, and would keep one in the user's
 home.
@@ -77,7 +79,7 @@ def _start(ray: Any, parties: int, folder: str) -> None:
 
 
 def _late(error: Exception) -> bool:
-    return "timed out during startup" in str(error)
+    return any(words in str(error) for words in _LATE)
 
 
 def why_not_started(error: Exception) -> str:

@@ -115,13 +115,17 @@ def test_a_ray_that_does_not_start_is_told_in_a_sentence(monkeypatch):
     assert not list(Path("/tmp").glob(f"conclave-ray-{os.getpid()}-*"))
 
 
-def test_a_ray_that_is_late_once_is_started_again_in_another_folder(monkeypatch):
+@pytest.mark.parametrize(
+    "said",
+    ["The current node timed out during startup.", "Timed out waiting for file /tmp/0/session/gcs_server_port."],
+)
+def test_a_ray_that_is_late_once_is_started_again_in_another_folder(monkeypatch, said):
     folders = []
 
     def start(**options):
         folders.append(options["_temp_dir"])
         if len(folders) == 1:
-            raise Exception("The current node timed out during startup.")
+            raise Exception(said)
 
     monkeypatch.setattr(ray, "init", start)
     with embedded(1) as found:
