@@ -36,7 +36,7 @@ def draw(measures: ClassifierMeasures, names: Sequence[str], path: Path) -> None
     """
     if len(names) != len(measures.confusion):
         raise DataError(f"The matrix has {len(measures.confusion):,} classes, and {len(names):,} are named.")
-    with _page(12.5, 5.6) as figure:
+    with page(12.5, 5.6) as figure:
         halves: Any = figure.subfigures(1, 2, width_ratios=[1, 1.15])
         left, right = halves
         curve, counts = left.subplots(2, 1, height_ratios=[4, 1], sharex=True)
@@ -46,7 +46,7 @@ def draw(measures: ClassifierMeasures, names: Sequence[str], path: Path) -> None
             f"Accuracy {measures.accuracy:.1%}, macro F1 {measures.macro_f1:.3f}, expected calibration error "
             f"{measures.calibration:.3f}, on {_examples(measures.examples)}"
         )
-        _save(figure, path)
+        save(figure, path)
 
 
 def draw_scores(
@@ -58,7 +58,7 @@ def draw_scores(
     """
     if said.shape != truth.shape or said.ndim != 1 or not said.size:
         raise DataError(f"A picture needs a score for each example: {len(said):,} scores said, {len(truth):,} true.")
-    with _page(7.2, 6.2) as figure:
+    with page(7.2, 6.2) as figure:
         axes = figure.subplots()
         low, high = float(min(said.min(), truth.min())), float(max(said.max(), truth.max()))
         edge = (high - low or 1.0) * 0.04
@@ -74,7 +74,7 @@ def draw_scores(
         axes.legend(loc="upper left")
         correlations = f"Pearson {_known(measures.pearson)}, Spearman {_known(measures.spearman)}"
         axes.set_title(f"{correlations}, RMSE {measures.error:.3g}, on {_examples(measures.examples)}", fontsize=11)
-        _save(figure, path)
+        save(figure, path)
 
 
 def _reliability(curve: "Axes", counts: "Axes", measures: ClassifierMeasures) -> None:
@@ -146,7 +146,7 @@ def _shown(names: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def _page(width: float, height: float) -> Iterator["Figure"]:
+def page(width: float, height: float) -> Iterator["Figure"]:
     """A figure under matplotlib's own settings, whatever this machine's file of them says; inches."""
     import matplotlib.style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -158,7 +158,7 @@ def _page(width: float, height: float) -> Iterator["Figure"]:
         yield figure
 
 
-def _save(figure: "Figure", path: Path) -> None:
+def save(figure: "Figure", path: Path) -> None:
     without: Any = {"Software": None}
     figure.savefig(path, format="png", dpi=130, metadata=without)
 

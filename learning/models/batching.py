@@ -3,6 +3,10 @@
 A text is cut to what the model takes by the tokenizer's own rule: at its end, of a pair the longer one first. An
 example without a token gets the padding token as its only one, so that no softmax is over nothing. Padding is on the
 right.
+
+A document of a language model is an opening, the text itself and the end token, as far as its tokenizer has these. The
+opening is the beginning token and, where there is a control code, the code and a line break: it is told to the model,
+which learns what comes after it.
 """
 
 import inspect
@@ -18,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from learning.models.checkpoints import ModelError
 from learning.models.compute import device_of, moved, passing
 
 if TYPE_CHECKING:
@@ -27,6 +32,11 @@ CHARACTERS: Final = 100
 """Characters of a text that are read for every token that the model takes: BERT cuts longer words, too."""
 TOKENS: Final = 8192
 """Tokens in one pass through a model by default, padding included."""
+
+LEAST_OWN: Final = 8
+"""Tokens that a code leaves to the text after it, at least."""
+BEGINS: Final = "begins"
+"""The entry of a document's inputs that no model is given: where its own text begins, int64 [examples]."""
 
 _AT_ONCE: Final = 512
 _PANIC: Final = "PanicException"
@@ -42,7 +52,10 @@ _FROM_PADDING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """One example: token numbers [length], and where the second text of a pair begins, length if there is none."""
+    """One example: token numbers [length], and where the second text of a pair begins, length if there is none.
+
+    Of a document with an opening, `second` is where its own text begins.
+    """
 
     ids: NDArray[np.int32]
     second: int
@@ -136,16 +149,24 @@ def encode(
 
 
 def encode_documents(
-    tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, longest: int, known: int | None = None
+    tokenizer: "PreTrainedTokenizerBase",
+    texts: Sequence[str],
+    *,
+    longest: int,
+    known: int | None = None,
+    codes: Sequence[str | None] | None = None,
 ) -> Encoded:
     """Tokenise documents for a causal language model: the text between the tokenizer's beginning and end, as far as it
     has these.
 
     A document longer than `longest` tokens loses its rest, its end token included, and is counted as truncated. known:
-    as of `encode`.
+    as of `encode`. codes: the control code of each text, None for one that has none; each row then says in `second`
+    where its own text begins, and one without a token of its own becomes the padding token. Raises `ModelError` for a
+    code that leaves fewer than `LEAST_OWN` tokens to its text.
     """
     limit = CHARACTERS * longest
-    before = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    coded = [None] * len(texts) if codes is None else codes
+    openings = {code: _opening_within(tokenizer, code, longest) for code in dict.fromkeys((None, *coded))}
     after = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     padding = _padding(tokenizer)
 
@@ -153,13 +174,37 @@ def encode_documents(
         rows, truncated = [], 0
         cut = [text[:limit] for text in texts[start:stop]]
         found = tokenizer(cut, add_special_tokens=False, verbose=False)["input_ids"]
-        for text, body in zip(texts[start:stop], found, strict=True):
+        for text, code, body in zip(texts[start:stop], coded[start:stop], found, strict=True):
+            before = openings[code]
             ids = [*before, *body, *after]
             truncated += len(ids) > longest or len(text) > limit
-            rows.append(_tokens(ids[:longest]) if ids else _alone(padding))
+            first = 0 if codes is None else len(before)
+            row = _tokens(ids[:longest]) if codes is None else Tokens(np.array(ids[:longest], np.int32), first)
+            rows.append(row if len(row) > first else _alone(padding))
         return Encoded(rows, truncated)
 
     return _encoded(some, len(texts), known)
+
+
+def opening(tokenizer: "PreTrainedTokenizerBase", code: str | None) -> list[int]:
+    """The tokens before a document's own text: the tokenizer's beginning, if it has one, and a control code and a line
+    break, if there is a code.
+    """
+    before = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    if code is None:
+        return before
+    said: list[int] = tokenizer(code + "\n", add_special_tokens=False, verbose=False)["input_ids"]
+    return before + said
+
+
+def _opening_within(tokenizer: "PreTrainedTokenizerBase", code: str | None, longest: int) -> list[int]:
+    ids = opening(tokenizer, code)
+    if code is not None and longest - len(ids) < LEAST_OWN:
+        raise ModelError(
+            f"The code {code[:80]!r} and what stands before it take {len(ids):,} of the {longest:,} tokens that a text "
+            f"may have, and {LEAST_OWN} are to be left. Use a shorter template, or longer texts."
+        )
+    return ids
 
 
 def _encoded(some: Callable[[int, int], Encoded], count: int, known: int | None) -> Encoded:
@@ -215,12 +260,15 @@ def _padding(tokenizer: "PreTrainedTokenizerBase") -> int:
     return tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else 0
 
 
-def inputs_of(config: "PretrainedConfig", rows: Sequence[Tokens], length: int = 0) -> dict[str, Tensor]:
+def inputs_of(
+    config: "PretrainedConfig", rows: Sequence[Tokens], length: int = 0, *, documents: bool = False
+) -> dict[str, Tensor]:
     """The tensors for `model(**inputs)`, each int64 [examples, length], length that of the longest row, or more.
 
     input_ids and attention_mask always; token_type_ids and position_ids where the model takes them. Position ids are
     given for every example, for a model that is left to make its own makes one row for all, and no gradient of one
-    example can be told from it. Raises `ValueError` for no row, or a row without a token: `encode` gives none.
+    example can be told from it. documents: rows of a language model, whose inputs have `BEGINS` for `losses`. Raises
+    `ValueError` for no row, or a row without a token: `encode` gives none.
     """
     if not rows or not all(len(row) for row in rows):
         raise ValueError("A batch needs examples, each with a token.")
@@ -232,9 +280,11 @@ def inputs_of(config: "PretrainedConfig", rows: Sequence[Tokens], length: int = 
     for place, row in enumerate(rows):
         ids[place, : len(row)] = row.ids
         mask[place, : len(row)] = 1
-        if form.types > 1:
+        if form.types > 1 and not documents:
             types[place, row.second : len(row)] = 1
     inputs = {"input_ids": ids, "attention_mask": mask}
+    if documents:
+        inputs[BEGINS] = np.array([max(row.second, 1) if row.second < len(row) else 1 for row in rows], np.int64)
     if form.types:
         inputs["token_type_ids"] = types
     if form.positions:
@@ -259,23 +309,26 @@ def logits_of(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
 
     inputs: on any device.
     """
+    given = {name: each for name, each in inputs.items() if name != BEGINS}
     with passing(device_of(model)):
-        output: Tensor = model(**moved(inputs, model)).logits
+        output: Tensor = model(**moved(given, model)).logits
     return output.float()
 
 
-def losses(model: nn.Module, inputs: dict[str, Tensor], labels: Tensor | None) -> Tensor:
+def losses(model: nn.Module, inputs: dict[str, Tensor], labels: Tensor | None, *, tilt: Tensor | None = None) -> Tensor:
     """One loss per example, float32 [examples], which no other example of the batch has a part in; on the model's
     device, whatever `inputs` and `labels` are on.
 
     labels: int64 [examples] for a classifier (cross-entropy), or float32 [examples, classes], the probabilities that it
     is to say (soft targets, likewise); float32 [examples] within [-1, 1] for a regression (squared error, see
     `learning.text.labelled.ScoreRange`); None for a causal language model (mean cross-entropy of the
-    example's own tokens after its first; 0 where it has one only).
+    example's tokens from `BEGINS` on, or else after its first; 0 where it has none of these). tilt: float32 [tokens],
+    added to a language model's logits at every position.
     """
     logits = logits_of(model, inputs)
     if labels is None:
-        return _language(logits, inputs["input_ids"].to(logits.device), inputs["attention_mask"].to(logits.device))
+        tilted = logits if tilt is None else logits + tilt.to(logits.device)
+        return _language(tilted, {name: each.to(logits.device) for name, each in inputs.items()})
     return losses_of(logits, labels.to(logits.device))
 
 
@@ -286,9 +339,13 @@ def losses_of(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(logits, labels, reduction="none")
 
 
-def _language(logits: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+def _language(logits: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
     targets = torch.full_like(ids, _IGNORED)
     targets[:, :-1] = ids[:, 1:].masked_fill(mask[:, 1:] == 0, _IGNORED)
+    if BEGINS in inputs:
+        places = torch.arange(1, ids.shape[1] + 1, device=ids.device)
+        targets = targets.masked_fill(places < inputs[BEGINS][:, None], _IGNORED)
     each = functional.cross_entropy(
         logits.view(-1, logits.shape[-1]), targets.view(-1), reduction="none", ignore_index=_IGNORED
     ).view(ids.shape)

@@ -157,6 +157,15 @@ def load(name: str, kind: Kind, config: "PretrainedConfig", cache: Path | None =
     return Loaded(model, tokenizer, frozenset({*told["missing_keys"], *other}))
 
 
+def tokenizer_of(name: str) -> tuple["PreTrainedTokenizerBase", "PretrainedConfig"]:
+    """A model's tokenizer as `load` gives it, and its configuration; no weights are read, nor need they be there.
+
+    Raises `ModelError` like `load`.
+    """
+    config = config_of(name)
+    return _tokenizer(name, place_of(name), config, None), config
+
+
 def save(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
     """Write a plain model and its tokenizer as the standard library reads them, weights as safetensors.
 

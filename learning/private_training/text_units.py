@@ -36,7 +36,7 @@ def probe_of(config: "PretrainedConfig", targets: int | None) -> MicroBatch:
     labels = None
     if targets is not None:
         labels = torch.arange(PROBES) % targets if targets else torch.linspace(-1, 1, PROBES)
-    inputs = inputs_of(config, [Tokens(ids, len(ids)) for ids in rows])
+    inputs = inputs_of(config, [Tokens(ids, len(ids)) for ids in rows], documents=targets is None)
     return MicroBatch(inputs, labels, torch.ones(PROBES), PROBES, 1)
 
 
@@ -48,7 +48,8 @@ def tokens_at_once(device: str) -> int:
 class TextUnits:
     """Units whose gradients are taken together; the loss of a unit is the mean over its examples.
 
-    rows: all examples, perhaps none. labels: one an example, as `learning.models.batching.losses` takes them, or None.
+    rows: all examples, perhaps none. labels: one an example, as `learning.models.batching.losses` takes them, or None
+    for documents of a language model.
     members: for every unit the positions of its examples, of which the first `most_examples` count; None where every
     example is a unit. A unit without examples is one like any other, and in no micro-batch: its part in a sum is 0.
     tokens_at_once: padding included, in one micro-batch; a unit that has more goes alone. Its examples are taken for a
@@ -103,7 +104,8 @@ class TextUnits:
             own = self._own(unit)
             places += own + [own[0]] * (each - len(own))
             weights += [1 / len(own)] * len(own) + [0.0] * (each - len(own))
-        inputs = inputs_of(self._config, [self._rows[place] for place in places], length)
+        rows = [self._rows[place] for place in places]
+        inputs = inputs_of(self._config, rows, length, documents=self._labels is None)
         labels = None if self._labels is None else self._labels[torch.tensor(places)]
         return MicroBatch(inputs, labels, torch.tensor(weights), len(units), each, shape)
 
@@ -123,4 +125,5 @@ def _made_up(
     words = int(getattr(config, "vocab_size", 2))
     rows = [row for number in numbers for row in made_up_rows(words, length, number, each)]
     targets = None if labels is None else torch.zeros(len(rows), *labels.shape[1:], dtype=labels.dtype)
-    return MicroBatch(inputs_of(config, rows, length), targets, torch.full((len(rows),), 1 / each), len(numbers), each)
+    inputs = inputs_of(config, rows, length, documents=labels is None)
+    return MicroBatch(inputs, targets, torch.full((len(rows),), 1 / each), len(numbers), each)

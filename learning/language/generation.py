@@ -1,0 +1,256 @@
+"""A speaker writes texts: many at a time, keys and values kept, in blocks that are stored as soon as they are whole.
+
+A block's texts follow from the seed, its number and its openings, so a writing that was killed goes on after the last
+whole block and ends with the same bytes on the same machine. Openings of one length are written together, so that there
+is no padding, and a text that has ended leaves its block.
+"""
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from aggregation.errors import ConclaveError, IntegrityError
+from learning.language.speaker import Speaker
+from learning.models.compute import device_of, passing
+from learning.models.encoders import digest
+
+ABOUT: Final = "about.json"
+_LEAVE: Final = 0.75
+"""Ended texts leave once no more than this part of a block still goes on: taking them out copies what is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How texts are drawn. longest: tokens of a text, its end included. top_k, top_p: only so many of the most probable
+    tokens, and of these the fewest whose probabilities reach top_p; 0 and 1 for all. temperature: of the model, not of
+    the floor. batch: texts at a time. Raises `ConclaveError` for values that write nothing.
+
+    Source: top-k, Fan et al. 2018; top-p, Holtzman et al. 2020.
+    """
+
+    longest: int = 128
+    top_k: int = 50
+    top_p: float = 0.9
+    temperature: float = 1.0
+    batch: int = 64
+
+    def __post_init__(self) -> None:
+        if self.longest < 1 or self.batch < 1 or self.top_k < 0 or not 0 < self.top_p <= 1 or self.temperature <= 0:
+            raise ConclaveError(
+                f"Texts of {self.longest} tokens, {self.batch} at a time, of the best {self.top_k} tokens and "
+                f"{self.top_p:g} of the mass, at temperature {self.temperature:g}, cannot be drawn."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Texts(Sequence[NDArray[np.int32]]):
+    """Texts as tokens without their openings, their end token included where they reached it: 4 bytes a token.
+
+    ids: int32 [tokens]. stops: int64 [texts + 1], where each begins and the last ends. end: the end token.
+    """
+
+    ids: NDArray[np.int32]
+    stops: NDArray[np.int64]
+    end: int
+
+    def __len__(self) -> int:
+        return len(self.stops) - 1
+
+    def __getitem__(self, place: int) -> NDArray[np.int32]:  # type: ignore[override]
+        place = range(len(self))[place]
+        return self.ids[self.stops[place] : self.stops[place + 1]]
+
+    def __iter__(self) -> Iterator[NDArray[np.int32]]:
+        return (self[place] for place in range(len(self)))
+
+    def distinct(self) -> NDArray[np.int64]:
+        """The places of texts that are not empty and that no earlier text equals, in order."""
+        seen: set[bytes] = set()
+        found = []
+        for place, ids in enumerate(self):
+            own = ids[:-1] if len(ids) and ids[-1] == self.end else ids
+            key = hashlib.blake2b(own.tobytes(), digest_size=16).digest()
+            if len(own) and key not in seen:
+                seen.add(key)
+                found.append(place)
+        return np.array(found, np.int64)
+
+    def of(self, places: NDArray[np.int64]) -> "Texts":
+        """Some of the texts, in this order."""
+        return Texts.joined([self[int(place)] for place in places], self.end)
+
+    @classmethod
+    def joined(cls, texts: Sequence[NDArray[np.int32]], end: int) -> "Texts":
+        """Texts in one array."""
+        stops = np.concatenate([[0], np.cumsum([len(each) for each in texts], dtype=np.int64)]).astype(np.int64)
+        return cls(np.concatenate([np.empty(0, np.int32), *texts]).astype(np.int32), stops, end)
+
+
+def generate(
+    speaker: Speaker,
+    openings: Sequence[Sequence[int]],
+    sampling: Sampling,
+    *,
+    end: int,
+    seed: int,
+    folder: Path,
+    known: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Texts:
+    """A text after each opening, in the order of the openings.
+
+    openings: token numbers, one or more each. end: the token that ends a text. known: how many tokens the tokenizer
+    has; a model padded beyond it says none of the others. folder: for the blocks; those of the same writing that are
+    there are kept. Memory: 4 bytes a token; of one batch keys, values and distributions [batch, vocabulary]. Raises
+    `IntegrityError` for blocks that are damaged.
+    """
+    blocks = _blocks(openings, sampling.batch)
+    _claim(folder, speaker, openings, sampling, end, seed, known)
+    found: list[NDArray[np.int32]] = [np.empty(0, np.int32)] * len(openings)
+    done = 0
+    for number, places in enumerate(blocks):
+        path = folder / f"block-{number:06d}.npz"
+        if not path.exists():
+            chance = torch.Generator().manual_seed(int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
+            texts = _written(speaker, [openings[place] for place in places], sampling, end, known, chance)
+            write_whole(path, _packed(Texts.joined(texts, end)))
+        made = _unpacked(path, end, len(places))
+        for place, ids in zip(places, made, strict=True):
+            found[place] = ids
+        done += len(places)
+        progress(done, len(openings))
+    return Texts.joined(found, end)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that it is there whole or not at all, also after a power cut."""
+    part = path.with_name(f".{path.name}.part")
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def _blocks(openings: Sequence[Sequence[int]], batch: int) -> list[list[int]]:
+    """The places of openings of one length, `batch` at a time."""
+    by_length: dict[int, list[int]] = {}
+    for place, each in enumerate(openings):
+        if not len(each):
+            raise ConclaveError("A text needs an opening of one token or more: name a tokenizer with a first token.")
+        by_length.setdefault(len(each), []).append(place)
+    return [
+        places[start : start + batch]
+        for _, places in sorted(by_length.items())
+        for start in range(0, len(places), batch)
+    ]
+
+
+def _claim(
+    folder: Path,
+    speaker: Speaker,
+    openings: Sequence[Sequence[int]],
+    sampling: Sampling,
+    end: int,
+    seed: int,
+    known: int,
+) -> None:
+    """Note which writing the folder holds; blocks of another are removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sums = [
+        digest(speaker.model).hex(),
+        hashlib.sha256(json.dumps([list(map(int, e)) for e in openings]).encode()).hexdigest(),
+    ]
+    for each in (speaker.tilt, speaker.floor):
+        sums.append("" if each is None else hashlib.sha256(each.numpy().tobytes()).hexdigest())
+    about = json.dumps([sums, speaker.weight, asdict(sampling), end, seed, known]).encode()
+    path = folder / ABOUT
+    if path.exists() and path.read_bytes() == about:
+        return
+    for left in folder.glob("block-*.npz"):
+        left.unlink()
+    write_whole(path, about)
+
+
+def _packed(texts: Texts) -> bytes:
+    content = io.BytesIO()
+    np.savez(content, ids=texts.ids, stops=texts.stops)
+    return content.getvalue()
+
+
+def _unpacked(path: Path, end: int, count: int) -> Texts:
+    try:
+        with np.load(path, allow_pickle=False) as kept:
+            found = Texts(kept["ids"], kept["stops"], end)
+        whole = len(found) == count and found.stops[-1] == len(found.ids)
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise IntegrityError(f"{path} is damaged: {error}. Remove it, and go on.") from None
+    if not whole:
+        raise IntegrityError(f"{path} is damaged: it is of other texts. Remove it, and go on.")
+    return found
+
+
+def _written(
+    speaker: Speaker,
+    openings: Sequence[Sequence[int]],
+    sampling: Sampling,
+    end: int,
+    known: int,
+    chance: torch.Generator,
+) -> list[NDArray[np.int32]]:
+    """The texts of one block, whose openings have one length."""
+    model = speaker.model
+    device = device_of(model)
+    ids = torch.tensor([list(each) for each in openings], dtype=torch.int64)
+    count, length = ids.shape
+    places = torch.arange(length).expand(count, -1)
+    texts = torch.full((count, sampling.longest), end, dtype=torch.int64)
+    lengths = torch.full((count,), sampling.longest)
+    rows = torch.arange(count)  # which text each row of what is kept belongs to
+    going = torch.ones(count, dtype=torch.bool)
+    kept = None
+    with torch.inference_mode(), passing(device):
+        for step in range(sampling.longest):
+            said = model(
+                input_ids=ids.to(device),
+                attention_mask=torch.ones(len(ids), length + step, dtype=torch.int64, device=device),
+                position_ids=places.to(device),
+                past_key_values=kept,
+                use_cache=True,
+            )
+            kept = said.past_key_values
+            logits = said.logits[:, -1].float()
+            logits[:, known:] = -torch.inf
+            drawn = _drawn(speaker.log_probabilities(logits, sampling.temperature).cpu()[:, :known], sampling, chance)
+            texts[rows[going], step] = drawn[going]
+            ended = going & (drawn == end)
+            lengths[rows[ended]] = step + 1
+            going &= ~ended
+            if not going.any():
+                break
+            ids, places = drawn[:, None], places[:, -1:] + 1
+            if going.float().mean() <= _LEAVE:
+                kept.batch_select_indices(going.nonzero()[:, 0].to(device))
+                ids, places, rows = ids[going], places[going], rows[going]
+                going = going[going]
+    return [texts[place, : lengths[place]].numpy().astype(np.int32) for place in range(count)]
+
+
+def _drawn(said: Tensor, sampling: Sampling, chance: torch.Generator) -> Tensor:
+    """The next tokens, int64 [rows], of log-probabilities [rows, tokens]."""
+    best, ids = said.topk(min(sampling.top_k or said.shape[1], said.shape[1]), dim=-1)
+    chances = torch.softmax(best, dim=-1)
+    if sampling.top_p < 1:
+        before = chances.cumsum(dim=-1) - chances
+        chances = chances.masked_fill(before >= sampling.top_p, 0.0)
+    return ids.gather(1, torch.multinomial(chances, 1, generator=chance))[:, 0]

@@ -1,0 +1,49 @@
+"""How surprised a speaker is by texts: the perplexity of a token, its own text alone, openings left out."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from learning.language.speaker import Speaker, own
+from learning.models.batching import Tokens, batches
+
+LARGEST: Final = 1e300
+"""The largest perplexity that is told: JSON has no infinity."""
+_TOKENS: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Perplexity:
+    """perplexity: exp of the mean negative log-probability of a token. tokens: how many were measured."""
+
+    perplexity: float
+    tokens: int
+
+
+def perplexity(speakers: Sequence[Speaker], rows: Sequence[Tokens]) -> Perplexity:
+    """The perplexity of texts under a speaker, or under the mean of what several say. A row's own text begins at
+    `Tokens.second`; before it is its opening.
+
+    Memory: each one's log-probabilities of 4,096 tokens, [tokens, vocabulary].
+    """
+    nats, tokens = 0.0, 0
+    with torch.inference_mode():
+        for places in batches(rows, _TOKENS):
+            some = [rows[place] for place in places]
+            each = [speaker.log_probabilities(speaker.logits(some)[:, :-1]) for speaker in speakers]
+            said = each[0] if len(each) == 1 else torch.stack(each).logsumexp(dim=0) - math.log(len(each))
+            length = said.shape[1] + 1
+            mask = own(some, length).to(said.device)
+            ids = torch.zeros(len(some), length, dtype=torch.int64)
+            for place, row in enumerate(some):
+                ids[place, : len(row)] = torch.from_numpy(row.ids.astype("int64"))
+            met = said.gather(2, ids[:, 1:, None].to(said.device))[..., 0][mask]
+            nats -= float(met.double().sum())
+            tokens += int(mask.sum())
+    if not tokens:
+        return Perplexity(LARGEST, 0)
+    mean = nats / tokens
+    return Perplexity(min(LARGEST, math.exp(mean)) if mean < math.log(LARGEST) else LARGEST, tokens)

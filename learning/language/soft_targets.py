@@ -1,0 +1,197 @@
+"""What teachers say might stand in the place of every token of a text: kept once, read from disk in every pass.
+
+Of each place the most probable tokens are kept, with their probabilities; what is left of 1 is the mass of all others.
+A token's number takes 2 bytes (4 where there are more than 65,536), its probability 2: with 64 tokens 256 bytes a
+place, where all of 8,192 take 32 KiB. A probability p is kept as round(-ln(p) / `STEP`), so that it is off by a factor
+of at most exp(`STEP` / 2), about 0.02%, from 1 down to `SMALLEST`; what is smaller is kept as that.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from aggregation.errors import ConclaveError, IntegrityError
+from learning.language.generation import Texts, write_whole
+from learning.language.speaker import Speaker, own
+from learning.models.batching import Tokens, batches, inputs_of
+from learning.models.compute import device_of, moved, passing
+from learning.models.encoders import digest
+
+LARGEST_CODE: Final = 2**16 - 1
+RANGE: Final = 24.0
+STEP: Final = RANGE / LARGEST_CODE
+SMALLEST: Final = math.exp(-RANGE)
+_BLOCK: Final = 256
+"""Texts that are graded, stored and marked together."""
+_TOKENS: Final = 4096
+_ABOUT: Final = "about.json"
+_DONE: Final = "done.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What is kept of every token of some texts, in the order of the texts; on disk.
+
+    ids: uint16 or uint32 [tokens, top]. codes: uint16 [tokens, top], see the module. hidden: float16 [tokens, width],
+    the first teacher's last hidden states, None where they are not kept. stops: as of the texts. temperature: of the
+    teachers.
+    """
+
+    ids: NDArray[Any]
+    codes: NDArray[np.uint16]
+    hidden: NDArray[np.float16] | None
+    stops: NDArray[np.int64]
+    temperature: float
+
+    @property
+    def tokens(self) -> int:
+        """How many places there are."""
+        return len(self.ids)
+
+    @property
+    def bytes(self) -> int:
+        """Of what is kept."""
+        return int(self.ids.nbytes + self.codes.nbytes + (0 if self.hidden is None else self.hidden.nbytes))
+
+    def of(self, text: int) -> tuple[Tensor, Tensor]:
+        """The most probable tokens at each place of a text, int64 [length, top], and their log-probabilities."""
+        part = slice(int(self.stops[text]), int(self.stops[text + 1]))
+        ids = torch.from_numpy(self.ids[part].astype(np.int64))
+        return ids, torch.from_numpy(self.codes[part].astype(np.float32)) * -STEP
+
+    def several(self, texts: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """The same of several texts, one after the other."""
+        ids, logs = zip(*(self.of(text) for text in texts), strict=True)
+        return torch.cat(ids), torch.cat(logs)
+
+    def states(self, text: int) -> Tensor:
+        """The hidden states at each place of a text, float32 [length, width]."""
+        assert self.hidden is not None
+        part = slice(int(self.stops[text]), int(self.stops[text + 1]))
+        return torch.from_numpy(self.hidden[part].astype(np.float32))
+
+
+def graded(
+    speakers: Sequence[Speaker],
+    texts: Texts,
+    openings: Sequence[Sequence[Sequence[int]]],
+    *,
+    top: int,
+    temperature: float,
+    folder: Path,
+    hidden: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Targets:
+    """Have teachers say what might stand in every token's place, and keep the mean of what they say.
+
+    openings: of each teacher, what stands before each text as it reads it: one token or more. folder: for what is kept;
+    what is there of the same grading is kept. Memory: of one batch the distributions of 4,096 tokens; the rest is on
+    disk. Raises `ConclaveError` where there is no text, or `top` is more than the tokens.
+    """
+    sizes = {each.model.config.vocab_size for each in speakers}
+    if not len(texts) or not speakers or top > min(sizes) or len(sizes) > 1:
+        raise ConclaveError(
+            f"{len(texts):,} texts cannot be graded by the best {top:,} tokens of {len(speakers)} teachers."
+        )
+    kind, count = (np.uint16 if max(sizes) <= 2**16 else np.uint32), len(texts.ids)
+    width = int(speakers[0].model.config.hidden_size) if hidden else 0
+    folder.mkdir(parents=True, exist_ok=True)
+    done = _claim(folder, speakers, texts, openings, top, temperature, hidden)
+    ids = _kept(folder / "ids", kind, (count, top))
+    codes = _kept(folder / "codes", np.uint16, (count, top))
+    states = _kept(folder / "hidden", np.float16, (count, width)) if hidden else None
+    for start in range(done, len(texts), _BLOCK):
+        block = range(start, min(start + _BLOCK, len(texts)))
+        for places in batches([_row(texts[place], openings[0][place]) for place in block], _TOKENS):
+            some = [block[int(place)] for place in places]
+            said, held = _said(speakers, texts, openings, some, temperature, hidden)
+            best, named = said.topk(top, dim=-1)
+            coded = (best / -STEP).round().clamp(0, LARGEST_CODE).numpy().astype(np.uint16)
+            begin = 0
+            for place in some:
+                part = slice(int(texts.stops[place]), int(texts.stops[place + 1]))
+                rows = slice(begin, begin + part.stop - part.start)
+                ids[part], codes[part] = named[rows].numpy().astype(kind), coded[rows]
+                if states is not None and held is not None:
+                    states[part] = held[rows].numpy().astype(np.float16)
+                begin = rows.stop
+        for each in (ids, codes, states):
+            if each is not None:
+                each.flush()
+        write_whole(folder / _DONE, json.dumps(block.stop).encode())
+        progress(block.stop, len(texts))
+    return Targets(ids, codes, states, texts.stops, temperature)
+
+
+def _row(ids: NDArray[np.int32], opening: Sequence[int]) -> Tokens:
+    return Tokens(np.concatenate([np.asarray(opening, np.int32), ids]), len(opening))
+
+
+def _said(
+    speakers: Sequence[Speaker],
+    texts: Texts,
+    openings: Sequence[Sequence[Sequence[int]]],
+    some: Sequence[int],
+    temperature: float,
+    hidden: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """The mean log-probabilities of every own token's place, text after text, [tokens, vocabulary], and the hidden
+    states of the first teacher there.
+    """
+    total: Tensor | None = None
+    held: Tensor | None = None
+    for number, (speaker, before) in enumerate(zip(speakers, openings, strict=True)):
+        rows = [_row(texts[place], before[place]) for place in some]
+        with torch.inference_mode(), passing(device_of(speaker.model)):
+            inputs = moved(inputs_of(speaker.model.config, rows), speaker.model)
+            found = speaker.model(**inputs, output_hidden_states=hidden and number == 0)
+            logits = found.logits[:, :-1].float()
+            mask = own(rows, logits.shape[1] + 1).to(logits.device)
+            said = speaker.log_probabilities(logits[mask], temperature)
+            total = said if total is None else torch.logaddexp(total, said)
+            if hidden and number == 0:
+                held = found.hidden_states[-1][:, :-1][mask].float().cpu()
+    assert total is not None
+    return (total - math.log(len(speakers))).cpu(), held
+
+
+def _kept(path: Path, kind: Any, shape: tuple[int, int]) -> Any:
+    """An array on disk; what is there already of this size stays."""
+    there = path.exists() and path.stat().st_size == np.dtype(kind).itemsize * shape[0] * shape[1]
+    return np.memmap(path, kind, "r+" if there else "w+", shape=shape)
+
+
+def _claim(
+    folder: Path,
+    speakers: Sequence[Speaker],
+    texts: Texts,
+    openings: Sequence[Sequence[Sequence[int]]],
+    top: int,
+    temperature: float,
+    hidden: bool,
+) -> int:
+    """How many texts the folder holds of this very grading; what is there of another is removed."""
+    sums = [hashlib.sha256(texts.ids.tobytes() + texts.stops.tobytes()).hexdigest()]
+    for speaker, before in zip(speakers, openings, strict=True):
+        parts = [digest(speaker.model), json.dumps([list(map(int, each)) for each in before]).encode()]
+        parts += [b"" if each is None else each.numpy().tobytes() for each in (speaker.tilt, speaker.floor)]
+        sums.append(hashlib.sha256(b"".join(parts) + repr(speaker.weight).encode()).hexdigest())
+    about = json.dumps([sums, top, temperature, hidden]).encode()
+    if (folder / _ABOUT).exists() and (folder / _ABOUT).read_bytes() == about and (folder / _DONE).exists():
+        try:
+            return int(json.loads((folder / _DONE).read_bytes()))
+        except (ValueError, TypeError) as error:
+            raise IntegrityError(f"{folder / _DONE} is damaged: {error}. Remove {folder}, and go on.") from None
+    for left in ("ids", "codes", "hidden", _DONE):
+        (folder / left).unlink(missing_ok=True)
+    write_whole(folder / _ABOUT, about)
+    return 0

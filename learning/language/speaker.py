@@ -1,0 +1,74 @@
+"""A causal language model as it speaks: its logits tilted, its distribution mixed with a floor.
+
+With logits z, a tilt b, a temperature T, a distribution u of tokens and its weight w, the probability of a token is
+(1 - w) softmax((z + b) / T) + w u. What stands before a text, its opening, is given and never asked.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from aggregation.errors import ConclaveError
+from learning.models.batching import Tokens, inputs_of, logits_of
+from learning.models.encoders import tokens_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """A model, a tilt and a floor, float32 [tokens] each, and the floor's weight.
+
+    Raises `ConclaveError` for a tilt or floor of another length or not finite, a floor that is no distribution above 0,
+    and a weight outside [0, 1).
+    """
+
+    model: "PreTrainedModel"
+    tilt: Tensor | None = None
+    floor: Tensor | None = None
+    weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        size = tokens_of(self.model)
+        for name, each in (("tilt", self.tilt), ("floor", self.floor)):
+            if each is not None and (each.shape != (size,) or not torch.isfinite(each).all()):
+                raise ConclaveError(
+                    f"A {name} of {tuple(each.shape)} numbers, or one that is not finite, does not fit a model of "
+                    f"{size:,} tokens."
+                )
+        if self.floor is not None and (
+            float(self.floor.min()) <= 0 or abs(float(self.floor.double().sum()) - 1) > 1e-3
+        ):
+            raise ConclaveError("A floor must give every token a probability above 0, and all together 1.")
+        if not 0 <= self.weight < 1 or (self.weight and self.floor is None):
+            raise ConclaveError(f"A floor's weight of {self.weight:g} makes no sense. Give one from 0 to under 1.")
+
+    def log_probabilities(self, logits: Tensor, temperature: float = 1.0) -> Tensor:
+        """Of logits [..., tokens] the log-probabilities of what is said, float32 of the same shape, on their device."""
+        tilted = logits if self.tilt is None else logits + self.tilt.to(logits.device)
+        said = torch.log_softmax(tilted / temperature, dim=-1)
+        if not self.weight:
+            return said
+        assert self.floor is not None
+        floor = self.floor.to(logits.device).log() + math.log(self.weight)
+        return torch.logaddexp(said + math.log1p(-self.weight), floor)
+
+    def logits(self, rows: Sequence[Tokens]) -> Tensor:
+        """The model's own logits of some rows, float32 [rows, length, tokens], padded on the right."""
+        return logits_of(self.model, inputs_of(self.model.config, rows))
+
+
+def own(rows: Sequence[Tokens], length: int) -> Tensor:
+    """Which positions say a token of the rows' own text: bool [rows, length - 1]; position j says token j + 1.
+
+    A row's own text begins at `second`; its first token is said by nothing.
+    """
+    places = torch.arange(1, length)
+    begins = torch.tensor([max(1, row.second if row.second < len(row) else 1) for row in rows])
+    ends = torch.tensor([len(row) for row in rows])
+    return (places >= begins[:, None]) & (places < ends[:, None])

@@ -1,0 +1,84 @@
+"""What teachers say of every token: rightly kept, to a stated error, averaged, and the same after a kill."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from aggregation.errors import ConclaveError
+from learning.language.soft_targets import STEP, graded
+from learning.language.speaker import Speaker
+from learning.models.batching import Tokens
+
+
+def _said(speaker, text, opening, temperature=1.0):
+    """The log-probabilities at every own token's place, alone, without padding."""
+    row = Tokens(np.concatenate([np.array(opening, np.int32), text]), len(opening))
+    with torch.no_grad():
+        return speaker.log_probabilities(speaker.logits([row])[0, len(opening) - 1 : -1], temperature)
+
+
+def test_the_best_tokens_of_every_place_are_kept_to_the_stated_error(speaker, texts, tmp_path):
+    openings = [[0, 3] if place % 3 else [0] for place in range(len(texts))]
+    found = graded([speaker], texts, [openings], top=16, temperature=1.0, folder=tmp_path)
+    assert found.tokens == len(texts.ids)
+    assert found.bytes == found.tokens * 16 * 4
+    for place in (0, 1, 7, 39):
+        best, ids = _said(speaker, texts[place], openings[place]).topk(16, dim=-1)
+        named, logs = found.of(place)
+        assert (torch.sort(named).values == torch.sort(ids).values).all()
+        at = {(row, int(one)): float(log) for row, (ones, each) in enumerate(zip(named, logs, strict=True))
+              for one, log in zip(ones, each, strict=True)}  # fmt: skip
+        for row in range(len(best)):
+            for one, log in zip(ids[row], best[row], strict=True):
+                assert abs(at[row, int(one)] - float(log)) <= STEP / 2 + 1e-5
+    assert math.exp(STEP / 2) - 1 < 2e-4
+
+
+def test_several_teachers_are_averaged_each_with_its_own_opening(model, speaker, texts, tmp_path):
+    other = Speaker(model)
+    openings = [[[0]] * len(texts), [[0, 4, 5]] * len(texts)]
+    found = graded([speaker, other], texts, openings, top=300, temperature=2.0, folder=tmp_path)
+    ids, logs = found.of(5)
+    mean = (_said(speaker, texts[5], [0], 2.0).exp() + _said(other, texts[5], [0, 4, 5], 2.0).exp()) / 2
+    assert torch.allclose(mean.gather(1, ids), logs.exp(), rtol=1e-3, atol=1e-7)
+
+
+def test_hidden_states_are_kept_where_they_are_asked(model, texts, tmp_path):
+    openings = [[[0]] * len(texts)]
+    found = graded([Speaker(model)], texts, openings, top=4, temperature=1.0, folder=tmp_path, hidden=True)
+    ids = torch.tensor([[0, *texts[3].tolist()]])
+    with torch.no_grad():
+        states = model(ids, output_hidden_states=True).hidden_states[-1][0, :-1]
+    assert torch.allclose(found.states(3), states, atol=5e-3)
+
+
+def test_a_grading_that_was_killed_ends_with_the_same_bytes(speaker, texts, tmp_path, monkeypatch):
+    monkeypatch.setattr("learning.language.soft_targets._BLOCK", 8)
+    openings = [[[0]] * len(texts)]
+
+    def done(folder, progress=lambda done, total: None):
+        return graded([speaker], texts, openings, top=8, temperature=1.0, folder=folder, progress=progress)
+
+    whole = done(tmp_path / "whole")
+
+    class Killed(Exception):
+        pass
+
+    def killed(count, total):
+        if count >= 16:
+            raise Killed
+
+    with pytest.raises(Killed):
+        done(tmp_path / "killed", killed)
+    said = []
+    again = done(tmp_path / "killed", lambda count, total: said.append(count))
+    assert said[0] == 24
+    assert (again.ids == whole.ids).all()
+    assert (again.codes == whole.codes).all()
+
+
+def test_what_cannot_be_graded_is_said(speaker, texts, tmp_path):
+    with pytest.raises(ConclaveError, match="cannot be graded"):
+        graded([speaker], texts, [[[0]] * len(texts)], top=10_000, temperature=1.0, folder=tmp_path)
