@@ -80,7 +80,8 @@ class ShardTable(Settings):
 
     second: the second text of a pair. labels, values: the classes that the label column means, in order, and the values
     it contains for each, by default their names; a plan with other classes is refused. Without `labels` the plan says
-    what the column contains.
+    what the column contains. codes: by the name that plans give it, each column that may be read for control codes; a
+    plan that reads another is refused.
     """
 
     source: Annotated[str, Field(min_length=1)]
@@ -91,6 +92,7 @@ class ShardTable(Settings):
     label: str | None = None
     labels: list[str] | None = None
     values: list[str] | None = None
+    codes: dict[str, Annotated[str, Field(min_length=1)]] | None = None
     split: str = "train"
     stream: bool = False
     part: PartTable | None = None
@@ -101,6 +103,18 @@ class ShardTable(Settings):
             raise ValueError(
                 f'[shard] second = "{self.second}" is the text or the label already. Name the column of second texts.'
             )
+        return self
+
+    @model_validator(mode="after")
+    def _codes_are_no_text(self) -> "ShardTable":
+        for name, column in (self.codes or {}).items():
+            if not name.isidentifier():
+                raise ValueError(f"[shard] codes: {name[:40]!r} is no name that a plan's template can have.")
+            if column in (self.text, self.second):
+                raise ValueError(
+                    f'[shard] codes: {name} = "{column}" is a column of texts, and codes are values that everybody '
+                    "may know. Name another column."
+                )
         return self
 
     @model_validator(mode="after")

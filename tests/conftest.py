@@ -5,6 +5,7 @@ import gc
 import importlib.util
 import os
 import signal
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -109,6 +110,29 @@ def warm_parties():
     """What forks `party` processes, which saves two seconds of imports each."""
     with beside("faults/warm").Warm("party") as warm:
         yield warm
+
+
+@pytest.fixture(scope="session")
+def own_recipes(tmp_path_factory):
+    """A folder that, on the search path, brings the recipes that this tree's pyproject.toml names, whichever it named
+    when it was installed.
+    """
+    told = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    points = told["project"]["entry-points"]["conclave.recipes"]
+    site = tmp_path_factory.mktemp("recipes")
+    described = site / "own_recipes-1.0.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: own-recipes\nVersion: 1.0\n")
+    lines = [f"{name} = {place}" for name, place in points.items()]
+    (described / "entry_points.txt").write_text("\n".join(["[conclave.recipes]", *lines, ""]))
+    return site
+
+
+@pytest.fixture
+def distildp(own_recipes, monkeypatch):
+    """The name of the recipe of language models, which parties then know."""
+    monkeypatch.syspath_prepend(own_recipes)
+    return "distildp"
 
 
 @pytest.fixture

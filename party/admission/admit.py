@@ -8,6 +8,7 @@ from aggregation.accounting.library import DpEvent, SelfComposedDpEvent
 from aggregation.accounting.price import price
 from aggregation.errors import ConclaveError
 from aggregation.mechanisms.mechanism import Form, Mechanism
+from party.admission.codes import admit_coded
 from party.admission.company import MOST_ATTEMPTS, admit_company, admit_shares, admit_trust
 from party.admission.labels import admit_labelled
 from party.admission.recipes import why_not
@@ -38,6 +39,7 @@ def admit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
     admit_company(terms, config)
     _admit_promise(terms, config)
     admit_labelled(terms, config.shard)
+    admit_coded(terms, config.shard)
     events = [_admit_release(release, terms, config) for release in terms.releases]
     if (mixture := why_not(terms)) is not None:
         raise against("recipes", f"recipes = {', '.join(config.policy.recipes)}; {mixture}")

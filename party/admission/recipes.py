@@ -7,7 +7,7 @@ party (`party.recipes`), which covers what an honest plan of that recipe asks an
 from collections import Counter
 from typing import Final
 
-from party.recipes.recipe import DOMAIN, LABELS, LANGUAGE, Form, Kind, Recipe
+from party.recipes.recipe import DOMAIN, LABELS, LANGUAGE, LANGUAGE_STEP, Form, Kind, Recipe
 from party.recipes.registry import find_recipe
 from protos.conclave.v1 import party_pb2, plan_pb2
 
@@ -49,8 +49,10 @@ def kind_of(release: plan_pb2.Release) -> Kind | None:
 
 
 def task_of(request: party_pb2.TrainRequest) -> str:
-    """The kind of task that a request asks for, and for a text model what it learns."""
+    """The kind of task that a request asks for, and for a text model, or a step of one, what it learns."""
     kind = request.WhichOneof("task") or "nothing"
+    if kind == "step" and request.step.objective == party_pb2.OBJECTIVE_LANGUAGE:
+        return LANGUAGE_STEP
     return _OBJECTIVES.get(request.text_model.objective, kind) if kind == "text_model" else kind
 
 
@@ -61,6 +63,8 @@ def why_not(terms: plan_pb2.Terms) -> str | None:
         return f"{terms.recipe[:40]!r} is no recipe that this party knows"
     if terms.HasField("labelled") and not recipe.labelled:
         return f"{terms.recipe} reads text alone, and this plan declares labelled text"
+    if terms.HasField("coded") and not recipe.coded:
+        return f"{terms.recipe} reads no control codes, and this plan declares some"
     if not recipe.forms:
         return f"{terms.recipe} asks no party for anything"
     if _forms(recipe, terms):

@@ -7,10 +7,14 @@ import glob
 import math
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -20,6 +24,8 @@ from cryptography import x509
 from aggregation.errors import ConclaveError
 from learning.errors import ComputeError
 from learning.models.machine import processors
+from learning.text.codes import MOST_CELLS
+from learning.text.source import Source
 from party.config import PartyConfig, ShardTable, located, read_config, split_address
 from party.errors import PartyError
 from party.ledger.accounts import check as check_cap
@@ -49,6 +55,10 @@ LEAST_DISK: Final = 256 * 2**20
 CELL_DISK: Final = 16
 """Bytes of ledger, log and artefacts; and, for each cell of words x words, of a bounded sum and its blocks."""
 
+CODED_RECORDS: Final = 10_000
+SHOWN_VALUES: Final = 8
+"""Records whose control codes are looked at; values of a column that are shown, the most frequent ones."""
+
 EXPIRING: Final = timedelta(days=30)
 OLD_LIST: Final = timedelta(days=30)
 
@@ -71,6 +81,7 @@ def check(path: Path) -> list[Line]:
         _folder(home),
         _account(config, home),
         _shard(shard, home),
+        *_codes(shard, home),
         _policy(config),
         _disk(shard, home),
         _memory(),
@@ -253,16 +264,49 @@ def _shard(shard: ShardTable, home: Path) -> Line:
     """Check that the shard has a usable record: reads up to the first one, and does not look at its text."""
     from learning.text.source import read
 
-    with TemporaryDirectory(prefix="conclave-check-") as folder:
-        # If nothing is cached yet, a download from the hub is begun but not completed.
-        cache, looked = home / "cache", shard
-        if not cache.is_dir():
-            cache, looked = Path(folder), shard.model_copy(update={"stream": True})
+    with _cached(shard, home) as (source, cache):
         try:
-            next(read(source_of(looked), cache))
+            next(read(source, cache))
         except (ConclaveError, OSError) as error:
             return to_do("shard", str(error))
     return ok("shard", f"{shard.source} can be read; columns {', '.join(source_of(shard).mapped)}")
+
+
+def _codes(shard: ShardTable, home: Path) -> Iterator[Line]:
+    """Say what the first records hold in each column of control codes: for the administrator, who opened them."""
+    from learning.text.source import records
+
+    if not shard.codes:
+        return
+    found: dict[str, Counter[str]] = {name: Counter() for name in shard.codes}
+    with _cached(shard, home) as (source, cache):
+        source = replace(source, columns=(*source.columns, *shard.codes.values()))
+        try:
+            for document in islice(records(source, cache), CODED_RECORDS):
+                for name, column in shard.codes.items():
+                    found[name][document.fields.get(column, "").strip() if document is not None else ""] += 1
+        except (ConclaveError, OSError) as error:
+            yield to_do("codes", str(error))
+            return
+    said, many = [], False
+    for name, values in found.items():
+        rows, without = values.total(), values.pop("", 0)
+        shown = ", ".join(f"{value[:20]!r} {count:,}" for value, count in values.most_common(SHOWN_VALUES))
+        more = f" and {len(values) - SHOWN_VALUES:,} more" if len(values) > SHOWN_VALUES else ""
+        said.append(f'{name} = "{shard.codes[name]}": {shown}{more}; none in {without:,} of the first {rows:,} records')
+        many = many or len(values) > MOST_CELLS or without == rows
+    line = "; ".join(said) + ". Plans may read these, and name the values that count"
+    yield warning("codes", f"{line}; such a column makes no codes") if many else ok("codes", line)
+
+
+@contextmanager
+def _cached(shard: ShardTable, home: Path) -> Iterator[tuple[Source, Path]]:
+    """The shard's source and cache. If nothing is cached yet, a download from the hub is begun but not completed."""
+    with TemporaryDirectory(prefix="conclave-check-") as folder:
+        cache, looked = home / "cache", shard
+        if not cache.is_dir():
+            cache, looked = Path(folder), shard.model_copy(update={"stream": True})
+        yield source_of(looked), cache
 
 
 def _policy(config: PartyConfig) -> Line:

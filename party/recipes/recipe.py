@@ -27,7 +27,7 @@ class Part:
     """Releases of one kind: how many of them a plan may have, and by which tasks they are made.
 
     A task is named as its field in `TrainRequest.task`; a text model's task, by what it learns (`LABELS`, `DOMAIN`,
-    `LANGUAGE`).
+    `LANGUAGE`), and a step of a language model `LANGUAGE_STEP`.
     """
 
     most: int
@@ -40,16 +40,17 @@ Form: TypeAlias = Mapping[Kind, Part]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The forms that its plans may have, and whether it reads labels."""
+    """The forms that its plans may have, whether it reads labels, and whether it reads control codes."""
 
     forms: tuple[Form, ...]
     labelled: bool = False
+    coded: bool = False
 
 
 LABELS: Final = "text_model for labels"
 DOMAIN: Final = "text_model for a domain"
 LANGUAGE: Final = "text_model for language"
-"""What the task `text_model` learns when it is a language model. No recipe uses it yet."""
+LANGUAGE_STEP: Final = "step for language"
 MOST_ROUNDS: Final = 50
 """The most rounds of training at each party alone, after each of which parameters are averaged."""
 

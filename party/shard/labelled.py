@@ -22,17 +22,13 @@ from learning.text.source import Document, Skipped
 from party.config import ShardTable
 from party.errors import ShardError
 from party.ledger.census import Census
-from party.shard.units import units
+from party.shard.units import BEYOND_EXAMPLES, MOST_EXAMPLES, units
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 log = logging.getLogger("conclave.party")
 
-MOST_EXAMPLES: Final = 32
-"""The most examples of one user that are used; further ones are left out, so that no user fills the memory."""
-
-BEYOND: Final = "beyond the first examples of their user"
 NOT_TOKENISED: Final = "that the model's tokenizer fails on"
 
 _CHUNK_EXAMPLES: Final = 512
@@ -236,7 +232,7 @@ def _examples(
     for unit in found:
         made = list(examples(unit.rows, columns, targets, left_out, lenient=True))
         if len(made) > most_examples:
-            left_out.reasons[BEYOND] += len(made) - most_examples
+            left_out.reasons[BEYOND_EXAMPLES] += len(made) - most_examples
         yield _Unit(unit.id, made[:most_examples])
 
 

@@ -8,21 +8,25 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from learning.models.batching import Encoded
 from learning.text.labelled import TextColumns
 from learning.text.source import Skipped
-from party.shard.labelled import BEYOND, MOST_EXAMPLES, NOT_TOKENISED, Members, TokenRows, members_of, noting
+from party.shard.coded import NO_CODE, RowCodes, tell_without_code
+from party.shard.labelled import NOT_TOKENISED, Members, TokenRows, members_of, noting
 from party.shard.reading import Reading
-from party.shard.units import Unit
+from party.shard.units import BEYOND_EXAMPLES, MOST_EXAMPLES, Unit
 
 log = logging.getLogger("conclave.party")
 
 _CHUNK_EXAMPLES: Final = 512
 _CHUNK_CHARACTERS: Final = 1 << 19
+
+Said: TypeAlias = tuple[str, str | None]
+"""A text, and its control code where it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +52,39 @@ def take_census(reading: Reading, *, columns: TextColumns | None = None, second:
     """
     with reading.counted() as census:
         noted = noting(census, second if columns is None else columns.second)
-        for _ in reading.units(noted=noted, columns=columns, second=second):
+        for _ in reading.units(noted=noted, columns=columns, also=() if second is None else (second,)):
             pass
 
 
 def plain_units(
-    reading: Reading, encode: Callable[[Sequence[str]], Encoded], *, longest: int, second: str | None = None
+    reading: Reading,
+    encode: Callable[..., Encoded],
+    *,
+    longest: int,
+    second: str | None = None,
+    codes: RowCodes | None = None,
 ) -> PlainUnits:
     """Read this party's part of its shard without labels: a text is an example, a record or all of a user's one unit.
 
     second: the column of second texts, where it is read: a record then has two examples, each text by itself, or one
-    where it has no second text. encode: turns texts into tokens, at most `longest` in an example; a text on which it
-    fails is no example. Only the first `MOST_EXAMPLES` texts of a unit count. Memory: `TokenRows`, and one chunk of
-    text. Raises `ShardError` as `party.shard.units.units` does, `learning.errors.DataError`.
+    where it has no second text. codes: of the plan; a row without one is no example. encode: turns texts, and their
+    codes where there are `codes`, into tokens, at most `longest` in an example; a text on which it fails is no example.
+    Only the first `MOST_EXAMPLES` texts of a unit count. Memory: `TokenRows`, and one chunk of text. Raises
+    `ShardError` as `party.shard.units.units` and `party.shard.coded.tell_without_code` do,
+    `learning.errors.DataError`.
     """
+    also = () if codes is None else codes.also
     skipped = Skipped()
     ids, stops, seconds, begins = array("i"), array("q", [0]), array("i"), array("q", [0])
     truncated = 0
     with reading.counted() as census:
-        found = reading.units(noted=noting(census, second), skipped=skipped, second=second)
-        for chunk in _chunks(_texts(unit, second) for unit in found):
+        also = also if second is None else (*also, second)
+        found = reading.units(noted=noting(census, second), skipped=skipped, also=also)
+        for chunk in _chunks(_said(unit, second, codes, skipped) for unit in found):
             texts = [own[:MOST_EXAMPLES] for own in chunk]
-            skipped.reasons[BEYOND] += sum(max(0, len(own) - MOST_EXAMPLES) for own in chunk)
-            encoded = encode([text for own in texts for text in own])
+            skipped.reasons[BEYOND_EXAMPLES] += sum(max(0, len(own) - MOST_EXAMPLES) for own in chunk)
+            together = [said for own in texts for said in own]
+            encoded = encode([text for text, _ in together], *([[code for _, code in together]] if codes else []))
             truncated += encoded.truncated
             made = iter(encoded.rows)
             for own in texts:
@@ -82,6 +96,8 @@ def plain_units(
                     stops.append(len(ids))
                     seconds.append(row.second)
                 begins.append(len(seconds))
+    if codes is not None:
+        tell_without_code(reading, codes, skipped.reasons[NO_CODE], len(seconds))
     rows = TokenRows(*(np.frombuffer(each, each.typecode) for each in (ids, stops, seconds)))
     if truncated:
         log.warning(
@@ -90,22 +106,33 @@ def plain_units(
     return PlainUnits(rows, members_of(begins, together=reading.by_user or second is not None))
 
 
-def _texts(unit: Unit, second: str | None) -> Sequence[str]:
-    """A unit's texts, row by row: the first, and the second where it is read and present."""
-    if second is None:
-        return unit.passages
-    both = ((row.text, row.fields.get(second, "")) for row in unit.rows)
-    return [text for own in both for text in own if text.strip()]
+def _said(unit: Unit, second: str | None, codes: RowCodes | None, skipped: Skipped) -> Sequence[Said]:
+    """A unit's texts with their codes, row by row: the first, and the second where it is read and present.
+
+    skipped: is given the rows that have no code.
+    """
+    if second is None and codes is None:
+        return [(text, None) for text in unit.passages]
+    found: list[Said] = []
+    shown = [] if codes is None else codes.texts
+    for row in unit.rows:
+        cell = None if codes is None else codes.cell(row)
+        if codes is not None and cell is None:
+            skipped.reasons[NO_CODE] += 1
+            continue
+        both = (row.text,) if second is None else (row.text, row.fields.get(second, ""))
+        found += [(text, None if cell is None else shown[cell]) for text in both if text.strip()]
+    return found
 
 
-def _chunks(found: Iterable[Sequence[str]]) -> Iterator[list[Sequence[str]]]:
+def _chunks(found: Iterable[Sequence[Said]]) -> Iterator[list[Sequence[Said]]]:
     """The texts of units in groups of bounded texts and characters; every unit is in one group."""
-    chunk: list[Sequence[str]] = []
+    chunk: list[Sequence[Said]] = []
     held, characters = 0, 0
     for texts in found:
         chunk.append(texts)
         held += max(1, len(texts))
-        characters += sum(map(len, texts))
+        characters += sum(len(text) for text, _ in texts)
         if held >= _CHUNK_EXAMPLES or characters >= _CHUNK_CHARACTERS:
             yield chunk
             chunk, held, characters = [], 0, 0

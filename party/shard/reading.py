@@ -56,7 +56,7 @@ class Reading:
         noted: Callable[[Document], None] | None = None,
         skipped: Skipped | None = None,
         columns: TextColumns | None = None,
-        second: str | None = None,
+        also: tuple[str, ...] = (),
     ) -> Iterator[Unit]:
         """The units of this party's part of its source, as `party.shard.units.units` gives them; raises what it
         raises.
@@ -70,5 +70,5 @@ class Reading:
             skipped=skipped,
             noted=noted,
             columns=columns,
-            second=second,
+            also=also,
         )

@@ -40,6 +40,10 @@ MOST_CHARACTERS: Final = 1 << 20
 """The most characters of one unit that are used: a longer record is cut, and no further records of a user are taken.
 This bounds the memory that one unit takes; otherwise one record could end a training.
 """
+MOST_EXAMPLES: Final = 32
+"""The most examples of one user that are used; further ones are left out, so that no user fills the memory."""
+BEYOND_EXAMPLES: Final = "beyond the first examples of their user"
+"""Why the further ones are left out."""
 
 _SPILLS: Final = 64
 _BEYOND: Final = f"beyond the first {MOST_CHARACTERS:,} characters of their user"
@@ -49,8 +53,8 @@ _BEYOND: Final = f"beyond the first {MOST_CHARACTERS:,} characters of their user
 class Unit:
     """One unit of the guarantee: its id and its passages; no word pair reaches across passages.
 
-    passages: none for a record that cannot be used, whose id is then empty. rows: where columns, or a second one, were
-    asked for, the documents of the passages, one each in order; otherwise none.
+    passages: none for a record that cannot be used, whose id is then empty. rows: where columns, or others, were asked
+    for, the documents of the passages, one each in order; otherwise none.
     """
 
     id: str
@@ -68,7 +72,7 @@ def units(
     skipped: Skipped | None = None,
     noted: Callable[[Document], None] | None = None,
     columns: TextColumns | None = None,
-    second: str | None = None,
+    also: tuple[str, ...] = (),
 ) -> Iterator[Unit]:
     """The units of this party's part of its source, streamed, each of at most `MOST_CHARACTERS`.
 
@@ -78,8 +82,8 @@ def units(
     is no usable text, as in a simulation or a command of the party's own; otherwise this is a warning in the party's
     log. skipped: is given the rows that make empty units. noted: is given every document of which anything is in this
     part, once, before its units come. columns: also read these, leave out rows without a label, and let units carry
-    their rows; for documents only. second: instead of them, the one column that is also read: units carry their rows,
-    whatever that column holds.
+    their rows; for documents only. also: instead of them, further columns that are read: units carry their rows,
+    whatever those columns hold.
 
     Raises `ShardError` when the settings cannot give such units, or when `frank` and there is no unit with text;
     `learning.errors.DataError` when the source cannot be read, whatever its records are.
@@ -97,13 +101,13 @@ def units(
         )
     if columns is not None and record != "document":
         raise ShardError(f'a label belongs to a document, and a record is a {record}. Plan with record = "document".')
-    if second is not None and record != "document":
+    if also and record != "document":
         raise ShardError(f'a second text belongs to a document, and a record is a {record}. Plan with "document".')
     source = source_of(shard) if columns is None else labelled.source_of(source_of(shard), columns)
-    if second is not None:
-        source = replace(source, columns=(*source.columns, second))
+    if also:
+        source = replace(source, columns=(*source.columns, *also))
     documents = records(source, cache, skipped)
-    rows = columns is not None or second is not None
+    rows = columns is not None or bool(also)
     if by_user:
         found = _by_user(shard, documents, cache, skipped, noted, rows=rows)
     else:

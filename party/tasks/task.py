@@ -29,6 +29,8 @@ _FOLDERS: Final = {
     "step": "step",
     "text_model": "text_model",
     "ensemble": "ensemble",
+    "tokens": "tokens",
+    "codes": "codes",
 }
 TRAINS: Final = tuple(_FOLDERS)
 """The kinds of task that this party trains."""

@@ -15,6 +15,7 @@ from typing import BinaryIO, Final, Self, TypeAlias
 
 from party.tasks.forked import Forked
 from party.tasks.job import Failure, Job
+from protos.waiting import PATIENT
 
 Charge: TypeAlias = Callable[[], Awaitable[str]]
 """A function that charges a job to the ledger, once however often it is called, and returns the key of its noise, in
@@ -25,7 +26,6 @@ IDLE: Final = 300.0
 """Seconds without a step after which a kept process is ended; the next step reads the shard again."""
 
 _ROOT: Final = str(Path(__file__).resolve().parents[2])
-_PATIENT: Final = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
 _SPARING: Final = {
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
@@ -217,4 +217,4 @@ def training_environment(outside: Mapping[str, str] = os.environ, threads: int =
     paths = [_ROOT, *filter(None, [outside.get("PYTHONPATH")])]
     own = {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_DISABLE_TELEMETRY": "1"}
     own |= {"OMP_NUM_THREADS": str(threads)} if threads else {}
-    return {**_PATIENT, **_SPARING, **_LIBRARIES, **outside, **own}
+    return {**PATIENT, **_SPARING, **_LIBRARIES, **outside, **own}

@@ -88,13 +88,16 @@ class Process:
 class Twins:
     """Both nodes, on real ports, with the same identity, ledger and secrets."""
 
-    def __init__(self, made, where, policy, process):
-        """policy: of the party's file, which says what the account is for. process: what all twins have together."""
+    def __init__(self, made, where, policy, process, shard=()):
+        """policy, shard: of the party's file; the policy says what the account is for. process: what all twins have
+        together.
+        """
         self.loop = asyncio.new_event_loop()
         self.made = made
         self.folders = [where / name for name in ("one", "other")]
         self.peer = self_made("south", Role.PARTY, None)
         self._policy = policy
+        self._shard = {"source": "notes.jsonl", "label": "stars", "user": "who"} | dict(shard)
         self._calls = 0
         self.process = process
         self.sums = 0
@@ -105,8 +108,8 @@ class Twins:
 
     async def _start(self):
         made, (one, other) = self.made, self.folders
-        shard = {"source": "notes.jsonl", "label": "stars", "user": "who"}
-        settings = {"peers": {"south": self.peer.fingerprint}, "policy": self._policy, "limits": LIMITS, "shard": shard}
+        settings = {"peers": {"south": self.peer.fingerprint}, "policy": self._policy, "limits": LIMITS}
+        settings["shard"] = self._shard
         one.mkdir(parents=True)
         (one / "notes.jsonl").write_text("{}\n")
         config = made.make_config(one, **settings)

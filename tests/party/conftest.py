@@ -398,11 +398,12 @@ def trains_here(monkeypatch: pytest.MonkeyPatch) -> None:
         def told(percent: int) -> None:
             training.percent = percent
 
+        held = None
         if job.stays:
             from party.tasks.step.training import Kept
 
-            kept.setdefault(Path(job.result).parent, Kept())
-        private = await asyncio.to_thread(work.prepared, job, kept.get(Path(job.result).parent))
+            held = kept.setdefault(Path(job.result).parent, Kept())
+        private = await asyncio.to_thread(work.prepared, job, held)
         if isinstance(private, Failure):
             return private
         return await asyncio.to_thread(work.finished, private, job.paid_with(await charge()), told)
@@ -433,6 +434,9 @@ FILMS = (
     ("bad start bad end", "no"), ("a very fast bright film", "yes"),
 )  # fmt: skip
 LABELLED = plan_pb2.LabelledText(kind=plan_pb2.TEXT_KIND_SINGLE, labels=["no", "yes"])
+CODED = plan_pb2.CodedText(
+    template="Is {opinion}", columns=[plan_pb2.CodeColumn(name="opinion", labels=["bad", "good"], values=["no", "yes"])]
+)
 HEAD = 2 * 32 + 2
 
 
@@ -517,6 +521,34 @@ def learner(
         return caller
 
     return joins
+
+
+@pytest.fixture
+def speaker(learner: Opener, distildp: str, tiny_gpt2: Path) -> Opener:
+    """`await speaker(...)`: as `learner`, of a language model without labels; its codes are in the column of labels."""
+
+    async def joins(*releases: plan_pb2.Release, shard: dict[str, Any] | None = None, **more: Any) -> Caller:
+        settings: dict[str, Any] = {"recipe": distildp, "folder": tiny_gpt2, "labelled": None, "coded": CODED}
+        settings |= {"epsilon": 1e12, "policy": {"epsilon": 1e15, "recipes": [distildp]} | more.pop("policy", {})}
+        model = {"adapt": party_pb2.ADAPT_LORA, "longest": 24} | more.pop("model", {})
+        shard = {"label": None, "codes": {"opinion": "stars"}} | (shard or {})
+        return await learner(*releases, model=model, shard=shard, **settings | more)
+
+    return joins
+
+
+@pytest.fixture
+def coded() -> Callable[..., plan_pb2.CodedText]:
+    """Makes the control codes of these tests, with changes."""
+
+    def makes(**changes: Any) -> plan_pb2.CodedText:
+        made = plan_pb2.CodedText.FromString(CODED.SerializeToString())
+        for name, value in changes.items():
+            made.ClearField(name)  # type: ignore[arg-type]
+            made.MergeFrom(plan_pb2.CodedText(**{name: value}))
+        return made
+
+    return makes
 
 
 @pytest.fixture

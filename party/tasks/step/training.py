@@ -14,7 +14,7 @@ from party.tasks.job import Job, Private
 from party.tasks.result import wrapped
 from party.tasks.step.request import StepWork
 from party.tasks.text.kept import Keeps, Kept
-from party.tasks.text.model import begin, placed, start_of
+from party.tasks.text.model import begin, placed, start_of, tilted
 
 __all__ = ["Kept", "prepare", "step"]
 
@@ -22,11 +22,11 @@ __all__ = ["Kept", "prepare", "step"]
 def prepare(job: Job, work: StepWork, mechanism: GradientMechanism, kept: Keeps) -> Private:
     """Prepare everything of a step except its units.
 
-    Raises `ConclaveError` as `party.tasks.text.model.placed`, `loaded`, `start_of` and `begin` do.
+    Raises `ConclaveError` as `party.tasks.text.model.placed`, `loaded`, `tilted`, `start_of` and `begin` do.
     """
     with placed(work.model, job.memory):
         start = start_of(work.parameters, mechanism)
-        found = kept.loaded(job, work)
+        found = tilted(kept.loaded(job, work), work.lesson)
         begin(found.trained, found.gradients.count, start)
     return lambda job, progress: step(job, work, mechanism, kept)
 
@@ -40,7 +40,7 @@ def step(job: Job, work: StepWork, mechanism: GradientMechanism, kept: Keeps) ->
     many were. Memory: beside what is `kept`, as of `learning.private_training.clipped_sum.clipped_sum`. Raises
     `ConclaveError` like `party.tasks.text.model.units_of`.
     """
-    found, units = kept.loaded(job, work), kept.units(job, work)
+    found, units = tilted(kept.loaded(job, work), work.lesson), kept.units(job, work)
     stream = NoiseStream.from_key(bytes.fromhex(work.key)).child("batch")
     taken = mechanism.batch(len(units), stream)
     total = clipped_sum(found.gradients, units.micro_batches(taken), found.losses, mechanism, tell_left_out)

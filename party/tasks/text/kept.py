@@ -1,11 +1,15 @@
 """Models and units that a process keeps for its next job on the same text."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from learning.private_training.units import Units
+from party.shard.memory import Memory
+from party.shard.plain import PlainUnits
+from party.shard.reading import Reading
 from party.tasks.job import Job
 from party.tasks.text.model import Loaded, loaded, units_of
-from party.tasks.text.request import OnModel
+from party.tasks.text.request import TOKENIZER_FILES, OnModel, TextModel, TokenizerFiles
 
 
 class Keeps(Protocol):
@@ -14,6 +18,22 @@ class Keeps(Protocol):
     def loaded(self, job: Job, work: OnModel) -> Loaded: ...
 
     def units(self, job: Job, work: OnModel) -> Units: ...
+
+
+def documents_once(
+    memory: Memory,
+    reading: Reading,
+    model: TextModel | TokenizerFiles,
+    coded: str,
+    longest: int,
+    read: Callable[[], PlainUnits],
+) -> PlainUnits:
+    """The documents of a shard, read once for all work that reads them alike: counts of tokens, and language models.
+
+    model: of which only what it reads text by plays a part. longest: tokens of a document at most. Raises as `read`.
+    """
+    files = tuple(sorted((name, path) for name, path in model.files.items() if name in TOKENIZER_FILES))
+    return memory.once("documents", (reading.whose, files, coded, longest), read)
 
 
 class Kept:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from aggregation.mechanisms.gradients import GradientMechanism
 from learning.models.adapting import ADAPTERS, Lora, adapt, unflatten
 from learning.models.agreement import rounded
-from learning.models.batching import Tokens, encode, encode_documents, form_of, losses
+from learning.models.batching import Tokens, encode, form_of, losses
 from learning.models.checkpoints import ModelError
 from learning.models.compute import device_of, on_device
 from learning.models.encoders import classifier, language_model, longest, tokens_of
@@ -29,13 +29,14 @@ from learning.text.labelled import LabelMap, ScoreRange
 from party.admission.labels import columns_of, targets_of
 from party.config import ShardTable
 from party.errors import TrainingError
-from party.provided.models import put_together
+from party.provided.models import put_together, put_tokenizer_together
 from party.shard.labelled import Members, labelled_units, tell_if_few
-from party.shard.plain import plain_units
+from party.shard.plain import PlainUnits, plain_units
 from party.shard.public_texts import public_texts
 from party.shard.reading import Reading
-from party.tasks.text.request import Lesson, TextModel
-from party.tasks.text.trials import try_model, try_tokenizer
+from party.tasks.text.documents import codes_in, documents, tilt_in
+from party.tasks.text.request import Lesson, TextModel, TokenizerFiles
+from party.tasks.text.trials import try_codes, try_model, try_tokenizer
 from protos.conclave.v1 import plan_pb2
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ Vectors = Callable[["PreTrainedModel", Sequence[Sequence[Tokens]], int], NDArray
 """A function that returns the input vectors of a model's last layer for blocks of texts, [texts, width], in passes of
 so many tokens.
 """
+Documents = Callable[..., PlainUnits]
+"""A function that reads a party's documents, as `party.tasks.text.documents.documents` does."""
 Progress = Callable[[int], None]
 """A callback for whole percents that depend on public numbers only; how much of a shard was read is never reported."""
 
@@ -87,13 +90,16 @@ class _Read:
 
 
 @contextmanager
-def placed(text: TextModel, memory: int) -> Iterator[None]:
-    """Put the checked model into its folder. memory: MiB that it may take; 0 for any.
+def placed(text: TextModel | TokenizerFiles, memory: int) -> Iterator[None]:
+    """Put the checked model, or what it reads text by, into its folder. memory: MiB that it may take; 0 for any.
 
     Raises `TrainingError` for a file that is not accepted. The message of a `ModelError` from here does not name the
     folder.
     """
-    put_together(text.files, Path(text.folder), memory)
+    if isinstance(text, TokenizerFiles):
+        put_tokenizer_together(text.files, Path(text.folder))
+    else:
+        put_together(text.files, Path(text.folder), memory)
     try:
         yield
     except ModelError as error:
@@ -115,6 +121,8 @@ def loaded(shard: ShardTable, text: TextModel, lesson: Lesson, *, by_user: bool 
     most = longest(model, text.longest)
     pairs = lesson.objective == "labels" and columns_of(labelled_in(lesson.labelled), shard).second is not None
     rows = try_tokenizer(tokenizer, tokens_of(model), most, documents=lesson.objective == "language", pairs=pairs)
+    if (codes := codes_in(lesson.coded, shard)) is not None:
+        try_codes(tokenizer, tokens_of(model), most, codes.texts)
     try_model(model, rows, classes, head=head)
     public: Sequence[Tokens] = ()
     if lesson.objective == "domain":
@@ -136,6 +144,17 @@ def loaded(shard: ShardTable, text: TextModel, lesson: Lesson, *, by_user: bool 
     return Loaded(model, tokenizer, model, losses, gradients, public, tokens)
 
 
+def tilted(found: Loaded, lesson: Lesson) -> Loaded:
+    """The same model, whose losses are those of its logits with the lesson's tilt, if it has one.
+
+    Raises `TrainingError` for a tilt that does not fit the model.
+    """
+    if not lesson.tilt:
+        return found
+    tilt = tilt_in(lesson.tilt, tokens_of(found.model)).to(device_of(found.model))
+    return replace(found, losses=partial(losses, tilt=tilt))
+
+
 def public_rows(path: Path, tokenizer: "PreTrainedTokenizerBase", *, pairs: bool, longest: int) -> list[Tokens]:
     """The provided public texts, tokenised in order. Raises as `public_texts` does."""
     given = public_texts(path, pairs=pairs)
@@ -150,14 +169,21 @@ def vectors_of(model: "PreTrainedModel", blocks: Sequence[Sequence[Tokens]], tok
     return features_apart(model, rows, {}, tokens)
 
 
-def units_of(reading: Reading, text: TextModel, lesson: Lesson, found: Loaded, vectors: Vectors = vectors_of) -> Units:
+def units_of(
+    reading: Reading,
+    text: TextModel,
+    lesson: Lesson,
+    found: Loaded,
+    vectors: Vectors = vectors_of,
+    read_documents: Documents = documents,
+) -> Units:
     """This party's units as the model takes them: as vectors of the encoder where only the last layer is trained.
 
-    vectors: computes these. There may be no unit, or none with an example. The census is on disk when this returns.
-    Memory: the shard's tokens or, in their place, the vectors of all examples, 4 bytes a number. Raises what
-    `party.shard.labelled` raises for the shard.
+    vectors: computes these; read_documents: reads those of a language model. There may be no unit, or none with an
+    example. The census is on disk when this returns. Memory: the shard's tokens or, in their place, the vectors of all
+    examples, 4 bytes a number. Raises what `party.shard.labelled` raises for the shard.
     """
-    model, read = found.model, _read(reading, text, lesson, found)
+    model, read = found.model, _read(reading, text, lesson, found, read_documents)
     if (declared := reading.declared_size) is not None:
         tell_if_few(read.own, needed=declared, why="[policy] declared_size")
     if not found.head_alone:
@@ -225,7 +251,7 @@ def _model(
     return *classifier(text.folder, targets, seed=text.seed), classes
 
 
-def _read(reading: Reading, text: TextModel, lesson: Lesson, found: Loaded) -> _Read:
+def _read(reading: Reading, text: TextModel, lesson: Lesson, found: Loaded, read_documents: Documents) -> _Read:
     tokenizer, most, known = found.tokenizer, longest(found.model, text.longest), tokens_of(found.model)
     if lesson.objective == "labels":
         labelled, shard = labelled_in(lesson.labelled), reading.shard
@@ -243,11 +269,11 @@ def _read(reading: Reading, text: TextModel, lesson: Lesson, found: Loaded) -> _
                 census=census,
             )
         return _Read(read.rows, torch.from_numpy(read.labels), read.members, len(read))
-    spoken = encode_documents if lesson.objective == "language" else encode
-    encoded = partial(spoken, tokenizer, longest=most, known=known)
-    plain = plain_units(reading, encoded, longest=most, second=lesson.second or None)
     if lesson.objective == "language":
-        return _Read(plain.rows, None, plain.members, len(plain))
+        spoken = read_documents(reading, tokenizer, lesson.coded, longest=most, known=known)
+        return _Read(spoken.rows, None, spoken.members, len(spoken))
+    encoded = partial(encode, tokenizer, longest=most, known=known)
+    plain = plain_units(reading, encoded, longest=most, second=lesson.second or None)
     public = found.public
     labels = torch.zeros(len(plain.rows) + len(public), dtype=torch.int64)
     labels[len(plain.rows) :] = 1

@@ -4,11 +4,12 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeVar
 
+from party.admission.codes import codes_of
 from party.admission.labels import columns_of, targets_of
 from party.shard.public_texts import listed
 from party.store.artefacts import parameters
@@ -30,6 +31,7 @@ LONGEST: Final = 1 << 20
 
 Value = TypeVar("Value")
 
+TOKENIZER_FILES: Final = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _PART: Final = re.compile(r"model-[0-9]{5}-of-[0-9]{5}\.safetensors", re.ASCII)
 _ADAPTS: Final[Mapping[int, Literal["head", "lora", "lora-all", "full"]]] = {
     party_pb2.ADAPT_HEAD: "head",
@@ -66,18 +68,33 @@ class TextModel:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """The files of a checked `party_pb2.TextModel` that say how it reads text, none of its weights.
+
+    files, folder, longest: as of `TextModel`.
+    """
+
+    files: dict[str, str]
+    folder: str
+    longest: int
+
+
+@dataclass(frozen=True, slots=True)
 class Lesson:
     """What a text model learns, and from which text.
 
     labelled: the plan's message in hexadecimal, empty where only text is read. texts: path of the public texts that a
     domain classifier is trained against. second: the column of second texts, which a domain classifier of pairs reads
-    beside the first; empty otherwise.
+    beside the first; empty otherwise. coded: the plan's control codes, in hexadecimal, for a language model; empty
+    where it has none. tilt: path of the numbers that are added to a language model's logits; empty for none.
     """
 
     objective: Literal["labels", "domain", "language"] = "labels"
     labelled: str = ""
     texts: str = ""
     second: str = ""
+    coded: str = ""
+    tilt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,23 +126,24 @@ class OnModel(Protocol):
 
 def model_of(message: party_pb2.TextModel, given: Given) -> TextModel:
     """Check the model. Raises `Refusal`: REQUEST for a file that no model has and for invalid numbers, ARTEFACT."""
-    files = _files(message, given)
+    files, folder = _files(message, given)
     adapt = named(_ADAPTS, message.adapt, "what is trained of the model")
     rank, alpha, longest = message.rank, message.alpha, message.longest
     if adapt in ("lora", "lora-all") and not (1 <= rank <= MOST_RANK and 1 <= alpha <= MOST_RANK):
         raise wrong(f"adapters of rank {rank} and alpha {alpha} make no sense; use 1 to {MOST_RANK:,}.")
-    if not 2 <= longest <= LONGEST:
-        raise wrong(f"examples of {longest} tokens make no sense; use 2 to {LONGEST:,}.")
-    together = json.dumps({name: path.name for name, path in sorted(files.items())})
+    _check_longest(longest)
     return TextModel(
-        files={name: str(path) for name, path in files.items()},
-        folder=str(given.run.folder / "models" / hashlib.sha256(together.encode()).hexdigest()[:32]),
-        adapt=adapt,
-        rank=rank,
-        alpha=alpha,
-        longest=longest,
-        seed=given.run.terms.seed,
+        files=files, folder=folder, adapt=adapt, rank=rank, alpha=alpha, longest=longest, seed=given.run.terms.seed
     )
+
+
+def tokenizer_of(message: party_pb2.TextModel, given: Given) -> TokenizerFiles:
+    """Check what a model reads text by; neither its weights nor what is trained of it are looked at. Raises as
+    `model_of`.
+    """
+    files, folder = _files(message, given, only=TOKENIZER_FILES)
+    _check_longest(message.longest)
+    return TokenizerFiles(files, folder, message.longest)
 
 
 def labelled_of(given: Given, kind: str) -> str:
@@ -136,6 +154,27 @@ def labelled_of(given: Given, kind: str) -> str:
     columns_of(terms.labelled, given.config.shard)
     targets_of(terms.labelled, given.config.shard)
     return terms.labelled.SerializeToString().hex()
+
+
+def spoken_of(given: Given, tilt_sha256: bytes) -> Lesson:
+    """What a language model learns: the plan's control codes, if it has any, and the tilt, if one is named.
+
+    Raises `Refusal`: REQUEST where a record is no text, ARTEFACT for a tilt that never came, and as `codes_of`.
+    """
+    terms = given.run.terms
+    if terms.privacy.record == plan_pb2.RECORD_PAIR:
+        raise wrong('a text model learns from texts, and a record is a pair of words; plan with record = "document".')
+    tilt = str(given.provided("tilt", tilt_sha256)) if tilt_sha256 else ""
+    return Lesson("language", coded=coded_of(given), tilt=tilt)
+
+
+def coded_of(given: Given) -> str:
+    """The plan's control codes, in hexadecimal; empty where it has none. Raises `Refusal` as `codes_of`."""
+    terms = given.run.terms
+    if not terms.HasField("coded"):
+        return ""
+    codes_of(terms.coded, given.config.shard)
+    return terms.coded.SerializeToString().hex()
 
 
 def parameters_of(given: Given, sha256: bytes) -> str:
@@ -192,7 +231,16 @@ def named(known: Mapping[int, Value], given: int, what: str) -> Value:
     return known[given]
 
 
-def _files(model: party_pb2.TextModel, given: Given) -> dict[str, Path]:
+def _check_longest(longest: int) -> None:
+    if not 2 <= longest <= LONGEST:
+        raise wrong(f"examples of {longest} tokens make no sense; use 2 to {LONGEST:,}.")
+
+
+def _files(model: party_pb2.TextModel, given: Given, only: Collection[str] | None = None) -> tuple[dict[str, str], str]:
+    """The path of each of a model's files, by its name, and the folder where they lie together when it is loaded.
+
+    only: the names of those that are wanted; by default all.
+    """
     names = [file.name for file in model.files]
     odd = next((name for name in names if name not in MODEL_FILES and not _PART.fullmatch(name)), None)
     if odd is not None:
@@ -201,4 +249,8 @@ def _files(model: party_pb2.TextModel, given: Given) -> dict[str, Path]:
         raise wrong(f"a model has {MOST_FILES} files at most, and each once.")
     if "config.json" not in names:
         raise wrong("the model has no config.json.")
-    return {file.name: given.provided("model", file.sha256) for file in model.files}
+    wanted = [file for file in model.files if only is None or file.name in only]
+    files = {file.name: given.provided("model", file.sha256) for file in wanted}
+    together = json.dumps({name: path.name for name, path in sorted(files.items())})
+    folder = given.run.folder / "models" / hashlib.sha256(together.encode()).hexdigest()[:32]
+    return {name: str(path) for name, path in files.items()}, str(folder)

@@ -90,6 +90,32 @@ def try_tokenizer(
     return rows
 
 
+def try_codes(tokenizer: "PreTrainedTokenizerBase", size: int, longest: int, codes: Sequence[str]) -> None:
+    """Tokenise every control code of a plan as it will stand before texts.
+
+    size, longest: as of `try_tokenizer`. Raises `ModelError` for a code that leaves its text too little room, and
+    `TrainingError` for a tokenizer that fails at one.
+    """
+    try:
+        rows = encode_documents(tokenizer, [""] * len(codes), longest=longest, codes=codes).rows
+    except ModelError:
+        raise
+    except Exception as error:  # the library can raise anything for a text
+        if is_exhausted(error):
+            raise
+        raise _failed(error) from error
+    except BaseException as error:  # a panic in the library's own code, which is no `Exception`
+        if type(error).__name__ != "PanicException":
+            raise
+        raise _failed(error) from error
+    numbers = np.concatenate([row.ids for row in rows])
+    if numbers.max() >= size or numbers.min() < 0:
+        raise TrainingError(
+            f"the tokenizer that was provided gives a control code the number {int(numbers.max()):,}, and the model "
+            f"knows {size:,}. Provide the one made for it."
+        )
+
+
 def try_model(
     model: "PreTrainedModel",
     rows: Sequence[Tokens],

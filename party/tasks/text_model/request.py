@@ -19,6 +19,7 @@ from party.tasks.text.request import (
     model_of,
     named,
     parameters_of,
+    spoken_of,
     texts_in,
 )
 from protos.conclave.v1 import party_pb2, plan_pb2
@@ -56,16 +57,16 @@ class TextModelWork(Work):
         return replace(self, key=key)
 
     def bare(self) -> Self:
-        """The work without the start of the training and its draws."""
-        return replace(self, parameters="", key="")
+        """The work without the start of the training, its draws and the tilt, by which nothing is read."""
+        return replace(self, parameters="", key="", lesson=replace(self.lesson, tilt=""))
 
 
 WORK: Final = TextModelWork
 
 
 def checked(task: party_pb2.TextModelTask, given: Given) -> TextModelWork:
-    """Check the request. Raises `Refusal`: REQUEST for invalid values, and as `model_of`, `labelled_of` and
-    `parameters_of` do.
+    """Check the request. Raises `Refusal`: REQUEST for invalid values, and as `model_of`, `labelled_of`, `spoken_of`
+    and `parameters_of` do.
     """
     release, run = given.release, given.run
     if not is_weights(release) and not release.HasField("free"):
@@ -82,10 +83,16 @@ def checked(task: party_pb2.TextModelTask, given: Given) -> TextModelWork:
         second = _second(given)
     if objective != "labels" and run.terms.privacy.record == plan_pb2.RECORD_PAIR:
         raise wrong('a text model learns from texts, and a record is a pair of words; plan with record = "document".')
-    labelled = labelled_of(given, TextModelWork.kind) if objective == "labels" else ""
+    if objective == "language":
+        lesson = spoken_of(given, task.tilt_sha256)
+    elif task.tilt_sha256:
+        raise wrong("a tilt is added to a language model's logits, and the request trains another model.")
+    else:
+        labelled = labelled_of(given, TextModelWork.kind) if objective == "labels" else ""
+        lesson = Lesson(objective, labelled, texts, second)
     return TextModelWork(
         model=model,
-        lesson=Lesson(objective, labelled, texts, second),
+        lesson=lesson,
         parameters=parameters_of(given, task.parameters_sha256),
         descent=descent,
         training=(run.release(release.free.after) if scored else release).SerializeToString().hex(),

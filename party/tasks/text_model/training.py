@@ -19,7 +19,7 @@ from party.releasing.mechanisms import mechanism_of
 from party.shard.public_texts import public_texts
 from party.tasks.job import Job, Private, release_of
 from party.tasks.text.kept import Keeps, Kept
-from party.tasks.text.model import Loaded, begin, placed, start_of, within
+from party.tasks.text.model import Loaded, begin, placed, start_of, tilted, within
 from party.tasks.text.request import Descent
 from party.tasks.text_model.request import TextModelWork
 from party.tasks.text_model.scoring import score
@@ -61,12 +61,12 @@ def train(
 def started(job: Job, work: TextModelWork, mechanism: GradientMechanism, kept: Keeps) -> Loaded:
     """The model with the provided parameters.
 
-    Raises `ConclaveError` as `party.tasks.text.model.loaded`, `start_of` and `begin` do, and for invalid optimiser
-    settings.
+    Raises `ConclaveError` as `party.tasks.text.model.loaded`, `tilted`, `start_of` and `begin` do, and for invalid
+    optimiser settings.
     """
     optimisation(work.descent)
     start = start_of(work.parameters, mechanism)
-    found = kept.loaded(job, work)
+    found = tilted(kept.loaded(job, work), work.lesson)
     begin(found.trained, found.gradients.count, start)
     return found
 

@@ -630,7 +630,7 @@ class ArtefactHeader(_message.Message):
     SHA256_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """"vocabulary", "reference", "directions", "model", "parameters", "texts"."""
+    """"vocabulary", "reference", "directions", "model", "parameters", "texts", "tilt"."""
     sha256: _builtins.bytes
     size: _builtins.int
     @_builtins.property
@@ -683,6 +683,8 @@ class TrainRequest(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     TEXT_MODEL_FIELD_NUMBER: _builtins.int
     ENSEMBLE_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    CODES_FIELD_NUMBER: _builtins.int
     operation_id: _builtins.str
     @_builtins.property
     def run(self) -> Global___RunContext: ...
@@ -698,6 +700,10 @@ class TrainRequest(_message.Message):
     def text_model(self) -> Global___TextModelTask: ...
     @_builtins.property
     def ensemble(self) -> Global___EnsembleTask: ...
+    @_builtins.property
+    def tokens(self) -> Global___TokensTask: ...
+    @_builtins.property
+    def codes(self) -> Global___CodesTask: ...
     def __init__(
         self,
         *,
@@ -709,12 +715,14 @@ class TrainRequest(_message.Message):
         step: Global___StepTask | None = ...,
         text_model: Global___TextModelTask | None = ...,
         ensemble: Global___EnsembleTask | None = ...,
+        tokens: Global___TokensTask | None = ...,
+        codes: Global___CodesTask | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cooccurrence", b"cooccurrence", "ensemble", b"ensemble", "moments", b"moments", "run", b"run", "step", b"step", "task", b"task", "teachers", b"teachers", "text_model", b"text_model"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["codes", b"codes", "cooccurrence", b"cooccurrence", "ensemble", b"ensemble", "moments", b"moments", "run", b"run", "step", b"step", "task", b"task", "teachers", b"teachers", "text_model", b"text_model", "tokens", b"tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cooccurrence", b"cooccurrence", "ensemble", b"ensemble", "moments", b"moments", "operation_id", b"operation_id", "run", b"run", "step", b"step", "task", b"task", "teachers", b"teachers", "text_model", b"text_model"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["codes", b"codes", "cooccurrence", b"cooccurrence", "ensemble", b"ensemble", "moments", b"moments", "operation_id", b"operation_id", "run", b"run", "step", b"step", "task", b"task", "teachers", b"teachers", "text_model", b"text_model", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_task: _TypeAlias = _typing.Literal["cooccurrence", "teachers", "moments", "step", "text_model", "ensemble"]  # noqa: Y015
+    _WhichOneofReturnType_task: _TypeAlias = _typing.Literal["cooccurrence", "teachers", "moments", "step", "text_model", "ensemble", "tokens", "codes"]  # noqa: Y015
     _WhichOneofArgType_task: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_task) -> _WhichOneofReturnType_task | None: ...
 
@@ -922,12 +930,22 @@ class StepTask(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     PARAMETERS_SHA256_FIELD_NUMBER: _builtins.int
+    OBJECTIVE_FIELD_NUMBER: _builtins.int
+    TILT_SHA256_FIELD_NUMBER: _builtins.int
     release: _builtins.str
     """The step's release: NAME.k."""
     attempt: _builtins.int
     """The attempt of the secure sum that this is for; 0 without one."""
     parameters_sha256: _builtins.bytes
     """Where the step starts: an artefact of kind "parameters", float32 little-endian, in the order of learning.models.adapting."""
+    objective: Global___Objective.ValueType
+    """What the model learns; unspecified stands for the classes or scores of the plan's labelled text. A language model is shown
+    the plan's control code before every text, if the plan has codes, and learns the text after it.
+    """
+    tilt_sha256: _builtins.bytes
+    """For a language model, or empty: numbers that are added to its logits, one for every token that it has, float32
+    little-endian: an artefact of kind "tilt".
+    """
     @_builtins.property
     def model(self) -> Global___TextModel: ...
     def __init__(
@@ -937,14 +955,70 @@ class StepTask(_message.Message):
         attempt: _builtins.int = ...,
         model: Global___TextModel | None = ...,
         parameters_sha256: _builtins.bytes = ...,
+        objective: Global___Objective.ValueType = ...,
+        tilt_sha256: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "model", b"model", "parameters_sha256", b"parameters_sha256", "release", b"release"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "model", b"model", "objective", b"objective", "parameters_sha256", b"parameters_sha256", "release", b"release", "tilt_sha256", b"tilt_sha256"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StepTask: _TypeAlias = StepTask  # noqa: Y015
+
+@_typing.final
+class TokensTask(_message.Message):
+    """Count the tokens of every unit, clip each unit's counts, sum: one row, a column for every token that the model has. The
+    result stays at the party.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASE_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    release: _builtins.str
+    """The release of the plan's terms that bounds the counts."""
+    @_builtins.property
+    def model(self) -> Global___TextModel:
+        """Of which the tokenizer and the number of tokens are used; what is trained of it is not looked at."""
+
+    def __init__(
+        self,
+        *,
+        release: _builtins.str = ...,
+        model: Global___TextModel | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "release", b"release"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokensTask: _TypeAlias = TokensTask  # noqa: Y015
+
+@_typing.final
+class CodesTask(_message.Message):
+    """Count the control codes of every unit's texts, clip each unit's counts, sum: one row, a column for every code. The result
+    stays at the party.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASE_FIELD_NUMBER: _builtins.int
+    release: _builtins.str
+    """The release of the plan's terms that bounds the counts."""
+    def __init__(
+        self,
+        *,
+        release: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["release", b"release"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CodesTask: _TypeAlias = CodesTask  # noqa: Y015
 
 @_typing.final
 class Descent(_message.Message):
@@ -1008,6 +1082,7 @@ class TextModelTask(_message.Message):
     OBJECTIVE_FIELD_NUMBER: _builtins.int
     TEXTS_SHA256_FIELD_NUMBER: _builtins.int
     SCORED_SHA256_FIELD_NUMBER: _builtins.int
+    TILT_SHA256_FIELD_NUMBER: _builtins.int
     release: _builtins.str
     """A release of gradients with `weights`; or one of free answers after a release of gradients, of scores: no classes,
     1 layer of width 1, clip 1.
@@ -1021,6 +1096,8 @@ class TextModelTask(_message.Message):
     """For a release of free answers: the texts to score, an artefact of kind "texts", no more than the release has charges.
     One row each: the probability that the text is the party's (class 0), on the grid of step 1/levels.
     """
+    tilt_sha256: _builtins.bytes
+    """For OBJECTIVE_LANGUAGE, as of StepTask."""
     @_builtins.property
     def model(self) -> Global___TextModel: ...
     @_builtins.property
@@ -1035,10 +1112,11 @@ class TextModelTask(_message.Message):
         objective: Global___Objective.ValueType = ...,
         texts_sha256: _builtins.bytes = ...,
         scored_sha256: _builtins.bytes = ...,
+        tilt_sha256: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["descent", b"descent", "model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["descent", b"descent", "model", b"model", "objective", b"objective", "parameters_sha256", b"parameters_sha256", "release", b"release", "scored_sha256", b"scored_sha256", "texts_sha256", b"texts_sha256"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["descent", b"descent", "model", b"model", "objective", b"objective", "parameters_sha256", b"parameters_sha256", "release", b"release", "scored_sha256", b"scored_sha256", "texts_sha256", b"texts_sha256", "tilt_sha256", b"tilt_sha256"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -184,6 +184,7 @@ class Terms(_message.Message):
     PRIVACY_FIELD_NUMBER: _builtins.int
     RELEASES_FIELD_NUMBER: _builtins.int
     LABELLED_FIELD_NUMBER: _builtins.int
+    CODED_FIELD_NUMBER: _builtins.int
     recipe: _builtins.str
     seed: _builtins.int
     """The seed of model starts and public shuffles; never of privacy noise, unless insecure_reproducible_noise."""
@@ -202,6 +203,10 @@ class Terms(_message.Message):
     def labelled(self) -> Global___LabelledText:
         """What is read from a party's labelled rows; absent from a plan that reads text alone."""
 
+    @_builtins.property
+    def coded(self) -> Global___CodedText:
+        """The control code that stands before every text of a language model; absent where none does."""
+
     def __init__(
         self,
         *,
@@ -212,14 +217,75 @@ class Terms(_message.Message):
         privacy: Global___Privacy | None = ...,
         releases: _abc.Iterable[Global___Release] | None = ...,
         labelled: Global___LabelledText | None = ...,
+        coded: Global___CodedText | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["labelled", b"labelled", "privacy", b"privacy"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["coded", b"coded", "labelled", b"labelled", "privacy", b"privacy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["labelled", b"labelled", "minimum_parties", b"minimum_parties", "parties", b"parties", "privacy", b"privacy", "recipe", b"recipe", "releases", b"releases", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coded", b"coded", "labelled", b"labelled", "minimum_parties", b"minimum_parties", "parties", b"parties", "privacy", b"privacy", "recipe", b"recipe", "releases", b"releases", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Terms: _TypeAlias = Terms  # noqa: Y015
+
+@_typing.final
+class CodedText(_message.Message):
+    """learning.text.codes.Codes. Each party's file says which of its columns is which; a text whose columns hold other than these
+    public values is an empty unit.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEMPLATE_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    template: _builtins.str
+    """For example "Category: {category} | Rating: {rating}"."""
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___CodeColumn]: ...
+    def __init__(
+        self,
+        *,
+        template: _builtins.str = ...,
+        columns: _abc.Iterable[Global___CodeColumn] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "template", b"template"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CodedText: _TypeAlias = CodedText  # noqa: Y015
+
+@_typing.final
+class CodeColumn(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """As in the template."""
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The values as codes show them, in order."""
+
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The values as rows hold them, the labels if empty."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        labels: _abc.Iterable[_builtins.str] | None = ...,
+        values: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "name", b"name", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CodeColumn: _TypeAlias = CodeColumn  # noqa: Y015
 
 @_typing.final
 class LabelledText(_message.Message):

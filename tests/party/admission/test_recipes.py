@@ -85,6 +85,10 @@ def honest(recipe, kinds):
             steps = student <= {Kind.STEPS, Kind.WEIGHTS} and many[Kind.WEIGHTS] <= (1 if domain else 0)
             rounds = student <= {Kind.WEIGHTS} and many[Kind.WEIGHTS] <= (51 if domain else 50)
             return once and (steps or rounds)
+        case "distildp":
+            learned = has - {Kind.COUNTS}
+            single = all(each == 1 for kind, each in many.items() if kind is not Kind.COUNTS)
+            return single and many[Kind.COUNTS] <= 2 and learned in (set(), {Kind.STEPS}, {Kind.WEIGHTS})
     return False
 
 
@@ -129,11 +133,20 @@ def test_a_recipe_that_reads_text_alone_has_no_labels(recipe):
     assert why_not(plan_pb2.Terms(recipe=recipe, labelled=plan_pb2.LabelledText(labels=["no", "yes"]))) is not None
 
 
+@pytest.mark.usefixtures("distildp")
+def test_of_language_models_every_mixture_of_four_releases_is_refused_unless_an_honest_plan_has_it():
+    for kinds in itertools.combinations_with_replacement(Kind, 4):
+        assert (why_not(named("distildp", kinds)) is None) == honest("distildp", kinds), kinds
+
+
 TASKS = {
     "cooccurrence": party_pb2.TrainRequest(cooccurrence=party_pb2.CooccurrenceTask()),
     "moments": party_pb2.TrainRequest(moments=party_pb2.MomentsTask()),
     "teachers": party_pb2.TrainRequest(teachers=party_pb2.TeachersTask()),
     "step": party_pb2.TrainRequest(step=party_pb2.StepTask()),
+    "language step": party_pb2.TrainRequest(step=party_pb2.StepTask(objective=party_pb2.OBJECTIVE_LANGUAGE)),
+    "tokens": party_pb2.TrainRequest(tokens=party_pb2.TokensTask()),
+    "codes": party_pb2.TrainRequest(codes=party_pb2.CodesTask()),
     "ensemble": party_pb2.TrainRequest(ensemble=party_pb2.EnsembleTask()),
     "labels": party_pb2.TrainRequest(text_model=party_pb2.TextModelTask(objective=party_pb2.OBJECTIVE_LABELS)),
     "domain": party_pb2.TrainRequest(text_model=party_pb2.TextModelTask(objective=party_pb2.OBJECTIVE_DOMAIN)),
@@ -159,9 +172,13 @@ GIVES = [
     ("privdistil", (Kind.TRAINING, Kind.SCORES), Kind.WEIGHTS, {"labels"}),
     ("privdistil", (Kind.TRAINING, Kind.STEPS), Kind.SCORES, {"domain"}),
     ("privdistil", (Kind.SCORES, Kind.STEPS), Kind.TRAINING, set()),
+    ("distildp", (Kind.COUNTS, Kind.STEPS), Kind.COUNTS, {"tokens", "codes"}),
+    ("distildp", (Kind.COUNTS, Kind.COUNTS), Kind.STEPS, {"language step"}),
+    ("distildp", (Kind.COUNTS,), Kind.WEIGHTS, {"language"}),
 ]
 
 
+@pytest.mark.usefixtures("distildp")
 @pytest.mark.parametrize(("recipe", "others", "kind", "tasks"), GIVES)
 def test_a_release_is_given_by_the_tasks_of_its_recipe_alone(recipe, others, kind, tasks):
     terms = named(recipe, (kind, *others))
@@ -170,7 +187,7 @@ def test_a_release_is_given_by_the_tasks_of_its_recipe_alone(recipe, others, kin
 
 
 def test_a_party_file_with_a_recipe_that_does_not_exist_is_told_which_do(config):
-    with pytest.raises(SettingsError, match=r'there is no recipe "swing"\. Known here: dp_sgd, dped, fine_tune, '):
+    with pytest.raises(SettingsError, match=r'there is no recipe "swing"\. Known here: .*dp_sgd, dped, fine_tune, '):
         config(policy={"recipes": ["dped", "swing"]})
 
 

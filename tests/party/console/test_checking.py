@@ -143,6 +143,32 @@ def test_the_shard_is_opened_and_its_first_record_alone_is_read(site, tmp_path, 
     assert len(taken) == 1
 
 
+@pytest.mark.parametrize(
+    ("values", "state", "said"),
+    [
+        (["yes"] * 3 + ["no"] * 2 + ["", None], State.OK, "'yes' 3, 'no' 2; none in 2 of the first 7 records"),
+        ([""] * 3, State.WARNING, "; none in 3 of the first 3 records"),
+        ([str(n % 5000) for n in range(6000)], State.WARNING, "and 4,992 more; none in 0 of the first 6,000 records"),
+        (["x" * 50], State.OK, f"'{'x' * 20}' 1;"),
+    ],
+)
+def test_what_the_columns_of_codes_hold_is_shown_to_the_administrator(site, tmp_path, values, state, said):
+    path = site(shard='codes = { opinion = "stars" }')
+    rows = [json.dumps({"text": TEXT, "stars": value}) for value in values]
+    (tmp_path / "notes.jsonl").write_text("".join(f"{row}\n" for row in rows))
+    line = found(path)["codes"]
+    assert line.state is state
+    assert 'opinion = "stars": ' in line.said
+    assert said in line.said
+
+
+def test_a_column_of_codes_that_is_not_there_is_a_line(site, tmp_path):
+    path = site(shard='codes = { opinion = "stars" }')
+    (tmp_path / "notes.jsonl").write_text(f"{json.dumps({'text': TEXT})}\n")
+    assert "none in 1 of the first 1 records" in found(path)["codes"].said
+    assert "codes" not in found(site())
+
+
 def test_nothing_is_written(site, tmp_path):
     path = site(account=False)
     before = {each: each.stat().st_mtime_ns for each in tmp_path.rglob("*")}

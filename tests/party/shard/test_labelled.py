@@ -18,7 +18,8 @@ from party.config import PartTable, PolicyTable, ShardTable
 from party.errors import ShardError
 from party.ledger.census import written
 from party.node.training import Training
-from party.shard.labelled import BEYOND, TokenRows, labelled_units, tell_if_few
+from party.shard.labelled import TokenRows, labelled_units, tell_if_few
+from party.shard.units import BEYOND_EXAMPLES
 from party.tasks import process
 from party.tasks.counts.request import CountsWork
 from party.tasks.job import Failure, Job
@@ -104,7 +105,7 @@ def test_of_a_user_the_first_examples_are_used_and_the_others_counted(read):
     rows = [review(n, SENTIMENT.names[n % 2], who="u0" if n < 40 else "u1") for n in range(50)]
     found = read(rows, by_user=True, shard={"user": "who"}, most_examples=15)
     assert sorted(map(len, found.members)) == [10, 15]
-    assert found.left_out.reasons[BEYOND] == 25
+    assert found.left_out.reasons[BEYOND_EXAMPLES] == 25
     assert {row["text"] for row in rows[:15]} <= {said(row) for row in found.rows}
 
 

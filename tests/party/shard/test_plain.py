@@ -14,8 +14,8 @@ from party.config import PolicyTable, ShardTable
 from party.errors import ShardError
 from party.ledger.census import TEXT, chunks
 from party.shard import plain
-from party.shard.labelled import MOST_EXAMPLES
 from party.shard.plain import plain_units, take_census
+from party.shard.units import MOST_EXAMPLES
 from party.tasks.job import Job
 from party.tasks.text.model import loaded, units_of
 from party.tasks.text.request import Descent, Lesson, TextModel

@@ -30,6 +30,10 @@ from protos.conclave.v1 import plan_pb2
 KEY = "11" * 32
 NAMES = ("no", "yes")
 SINGLE = plan_pb2.LabelledText(kind=plan_pb2.TEXT_KIND_SINGLE, labels=NAMES).SerializeToString().hex()
+CODED = plan_pb2.CodedText(
+    template="Is {opinion}", columns=[plan_pb2.CodeColumn(name="opinion", labels=["bad", "good"], values=NAMES)]
+)
+CODED = CODED.SerializeToString().hex()
 FILMS = [(f"a {word} film {number % 5}", NAMES[number % 2]) for number, word in enumerate(["dull", "good"] * 10)]
 TEXTS = ["a good film", "the end was dull", "fast", "we saw it and it was a very slow story"]
 DESCENT = Descent(0.05, "adamw", "linear", 0.1, 0.9, 0.01, 4.0, 1, 4)
@@ -42,7 +46,7 @@ def job(tmp_path, pooled, tiny_gpt2, descent):
     (tmp_path / "texts").write_text(json.dumps(TEXTS))
 
     def makes(kind, how):
-        speaks = kind == "language"
+        speaks = kind in ("language", "language step")
         folder = str(tiny_gpt2 if speaks else pooled)
         if speaks:
             model, _ = language_model(folder)
@@ -58,6 +62,10 @@ def job(tmp_path, pooled, tiny_gpt2, descent):
         release = steps
         if kind == "step":
             asked = StepWork(text, lesson, str(tmp_path / "start"), KEY)
+        elif kind == "language step":
+            np.linspace(-1, 1, model.config.vocab_size, dtype="<f4").tofile(tmp_path / "tilt")
+            lesson = Lesson("language", coded=CODED, tilt=str(tmp_path / "tilt"))
+            asked = StepWork(replace(text, longest=24), lesson, str(tmp_path / "start"), KEY)
         elif kind in ("weights", "language"):
             release, lesson = weights, Lesson("language") if speaks else lesson
             asked = TextModelWork(text, lesson, str(tmp_path / "start"), DESCENT, release.SerializeToString().hex())
@@ -76,7 +84,9 @@ def job(tmp_path, pooled, tiny_gpt2, descent):
             )
         return Job(
             parent=os.getpid(),
-            shard=ShardTable(source=str(tmp_path / "rows.jsonl"), label="label").model_dump(),
+            shard=ShardTable(
+                source=str(tmp_path / "rows.jsonl"), label="label", codes={"opinion": "label"}
+            ).model_dump(),
             policy=PolicyTable(epsilon=1.0, delta=1e-6, recipes=["dp_sgd"]).model_dump(),
             record="document",
             by_user=False,
@@ -102,6 +112,7 @@ CASES = [
     ("weights", "lora"),
     pytest.param("weights", "head", marks=pytest.mark.slow),
     pytest.param("language", "full", marks=pytest.mark.slow),
+    pytest.param("language step", "lora", marks=pytest.mark.slow),
     ("scores", "head"),
     pytest.param("scores", "lora", marks=pytest.mark.slow),
     ("votes", "head"),

@@ -7,6 +7,7 @@ from dataclasses import is_dataclass
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from party.tasks.codes.request import CodesWork
 from party.tasks.counts.request import CountsWork
 from party.tasks.ensemble.request import EnsembleWork
 from party.tasks.job import Job, Spread
@@ -14,8 +15,9 @@ from party.tasks.moments.request import MomentsWork
 from party.tasks.step.request import StepWork
 from party.tasks.task import TRAINS, Asks, half, request_of, work_of
 from party.tasks.teachers.request import TeachersWork
-from party.tasks.text.request import Descent, Lesson, TextModel
+from party.tasks.text.request import Descent, Lesson, TextModel, TokenizerFiles
 from party.tasks.text_model.request import TextModelWork
+from party.tasks.tokens.request import TokensWork
 from protos.conclave.v1 import party_pb2
 from protos.refusal import Refusal
 
@@ -44,6 +46,8 @@ WORKS = [
     StepWork(MODEL, Lesson(labelled="aa"), "/parameters", "bb"),
     TextModelWork(MODEL, Lesson("domain", texts="/texts", second="reply"), "/parameters", DESCENT, "cc", "/scored"),
     EnsembleWork(MODEL, "aa", "bb", "/texts", 3, DESCENT),
+    TokensWork(TokenizerFiles({"config.json": "/a"}, "/made", 16), "aa"),
+    CodesWork("aa"),
 ]
 
 
@@ -89,6 +93,9 @@ def test_steps_of_one_training_read_the_same_and_their_process_stays():
     other = job(StepWork(MODEL, Lesson(labelled="aa"), "/other", "cc"))
     wide = job(StepWork(MODEL, Lesson(labelled="ab"), "/one", "bb"))
     assert one.reads == other.reads != wide.reads
+    spoken = [Lesson("language", coded=coded, tilt=tilt) for coded, tilt in [("aa", "/t"), ("aa", ""), ("ab", "/t")]]
+    tilted, bare, recoded = (job(StepWork(MODEL, lesson, "/one", "bb")).reads for lesson in spoken)
+    assert tilted == bare != recoded
     assert [work.kind for work in WORKS if job(work).stays] == ["step"]
 
 
@@ -103,3 +110,10 @@ def test_the_half_that_is_in_the_node_needs_no_torch(kind):
     code = f"import sys, {half(kind, 'request').__name__}; print([each for each in {never} if each in sys.modules])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("kind", ["cooccurrence", "moments", "codes"])
+def test_counting_needs_no_torch_in_the_training_process_either(kind):
+    code = f"import sys, {half(kind, 'training').__name__}; print('torch' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "False"

@@ -1,0 +1,1 @@
+"""The task of counting control codes: their clipped histogram."""

@@ -1,0 +1,74 @@
+"""Documents of a language model as a party reads them: the codes before them, and the tilt of the model's logits."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from learning.models.batching import Encoded, encode_documents
+from party.admission.codes import codes_of
+from party.config import ShardTable
+from party.errors import TrainingError
+from party.shard.coded import RowCodes
+from party.shard.plain import PlainUnits, plain_units
+from party.shard.reading import Reading
+from protos.conclave.v1 import plan_pb2
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MOST_TILT: Final = 1000.0
+"""The largest size of a tilt's number: the logarithm of the least number in single precision is -103."""
+
+
+def documents(
+    reading: Reading, tokenizer: "PreTrainedTokenizerBase", coded: str, *, longest: int, known: int
+) -> PlainUnits:
+    """This party's units as documents of a language model; `Tokens.second` is where each one's own text begins.
+
+    coded: the plan's message in hexadecimal, empty for a plan without codes. longest, known: as of
+    `learning.models.batching.encode_documents`. Memory and errors are those of `party.shard.plain.plain_units`.
+    """
+    codes = codes_in(coded, reading.shard)
+    return plain_units(
+        reading, partial(_encoded, tokenizer, longest=longest, known=known), longest=longest, codes=codes
+    )
+
+
+def codes_in(coded: str, shard: ShardTable) -> RowCodes | None:
+    """The codes of the plan's message that a job holds in hexadecimal; None where the plan has none."""
+    return codes_of(plan_pb2.CodedText.FromString(bytes.fromhex(coded)), shard) if coded else None
+
+
+def tilt_in(path: str, tokens: int) -> Tensor:
+    """The provided tilt, float32 [tokens]. tokens: those of the model.
+
+    Raises `TrainingError` where the tilt's numbers are not as many, not finite or above `MOST_TILT`.
+    """
+    size = Path(path).stat().st_size
+    if size != 4 * tokens:
+        raise TrainingError(
+            f"the tilt that was provided has {size:,} bytes, and the model's {tokens:,} tokens take {4 * tokens:,}."
+        )
+    tilt = np.fromfile(path, "<f4").astype(np.float32, copy=False)
+    if not (np.abs(tilt) <= MOST_TILT).all():
+        raise TrainingError(
+            f"the tilt that was provided holds NaN, or numbers above {MOST_TILT:,.0f}. Make it from noised counts "
+            "again."
+        )
+    return torch.from_numpy(tilt)
+
+
+def _encoded(
+    tokenizer: "PreTrainedTokenizerBase",
+    texts: list[str],
+    codes: list[str | None] | None = None,
+    *,
+    longest: int,
+    known: int,
+) -> Encoded:
+    codes = [None] * len(texts) if codes is None else codes
+    return encode_documents(tokenizer, texts, longest=longest, known=known, codes=codes)

@@ -1,0 +1,1 @@
+"""The task of counting tokens: clipped counts of every unit's own tokens."""

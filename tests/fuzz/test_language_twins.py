@@ -1,0 +1,121 @@
+"""Language models tell a coordinator nothing of a record but what is charged: twins of `test_twins`, by their tasks."""
+
+import os
+
+import numpy as np
+import pytest
+
+from learning.models.adapting import Lora, adapt, flatten
+from learning.models.encoders import language_model
+from protos.conclave.v1 import party_pb2, plan_pb2
+
+SHARE = 0.004 if os.environ.get("CONCLAVE_FUZZ") else 0.03
+"""Of the inputs that are made, as in `test_twins`."""
+VALUES = (("no", "yes"), ("purple", "nobody"), ("yes", "p1"))
+"""What a plan calls public: most rows' values, or one row's alone."""
+
+
+@pytest.fixture(scope="module")
+def start(tiny_gpt2):
+    model, _ = language_model(str(tiny_gpt2))
+    adapt(model, "lora", seed=7, lora=Lora(2, 4))
+    return len(flatten(model)), model.config.vocab_size
+
+
+@pytest.fixture(scope="module")
+def scene(tests, hostile, tmp_path_factory, tiny_gpt2, own_recipes, start):
+    made, base, twins = (tests(each) for each in ("party/conftest.py", "fuzz/test_twins.py", "fuzz/twins.py"))
+    policy = {"epsilon": 1e15, "recipes": ["distildp"], "weights": True, "trust": "trusted-aggregator"}
+    shard = {"label": None, "codes": {"opinion": "stars"}}
+    where = tmp_path_factory.mktemp("twins")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(own_recipes)
+        pairs, process = {}, twins.Process(patch)
+        for name in ("document", "user"):
+            unit = {"unit": "user"} if name == "user" else {"record": name}
+            pairs[name] = twins.Twins(made, where / name, policy | unit, process, shard)
+        artefacts = base.Artefacts(hostile, tiny_gpt2)
+        yield base.Scene(pairs, artefacts, hostile, made), base
+        for both in pairs.values():
+            both.close()
+
+
+def spoken(scene, rng, kind, size):
+    """The terms of a plan of language models, honest or not, and the task when a run has joined."""
+    parameters, tokens = size
+    artefacts = scene.artefacts
+    numbers = {"clip": 1.0, "levels": 400, "noise_multiplier": 1.0, "sampling_probability": 0.5, "steps": 2}
+    gradients = plan_pb2.GradientMechanism(**numbers, parameters=parameters)
+    counts = plan_pb2.CountsMechanism(clip=4.0, levels=64, noise_multiplier=1.0, shares=2, distribution="gaussian")
+    weights = kind == "weights"
+    learned = plan_pb2.Release(
+        name="weights" if weights else "steps", charges=1, gradients=gradients,
+        form=plan_pb2.FORM_WEIGHTS if weights else plan_pb2.FORM_STEPPED,
+    )  # fmt: skip
+    summed = plan_pb2.Release(name="counts", charges=1, form=plan_pb2.FORM_SUMMED, counts=counts)
+    more = {}
+    if kind == "codes" or rng.random() < 0.8:
+        column = plan_pb2.CodeColumn(name="opinion", labels=["bad", "good"], values=rng.choice(VALUES))
+        template = rng.choice(
+            ["{opinion}", "Is {opinion}", "Is {opinion}", "A long template for an {opinion} of a text"]
+        )
+        more["coded"] = plan_pb2.CodedText(template=template, columns=[column])
+    terms = scene.terms(rng, [learned, summed], ("document", "user"), recipe="distildp", **more)
+
+    def task(context):
+        files = []
+        for name, content in artefacts.files(rng).items():
+            sha256 = scene.twins.provide(context, "model", content)
+            files.append(party_pb2.ModelFile(name=name, sha256=sha256))
+        longest = rng.choice([24, 24, 24, 2, 1 << 20])
+        model = party_pb2.TextModel(files=files, adapt=party_pb2.ADAPT_LORA, longest=longest, rank=2, alpha=4)
+        if kind == "codes":
+            return {"codes": party_pb2.CodesTask(release="counts")}, "counts", 1
+        if kind == "tokens":
+            return {"tokens": party_pb2.TokensTask(release="counts", model=model)}, "counts", 1
+        known = {"model": model, "objective": party_pb2.OBJECTIVE_LANGUAGE}
+        known["parameters_sha256"] = scene.twins.provide(context, "parameters", artefacts.parameters(rng, parameters))
+        if rng.random() < 0.7:
+            tilt = np.zeros(tokens, "<f4")
+            tilt[rng.randrange(tokens)] = rng.choice([1.0, 999.0, -999.0, np.nan, 3e38])
+            known["tilt_sha256"] = scene.twins.provide(context, "tilt", tilt.tobytes())
+        if kind == "step":
+            return {"step": party_pb2.StepTask(release="steps.0", **known)}, "steps.0", 1
+        descent = party_pb2.Descent(
+            learning_rate=rng.choice([0.1, 1e30]), optimiser=1, schedule=1, momentum=0.9, expected_batch=4.0
+        )
+        return {"text_model": party_pb2.TextModelTask(release="weights", descent=descent, **known)}, "weights", 1
+
+    return terms, task
+
+
+@pytest.mark.parametrize("kind", ["step", "weights", "tokens", "codes"])
+def test_language_models_tell_a_coordinator_nothing_of_a_record_but_what_is_charged(fuzz, hostile, scene, kind, start):
+    @fuzz(hostile.made(lambda rng: rng), mebibytes=1024, seconds=60, share=SHARE)
+    def _(rng):
+        played, _ = scene
+        played.play(rng, spoken(played, rng, kind, start))
+
+
+def test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something(fuzz, scene):
+    played, _ = scene
+    assert played.answered > played.runs / 4
+    print(f"{played.runs:,} runs, {played.answered:,} blocks answered")
+
+
+def test_a_difference_that_is_there_is_found(scene, start, monkeypatch):
+    """The negative control: a party that says, as in a simulation, that none of its rows has a code."""
+    played, base = scene
+    monkeypatch.setattr("party.tasks.job.Job.frank", property(lambda job: True))
+    played.twins = played.pairs["document"]
+    line = b'{"text": "good film", "stars": "no", "who": "p0"}'
+    played.twins.shards([line], [line.replace(b'"no"', b'"purple"')])
+    column = plan_pb2.CodeColumn(name="opinion", labels=["bad", "good"], values=["no", "yes"])
+    terms = played.made.make_terms(
+        epsilon=base.EPSILON, recipe="distildp", coded=plan_pb2.CodedText(template="{opinion}", columns=[column])
+    )
+    context = played.joined(terms)
+    task = party_pb2.CodesTask(release="counts")
+    request = party_pb2.TrainRequest(run=context, operation_id="one", codes=task)
+    with pytest.raises(AssertionError, match="Train tells the shards apart"):
+        played.twins.ask("Train", [request])
