@@ -2,6 +2,8 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -12,12 +14,16 @@ from learning.models.batching import Tokens
 from learning.models.encoders import digest
 from learning.private_training.units import Units
 from party.shard.memory import Memory
+from party.shard.plain import PlainUnits
+from party.shard.reading import Reading
 from party.tasks.job import Job
+from party.tasks.text.documents import documents
+from party.tasks.text.kept import documents_once
 from party.tasks.text.model import Loaded, loaded, units_of
-from party.tasks.text.request import OnModel
+from party.tasks.text.request import Lesson, OnModel
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 OF_ONE_SEED: Final = ("sums", "answers", "votes", "models", "encoders", "domains", "trials")
 """Kinds of things that are kept for one seed only: keeping them for many seeds would fill the memory."""
@@ -33,7 +39,7 @@ class SimulatedMemory(Memory):
         """The job's model, which all parties share. Raises as `party.tasks.text.model.loaded`."""
 
         def load() -> Loaded:
-            return loaded(job.reading.shard, work.model, work.lesson, by_user=job.by_user)
+            return loaded(job.reading.shard, work.model, _untilted(work.lesson), by_user=job.by_user)
 
         return self.once("models", (*_model(job, work), job.by_user), load)
 
@@ -44,9 +50,14 @@ class SimulatedMemory(Memory):
         """
         found, model = self.loaded(job, work), work.model
         seen_by = self.once("encoders", _model(job, work), lambda: _encoder(found) if found.head_alone else b"")
-        of = (job.reading.whose, seen_by or model.folder, model.longest, repr(work.lesson))
+        of = (job.reading.whose, seen_by or model.folder, model.longest, repr(_untilted(work.lesson)))
         kind = "domains" if work.lesson.objective == "domain" else "units"
-        return self.once(kind, of, lambda: units_of(job.reading, model, work.lesson, found, self._vectors))
+
+        def read(reading: Reading, tokenizer: "PreTrainedTokenizerBase", coded: str, **how: int) -> PlainUnits:
+            make = partial(documents, reading, tokenizer, coded, **how)
+            return documents_once(self, reading, model, coded, how["longest"], make)
+
+        return self.once(kind, of, lambda: units_of(job.reading, model, work.lesson, found, self._vectors, read))
 
     def vectors(
         self, model: "PreTrainedModel", rows: Sequence[Tokens], tokens: int | None = None
@@ -72,7 +83,12 @@ class SimulatedMemory(Memory):
 def _model(job: Job, work: OnModel) -> tuple[str, str, str]:
     """What a model depends on: of a party only its shard's columns, not its part of the text."""
     shard = job.reading.shard.model_copy(update={"part": None})
-    return shard.model_dump_json(), repr(work.model), repr(work.lesson)
+    return shard.model_dump_json(), repr(work.model), repr(_untilted(work.lesson))
+
+
+def _untilted(lesson: Lesson) -> Lesson:
+    """The lesson without its tilt, which neither the model nor its units depend on."""
+    return replace(lesson, tilt="")
 
 
 def _encoder(found: Loaded) -> bytes:

@@ -1,6 +1,7 @@
 """The `coordinator` command, for the person who starts runs."""
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ from coordinator.console import shown
 from coordinator.console.provision import provision
 from coordinator.errors import PlanError, RunStopped
 from protos.console.command_line import FAILURE, INTERRUPTED, USAGE, run_command
+from protos.waiting import PATIENT
 
 if TYPE_CHECKING:
     from coordinator.progress.events import Observer
@@ -378,6 +380,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command: 2 for usage and for a wrong plan, 1 for failure, 130 when it was stopped."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminated)
+    for name, value in PATIENT.items():
+        os.environ.setdefault(name, value)
     return run_command(
         app, arguments, {PlanError: USAGE, RunStopped: INTERRUPTED, ConclaveError: FAILURE}, private=False
     )

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 LOOKED_AT: Final = 2_000
@@ -86,11 +87,14 @@ class Pace:
     trial: float
 
 
-def pace_of(model: "PreTrainedModel", lengths: Lengths, *, trained: bool, sample: float) -> Pace:
+def pace_of(
+    model: "PreTrainedModel", lengths: Lengths, *, trained: bool, sample: float, language: bool = False
+) -> Pace:
     """Measure a model on made-up texts, as many at once as a party takes.
 
     trained: with the clipped gradients of what requires gradients; else the model is run alone. sample: texts of a
-    party that are expected in one step. Memory: one micro-batch, and 8 bytes a trained number.
+    party that are expected in one step. language: whether it learns the next token. Memory: one micro-batch, and 8
+    bytes a trained number.
     """
     import torch
 
@@ -103,7 +107,7 @@ def pace_of(model: "PreTrainedModel", lengths: Lengths, *, trained: bool, sample
     low, high = (int(each) for each in np.quantile(padded, EDGES, method="nearest"))
     low = low if lengths.known else min(STEP, low)
     measured = sorted({low, high, int(padded[-1])})
-    work = _trained if trained else _run
+    work = (_spoken if language else _trained) if trained else _run
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -155,6 +159,16 @@ def _run(model: "PreTrainedModel", length: int, most: int) -> Callable[[], objec
 def _trained(model: "PreTrainedModel", length: int, most: int) -> Callable[[], object]:
     import torch
 
+    regression = getattr(model.config, "problem_type", None) == "regression"
+    return _clipped(model, length, torch.zeros(_together(most), dtype=torch.float32 if regression else torch.int64))
+
+
+def _spoken(model: "PreTrainedModel", length: int, most: int) -> Callable[[], object]:
+    return _clipped(model, length, _together(most))
+
+
+def _clipped(model: "PreTrainedModel", length: int, labels: "Tensor | int") -> Callable[[], object]:
+    """The clipped gradients of one micro-batch. labels: one for each text, or the number of texts without any."""
     from aggregation.mechanisms.gradients import GradientMechanism, fine_levels
     from learning.models.agreement import made_up_rows
     from learning.models.batching import losses
@@ -162,13 +176,13 @@ def _trained(model: "PreTrainedModel", length: int, most: int) -> Callable[[], o
     from learning.private_training.per_example import PerExample
     from learning.private_training.text_units import TextUnits
 
-    count = _together(most)
+    count = labels if isinstance(labels, int) else len(labels)
     rows = [made_up_rows(int(model.config.vocab_size), length, 0)[0]] * count
-    regression = getattr(model.config, "problem_type", None) == "regression"
-    labels = torch.zeros(count, dtype=torch.float32 if regression else torch.int64)
     gradients = PerExample(model)
     mechanism = GradientMechanism(1.0, fine_levels(1.0, gradients.count), 1.0, 1.0, 1, gradients.count)
-    (batch,) = TextUnits(model.config, rows, labels).micro_batches(np.arange(count))
+    (batch,) = TextUnits(model.config, rows, None if isinstance(labels, int) else labels).micro_batches(
+        np.arange(count)
+    )
     assert batch.shape is not None
     gradients.sizes[batch.shape.most, *batch.shape.name] = (count,)  # no trial: nobody's bits are at stake
     return lambda: clipped_sum(gradients, [batch], losses, mechanism)

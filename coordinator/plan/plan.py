@@ -10,6 +10,7 @@ from coordinator.plan.federation import FederationTable, Name
 from coordinator.plan.privacy import PrivacyTable
 from coordinator.plan.public_text import SourceTable
 from coordinator.plan.table import Table, told
+from protos.conclave.v1 import plan_pb2
 from protos.console.computing import ComputeKeys
 from protos.console.settings import Settings
 
@@ -125,6 +126,16 @@ class Plan(Settings):
     def shares_noise(self) -> bool:
         """Whether the noise of a release is the sum of shares that several parties add."""
         return True
+
+    @property
+    def coded(self) -> plan_pb2.CodedText | None:
+        """The control codes that stand before the parties' texts, where a plan has any."""
+        return None
+
+    @property
+    def shard_columns(self) -> dict[str, Any]:
+        """What `[shard]` of a party that the run starts says beside what `[federation.shards]` says of all."""
+        return {}
 
     def _check_recipe(self) -> None:
         """Check that a recipe's own tables agree with the rest. Raises ValueError."""

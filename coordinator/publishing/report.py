@@ -77,6 +77,20 @@ _CLASSIFIER = {
 """Metrics of classifiers and regressions by their key: the name in words, and the format of the number."""
 
 
+_LANGUAGE = {
+    "token_perplexity": "perplexity of a token on public held-out text",
+    "teacher_perplexity": "of the private teacher",
+    "floor_perplexity": "of the public model with the counts alone (the floor)",
+    "public_perplexity": "of the public model",
+}
+"""Perplexities of language models by their key: the name in words."""
+_WRITTEN = {
+    "tokens": ("tokens measured", ",d"),
+    "texts": ("texts that the teacher wrote", ",d"),
+    "repeated": ("of them empty or repeated, and left out", ",d"),
+}
+
+
 _UNMEASURED = "Nothing was measured: the plan names no public test text."
 
 
@@ -288,6 +302,14 @@ def learned_nothing(metrics: Mapping[str, Any]) -> str | None:
         best = min(known, key=lambda key: known[key])
         said, floor = shown_perplexity(metrics["perplexity"]), shown_perplexity(known[best])
         return f"Learned nothing: its perplexity is {said}, and that of {floors[best]} is {floor}."
+    if "token_perplexity" in metrics:
+        floors = {"floor_perplexity": "the floor without any training", "public_perplexity": "the public model"}
+        known = {key: metrics[key] for key in floors if key in metrics}
+        if metrics["token_perplexity"] < min(known.values(), default=math.inf):
+            return None
+        best = min(known, key=lambda key: known[key])
+        said, least = shown_perplexity(metrics["token_perplexity"]), shown_perplexity(known[best])
+        return f"Learned nothing: its perplexity is {said}, and that of {floors[best]} is {least}."
     key, what = ("accuracy", "accuracy") if "accuracy" in metrics else ("pearson", "correlation")
     if key not in metrics or "public_start" not in metrics:
         return None
@@ -314,6 +336,8 @@ def measurements(metrics: dict[str, Any]) -> list[tuple[str, str]]:
     ):
         if key in metrics and "perplexity" in metrics:
             shown.append((f"of the {label}", shown_perplexity(metrics[key])))
+    shown += [(label, shown_perplexity(metrics[key])) for key, label in _LANGUAGE.items() if key in metrics]
+    shown += [(label, format(metrics[key], form)) for key, (label, form) in _WRITTEN.items() if key in metrics]
     if "sentiment" in metrics:
         shown.append(("sentiment probe, accuracy", f"{metrics['sentiment']:.3f}"))
     if "wordsim" in metrics:

@@ -23,7 +23,7 @@ def party_tables(plan: Plan, releases: Sequence[Release] = ()) -> dict[str, dict
     split = shards.split.model_dump(exclude_none=True)
     parties = split.pop("parties")
     parts = {"parts": split.pop("of", parties), "seed": plan.run.seed} | split
-    source = shards.model_dump(exclude_none=True, exclude={"split"})
+    source = shards.model_dump(exclude_none=True, exclude={"split"}) | plan.shard_columns
     policy = {
         "epsilon": _cap(plan, releases),
         "delta": plan.privacy.delta,

@@ -36,11 +36,12 @@ def system(name: str) -> System:
 
 
 def template(launch: str, recipe: str | None = None) -> str:
-    """The commented plan of a system for a way of launching, `ray` or `connect`; by default of the first system.
+    """The commented plan of a system for a way of launching, `ray` or `connect`; by default of the system that needs
+    no files.
 
     Raises `PlanError` for another way of launching, and for a system without such a plan.
     """
-    name = names()[0] if recipe is None else recipe
+    name = next((name for name in names() if system(name).first), names()[0]) if recipe is None else recipe
     found = system(name).example if name in names() else None
     if found is None:
         *others, last = (f'"{each}"' for each in names() if system(each).example is not None)

@@ -96,7 +96,8 @@ class System:
     `cache` as `prepare` takes them. forecast: what a run would cost and show, given how many seconds `prepare` took.
     comparison: its rows and measures in a comparison. example: the commented plan that `coordinator init` writes, None
     for a system without one. alone: trains without parties and without privacy, on simulated text; such a system has no
-    recipe, and its `prepare` says so.
+    recipe, and its `prepare` says so. first: whether its plan is the one to start from where no system is named,
+    because it needs no files.
     """
 
     name: str
@@ -108,6 +109,7 @@ class System:
     comparison: Callable[[ComparisonRequest], Comparable]
     example: Example | None = None
     alone: Callable[[Alone], TrainedAlone] | None = None
+    first: bool = False
 
     def prepared(self, plan: Plan, base: Path, cache: Path) -> Recipe[Any]:
         """The recipe of a plan with its public data read. base: the folder against which the plan's paths are

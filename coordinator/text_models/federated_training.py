@@ -1,6 +1,6 @@
 """Private training of a text model by all parties, in federated steps or in rounds of local training.
 
-Every recipe that trains a model privately on labelled text uses it.
+Every recipe that trains a model privately uses it.
 """
 
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -17,8 +17,8 @@ from coordinator.federation.federation import Federation
 from coordinator.pricing.release import PricedPlan, Release, budget, shares
 from coordinator.store.store import RunStore
 from coordinator.text_models.messages import descent_message, model_message
-from coordinator.text_models.plan import ClassifierPlan
-from coordinator.text_models.public import PublicText
+from coordinator.text_models.plan import TrainedPlan
+from coordinator.text_models.public import PublicModel
 from coordinator.text_models.tables import DescentTable
 from protos.conclave.v1 import party_pb2
 from protos.digest import artefact_digest
@@ -41,7 +41,7 @@ mean overflow.
 Floats: TypeAlias = NDArray[np.float32]
 
 
-def descent_releases(plan: ClassifierPlan, multiplier: float, parameters: int) -> tuple[Release, ...]:
+def descent_releases(plan: TrainedPlan, multiplier: float, parameters: int) -> tuple[Release, ...]:
     """The releases of a training of so many parameters at this noise multiplier. Raises `PlanError`."""
     settings = plan.dp_sgd
     if settings.form == "federated":
@@ -53,32 +53,34 @@ def descent_releases(plan: ClassifierPlan, multiplier: float, parameters: int) -
     )
 
 
-def descent_event(plan: ClassifierPlan, multiplier: float, parameters: int) -> DpEvent:
+def descent_event(plan: TrainedPlan, multiplier: float, parameters: int) -> DpEvent:
     """An event that costs no less than all of these releases."""
     every = mechanism(plan, multiplier, parameters, plan.dp_sgd.steps).event()
     return every if plan.privacy.attempts == 1 else SelfComposedDpEvent(every, plan.privacy.attempts)
 
 
 async def descend(
-    priced: PricedPlan[ClassifierPlan],
+    priced: PricedPlan[TrainedPlan],
     releases: tuple[Release, ...],
-    public: PublicText,
+    public: PublicModel,
     federation: Federation,
     store: RunStore,
+    tilt: bytes = b"",
 ) -> dict[str, int]:
     """Run all steps or rounds after the last stored one; returns how many parties are in the smallest sum of each
     release.
 
-    The parties have the model that `public` was made from. Raises what the federation's verbs raise, and `RunError` for
+    The parties have the model that `public` was made from. tilt: the digest of what parties add to a language model's
+    logits, which they have; empty for nothing. Raises what the federation's verbs raise, and `RunError` for
     a damaged optimiser state.
     """
     if priced.plan.dp_sgd.form == "federated":
         (release,) = releases
-        return await _steps(priced, release, public, federation, store)
-    return await _rounds(priced, releases, public, federation, store)
+        return await _steps(priced, release, public, federation, store, tilt)
+    return await _rounds(priced, releases, public, federation, store, tilt)
 
 
-def mechanism(plan: ClassifierPlan, multiplier: float, parameters: int, steps: int) -> GradientMechanism:
+def mechanism(plan: TrainedPlan, multiplier: float, parameters: int, steps: int) -> GradientMechanism:
     """The mechanism of so many noisy gradient sums. Raises `PlanError`."""
     settings = plan.dp_sgd
     levels = min(fine_levels(multiplier, parameters), max(1, LARGEST_SUM // (_HEADROOM * settings.batch)))
@@ -112,7 +114,12 @@ def optimisation_of(settings: DescentTable, expected_batch: float) -> "Optimisat
 
 
 async def _steps(
-    priced: PricedPlan[ClassifierPlan], release: Release, public: PublicText, federation: Federation, store: RunStore
+    priced: PricedPlan[TrainedPlan],
+    release: Release,
+    public: PublicModel,
+    federation: Federation,
+    store: RunStore,
+    tilt: bytes,
 ) -> dict[str, int]:
     """Run all steps after the last stored one; returns how many parties are in the smallest sum."""
     plan = priced.plan
@@ -129,6 +136,8 @@ async def _steps(
             request.step.release, request.step.attempt = name, attempt
             request.step.model.CopyFrom(model_message(plan, public))
             request.step.parameters_sha256 = artefact_digest(start)
+            if plan.OBJECTIVE != party_pb2.OBJECTIVE_LABELS:
+                request.step.objective, request.step.tilt_sha256 = plan.OBJECTIVE, tilt
             await federation.train(request, doing="stepping", then="stepping")
 
         if plan.privacy.trust == "secure-sum":
@@ -147,33 +156,48 @@ async def _steps(
 
 
 async def _rounds(
-    priced: PricedPlan[ClassifierPlan],
+    priced: PricedPlan[TrainedPlan],
     releases: tuple[Release, ...],
-    public: PublicText,
+    public: PublicModel,
     federation: Federation,
     store: RunStore,
+    tilt: bytes,
 ) -> dict[str, int]:
     """Run all rounds of local training: each begins with the mean of the models of the one before."""
-    plan, point, present = priced.plan, public.start, {}
+    point, present = public.start, {}
     for number, release in enumerate(releases):
         if not (store.folder / _round_file(number)).exists():
-            start = np.ascontiguousarray(point, "<f4").tobytes()
-            await federation.provide("parameters", start)
-            request = party_pb2.TrainRequest(operation_id=release.name)
-            request.text_model.release = release.name
-            request.text_model.model.CopyFrom(model_message(plan, public))
-            request.text_model.parameters_sha256 = artefact_digest(start)
-            request.text_model.objective = party_pb2.OBJECTIVE_LABELS
-            request.text_model.descent.CopyFrom(_local_descent(plan))
-            await federation.train(request, doing="training")
-            note = budget(priced.guarantee, plan)
-            models = await federation.gather(release.name, 1, release.columns, 1, note, odd=odd_weights)
-            mean = np.mean([floats_of(model) for model in models.values()], axis=0, dtype=np.float64)
+            models = await trained_alone(priced, release, public, federation, point, tilt)
+            mean = np.mean(list(models.values()), axis=0, dtype=np.float64)
             store.begin_sum(release.name, list(models))
             store.write(_round_file(number), mean.astype("<f4").tobytes())
         point = np.frombuffer((store.folder / _round_file(number)).read_bytes(), "<f4").astype(np.float32)
         present[release.name] = len(store.summed(release.name))
     return present
+
+
+async def trained_alone(
+    priced: PricedPlan[TrainedPlan],
+    release: Release,
+    public: PublicModel,
+    federation: Federation,
+    point: Floats,
+    tilt: bytes = b"",
+) -> dict[str, Floats]:
+    """Have every party train alone from a point [parameters]; returns what each trained, by its name."""
+    plan = priced.plan
+    start = np.ascontiguousarray(point, "<f4").tobytes()
+    await federation.provide("parameters", start)
+    request = party_pb2.TrainRequest(operation_id=release.name)
+    request.text_model.release = release.name
+    request.text_model.model.CopyFrom(model_message(plan, public))
+    request.text_model.parameters_sha256 = artefact_digest(start)
+    request.text_model.objective, request.text_model.tilt_sha256 = plan.OBJECTIVE, tilt
+    request.text_model.descent.CopyFrom(_local_descent(plan))
+    await federation.train(request, doing="training")
+    note = budget(priced.guarantee, plan)
+    models = await federation.gather(release.name, 1, release.columns, 1, note, odd=odd_weights)
+    return {name: floats_of(model) for name, model in models.items()}
 
 
 def floats_of(bits: NDArray[np.int64]) -> Floats:
@@ -195,7 +219,7 @@ def odd_weights(bits: NDArray[np.int64]) -> str:
     return ""
 
 
-def descended(plan: ClassifierPlan, public: PublicText, store: RunStore) -> Floats:
+def descended(plan: TrainedPlan, public: PublicModel, store: RunStore) -> Floats:
     """The trained parameters, [parameters]."""
     if plan.dp_sgd.form == "federated":
         kept: Floats = _descent(plan, public, store).point.numpy()
@@ -209,7 +233,7 @@ def _round_file(number: int) -> str:
     return f"artefacts/{ROUND}-{number}.f32"
 
 
-def _descent(plan: ClassifierPlan, public: PublicText, store: RunStore) -> "Training":
+def _descent(plan: TrainedPlan, public: PublicModel, store: RunStore) -> "Training":
     """The optimiser in its stored state. Raises `RunError` for a state that is damaged."""
     import torch
     from safetensors import SafetensorError
@@ -235,7 +259,7 @@ def _packed(descent: "Training") -> bytes:
     return content
 
 
-def _local_descent(plan: ClassifierPlan) -> party_pb2.Descent:
+def _local_descent(plan: TrainedPlan) -> party_pb2.Descent:
     """A party's own training: its units are an equal share of the declared ones."""
     settings = plan.dp_sgd
     return descent_message(settings, expected_batch=settings.batch / len(plan.federation.names))

@@ -14,8 +14,8 @@ from coordinator.forecasting.forecast import Forecast, Row
 from coordinator.forecasting.needs import Needs
 from coordinator.forecasting.pace import Lengths, pace_of
 from coordinator.pricing.release import PricedPlan, rounded_up
-from coordinator.text_models.plan import ClassifierPlan
-from coordinator.text_models.public import PublicText
+from coordinator.text_models.plan import ClassifierPlan, TrainedPlan
+from coordinator.text_models.public import PublicModel, PublicText
 from coordinator.text_models.recipe import TextRecipe
 
 TORCH_MEMORY = 400 * 2**20
@@ -83,7 +83,7 @@ def forecast(
     )
 
 
-def supposed(plan: ClassifierPlan, lengths: Lengths) -> str:
+def supposed(plan: TrainedPlan, lengths: Lengths) -> str:
     """A sentence on what the forecast of a run's time rests on."""
     texts = f"texts of {lengths.middle} tokens, the most that are read"
     if lengths.known:
@@ -106,7 +106,7 @@ def needs(recipe: TextRecipe, priced: PricedPlan[ClassifierPlan], base: Path, ca
     return Needs.of(memory(priced, public), model_bytes(public), cells)
 
 
-def traffic(priced: PricedPlan[ClassifierPlan], public: PublicText) -> int:
+def traffic(priced: PricedPlan[TrainedPlan], public: PublicModel) -> int:
     """Bytes of the model and of public texts sent to all parties, and of what every step, round or query exchanges."""
     exchanged = sum(
         VALUE_BYTES
@@ -116,11 +116,12 @@ def traffic(priced: PricedPlan[ClassifierPlan], public: PublicText) -> int:
         * (2 if release.form in (Form.STEPPED, Form.WEIGHTS) else 1)
         for release in priced.releases
     )
-    asked = sum(len(text.encode()) + 8 for texts in public.queries for text in texts)
+    queries = public.queries if isinstance(public, PublicText) else ()
+    asked = sum(len(text.encode()) + 8 for texts in queries for text in texts)
     return len(priced.plan.federation.names) * (model_bytes(public) + asked + exchanged)
 
 
-def memory(priced: PricedPlan[ClassifierPlan], public: PublicText) -> dict[str, int]:
+def memory(priced: PricedPlan[TrainedPlan], public: PublicModel) -> dict[str, int]:
     """Upper bounds of the peak memory of each kind of process, in bytes."""
     plan, parameters = priced.plan, len(public.start)
     parties = len(plan.federation.names)
@@ -137,7 +138,7 @@ def memory(priced: PricedPlan[ClassifierPlan], public: PublicText) -> dict[str, 
     }
 
 
-def activations(plan: ClassifierPlan, public: PublicText) -> int:
+def activations(plan: TrainedPlan, public: PublicModel) -> int:
     """An upper bound of the bytes that one micro-batch takes in a party's training, with what comes back to it.
 
     A unit's examples go together: of a user they may be as many as are read of one.
@@ -145,19 +146,22 @@ def activations(plan: ClassifierPlan, public: PublicText) -> int:
     from learning.models.batching import form_of
     from learning.private_training.text_units import MOST_EXAMPLES, TOKENS_AT_ONCE
 
-    def told(names: tuple[str, ...], otherwise: int) -> int:
-        return next((found for name in names if isinstance(found := getattr(config, name, None), int)), otherwise)
-
     config = public.model.config
     longest = min(public.longest, form_of(config).longest or public.longest)
     tokens = max(TOKENS_AT_ONCE, longest * (MOST_EXAMPLES if plan.privacy.unit == "user" else 1))
-    width, layers = told(("hidden_size", "n_embd", "d_model"), 1024), told(("num_hidden_layers", "n_layer"), 24)
-    inner = told(("intermediate_size", "n_inner", "ffn_dim"), 4 * width)
-    heads = told(("num_attention_heads", "n_head"), width // 32)
+    width = told(config, ("hidden_size", "n_embd", "d_model"), 1024)
+    layers = told(config, ("num_hidden_layers", "n_layer"), 24)
+    inner = told(config, ("intermediate_size", "n_inner", "ffn_dim"), 4 * width)
+    heads = told(config, ("num_attention_heads", "n_head"), width // 32)
     if plan.model.adapt == "head":
         return int(SLACK * 4 * tokens * (8 * width + 2 * inner + 3 * heads * longest))
     kept = 20 * width + 3 * inner + 3 * heads * longest + (10 * width + 2 * inner) * (plan.model.adapt == "full")
     return int(SLACK * 4 * tokens * layers * kept)
+
+
+def told(config: Any, names: tuple[str, ...], otherwise: int) -> int:
+    """A whole number of a model's configuration, under the first of these names that it has."""
+    return next((found for name in names if isinstance(found := getattr(config, name, None), int)), otherwise)
 
 
 def drowning(row: Row, what: str, advice: list[str], priced: PricedPlan[Any]) -> str:
@@ -176,13 +180,13 @@ def lengths_of(plan: ClassifierPlan, public: PublicText) -> Lengths:
     return Lengths.of(public.tokenizer, first, second, longest=public.longest)
 
 
-def sampled(plan: ClassifierPlan) -> float:
+def sampled(plan: TrainedPlan) -> float:
     """Texts that a party is expected to process in one step, or all of them where only the last layer is trained."""
     whole = declared(plan) if plan.model.adapt == "head" else plan.dp_sgd.batch
     return whole / len(plan.federation.names)
 
 
-def trained_sums(plan: ClassifierPlan) -> tuple[float, int]:
+def trained_sums(plan: TrainedPlan) -> tuple[float, int]:
     """How many times a party processes a text where `[dp_sgd]` trains the model, and how many sums are made."""
     settings, parties = plan.dp_sgd, len(plan.federation.names)
     looked = settings.steps * settings.batch / parties
@@ -191,7 +195,7 @@ def trained_sums(plan: ClassifierPlan) -> tuple[float, int]:
     return looked, settings.steps if settings.form == "federated" else settings.rounds
 
 
-def seconds(plan: ClassifierPlan, prepared: float, busy: float, sums: int) -> float:
+def seconds(plan: TrainedPlan, prepared: float, busy: float, sums: int) -> float:
     """Seconds from the run's command to its end. Parties that are launched here share this machine's cores, and its
     device where models run on one.
 
@@ -206,7 +210,7 @@ def seconds(plan: ClassifierPlan, prepared: float, busy: float, sums: int) -> fl
     return prepared + constant + crowd(plan) * busy + starting + (STEP_SECONDS + secure) * sums
 
 
-def crowd(plan: ClassifierPlan) -> float:
+def crowd(plan: TrainedPlan) -> float:
     """Seconds until all parties have done with a model what takes one of them a second of one core, or of a device.
 
     Parties that are launched on this machine have its cores, or its one device, together. On a cluster those with GPUs
@@ -221,7 +225,7 @@ def crowd(plan: ClassifierPlan) -> float:
     return parties / at_once()
 
 
-def started(plan: ClassifierPlan) -> float:
+def started(plan: TrainedPlan) -> float:
     """How many times longer a training takes to start than it would alone: on cores, whatever models run on."""
     return max(1.0, (1 if plan.federation.shards is None else len(plan.federation.names)) / cores())
 
@@ -238,11 +242,11 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def model_bytes(public: PublicText) -> int:
+def model_bytes(public: PublicModel) -> int:
     """Bytes of the model's files as every party is sent them."""
     return sum(path.stat().st_size for path in public.files.values())
 
 
-def declared(plan: ClassifierPlan) -> int:
+def declared(plan: TrainedPlan) -> int:
     """Units of all parties together: the plan's figure, or a typical one."""
     return plan.privacy.declared_size or USUAL_UNITS * len(plan.federation.names)

@@ -40,6 +40,13 @@ class TextData(SeedData):
     recipe: Callable[[str, Any, Any], Collecting[ClassifierPlan]]
 
 
+ALONE: Final[Mapping[str, Mapping[str, Any]]] = {
+    "dp_sgd": {"form": "local"},
+    "privacy": {"trust": "trusted-aggregator", "dropouts": 0, "colluders": 0},
+}
+"""What a plan's tables say where every party trains alone, under noise of its own."""
+
+
 def federated(data: TextData, epsilon: float) -> Outcome:
     """Federated DP-SGD: every step sums the gradients of all parties, each with its share of the noise.
 
@@ -50,8 +57,7 @@ def federated(data: TextData, epsilon: float) -> Outcome:
 
 def _local(data: TextData, epsilon: float) -> Outcome:
     """Local DP-SGD: each party trains alone under its own noise, and the models are averaged."""
-    alone: dict[str, Any] = {"trust": "trusted-aggregator", "dropouts": 0, "colluders": 0}
-    return descended(data, epsilon, {"dp_sgd": {"form": "local"}, "privacy": alone})
+    return descended(data, epsilon, ALONE)
 
 
 def descended(data: TextData, epsilon: float, tables: Mapping[str, Mapping[str, Any]]) -> Outcome:

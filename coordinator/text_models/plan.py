@@ -1,4 +1,4 @@
-"""Plans whose student is a text classifier or a regression."""
+"""Plans that train a public model, and those of them whose student is a text classifier or a regression."""
 
 from typing import Any, ClassVar, get_args
 
@@ -6,23 +6,21 @@ from pydantic import model_validator
 
 from coordinator.plan.plan import Plan
 from coordinator.text_models.tables import DescentTable, DpSgdTable, FineTuneTable, ModelTable, PateTable, TextTable
+from protos.conclave.v1 import party_pb2
 
 
-class ClassifierPlan(Plan):
-    """A plan of labelled text, a public model, and how it is trained: the part that several systems' plans share.
+class TrainedPlan(Plan):
+    """A plan of a public model and how all parties train it under DP-SGD.
 
-    A comparison runs several ways of training on one plan, so the plan may hold the tables of each. `[privacy]
-    declared_size` fixes sampling rates and divisors, because the shards' own sizes are private. Learning rates
-    follow `[model] adapt` where the plan does not say them.
+    `[privacy] declared_size` fixes sampling rates and divisors, because the shards' own sizes are private. Learning
+    rates follow `[model] adapt` where the plan does not say them. OBJECTIVE: what the model learns.
     """
 
     MODELS: ClassVar[bool] = True
+    OBJECTIVE: ClassVar[party_pb2.Objective.ValueType]
 
-    text: TextTable
     model: ModelTable = ModelTable()
     dp_sgd: DpSgdTable = DpSgdTable()
-    pate: PateTable | None = None
-    fine_tune: FineTuneTable = FineTuneTable()
 
     @model_validator(mode="before")
     @classmethod
@@ -30,8 +28,9 @@ class ClassifierPlan(Plan):
         """Fill in the learning rates that follow what is trained. What is malformed is told by later checks."""
         if not isinstance(tables, dict):
             return tables
-        model = tables.get("model")
-        adapt = model.get("adapt") if isinstance(model, dict) else None
+        model, own = tables.get("model"), cls.model_fields["model"].annotation
+        assert own is not None
+        adapt = (model if isinstance(model, dict) else {}).get("adapt", own.model_fields["adapt"].default)
         found = dict(tables)
         for name, field in cls.model_fields.items():
             kind = _descent(field.annotation)
@@ -42,25 +41,6 @@ class ClassifierPlan(Plan):
             if isinstance(how, str) and how in kind.RATES:
                 found[name] = {"learning_rate": kind.RATES[how]} | table
         return found
-
-    def _check_recipe(self) -> None:
-        privacy, shards = self.privacy, self.federation.shards
-        if privacy.record != "document":
-            raise ValueError(
-                f'[privacy] record = "{privacy.record}": a label belongs to a document. Use record = "document".'
-            )
-        self._check_learning()
-        if shards is not None and shards.label is None:
-            raise ValueError("[federation.shards] label is missing: the column that holds the labels.")
-        if shards is not None and self.text.pairs and shards.second is None:
-            raise ValueError("[federation.shards] second is missing: the column that holds the second texts.")
-        if self.evaluation is not None and self.evaluation.label is None:
-            raise ValueError("[evaluation] label is missing: the column that holds the labels.")
-        if self.evaluation is not None and self.text.pairs and self.evaluation.second is None:
-            raise ValueError("[evaluation] second is missing: the column that holds the second texts.")
-
-    def _check_learning(self) -> None:
-        """Check what else a system's way of training requires of the plan. Raises ValueError."""
 
     def check_descent(self) -> None:
         """Raises ValueError unless the model can be trained under DP-SGD as the plan says."""
@@ -91,6 +71,44 @@ class ClassifierPlan(Plan):
                 "of its own. Set dropouts = 0, and [federation] minimum_parties to as many as have to stay."
             )
 
+    @property
+    def sampling(self) -> float:
+        """The probability that a step takes a given unit."""
+        assert self.privacy.declared_size is not None
+        return self.dp_sgd.batch / self.privacy.declared_size
+
+
+class ClassifierPlan(TrainedPlan):
+    """A plan of labelled text, a public model, and how it is trained: the part that several systems' plans share.
+
+    A comparison runs several ways of training on one plan, so the plan may hold the tables of each.
+    """
+
+    OBJECTIVE = party_pb2.OBJECTIVE_LABELS
+
+    text: TextTable
+    pate: PateTable | None = None
+    fine_tune: FineTuneTable = FineTuneTable()
+
+    def _check_recipe(self) -> None:
+        privacy, shards = self.privacy, self.federation.shards
+        if privacy.record != "document":
+            raise ValueError(
+                f'[privacy] record = "{privacy.record}": a label belongs to a document. Use record = "document".'
+            )
+        self._check_learning()
+        if shards is not None and shards.label is None:
+            raise ValueError("[federation.shards] label is missing: the column that holds the labels.")
+        if shards is not None and self.text.pairs and shards.second is None:
+            raise ValueError("[federation.shards] second is missing: the column that holds the second texts.")
+        if self.evaluation is not None and self.evaluation.label is None:
+            raise ValueError("[evaluation] label is missing: the column that holds the labels.")
+        if self.evaluation is not None and self.text.pairs and self.evaluation.second is None:
+            raise ValueError("[evaluation] second is missing: the column that holds the second texts.")
+
+    def _check_learning(self) -> None:
+        """Check what else a system's way of training requires of the plan. Raises ValueError."""
+
     def check_votes(self) -> None:
         """Raises ValueError unless teachers can vote as the plan says."""
         table = self.pate
@@ -115,12 +133,6 @@ class ClassifierPlan(Plan):
     def teachers(self) -> int:
         """All parties' teachers together."""
         return 0 if self.pate is None else len(self.federation.names) * self.pate.teachers_per_party
-
-    @property
-    def sampling(self) -> float:
-        """The probability that a step takes a given unit."""
-        assert self.privacy.declared_size is not None
-        return self.dp_sgd.batch / self.privacy.declared_size
 
 
 def _descent(annotation: Any) -> type[DescentTable] | None:

@@ -4,7 +4,7 @@ import hashlib
 import shutil
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.plan.public_text import source_of
-from coordinator.text_models.plan import ClassifierPlan
+from coordinator.text_models.plan import ClassifierPlan, TrainedPlan
 from learning.errors import DataError
 from learning.text import labelled
 from learning.text.labelled import Example, LabelMap, ScoreRange, TextColumns
@@ -33,13 +33,12 @@ _KIND: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class PublicText:
-    """The public data of a plan.
+class PublicModel:
+    """The public model of a plan.
 
     model: with its trained parameters marked, with or without adapters. files: the model's files that parties are sent,
     by name; sha256: of each; digest: of all. start: the trained parameters' start values, float32 [parameters].
-    longest: maximum length of an example in tokens, no more than the model takes. heldout: the examples of
-    `[evaluation]`. queries: the public texts of `[pate]`, one or two each.
+    longest: maximum length of an example in tokens, no more than the model takes.
     """
 
     model: "PreTrainedModel"
@@ -49,7 +48,16 @@ class PublicText:
     digest: str
     start: NDArray[np.float32]
     longest: int
-    heldout: tuple[Example, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PublicText(PublicModel):
+    """The public data of a plan of labelled text.
+
+    heldout: the examples of `[evaluation]`. queries: the public texts of `[pate]`, one or two each.
+    """
+
+    heldout: tuple[Example, ...] = ()
     queries: tuple[tuple[str, ...], ...] = ()
 
 
@@ -96,15 +104,35 @@ def public_model(
     name: a folder, the packaged encoder, or a name on the hub. targets: what it predicts, by default the plan's labels.
     how: which parameters are trained, by default as the plan says. Raises `ModelError` as `prepare` does.
     """
+    from learning.models.encoders import classifier
+
+    targets = targets or plan.text.targets
+    model, tokenizer = classifier(name, targets, seed=plan.run.seed, pool=pool, cache=cache)
+    found = marked(model, tokenizer, plan, cache, wanted=plan.text.longest, how=how)
+    return PublicText(*(getattr(found, field.name) for field in fields(found)))
+
+
+def marked(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    plan: TrainedPlan,
+    cache: Path,
+    *,
+    wanted: int,
+    how: "Adapt | None" = None,
+) -> PublicModel:
+    """A public model with the parameters marked that are trained, its files in the cache as parties are sent them.
+
+    wanted: maximum length of an example in tokens. how: which parameters are trained, by default as the plan says.
+    Raises `ModelError` as `prepare` does.
+    """
     from learning.models.adapting import Lora, adapt, flatten
     from learning.models.checkpoints import save
     from learning.models.compute import on_device
-    from learning.models.encoders import classifier, longest
+    from learning.models.encoders import longest
     from learning.private_training.per_example import PerExample
 
-    table, targets = plan.model, targets or plan.text.targets
-    model, tokenizer = classifier(name, targets, seed=plan.run.seed, pool=pool, cache=cache)
-    folder = cache / "models"
+    table, folder = plan.model, cache / "models"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=folder) as beside:
         save(model, tokenizer, Path(beside))
@@ -112,15 +140,14 @@ def public_model(
     adapt(model, how or table.adapt, seed=plan.run.seed, lora=Lora(table.rank, table.alpha))
     on_device(model)
     PerExample(model)
-    return PublicText(
+    return PublicModel(
         model=model,
         tokenizer=tokenizer,
         files=files,
         sha256=digests,
         digest=digest,
         start=flatten(model).numpy(),
-        longest=longest(model, plan.text.longest),
-        heldout=(),
+        longest=longest(model, wanted),
     )
 
 

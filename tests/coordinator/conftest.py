@@ -271,3 +271,69 @@ def privdistil_tables(classifier_tables, public_texts):
 def privdistil_plan(privdistil_tables):
     """The plan of `privdistil_tables`."""
     return lambda **changes: plan_of(privdistil_tables(**changes))
+
+
+WAYS = {
+    "east": ["the", "ship", "sails", "over", "a", "calm", "sea", "to", "the", "port"],
+    "west": ["a", "train", "runs", "through", "the", "old", "town", "at", "night"],
+}
+
+
+@pytest.fixture(scope="session")
+def news(tmp_path_factory):
+    """The folder of `parties.jsonl` and `public.jsonl`: short texts with a kind, 1 or 2, and a person."""
+    folder = tmp_path_factory.mktemp("news")
+    rng = np.random.default_rng(0)
+
+    def rows(count):
+        for number in range(count):
+            kind = int(rng.random() < 0.3)
+            words = rng.choice(WAYS[list(WAYS)[kind]], rng.integers(2, 6))
+            yield {"text": " ".join(words), "kind": str(kind + 1), "person": f"p{number % 17}"}
+
+    for name, count in (("parties", 120), ("public", 20)):
+        lines = [json.dumps(row) + "\n" for row in rows(count)]
+        (folder / f"{name}.jsonl").write_text("".join(lines), "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def distildp_tables(news, tiny_gpt2):
+    """`makes(**changes)`: the tables of a plan; a table that is None is left out."""
+
+    def makes(**changes):
+        tables = {
+            "run": {"name": "words", "recipe": "distildp", "seed": 5},
+            "privacy": {
+                "epsilon": 8.0, "delta": 1e-5, "unit": "record", "record": "document", "trust": "trusted-aggregator",
+                "declared_size": 120,
+            },
+            "federation": {
+                "launch": "ray",
+                "shards": {"source": str(news / "parties.jsonl"), "split": {"by": "hash", "parties": 2}},
+            },
+            "text": {"longest": 24},
+            "model": {"name": str(tiny_gpt2), "adapt": "lora-all", "rank": 2, "alpha": 4},
+            "codes": {
+                "template": "{way}",
+                "columns": {"way": {"values": ["east", "west"], "stored": ["1", "2"], "column": "kind"}},
+            },
+            "floor": {},
+            "dp_sgd": {"steps": 2, "batch": 40},
+            "generation": {"texts": 40, "batch": 16, "top_k": 0, "top_p": 1.0},
+            "distil": {"layers": 1, "passes": 2, "batch": 8, "held_out": 0.1, "top": 16},
+            "evaluation": {"source": str(news / "public.jsonl")},
+        }  # fmt: skip
+        for name, change in changes.items():
+            if change is None:
+                tables.pop(name)
+            else:
+                tables[name] = tables.get(name, {}) | change
+        return tables
+
+    return makes
+
+
+@pytest.fixture(scope="session")
+def distildp_plan(distildp_tables):
+    return lambda **changes: plan_of(distildp_tables(**changes))

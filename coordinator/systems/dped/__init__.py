@@ -19,4 +19,5 @@ SYSTEM: Final = System(
     forecast=forecast,
     comparison=DpedComparison,
     example=example(__name__),
+    first=True,
 )

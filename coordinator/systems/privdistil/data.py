@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from coordinator.comparing.comparable import SeedData
 from coordinator.comparing.simulated_run import Collecting
+from coordinator.federation.aside import Told
 from coordinator.progress.progress import Progress
 from coordinator.store.private_files import write_whole
 from coordinator.systems.privdistil.distillation import compress
 from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.public import PublicCorpus
-from coordinator.systems.privdistil.selection import Told
 from coordinator.text_models.methods import TextData
 from coordinator.text_models.non_private import SimulatedText
 from coordinator.text_models.plan import ClassifierPlan

@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.federation.aside import Told
 from coordinator.store.private_files import close_to_others, private_folder
 from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.public import PublicCorpus, first_student
-from coordinator.systems.privdistil.selection import Told
 
 COMPRESSED: Final = "artefacts/compressed"
 """The folder in a run for the distilled student, an ordinary model."""

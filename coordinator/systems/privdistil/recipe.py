@@ -8,18 +8,18 @@ student under DP-SGD. Only the first and the last stage touch private text.
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from dp_accounting import DpEvent
 from numpy.typing import NDArray
 
 from aggregation.mechanisms.gradients import GradientMechanism
-from coordinator.errors import RunError, RunStopped
+from coordinator.errors import RunError
+from coordinator.federation.aside import Told, aside
 from coordinator.federation.federation import Federation
 from coordinator.pricing.release import PricedPlan, Release, budget
 from coordinator.progress.progress import Progress
@@ -31,7 +31,7 @@ from coordinator.systems.privdistil.messages import domain_request
 from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.public import PublicCorpus, cut
 from coordinator.systems.privdistil.releases import DOMAIN, SCORE_LEVELS, SCORES
-from coordinator.systems.privdistil.selection import Choice, Said, Told, choose
+from coordinator.systems.privdistil.selection import Choice, Said, choose
 from coordinator.systems.system import Stage
 from coordinator.text_models.federated_training import descend, descended, floats_of, odd_weights
 from coordinator.text_models.folder import Made
@@ -45,8 +45,6 @@ CHOSEN: Final = "artefacts/chosen.i64"
 DOMAIN_FILE: Final = "artefacts/domain.safetensors"
 _ROWS: Final = 4096
 """Scores in one request."""
-
-Value = TypeVar("Value")
 
 Distil: TypeAlias = Callable[[PrivDistilPlan, PublicCorpus, NDArray[np.int64], Path, Path, Told], dict[str, Any]]
 """`coordinator.systems.privdistil.distillation.compress`, or a function like it that keeps its students."""
@@ -86,7 +84,7 @@ class PrivDistil:
             said = await domain_classifiers(priced, public, federation, store)
         if not store.finished("choose"):
             with stage("choose") as result:
-                choice = await _aside(federation, lambda told: _chosen(priced, public, said, told))
+                choice = await aside(federation, lambda told: _chosen(priced, public, said, told))
                 store.write(CHOSEN, choice.numbers.astype("<i8").tobytes())
                 result |= choice.facts | {"texts": len(choice.numbers)}
             for warning in choice.facts.get("warnings", ()):
@@ -95,7 +93,7 @@ class PrivDistil:
         if not store.finished("compress"):
             numbers, base, distil = _numbers(store), Path(store.fact("base")), self.distil or compress
             with stage("compress") as result:
-                result |= await _aside(federation, lambda told: distil(plan, public, numbers, folder, base, told))
+                result |= await aside(federation, lambda told: distil(plan, public, numbers, folder, base, told))
         text = await asyncio.to_thread(public.distilled, plan, folder)
         with stage("provide"):
             await provide_model(text, plan, federation, store)
@@ -236,18 +234,3 @@ def _made(public: PublicCorpus, store: RunStore) -> Made:
             parameters=(int(compressed["parameters"]), int(compressed["teacher_parameters"])),
             warnings=tuple(str(each) for each in chosen.get("warnings", ())),
         )
-
-
-async def _aside(federation: Federation, work: Callable[[Told], Value]) -> Value:
-    """Run long public work in a thread while the parties stay connected; it ends early where the run is to stop."""
-    loop, over = asyncio.get_running_loop(), threading.Event()
-
-    def told(what: str, done: int, total: int) -> None:
-        if over.is_set() or federation.stopping:
-            raise RunStopped("stopped")
-        loop.call_soon_threadsafe(federation.stepped, what, done, total)
-
-    try:
-        return await asyncio.to_thread(work, told)
-    finally:
-        over.set()

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.federation.aside import Told
 from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.systems.privdistil.public import PublicCorpus
 from coordinator.text_models.corpus_numbers import Rows as Stored
@@ -26,8 +27,6 @@ from learning.selection.selecting import Rows, Selector
 from learning.selection.text_rows import TextRows
 
 Floats = NDArray[np.float32]
-Told = Callable[[str, int, int], None]
-"""A callback for progress: what is being done, how much of it, and of how much; raises where the run is to stop."""
 
 _BLOCK: Final = 4096
 

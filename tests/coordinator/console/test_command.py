@@ -1,6 +1,7 @@
 """The `coordinator` command as a person meets it: what it prints, what it returns, and that no trace reaches anyone."""
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from coordinator import api
 from coordinator.console.command import main
 from coordinator.publishing.publish import try_place
 from coordinator.systems.registry import read_plan, template
+from protos.waiting import PATIENT
 
 RAY = template("ray").replace('signals   = ["moments"]', 'signals   = ["counts"]\nclip      = 10.0')
 
@@ -76,7 +78,7 @@ def test_every_plan_that_init_writes_is_one(launch, recipe):
 
 def test_init_knows_no_other_recipe(capsys):
     code, said = failing(capsys, "init", "mine.toml", "--recipe", "swing")
-    known = '"dped", "dp_sgd" and "privdistil"'
+    known = '"distildp", "dped", "dp_sgd" and "privdistil"'
     assert (code, said) == (2, f"--recipe swing: there is a plan to start from for {known}.")
     assert not Path("mine.toml").exists()
 
@@ -193,3 +195,11 @@ def test_a_bug_leaves_its_trace_in_a_private_file_and_says_where(capsys, monkeyp
     assert str(trace) in said
     assert "ZeroDivisionError" in trace.read_text()
     assert trace.stat().st_mode & 0o777 == 0o600
+
+
+def test_threads_that_wait_sleep_unless_the_environment_says_otherwise(capsys, monkeypatch):
+    for name in PATIENT:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    main(["runs", "--json"])
+    assert {name: os.environ[name] for name in PATIENT} == {**PATIENT, "OMP_WAIT_POLICY": "ACTIVE"}

@@ -76,7 +76,7 @@ def with_clip(plan):
         ("size   = 1000", "size   = 1", r"\[vocabulary\] size = 1 should be greater than or equal to 2"),
         ('signals   = ["counts"]', 'signals   = ["voices"]', r"signals.*'counts'"),
         ('signals   = ["counts"]', "signals   = []", "a recipe needs a signal"),
-        ('recipe = "dped"', 'recipe = "magic"', "is not one of 'dped'"),
+        ('recipe = "dped"', 'recipe = "magic"', "is not one of 'distildp', 'dped'"),
         ('"trusted-aggregator"', '"secure-sum"\ncolluders = 4', "2 x dropouts . colluders must be less"),
         ("dropouts = 0", "attempts = 2", "attempts has a meaning under"),
         ("dropouts = 0", 'noise = "laplace"', "noise.*'gaussian', 'skellam' or 'discrete-gaussian'"),

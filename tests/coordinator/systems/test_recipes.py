@@ -82,6 +82,8 @@ def text(**more):
 
 def public_of(plan):
     """The same of a whole plan, for a recipe of classifiers."""
+    if plan.run.recipe == "distildp":
+        return text(tokens=50)
     if plan.run.recipe != "privdistil":
         return text(queries=[("good",)] * 4)
     corpus = SimpleNamespace(count=lambda: 10, blocks=lambda rows: iter([["good", "bad"]]))
@@ -211,6 +213,19 @@ async def test_all_that_a_distilled_classifier_may_be_made_of_is_its(privdistil_
     asks_what_its_recipe_has(priced, await asked_of(priced, public, tmp_path))
 
 
+@pytest.mark.parametrize("form", ["federated", "local"])
+async def test_all_that_a_language_model_may_be_made_of_is_its(distildp_plan, tmp_path, form):
+    plan = distildp_plan(dp_sgd={"form": form}, floor={"use": False}, codes=None)
+    public = public_of(plan)
+    priced = bound_of(plan, public)
+    asks_what_its_recipe_has(priced, await asked_of(priced, public, tmp_path))
+    counted = distildp_plan(dp_sgd={"form": form})
+    priced = bound_of(counted, public)
+    requests = await asked_of(priced, public, tmp_path)
+    asks_what_its_recipe_has(priced, requests)
+    assert [request.WhichOneof("task") for request in requests] == ["tokens"]
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_example_is_of_its_recipe(path, dped):
     plan = read_plan(path)
@@ -222,12 +237,13 @@ def test_every_recipe_that_a_plan_may_name_is_known_to_parties_and_no_other_is()
     assert set(recipe_names()) == set(names())
 
 
-def test_no_part_of_the_table_is_of_no_use(dped, classifier_plan, privdistil_plan):
+def test_no_part_of_the_table_is_of_no_use(dped, classifier_plan, privdistil_plan, distildp_plan):
     """Each kind and number of releases that a recipe may have is one that some honest plan of it has."""
     plans = [dped(signals, "trusted-aggregator", **settings) for signals, settings in LISTED]
     others = [classifier_plan(recipe, **changes) for recipe, changes, _ in CLASSIFIERS]
     for changes, release in itertools.product(({}, {"dp_sgd": MOST_LOCAL}), ("weights", "scores")):
         others.append(privdistil_plan(domain={"release": release, "epsilon": 3.0}, **changes))
+    others += [distildp_plan(dp_sgd={"form": form}) for form in ("federated", "local")]
     plans += [(plan, public_of(plan)) for plan in others]
     met = [(plan.run.recipe, *_counted(bound_of(plan, public).binding.terms)) for plan, public in plans]
     for name in recipe_names():

@@ -117,7 +117,7 @@ def test_a_mistake_in_its_tables_is_told_like_any_other():
 
 def test_it_is_named_after_ours_and_has_no_plan_to_start_from():
     assert names()[-1] == "tally"
-    assert names()[0] == "dped"
+    assert names()[0] == "distildp"
     with pytest.raises(PlanError, match="there is a plan to start from for "):
         template("ray", "tally")
 
@@ -125,7 +125,9 @@ def test_it_is_named_after_ours_and_has_no_plan_to_start_from():
 def test_without_its_package_there_is_no_such_system(monkeypatch):
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(TOY)])
     importlib.invalidate_caches()
-    with pytest.raises(PlanError, match=r"plan.toml, line 4: \[run\] recipe = \"tally\" is not one of 'dped', "):
+    with pytest.raises(
+        PlanError, match=r"plan.toml, line 4: \[run\] recipe = \"tally\" is not one of 'distildp', 'dped', "
+    ):
         read_plan(Path("plan.toml"))
 
 

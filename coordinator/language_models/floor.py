@@ -1,0 +1,72 @@
+"""The floor of a language model's run: what noised counts of tokens say of the parties' text without any training."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.errors import RunError
+from coordinator.language_models.plan import LanguagePlan
+from coordinator.language_models.public import PublicLanguage
+from coordinator.store.store import RunStore
+
+FLOOR: Final = "artefacts/floor.safetensors"
+
+Floats: TypeAlias = NDArray[np.float32]
+Told: TypeAlias = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """unigram: the noised distribution of tokens, float32 [tokens], above 0 everywhere. tilt: what is added to the
+    public model's logits, float32 [tokens].
+    """
+
+    unigram: Floats
+    tilt: Floats
+
+
+def floor_of(
+    plan: LanguagePlan, public: PublicLanguage, counts: NDArray[np.float64], sigma: float, told: Told
+) -> Floor:
+    """The floor of noisy counts [tokens] whose noise has this standard deviation, in counts; post-processing of them.
+
+    The public model's own mean is that of texts which it writes itself, drawn from the plan's seed.
+    """
+    import torch
+
+    from learning.language.floor import own_marginal, tilt, unigram
+    from learning.models.adapting import unflatten
+
+    unflatten(public.model, torch.from_numpy(public.start))
+    marginal = own_marginal(
+        public.model,
+        public.bare,
+        longest=public.longest,
+        seed=plan.run.seed,
+        told=lambda done, total: told("floor", done, total),
+    )
+    found = unigram(counts, sigma, marginal)
+    return Floor(found.astype(np.float32), tilt(found, marginal, plan.floor.tilt).astype(np.float32))
+
+
+def write_floor(store: RunStore, floor: Floor) -> None:
+    """Store it."""
+    from safetensors.numpy import save
+
+    store.write(FLOOR, save({"unigram": floor.unigram, "tilt": floor.tilt}))
+
+
+def read_floor(store: RunStore) -> Floor:
+    """The stored floor. Raises `RunError` where it is damaged."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    path = store.folder / FLOOR
+    try:
+        kept = load(path.read_bytes())
+        return Floor(kept["unigram"], kept["tilt"])
+    except (SafetensorError, OSError, KeyError) as error:
+        raise RunError(f"{path} is damaged: {error} The run cannot go on. Run its plan again.") from None

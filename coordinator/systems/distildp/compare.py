@@ -1,0 +1,78 @@
+"""DistilDP and its baselines in a comparison: their data and their metrics."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coordinator.comparing.comparable import ComparisonRequest, Method, View, changed
+from coordinator.progress.progress import Silent
+from coordinator.publishing.report import shown_perplexity
+from coordinator.systems.distildp.methods import METHODS, LanguageData, Measured
+from coordinator.systems.distildp.plan import DistilDpPlan
+from coordinator.systems.distildp.public import prepare
+from coordinator.systems.distildp.teaching import rows_of
+from coordinator.transport.launchers import Simulation, SimulationRequest
+
+
+class DistilDpComparison:
+    """A `coordinator.comparing.comparable.Comparable`.
+
+    A seed draws every model's start, the texts and the order in which the student learns. The parties' text is the same
+    for all seeds. Memory: teacher and student, and the parties' tokens.
+    """
+
+    def __init__(self, given: ComparisonRequest) -> None:
+        self.plan: DistilDpPlan = given.plan
+        self._given = given
+        self._shards: Simulation | None = None
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        return METHODS
+
+    @property
+    def view(self) -> View:
+        return PERPLEXITY
+
+    def data(self, seed: int, folder: Path) -> LanguageData:
+        given, plan = self._given, changed(self.plan, seed=seed)
+        if self._shards is None:
+            self._shards = given.launcher.simulate(
+                SimulationRequest(
+                    parties=given.parties,
+                    folder=folder,
+                    base=given.base,
+                    vocabulary=b"",
+                    window=0,
+                    record=plan.privacy.record,
+                    by_user=plan.privacy.unit == "user",
+                )
+            )
+        public = prepare(plan, given.base, given.cache)
+        return LanguageData(plan, public, self._shards, Silent(), given.base, folder, given.cache)
+
+    def metrics(self, data: LanguageData, model: Measured) -> dict[str, Any]:
+        """model: what speaks, and whether it reads control codes."""
+        from learning.language.perplexity import perplexity
+
+        return {"perplexity": perplexity(model.speakers, rows_of(data.public, coded=model.coded)).perplexity}
+
+
+def _shown(mean: float, deviation: float | None, best: float | None) -> str:
+    return shown_perplexity(mean) if deviation is None else f"{shown_perplexity(mean)} ± {deviation:.1f}"
+
+
+PERPLEXITY = View(
+    metric="perplexity",
+    axis="perplexity of a token, lower is better",
+    columns=(),
+    best=min,
+    shown=_shown,
+    said=lambda value: "not measured" if value is None else f"perplexity {shown_perplexity(value)}",
+    about=lambda plan, seeds: (
+        f"Perplexity of a token on public held-out text, mean and spread over {seeds} seed{'s' if seeds > 1 else ''}; "
+        f"teacher: {plan.model.name}, {plan.model.adapt}; {len(plan.federation.names)} parties; unit: one "
+        f"{'user' if plan.privacy.unit == 'user' else plan.privacy.record}; delta {plan.privacy.delta:g}."
+    ),
+    logarithmic=True,
+)

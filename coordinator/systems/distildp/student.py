@@ -1,0 +1,192 @@
+"""The published folder of a language model: the model in the standard library's form, its texts, a picture, a card."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.plan.named import named
+from coordinator.publishing.report import Statement, learned_nothing, markdown
+from coordinator.store.faults import sound
+from coordinator.store.store import RunStore
+from coordinator.systems.distildp.plan import DistilDpPlan
+from coordinator.systems.distildp.public import PublicTeacher, first_student
+from coordinator.systems.distildp.teaching import Teacher, facts_of, rows_of
+from learning.text.hub import is_hub_name
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from learning.language.generation import Texts
+
+TEXTS: Final = "texts"
+PICTURE: Final = "evaluation.png"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedLanguageModel:
+    """A `coordinator.publishing.student.Student`: a causal language model, and the texts that it learned from.
+
+    texts, cells: the texts and the control code of each [texts].
+    """
+
+    plan: DistilDpPlan
+    public: PublicTeacher
+    model: "PreTrainedModel"
+    texts: "Texts"
+    cells: NDArray[np.int32]
+    metrics: dict[str, Any]
+
+    @property
+    def neighbours(self) -> dict[str, list[str]]:
+        return {}
+
+    @property
+    def claimed(self) -> None:
+        return None
+
+    def write(self, folder: Path) -> None:
+        """Write the model, its tokenizer, the texts as a dataset that `datasets.load_dataset` reads, and a picture."""
+        from learning.models.checkpoints import save
+        from learning.models.encoders import longest
+
+        tokenizer = self.public.tokenizer
+        tokenizer.model_max_length = longest(self.model, self.public.longest)
+        self.model.config.use_cache = True
+        save(self.model, tokenizer, folder)
+        self._texts(folder / TEXTS)
+        if "token_perplexity" in self.metrics:
+            from learning.language.chart import draw
+
+            draw(bars(self.metrics), folder / PICTURE)
+
+    def _texts(self, folder: Path) -> None:
+        folder.mkdir()
+        columns = [] if self.plan.codes is None else _columns(self.plan)
+        with (folder / "train.jsonl").open("w", encoding="utf-8") as file:
+            for place, row in enumerate(self.texts):
+                text = self.public.tokenizer.decode(row.tolist(), skip_special_tokens=True)
+                code = columns[int(self.cells[place])] if columns else {}
+                file.write(json.dumps({"text": text, **code}, ensure_ascii=False) + "\n")
+
+    def card(self, statement: Statement) -> str:
+        plan, public = self.plan, self.public
+        base = plan.model.name if is_hub_name(plan.model.name) else f"{named(plan.model.name)} (a local folder)"
+        head = {
+            "language": plan.student.language,
+            "license": plan.student.licence,
+            "library_name": "transformers",
+            "pipeline_tag": "text-generation",
+        }
+        front = "\n".join(f"{key}: {value}" for key, value in head.items())
+        nothing = learned_nothing(self.metrics)
+        first = "" if nothing is None else f"**{nothing}**\n\n"
+        layers, depth = public.layers
+        shown = f"![Perplexity on public held-out text]({PICTURE})\n\n" if "token_perplexity" in self.metrics else ""
+        return f"""---
+{front}
+tags: [differential-privacy, text-generation, synthetic-text]
+---
+
+# {plan.run.name}
+
+{first}A causal language model of {layers} layers, learned from the text of {len(statement.parties)} parties that did
+not show it to each other. It was distilled from {_who(plan, depth)}, begun as `{base}`, on {len(self.texts):,}
+texts {"of its own" if plan.dp_sgd.form == "federated" else "of theirs"}; those are in `{TEXTS}`, under the same
+guarantee. Made by Conclave, recipe `{plan.run.recipe}`.
+
+```python
+from datasets import load_dataset
+from transformers import pipeline
+
+pipeline("text-generation", "this-folder")("")
+load_dataset("this-folder/{TEXTS}", split="train")
+```
+
+{markdown(statement)}
+{shown}## Checking it
+
+`coordinator verify this-folder --trust ca.pem`, with the `ca.pem` of the federation's authority, compares every file
+with the coordinator's signature, and this promise with what the parties signed about its cost.
+"""
+
+
+def _who(plan: DistilDpPlan, depth: int) -> str:
+    if plan.dp_sgd.form == "federated":
+        return f"a private teacher of {depth} layers, which all parties trained"
+    return f"private teachers of {depth} layers, one of each party,"
+
+
+def student_of(
+    teacher: Teacher, content: bytes, texts: "Texts", cells: NDArray[np.int32], store: RunStore
+) -> PublishedLanguageModel:
+    """The student with these parameters, measured beside its teacher and what costs no training."""
+    import torch
+    from safetensors.torch import load
+
+    model = first_student(teacher.plan, teacher.public, teacher.plain)
+    kept = load(content)
+    with torch.no_grad():
+        for name, each in model.named_parameters():
+            each.copy_(kept[name])
+    with sound(store.folder):
+        facts = facts_of(store)
+    metrics = measured(teacher, model) | {
+        "texts": int(facts["write"]["distinct"]),
+        "repeated": int(facts["write"]["texts"]) - int(facts["write"]["distinct"]),
+        "parameters": int(facts["learn"]["parameters"]),
+        "of_teacher": facts["learn"]["parameters"] / facts["learn"]["teacher_parameters"],
+    }
+    if "warnings" in facts["write"]:
+        metrics["warnings"] = [str(each) for each in facts["write"]["warnings"]]
+    return PublishedLanguageModel(teacher.plan, teacher.public, model, texts, cells, metrics)
+
+
+def measured(teacher: Teacher, student: "PreTrainedModel") -> dict[str, Any]:
+    """Perplexities on public held-out text, of the student, its teacher, the floor and the public start; none without
+    such text.
+    """
+    from learning.language.perplexity import perplexity
+    from learning.language.speaker import Speaker
+    from learning.models.adapting import merged
+
+    public = teacher.public
+    if not public.heldout:
+        return {}
+    coded, bare = rows_of(public, coded=True), rows_of(public, coded=False)
+    shown = teacher.plan.codes is not None and teacher.plan.codes.student
+    found = perplexity([Speaker(student)], coded if shown else bare)
+    metrics: dict[str, Any] = {
+        "token_perplexity": found.perplexity,
+        "teacher_perplexity": perplexity(teacher.speakers, coded).perplexity,
+    }
+    untrained = teacher.untrained
+    if teacher.floor is not None:
+        metrics["floor_perplexity"] = perplexity([untrained], bare).perplexity
+    plain: Speaker = Speaker(merged(public.model))
+    metrics["public_perplexity"] = perplexity([plain], bare).perplexity
+    return metrics | {"tokens": found.tokens}
+
+
+def bars(metrics: dict[str, Any]) -> dict[str, float]:
+    """What the picture shows, by name."""
+    named_bars = {
+        "public_perplexity": "public model",
+        "floor_perplexity": "floor: counts alone",
+        "teacher_perplexity": "private teacher",
+        "token_perplexity": "student",
+    }
+    return {label: metrics[key] for key, label in named_bars.items() if key in metrics}
+
+
+def _columns(plan: DistilDpPlan) -> list[dict[str, str]]:
+    """The values of the code's columns, by name, for every code in order."""
+    import itertools
+
+    assert plan.codes is not None
+    names = list(plan.codes.columns)
+    values = [each.values for each in plan.codes.columns.values()]
+    return [dict(zip(names, each, strict=True)) for each in itertools.product(*values)]
