@@ -65,7 +65,9 @@ CASES: dict[str, dict[str, object]] = {
 DATA = Path(os.environ.get("CONCLAVE_DATA") or Path(__file__).resolve().parents[2] / "shared/data").absolute()
 ADAPTERS = "adapters of MiniLM, 67,349 phrases, 4 parties, 1,024 a step"
 STEPS, PHRASES = 8, 1000
-KINDS = {"party.tasks.process": "party training", "PartyActor": "party node"}
+TRAINING = "party training"
+STARTED, FORKED = "party.tasks.process", "party.tasks.nursery"
+"""Words in the command of a training process that was started, and of one that was forked from another such process."""
 SAMPLE_SECONDS = 1.5
 
 
@@ -109,17 +111,30 @@ class Watch:
             together = 0
             for each in descendants(pid):
                 try:
-                    said = Path(f"/proc/{each}/cmdline").read_bytes().decode(errors="replace")
-                    for word, kind in KINDS.items():
-                        if word in said:
-                            took = pss(each)
-                            self.peaks[kind] = max(self.peaks.get(kind, 0), took)
-                            if kind == "party training":
-                                together += took
-                                self.resident[each], self.processor[each] = of_training(each)
+                    kind = kind_of(each)
+                    if kind is None:
+                        continue
+                    took = pss(each)
+                    self.peaks[kind] = max(self.peaks.get(kind, 0), took)
+                    if kind == TRAINING:
+                        together += took
+                        self.resident[each], self.processor[each] = of_training(each)
                 except (OSError, ValueError, StopIteration):
                     continue
             self.together = max(self.together, together)
+
+
+def kind_of(pid: int) -> str | None:
+    """What a process is, of those that a forecast speaks of. Raises OSError where it is gone."""
+    said = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    if "PartyActor" in said:
+        return "party node"
+    if STARTED in said:
+        return TRAINING
+    if FORKED in said:
+        parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+        return TRAINING if FORKED in Path(f"/proc/{parent}/cmdline").read_bytes().decode(errors="replace") else None
+    return None
 
 
 def of_training(pid: int) -> tuple[int, float]:
