@@ -2,11 +2,17 @@
 
 from typing import Any, ClassVar
 
-from coordinator.language_models.tables import CodesTable, FloorTable, LanguageModelTable, LanguageTextTable
+from coordinator.language_models.tables import (
+    CodesTable,
+    FloorTable,
+    LanguageDpSgdTable,
+    LanguageModelTable,
+    LanguageTextTable,
+)
 from coordinator.text_models.plan import TrainedPlan
 from protos.conclave.v1 import party_pb2, plan_pb2
 
-FLOOR_PART, CODES_PART = 0.2, 0.05
+FLOOR_PART, CODES_PART = 0.35, 0.05
 """Parts of the plan's epsilon that counts of tokens and of codes spend where the plan does not say."""
 
 
@@ -17,6 +23,7 @@ class LanguagePlan(TrainedPlan):
 
     text: LanguageTextTable = LanguageTextTable()
     model: LanguageModelTable
+    dp_sgd: LanguageDpSgdTable = LanguageDpSgdTable()
     codes: CodesTable | None = None
     floor: FloorTable = FloorTable()
 

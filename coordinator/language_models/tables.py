@@ -1,10 +1,11 @@
 """The tables `[text]`, `[model]`, `[codes]`, `[floor]` and `[generation]` of a plan of language models."""
 
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from coordinator.text_models.tables import ModelTable
+from coordinator.text_models.tables import DpSgdTable, ModelTable
 from learning.text.codes import CodeError, Codes
 from learning.text.labelled import LabelMap, LabelMapError
 from protos.console.settings import Settings
@@ -28,6 +29,12 @@ class LanguageModelTable(ModelTable):
     name: Annotated[str, Field(min_length=1)]
     adapt: Literal["lora", "lora-all", "full"] = "lora-all"
     pooling: Literal["auto"] = "auto"
+
+
+class LanguageDpSgdTable(DpSgdTable):
+    """`[dp_sgd]`: as of other text models, with learning rates that were tried on language models (docs/results.md)."""
+
+    RATES = MappingProxyType(DpSgdTable.RATES | {"lora-all": 0.008})
 
 
 class CodeColumnTable(Settings):
@@ -74,7 +81,7 @@ class CodesTable(Settings):
 class FloorTable(Settings):
     """`[floor]`: counts of tokens that parties release once, and what is made of them without any training.
 
-    epsilon: the part of the plan's epsilon that the counts spend, by default a fifth. clip: L2 norm of one unit's
+    epsilon: the part of the plan's epsilon that the counts spend, by default 0.35 of it. clip: L2 norm of one unit's
     counts. tilt: how far the teacher's logits are moved towards the counts, from 0, not at all, to 1, until its mean is
     theirs; the teacher is trained on top of that. weight: the share of the counts' own distribution in what the teacher
     says in the end. use: false asks for no counts.

@@ -48,7 +48,9 @@ south = "SHA256:0000000000000000000000000000000000000000000000000000000000000000
 @pytest.fixture(scope="module")
 def plans():
     found = [path.read_text() for path in EXAMPLES.glob("*/*.toml") if "[federation]" in path.read_text()]
-    return [template(launch, recipe) for launch in ("ray", "connect") for recipe in ("dped", "dp_sgd")] + found
+    return [
+        template(launch, recipe) for launch in ("ray", "connect") for recipe in ("dped", "dp_sgd", "distildp")
+    ] + found
 
 
 def test_a_plan_is_read_or_refused_in_a_sentence(fuzz, hostile, tmp_path, plans):
@@ -64,7 +66,7 @@ def test_a_plan_is_read_or_refused_in_a_sentence(fuzz, hostile, tmp_path, plans)
         else:
             assert plan.document()
             assert plan.minimum_parties
-            assert plan.block_rows if isinstance(plan, DpedPlan) else plan.text.targets
+            assert plan.block_rows if isinstance(plan, DpedPlan) else plan.OBJECTIVE
 
 
 def test_a_party_file_is_read_or_refused_in_a_sentence(fuzz, hostile, tmp_path):

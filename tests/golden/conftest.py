@@ -38,6 +38,7 @@ def _of_the_coordinators_tests():
 _beside = _of_the_coordinators_tests()
 here, opinions, public_texts = _beside.here, _beside.opinions, _beside.public_texts
 classifier_tables, privdistil_tables = _beside.classifier_tables, _beside.privdistil_tables
+news, distildp_tables = _beside.news, _beside.distildp_tables
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +90,7 @@ def dped_tables(letters):
 
 
 @pytest.fixture
-def tables(dped_tables, classifier_tables, privdistil_tables):
+def tables(dped_tables, classifier_tables, privdistil_tables, distildp_tables):
     """`tables(recipe, *signals, **changes)`: of a small plan, whose noise is from its seed."""
 
     def makes(recipe, *signals, privacy=None, **changes):
@@ -98,6 +99,8 @@ def tables(dped_tables, classifier_tables, privdistil_tables):
             return dped_tables(*signals, privacy=privacy, **changes)
         if recipe == "privdistil":
             return privdistil_tables(privacy=privacy, **changes)
+        if recipe == "distildp":
+            return distildp_tables(privacy=privacy, **changes)
         if recipe == "fine_tune":
             privacy = {}
         return classifier_tables(recipe, privacy=privacy, **changes)
@@ -154,7 +157,12 @@ def priced(tmp_path):
     """
     model = SimpleNamespace(start=np.zeros(1000, np.float32))
     public = SimpleNamespace(
-        start=model.start, text=model, domain=model, opposed=1000, corpus=SimpleNamespace(count=lambda: 10_000)
+        start=model.start,
+        text=model,
+        domain=model,
+        opposed=1000,
+        corpus=SimpleNamespace(count=lambda: 10_000),
+        tokens=8192,
     )
 
     def binds(path):

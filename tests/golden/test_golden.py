@@ -70,6 +70,9 @@ RUNS = {
     "privdistil": (("privdistil",), {}),
     "privdistil-secure-sum": (("privdistil",), {"privacy": ONE_MAY_LEAVE}),
     "privdistil-scores": (("privdistil",), {"domain": {"release": "scores"}}),
+    "distildp": (("distildp",), {}),
+    "distildp-secure-sum": (("distildp",), {"privacy": ONE_MAY_LEAVE}),
+    "distildp-local": (("distildp",), {"dp_sgd": {"form": "local"}}),
     "fine_tune": (("fine_tune",), {}),
 }
 LEARNED = ("dped-moments-suggested-clip",)
@@ -135,7 +138,7 @@ def test_a_plan_that_is_shipped_binds_parties_to_the_same(name, priced):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["dped", "dp_sgd", "privdistil"])
+@pytest.mark.parametrize("recipe", ["dped", "dp_sgd", "privdistil", "distildp"])
 @pytest.mark.parametrize("launch", ["ray", "connect"])
 def test_a_plan_that_init_writes_binds_parties_to_the_same(launch, recipe, priced, written):
     compare(f"init-{launch}-{recipe}", priced(written(launch, recipe)))
