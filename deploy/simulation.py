@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from aggregation.mechanisms.joint import TeacherSignal
-from coordinator.transport.launchers import SimulationRequest, TeachersWanted, TextWanted
+from coordinator.transport.launchers import DocumentsWanted, SimulationRequest, TeachersWanted, TextWanted
 from deploy.simulated_links import SimulatedLink, public_file
 from deploy.simulated_memory import SimulatedMemory
 from party.admission.labels import columns_of, targets_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from learning.models.batching import Tokens
-    from party.shard.labelled import LabelledUnits
+    from party.shard.labelled import LabelledUnits, TokenRows
 
 
 class ClearShards:
@@ -83,6 +83,20 @@ class ClearShards:
                 frank=True,
             )
             for shard in shards
+        )
+
+    def documents(self, wanted: DocumentsWanted) -> tuple["TokenRows", ...]:
+        """Each party's documents, tokenised, each after its control code. Raises `ConclaveError` like the party's work.
+
+        Memory: all parties' tokens, see `party.shard.labelled.TokenRows`.
+        """
+        from party.tasks.text.documents import documents
+
+        coded = "" if wanted.coded is None else wanted.coded.SerializeToString().hex()
+        known = len(wanted.tokenizer)
+        readings = [self._reading(config) for config in self._parties.values()]
+        return tuple(
+            documents(each, wanted.tokenizer, coded, longest=wanted.longest, known=known).rows for each in readings
         )
 
     def vectors(self, model: "PreTrainedModel", rows: Sequence["Tokens"]) -> NDArray[np.float32]:

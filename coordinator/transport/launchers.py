@@ -136,6 +136,19 @@ class TextWanted:
     longest: int
 
 
+@dataclass(frozen=True, slots=True)
+class DocumentsWanted:
+    """How a language model takes text.
+
+    coded: the control codes as parties join under them, None without. tokenizer: the public model's. longest: maximum
+    length of a document in tokens, its code included.
+    """
+
+    coded: plan_pb2.CodedText | None
+    tokenizer: "PreTrainedTokenizerBase"
+    longest: int
+
+
 class LabelledPart(Protocol):
     """One party's units in clear, in the form that training takes
     (`learning.private_training.text_units.TextUnits`).
@@ -176,6 +189,10 @@ class Simulation(Protocol):
 
     def labelled(self, wanted: TextWanted) -> tuple[LabelledPart, ...]:
         """Each party's labelled text, tokenised."""
+        ...
+
+    def documents(self, wanted: DocumentsWanted) -> tuple[Sequence["Tokens"], ...]:
+        """Each party's documents, tokenised, each after its control code where there are codes."""
         ...
 
     def vectors(self, model: "PreTrainedModel", rows: Sequence["Tokens"]) -> NDArray[np.float32]:

@@ -54,25 +54,28 @@ class Fit:
 def fit(
     model: nn.Module,
     rows: Sequence[Tokens],
-    labels: NDArray[np.int64] | NDArray[np.float32],
+    labels: NDArray[np.int64] | NDArray[np.float32] | None,
     settings: Fit,
     rng: np.random.Generator,
     on_step: Callable[[float], None] | None = None,
 ) -> None:
-    """Train what is trainable in a model on labelled examples, in place. Not private.
+    """Train what is trainable in a model on examples, in place. Not private.
 
-    labels: a class's place, int64 [examples], or a standard score, float32 [examples]. Examples of like length share a
+    labels: a class's place, int64 [examples], or a standard score, float32 [examples]; None for a causal language
+    model, which learns the examples themselves. Examples of like length share a
     batch. A shard with only one class trains a model that always predicts it, and is no error: an error would reveal
     what the shard holds. on_step: told the fraction done. Raises `DataError` without examples, `ConclaveError` for a
     model of which nothing is to be trained, `Diverged` for one that goes to infinity.
     """
-    if not rows or len(rows) != len(labels):
-        raise DataError(f"Training needs a label for every example: {len(rows):,} examples, {len(labels):,} labels.")
-    targets = torch.from_numpy(np.ascontiguousarray(labels))
+    labelled = len(rows) if labels is None else len(labels)
+    if not rows or len(rows) != labelled:
+        raise DataError(f"Training needs a label for every example: {len(rows):,} examples, {labelled:,} labels.")
+    targets = None if labels is None else torch.from_numpy(np.ascontiguousarray(labels))
     config = _config(model)
 
     def of(places: NDArray[np.int64]) -> Tensor:
-        return losses(model, inputs_of(config, [rows[place] for place in places]), targets[places])
+        own = None if targets is None else targets[places]
+        return losses(model, inputs_of(config, [rows[place] for place in places]), own)
 
     model.train()
     _descend(model, of, [len(row) for row in rows], settings, rng, on_step)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aggregation.noise.stream import NoiseStream
-from coordinator.transport.launchers import SimulationRequest
+from coordinator.transport.launchers import DocumentsWanted, SimulationRequest
 from coordinator.transport.link import Batch
 from deploy.simulation import ClearShards
 from learning.models.adapting import Lora, adapt, flatten
@@ -165,3 +165,16 @@ async def test_links_give_what_their_parties_would_send_and_read_their_text_once
         stream = NoiseStream.insecure(SEED, name, release, "0")
         expected = noised(total.astype(np.int32), mechanism_of(message), stream)
         assert np.abs(blocks[release].astype(np.int64) - expected).max() <= (1 if release == "steps.0" else 0)
+
+
+def test_documents_in_clear_are_those_that_parties_train_on(request_for, tiny_gpt2):
+    tokenizer, shards = language_model(str(tiny_gpt2))[1], ClearShards(request_for)
+    bare = shards.documents(DocumentsWanted(None, tokenizer, LONGEST))
+    coded = shards.documents(DocumentsWanted(CODED, tokenizer, LONGEST))
+    assert len(bare) == len(coded) == PARTIES
+    said = sorted(tokenizer.decode(row.ids[row.second :], skip_special_tokens=True) for part in bare for row in part)
+    lines = (request_for.base / "notes.jsonl").read_text().splitlines()
+    assert said == sorted(json.loads(line)["text"] for line in lines)
+    opened = [tokenizer.decode(row.ids[: row.second]) for part in coded for row in part]
+    assert sum("Is bad" in each for each in opened) == 7
+    assert sum("Is good" in each for each in opened) == 7  # the other six have stars that are no code

@@ -71,7 +71,7 @@ RUNS = {
     "privdistil-secure-sum": (("privdistil",), {"privacy": ONE_MAY_LEAVE}),
     "privdistil-scores": (("privdistil",), {"domain": {"release": "scores"}}),
     "distildp": (("distildp",), {}),
-    "distildp-secure-sum": (("distildp",), {"privacy": ONE_MAY_LEAVE}),
+    "distildp-secure-sum": (("distildp",), {"privacy": SECURE}),
     "distildp-local": (("distildp",), {"dp_sgd": {"form": "local"}}),
     "fine_tune": (("fine_tune",), {}),
 }

@@ -3,15 +3,17 @@
 Rows that differ only in how the student learns share one private teacher and its texts, which is charged to each.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
+from numpy.typing import NDArray
 
 from aggregation.mechanisms.gradients import GradientMechanism
 from coordinator.comparing.comparable import Method, Outcome, SeedData, changed, composed
@@ -26,15 +28,17 @@ from coordinator.systems.distildp.plan import DistilDpPlan
 from coordinator.systems.distildp.public import PublicTeacher, first_student
 from coordinator.systems.distildp.recipe import DistilDp
 from coordinator.systems.distildp.student import student_of
-from coordinator.systems.distildp.teaching import Teacher, taught, written
+from coordinator.systems.distildp.teaching import Teacher, rows_of, taught, written
 from coordinator.systems.system import Stage
 from coordinator.text_models.federated_training import STEPS
 from coordinator.text_models.methods import ALONE
 from coordinator.text_models.public import marked
-from coordinator.transport.launchers import Simulation
+from coordinator.transport.launchers import DocumentsWanted, Simulation
 
 if TYPE_CHECKING:
+    from learning.language.generation import Texts
     from learning.language.speaker import Speaker
+    from learning.models.batching import Tokens
 
 _TILTED_WEIGHT, _MIXED_WEIGHT = 0.4, 0.5
 """Public weights of the counts where nothing is trained: the best of those tried without noise (docs/results.md)."""
@@ -42,7 +46,8 @@ _TILTED_WEIGHT, _MIXED_WEIGHT = 0.4, 0.5
 
 @dataclass(slots=True)
 class LanguageData(SeedData):
-    """The data of one seed. shards: the simulated parties. folder: for runs that rows share. cache: for models."""
+    """The data of one seed. shards: the simulated parties. folder: for runs that rows share. cache: for
+    models. read: what `documents` has read."""
 
     plan: DistilDpPlan
     public: PublicTeacher
@@ -51,6 +56,15 @@ class LanguageData(SeedData):
     base: Path
     folder: Path
     cache: Path
+    read: "dict[bool, tuple[Sequence[Tokens], ...]]" = field(default_factory=dict)
+
+    def documents(self, *, coded: bool) -> "tuple[Sequence[Tokens], ...]":
+        """Each party's documents in clear, read once, with their control codes or without."""
+        if coded not in self.read:
+            codes = self.plan.coded if coded else None
+            wanted = DocumentsWanted(codes, self.public.tokenizer, self.public.longest)
+            self.read[coded] = self.shards.documents(wanted)
+        return self.read[coded]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +120,7 @@ def _private(data: LanguageData, epsilon: float, *, distil: Mapping[str, Any] | 
         content = other.learn(run.priced, run.present, run.store, data.progress)
         found = other.student(content, run.priced, run.present, run.store)
         coded = plan.codes is not None and plan.codes.student
-        notes = _noise(run.priced) | {"texts": float(len(found.texts))}
+        notes = _noise(run.priced) | {"texts": float(len(found.texts))} | _copies(data, found.texts)
         return Outcome(Measured((Speaker(found.model),), coded), _paid(run.priced), notes=notes)
 
 
@@ -155,6 +169,36 @@ def _undistilled(data: LanguageData, epsilon: float, *, floored: bool = False) -
     recipe = _Trained(plan, _alone(data, plan))
     with driven(recipe, data.shards, data.progress, data.base) as run:
         return Outcome(Measured(recipe.teacher(run.store).speakers), _paid(run.priced), notes=_noise(run.priced))
+
+
+def _in_clear(data: LanguageData, epsilon: float) -> Outcome:
+    """The student's own public start, all of it trained on all parties' text without privacy."""
+    from learning.classification.training import Fit, fit
+    from learning.language.speaker import Speaker
+
+    plan = changed(data.plan, {"model": {"adapt": "full"}}).model_copy(update={"codes": None})
+    model = _alone(data, plan).model
+    rows = [row for part in data.documents(coded=False) for row in part]
+    rng = np.random.default_rng(data.seed)
+    fit(model, rows, None, Fit(), rng, lambda done: data.progress.bar("training", int(100 * done), 100))
+    return Outcome(Measured((Speaker(model),)), None)
+
+
+def _copies(data: LanguageData, texts: "Texts") -> dict[str, float]:
+    """How much of the texts stands in the parties' own, and of public held-out text, which no party's model wrote."""
+    from learning.language.copying import copied
+
+    learned = [row.ids[row.second :] for part in data.documents(coded=False) for row in part]
+    public = [row.ids[row.second :] for row in rows_of(data.public, coded=False)]
+    own, others = (copied([_bare(each, texts.end) for each in some], learned) for some in (texts, public))
+    return {
+        "copied_texts": own.texts, "copied_tokens": own.tokens,
+        "public_copied_texts": others.texts, "public_copied_tokens": others.tokens,
+    }  # fmt: skip
+
+
+def _bare(ids: NDArray[np.int32], end: int) -> NDArray[np.int32]:
+    return ids[:-1] if len(ids) and ids[-1] == end else ids
 
 
 def _counted(data: LanguageData, epsilon: float, *, tilt: float, weight: float) -> Outcome:
@@ -214,6 +258,7 @@ METHODS: Final[dict[str, Method]] = {
         Method("dp_sgd-floor", "DP-SGD student on the floor", partial(_undistilled, floored=True)),
         Method("floor", "floor: tilted by counts", partial(_counted, tilt=0.5, weight=_TILTED_WEIGHT)),
         Method("mixed", "floor: counts mixed in", partial(_counted, tilt=0.0, weight=_MIXED_WEIGHT)),
+        Method("fine_tune", "no privacy", _in_clear, private=False),
         Method("public", "public model", _public, private=False),
     )
 }

@@ -30,6 +30,11 @@ def test_every_row_is_measured_and_private_ones_cost_what_was_asked(compared):
         else:
             assert cell.paid is None, name
     assert cells["floor"].metrics["perplexity"] < cells["public"].metrics["perplexity"]
+    assert cells["fine_tune"].metrics["perplexity"] < cells["dp_sgd"].metrics["perplexity"]
+    for name in ("distildp", "texts"):
+        notes = cells[name].notes
+        assert 0 <= notes["copied_tokens"] <= notes["copied_texts"] <= 1
+        assert 0 <= notes["public_copied_tokens"] <= 1
 
 
 @pytest.mark.slow

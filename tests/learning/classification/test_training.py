@@ -6,9 +6,11 @@ from aggregation.errors import ConclaveError
 from learning.classification.metrics import measure_classifier, measure_regression
 from learning.classification.training import Fit, fit, predict, probabilities
 from learning.errors import DataError
+from learning.language.perplexity import perplexity
+from learning.language.speaker import Speaker
 from learning.models.adapting import adapt
-from learning.models.batching import encode
-from learning.models.encoders import classifier
+from learning.models.batching import encode, encode_documents
+from learning.models.encoders import classifier, language_model
 from learning.models.schedules import Schedule
 from learning.text.labelled import LabelMap, ScoreRange
 
@@ -103,3 +105,14 @@ def test_training_that_cannot_be_is_one_sentence(tiny_bert) -> None:
     model.requires_grad_(False)
     with pytest.raises(ConclaveError, match="Nothing of the model"):
         fit(model, rows, labels, Fit(), rng)
+
+
+def test_a_language_model_learns_examples_without_labels(tiny_gpt2) -> None:
+    model, tokenizer = language_model(str(tiny_gpt2))
+    rows = encode_documents(tokenizer, ["the film was good", "the plot was slow"] * 20, longest=16, codes=None).rows
+    before = perplexity([Speaker(model)], rows).perplexity
+    model.requires_grad_(True)
+    fit(model, rows, None, Fit(epochs=5, batch=8, learning_rate=1e-2), np.random.default_rng(0))
+    assert perplexity([Speaker(model)], rows).perplexity < before / 4
+    with pytest.raises(DataError, match="example"):
+        fit(model, [], None, Fit(), np.random.default_rng(0))
