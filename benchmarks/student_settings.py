@@ -2,9 +2,9 @@
 
     python benchmarks/student_settings.py RUN --texts 3000 --mixing 0.8 [--temperature 1] [--drawn best]
 
-RUN is the folder of a finished run of examples/distildp/plan.toml. All that is done here follows what that run released,
-so nothing more is spent. Each call adds a row to benchmarks/results/student_settings.json: perplexity on the first 1,000
-texts of the development file. drawn: the next token among "all", or among the "best" (top-k 50, top-p 0.9).
+RUN is the folder of a finished run of examples/distildp/plan.toml. All that is done here follows what that run
+released, so nothing more is spent. Each call adds a row to benchmarks/results/student_settings.json: perplexity on the
+first 1,000 texts of the development file. drawn: the next token among "all", or among the "best" (top-k 50, top-p 0.9).
 """
 
 import argparse
