@@ -99,7 +99,7 @@ class GenerationTable(Settings):
 
     texts: how many; those that repeat others are left out. longest: tokens of one, its end included; by default as in
     `[text]`. top_k, top_p: the most probable tokens among which the next is drawn, by default all (0 and 1); top_p
-    after top_k. 50 and 0.9, the paper's, make texts that are nicer to read and a student that is worse by a tenth.
+    after top_k. 50 and 0.9, the paper's, make texts that are nicer to read, and a worse student in trials.
     temperature: above 1 more various, below 1 less. batch: texts written at a time.
     """
 
