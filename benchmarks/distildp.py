@@ -1,10 +1,10 @@
-"""DistilDP beside what it is measured against, on AG News: perplexity of small language models on real held-out text.
+"""DistilDP beside what it is measured against: perplexity of small language models on real held-out text.
 
-    python benchmarks/distildp.py [--recipes distildp,texts] [--epsilons 2,8] [--seeds 1]
+    python benchmarks/distildp.py [--task imdb] [--recipes distildp,texts] [--epsilons 2,8] [--seeds 1]
 
-The plan is examples/distildp/plan.toml, measured on the first 1,000 texts of the development file. Cells are kept in
-benchmarks/work and benchmarks/results/distildp.json, and a call goes on where another was stopped; rows can be added
-another day. It needs ../shared/data and ../shared/models.
+The plan is examples/distildp/plan.toml, on AG News or on another task's text, and is measured on the first 1,000 texts
+of the development file. Cells are kept in benchmarks/work and benchmarks/results/distildp.json or distildp-TASK.json, and
+a call goes on where another was stopped; rows can be added another day. It needs ../shared/data and ../shared/models.
 """
 
 import argparse
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-WORK = ROOT / "benchmarks/work/distildp"
-RESULTS = ROOT / "benchmarks/results"
+BENCHMARKS = ROOT / "benchmarks"
 PLAN = ROOT / "examples/distildp/plan.toml"
 MEASURED = 1000
+TASKS = ("ag_news", "imdb", "aeslc")
 
 
 def main() -> None:
@@ -31,32 +31,37 @@ def main() -> None:
     from coordinator.systems.registry import plan_of
 
     parser = argparse.ArgumentParser(description="Compare DistilDP with other ways to a language model.")
+    parser.add_argument("--task", choices=TASKS, default=TASKS[0])
     parser.add_argument("--recipes", default="", help="which rows, with commas; all by default")
     parser.add_argument("--epsilons", default="2,8", help="with commas")
     parser.add_argument("--seeds", type=int, default=1)
     options = parser.parse_args()
     epsilons = tuple(float(each) for each in options.epsilons.split(","))
-    RESULTS.mkdir(exist_ok=True)
-    (ROOT / "benchmarks/work").mkdir(exist_ok=True)
-    kept = RESULTS / "distildp.json"
-    if kept.exists() and not WORK.exists():
-        restore(json.loads(kept.read_bytes()))
+    name = "distildp" if options.task == TASKS[0] else f"distildp-{options.task}"
+    work, results = BENCHMARKS / "work" / name, BENCHMARKS / "results" / name
+    for each in (work, results):
+        each.parent.mkdir(exist_ok=True)
+    kept = results.with_suffix(".json")
+    if kept.exists() and not work.exists():
+        restore(json.loads(kept.read_bytes()), work)
     tables = tomllib.loads(PLAN.read_text())
-    tables["evaluation"]["source"] = str(some(PLAN.parent / tables["evaluation"]["source"]).relative_to(ROOT))
+    of_task(tables, options.task)
+    heldout = some(PLAN.parent / tables["evaluation"]["source"], BENCHMARKS / "work" / f"{name}-heldout.jsonl")
+    tables["evaluation"]["source"] = str(heldout.relative_to(ROOT))
     try:
         with chdir(ROOT):
             shards, model = tables["federation"]["shards"], tables["model"]
             shards["source"], model["name"] = (from_root(each) for each in (shards["source"], model["name"]))
-            names = [name for name in options.recipes.split(",") if name]
+            rows = [row for row in options.recipes.split(",") if row]
             found = api.compare(
-                plan_of(tables), recipes=names, epsilons=epsilons, seeds=options.seeds, output=WORK, progress=Terminal()
+                plan_of(tables), recipes=rows, epsilons=epsilons, seeds=options.seeds, output=work, progress=Terminal()
             )
     finally:
-        if (WORK / "comparison.json").exists():
-            kept.write_text(json.dumps(record(), indent=1) + "\n")
-    (RESULTS / "distildp.md").write_text(table.markdown(found))
-    for kind in ("png", "svg"):
-        shutil.copyfile(found.folder / f"comparison.{kind}", RESULTS / f"distildp.{kind}")
+        if (work / "comparison.json").exists():
+            kept.write_text(json.dumps(record(work), indent=1) + "\n")
+    results.with_suffix(".md").write_text(table.markdown(found))
+    for kind in (".png", ".svg"):
+        shutil.copyfile(found.folder / f"comparison{kind}", results.with_suffix(kind))
     print(table.markdown(found))
 
 
@@ -65,27 +70,41 @@ def from_root(place: str) -> str:
     return os.path.relpath(PLAN.parent / place, ROOT)
 
 
-def some(source: Path) -> Path:
+def of_task(tables: dict[str, Any], task: str) -> None:
+    """Change a plan's tables to those of a task: its text, its control codes and how much there is of it."""
+    shards, evaluation, privacy = tables["federation"]["shards"], tables["evaluation"], tables["privacy"]
+    for table in (shards, evaluation):
+        table["source"] = table["source"].replace(TASKS[0], task)
+    if task == "imdb":
+        values = ["1", "2", "3", "4", "7", "8", "9", "10"]
+        tables["codes"] = {"template": "Rating: {rating}", "columns": {"rating": {"values": values}}}
+        privacy["declared_size"] = 25_000
+    if task == "aeslc":
+        del tables["codes"]
+        shards["text"] = evaluation["text"] = "body"
+        privacy["declared_size"] = 14_000
+
+
+def some(source: Path, place: Path) -> Path:
     """The first texts of a file, in a file of their own."""
-    place = ROOT / "benchmarks/work/distildp-heldout.jsonl"
     with source.open(encoding="utf-8") as lines:
         place.write_text("".join(line for _, line in zip(range(MEASURED), lines, strict=False)), "utf-8")
     return place
 
 
-def record() -> dict[str, Any]:
+def record(work: Path) -> dict[str, Any]:
     """All cells that were measured so far."""
-    cells = [json.loads(path.read_bytes()) for path in sorted((WORK / "cells").glob("*.json"))]
-    return {"comparison": json.loads((WORK / "comparison.json").read_bytes()), "cells": cells}
+    cells = [json.loads(path.read_bytes()) for path in sorted((work / "cells").glob("*.json"))]
+    return {"comparison": json.loads((work / "comparison.json").read_bytes()), "cells": cells}
 
 
-def restore(kept: dict[str, Any]) -> None:
+def restore(kept: dict[str, Any], work: Path) -> None:
     """The comparison's folder, with the cells that were measured before."""
-    (WORK / "cells").mkdir(parents=True)
-    (WORK / "comparison.json").write_text(json.dumps(kept["comparison"]))
+    (work / "cells").mkdir(parents=True)
+    (work / "comparison.json").write_text(json.dumps(kept["comparison"]))
     for cell in kept["cells"]:
         shown = "none" if cell["epsilon"] is None else f"{cell['epsilon']:g}"
-        (WORK / "cells" / f"{cell['method']}-{shown}-{cell['seed']}.json").write_text(json.dumps(cell))
+        (work / "cells" / f"{cell['method']}-{shown}-{cell['seed']}.json").write_text(json.dumps(cell))
 
 
 if __name__ == "__main__":

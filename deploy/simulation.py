@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from learning.models.batching import Tokens
-    from party.shard.labelled import LabelledUnits, TokenRows
+    from party.shard.labelled import LabelledUnits
+    from party.shard.plain import PlainUnits
 
 
 class ClearShards:
@@ -85,7 +86,7 @@ class ClearShards:
             for shard in shards
         )
 
-    def documents(self, wanted: DocumentsWanted) -> tuple["TokenRows", ...]:
+    def documents(self, wanted: DocumentsWanted) -> tuple["PlainUnits", ...]:
         """Each party's documents, tokenised, each after its control code. Raises `ConclaveError` like the party's work.
 
         Memory: all parties' tokens, see `party.shard.labelled.TokenRows`.
@@ -95,9 +96,7 @@ class ClearShards:
         coded = "" if wanted.coded is None else wanted.coded.SerializeToString().hex()
         known = len(wanted.tokenizer)
         readings = [self._reading(config) for config in self._parties.values()]
-        return tuple(
-            documents(each, wanted.tokenizer, coded, longest=wanted.longest, known=known).rows for each in readings
-        )
+        return tuple(documents(each, wanted.tokenizer, coded, longest=wanted.longest, known=known) for each in readings)
 
     def vectors(self, model: "PreTrainedModel", rows: Sequence["Tokens"]) -> NDArray[np.float32]:
         """The input vectors of a model's last layer, [texts, width]; every encoder reads the same texts once."""

@@ -168,6 +168,18 @@ class LabelledPart(Protocol):
         ...
 
 
+class DocumentPart(Protocol):
+    """One party's units in clear as documents of a language model."""
+
+    @property
+    def rows(self) -> Sequence["Tokens"]: ...
+
+    @property
+    def members(self) -> Sequence[Sequence[int]] | None:
+        """For every unit the positions of its documents; None where every document is a unit."""
+        ...
+
+
 class Simulation(Protocol):
     """Simulated parties' text in clear, for comparing methods on data that is not secret."""
 
@@ -191,7 +203,7 @@ class Simulation(Protocol):
         """Each party's labelled text, tokenised."""
         ...
 
-    def documents(self, wanted: DocumentsWanted) -> tuple[Sequence["Tokens"], ...]:
+    def documents(self, wanted: DocumentsWanted) -> tuple[DocumentPart, ...]:
         """Each party's documents, tokenised, each after its control code where there are codes."""
         ...
 

@@ -37,10 +37,11 @@ LEAST_OWN: Final = 8
 """Tokens that a code leaves to the text after it, at least."""
 BEGINS: Final = "begins"
 """The entry of a document's inputs that no model is given: where its own text begins, int64 [examples]."""
+IGNORED: Final = -100
+"""The target of a position that says nothing."""
 
 _AT_ONCE: Final = 512
 _PANIC: Final = "PanicException"
-_IGNORED: Final = -100
 _FROM_PADDING: Final = frozenset(
     {
         "camembert", "data2vec-text", "esm", "ibert", "longformer", "luke", "mpnet", "roberta", "roberta-prelayernorm",
@@ -339,15 +340,24 @@ def losses_of(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(logits, labels, reduction="none")
 
 
-def _language(logits: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+def next_tokens(inputs: dict[str, Tensor]) -> Tensor:
+    """What a language model is to say at each position: int64 [examples, length], `IGNORED` where it is to say nothing.
+
+    A token of the text itself, from `BEGINS` on where inputs have that, and no padding.
+    """
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
-    targets = torch.full_like(ids, _IGNORED)
-    targets[:, :-1] = ids[:, 1:].masked_fill(mask[:, 1:] == 0, _IGNORED)
+    targets = torch.full_like(ids, IGNORED)
+    targets[:, :-1] = ids[:, 1:].masked_fill(mask[:, 1:] == 0, IGNORED)
     if BEGINS in inputs:
         places = torch.arange(1, ids.shape[1] + 1, device=ids.device)
-        targets = targets.masked_fill(places < inputs[BEGINS][:, None], _IGNORED)
+        targets = targets.masked_fill(places < inputs[BEGINS][:, None], IGNORED)
+    return targets
+
+
+def _language(logits: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+    targets = next_tokens(inputs)
     each = functional.cross_entropy(
-        logits.view(-1, logits.shape[-1]), targets.view(-1), reduction="none", ignore_index=_IGNORED
-    ).view(ids.shape)
-    own = (targets != _IGNORED).sum(dim=1).clamp(min=1)
+        logits.view(-1, logits.shape[-1]), targets.view(-1), reduction="none", ignore_index=IGNORED
+    ).view(targets.shape)
+    own = (targets != IGNORED).sum(dim=1).clamp(min=1)
     return each.sum(dim=1) / own

@@ -172,9 +172,11 @@ def test_documents_in_clear_are_those_that_parties_train_on(request_for, tiny_gp
     bare = shards.documents(DocumentsWanted(None, tokenizer, LONGEST))
     coded = shards.documents(DocumentsWanted(CODED, tokenizer, LONGEST))
     assert len(bare) == len(coded) == PARTIES
-    said = sorted(tokenizer.decode(row.ids[row.second :], skip_special_tokens=True) for part in bare for row in part)
+    said = sorted(
+        tokenizer.decode(row.ids[row.second :], skip_special_tokens=True) for part in bare for row in part.rows
+    )
     lines = (request_for.base / "notes.jsonl").read_text().splitlines()
     assert said == sorted(json.loads(line)["text"] for line in lines)
-    opened = [tokenizer.decode(row.ids[: row.second]) for part in coded for row in part]
+    opened = [tokenizer.decode(row.ids[: row.second]) for part in coded for row in part.rows]
     assert sum("Is bad" in each for each in opened) == 7
     assert sum("Is good" in each for each in opened) == 7  # the other six have stars that are no code

@@ -7,7 +7,8 @@ from typing import Any
 from coordinator.comparing.comparable import ComparisonRequest, Method, View, changed
 from coordinator.progress.progress import Silent
 from coordinator.publishing.report import shown_perplexity
-from coordinator.systems.distildp.methods import METHODS, LanguageData, Measured
+from coordinator.systems.distildp.data import LanguageData, Measured
+from coordinator.systems.distildp.methods import methods_of
 from coordinator.systems.distildp.plan import DistilDpPlan
 from coordinator.systems.distildp.public import prepare
 from coordinator.systems.distildp.teaching import rows_of
@@ -28,7 +29,7 @@ class DistilDpComparison:
 
     @property
     def methods(self) -> Mapping[str, Method]:
-        return METHODS
+        return methods_of(self.plan)
 
     @property
     def view(self) -> View:

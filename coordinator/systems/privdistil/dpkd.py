@@ -5,7 +5,8 @@ teacher to the parties. A comparison runs it in one process, which sees the simu
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +19,12 @@ from coordinator.comparing.comparable import Outcome, changed, composed
 from coordinator.systems.privdistil.data import CorpusData, Floats, Trained
 from coordinator.systems.privdistil.plan import PrivDistilPlan
 from coordinator.text_models.federated_training import descent_event, mechanism, optimisation_of
+from coordinator.text_models.in_clear import Trainable, trained_in_clear
 from coordinator.text_models.public import PublicText
 
 if TYPE_CHECKING:
     from learning.private_training.optimisation import Optimisation
-    from learning.private_training.units import Losses, Units
+    from learning.private_training.units import Units
 
 
 def trained_twice(data: CorpusData, epsilon: float, *, inherits: bool = False) -> Outcome:
@@ -76,15 +78,6 @@ def mixed(labels: NDArray[Any], said: Floats) -> Floats:
     return np.asarray((truth + probabilities(said)) / 2, np.float32)
 
 
-@dataclass(frozen=True, slots=True)
-class Trainable:
-    """A module at its public start, and each party's units for that module."""
-
-    module: Any
-    units: "list[Units]"
-    losses: "Losses"
-
-
 def federated(
     data: CorpusData,
     text: PublicText,
@@ -98,28 +91,8 @@ def federated(
     purpose: labels of the noise stream. targets: labels or soft targets of each party's examples. The cost is
     `mechanism.event()`. Source: DP-SGD, Abadi et al. 2016, algorithm 1.
     """
-    import torch
-
-    from learning.models.adapting import unflatten
-    from learning.private_training.clipped_sum import clipped_sum
-    from learning.private_training.optimisation import Training
-    from learning.private_training.per_example import PerExample
-
     work = trainable(data, text, targets)
-    gradients = PerExample(work.module)
-    descent = Training(torch.from_numpy(text.start), optimisation, mechanism.steps)
-    while descent.done < mechanism.steps:
-        total = np.zeros(mechanism.parameters, np.int64)
-        for number, units in enumerate(work.units):
-            labels: tuple[str | int, ...] = (*purpose, descent.done, number)
-            taken = mechanism.batch(len(units), data.stream(*labels, "batch"))
-            part = clipped_sum(gradients, units.micro_batches(taken), work.losses, mechanism)
-            share = mechanism.noise_share(part.shape, data.stream(*labels, "noise"))
-            total += mechanism.contribute(part) + share
-        descent.step(mechanism.release(total, len(work.units)).values.astype(np.float32))
-        unflatten(work.module, descent.point)
-        data.progress.bar("training", descent.done, mechanism.steps)
-    return np.array(descent.point.numpy())
+    return trained_in_clear(work, text.start, mechanism, optimisation, partial(data.stream, *purpose), data.progress)
 
 
 def trainable(data: CorpusData, text: PublicText, targets: Sequence[NDArray[Any]]) -> Trainable:

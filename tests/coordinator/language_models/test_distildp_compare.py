@@ -5,7 +5,7 @@ import pytest
 from coordinator import api
 from coordinator.comparing.simulated_run import driven
 from coordinator.errors import PlanError
-from coordinator.systems.distildp.methods import METHODS
+from coordinator.systems.distildp.methods import METHODS, methods_of
 from deploy.launch import RayLauncher
 
 
@@ -49,6 +49,20 @@ def test_rows_that_differ_in_the_students_lesson_share_one_teacher(compared):
 
 
 @pytest.mark.slow
+def test_dpkd_pays_for_both_of_its_trainings(compared):
+    cells = {cell.method: cell for cell in compared.cells}
+    noise = {name: cell.notes["noise_multiplier"] for name, cell in cells.items() if "noise_multiplier" in cell.notes}
+    assert noise["dpkd"] == noise["dpkd-ft"] > noise["dp_sgd"]
+    assert cells["dpkd"].metrics != cells["dpkd-ft"].metrics
+    assert len(str(cells["dpkd"].event)) > len(str(cells["dp_sgd"].event))
+
+
+def test_a_student_with_a_public_start_of_its_own_begins_with_no_layers_of_its_teacher(distildp_plan, tiny_gpt2):
+    assert "dpkd-ft" in methods_of(distildp_plan())
+    assert "dpkd-ft" not in methods_of(distildp_plan(distil={"layers": None, "student": str(tiny_gpt2)}))
+
+
+@pytest.mark.slow
 def test_a_comparison_without_public_text_is_refused(distildp_plan, tmp_path, monkeypatch):
     monkeypatch.setattr(api, "find_launcher", lambda name: RayLauncher())
     with pytest.raises(PlanError, match="evaluation"):
@@ -71,7 +85,7 @@ def test_what_is_to_be_trained_has_really_moved_and_nothing_else(distildp_plan, 
     from coordinator.progress.progress import Silent
     from coordinator.run.party_files import party_tables
     from coordinator.systems.distildp.compare import DistilDpComparison
-    from coordinator.systems.distildp.methods import _Trained
+    from coordinator.systems.distildp.data import PrivateHalf
     from coordinator.systems.registry import recipe_of
     from learning.models.encoders import language_model
 
@@ -80,7 +94,7 @@ def test_what_is_to_be_trained_has_really_moved_and_nothing_else(distildp_plan, 
         plan, RayLauncher(), party_tables(plan), tmp_path, tmp_path / "cache", Silent(), recipe_of
     )  # fmt: skip
     data = DistilDpComparison(given).data(5, tmp_path / "work")
-    recipe = _Trained(plan, data.public)
+    recipe = PrivateHalf(plan, data.public)
     with driven(recipe, data.shards, Silent()) as run:
         trained = dict(recipe.teacher(run.store).plain.named_parameters())
     start = dict(language_model(plan.model.name)[0].named_parameters())
