@@ -3,8 +3,8 @@
     python benchmarks/distildp.py [--task imdb] [--recipes distildp,texts] [--epsilons 2,8] [--seeds 1]
 
 The plan is examples/distildp/plan.toml, on AG News or on another task's text, and is measured on the first 1,000 texts
-of the development file. Cells are kept in benchmarks/work and benchmarks/results/distildp.json or distildp-TASK.json, and
-a call goes on where another was stopped; rows can be added another day. It needs ../shared/data and ../shared/models.
+of the development file. Cells are kept in benchmarks/work and benchmarks/results (distildp.json, distildp-TASK.json): a
+call goes on where another was stopped, and rows can be added another day. It needs ../shared/data and ../shared/models.
 """
 
 import argparse
