@@ -18,6 +18,8 @@ TOKENS: Final = "tokens"
 CODES: Final = "codes"
 LARGEST_SUM: Final = 2**31 - 1
 FINEST: Final = 4096
+MOST_COUNTS: Final = 1 << 22
+"""The most counts of tokens by code that parties make."""
 _HEADROOM: Final = 8
 """How many times more units than declared there may be before a sum could wrap."""
 
@@ -26,7 +28,13 @@ def count_releases(plan: LanguagePlan, tokens: int) -> tuple[Release, ...]:
     """The counts that a plan asks for. tokens: that the model has. Raises `PlanError`."""
     found = []
     if plan.floor.use:
-        found.append(_release(plan, TOKENS, plan.floor.clip, plan.floor_epsilon, tokens))
+        columns = tokens * max(1, plan.apart)
+        if plan.apart and columns > MOST_COUNTS:
+            raise PlanError(
+                f"[floor] by_code: counts of {tokens:,} tokens by {plan.apart:,} codes are more than {MOST_COUNTS:,}. "
+                "Use by_code = false."
+            )
+        found.append(_release(plan, TOKENS, plan.floor.clip, plan.floor_epsilon, columns))
     if plan.codes is not None:
         found.append(_release(plan, CODES, plan.codes.clip, plan.codes_epsilon, plan.codes.codes().cells))
     return tuple(found)
@@ -62,7 +70,7 @@ async def count(
             continue
         request = party_pb2.TrainRequest(operation_id=f"{release.name}-0")
         if release.name == TOKENS:
-            request.tokens.release = release.name
+            request.tokens.release, request.tokens.by_code = release.name, bool(plan.apart)
             request.tokens.model.CopyFrom(model_message(plan, public))
         else:
             request.codes.release = release.name

@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 from coordinator.language_models.tables import (
+    MOST_APART,
     CodesTable,
     FloorTable,
     LanguageDpSgdTable,
@@ -39,6 +40,8 @@ class LanguagePlan(TrainedPlan):
                 '"document", or leave [codes] out.'
             )
         self.check_descent()
+        if self.floor.by_code and self.codes is None:
+            raise ValueError("[floor] by_code: the plan has no [codes]. Give codes, or leave by_code out.")
         spent = self.floor_epsilon + self.codes_epsilon
         if spent >= privacy.epsilon:
             raise ValueError(
@@ -64,6 +67,15 @@ class LanguagePlan(TrainedPlan):
         if self.codes is None:
             return 0.0
         return self.codes.epsilon or CODES_PART * self.privacy.epsilon
+
+    @property
+    def apart(self) -> int:
+        """The control codes whose texts' tokens are counted apart; 0 where tokens of all texts are counted together."""
+        if self.codes is None or not self.floor.use:
+            return 0
+        cells = self.codes.codes().cells
+        wanted = cells <= MOST_APART if self.floor.by_code is None else self.floor.by_code
+        return cells if wanted else 0
 
     @property
     def coded(self) -> plan_pb2.CodedText | None:

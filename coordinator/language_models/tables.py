@@ -11,6 +11,8 @@ from learning.text.labelled import LabelMap, LabelMapError
 from protos.console.settings import Settings
 
 MOST_TEXTS = 10_000_000
+MOST_APART = 16
+"""Control codes whose texts are counted apart unless a plan says so: noise adds up where counts of many are joined."""
 
 
 class LanguageTextTable(Settings):
@@ -84,7 +86,9 @@ class FloorTable(Settings):
     epsilon: the part of the plan's epsilon that the counts spend, by default 0.35 of it. clip: L2 norm of one unit's
     counts. tilt: how far the teacher's logits are moved towards the counts, from 0, not at all, to 1, until its mean is
     theirs; the teacher is trained on top of that. weight: the share of the counts' own distribution in what the teacher
-    says in the end. use: false asks for no counts.
+    says in the end. by_code: whether texts of each control code are counted apart, which costs no more; by default
+    where there are no more than `MOST_APART` codes. code_tilt: how far what is said after a code is moved from the
+    counts of all texts to those of the code's. use: false asks for no counts.
     """
 
     use: bool = True
@@ -92,6 +96,8 @@ class FloorTable(Settings):
     clip: Annotated[float, Field(gt=0)] = 6.0
     tilt: Annotated[float, Field(ge=0, le=1)] = 0.5
     weight: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    by_code: bool | None = None
+    code_tilt: Annotated[float, Field(ge=0, le=1)] = 0.75
 
 
 class GenerationTable(Settings):

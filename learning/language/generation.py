@@ -73,14 +73,17 @@ class Texts(Sequence[NDArray[np.int32]]):
     def __iter__(self) -> Iterator[NDArray[np.int32]]:
         return (self[place] for place in range(len(self)))
 
-    def distinct(self) -> NDArray[np.int64]:
-        """The places of texts that are not empty and that no earlier text equals, in order."""
+    def distinct(self, read: Callable[[NDArray[np.int32]], str]) -> NDArray[np.int64]:
+        """The places of texts that are not blank and that read as no earlier text does, in order.
+
+        read: a text's words of its tokens, without the end: other tokens may read the same.
+        """
         seen: set[bytes] = set()
         found = []
         for place, ids in enumerate(self):
-            own = ids[:-1] if len(ids) and ids[-1] == self.end else ids
-            key = hashlib.blake2b(own.tobytes(), digest_size=16).digest()
-            if len(own) and key not in seen:
+            said = read(ids[:-1] if len(ids) and ids[-1] == self.end else ids).strip()
+            key = hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            if said and key not in seen:
                 seen.add(key)
                 found.append(place)
         return np.array(found, np.int64)
@@ -105,24 +108,27 @@ def generate(
     seed: int,
     folder: Path,
     known: int,
+    cells: Sequence[int] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Texts:
     """A text after each opening, in the order of the openings.
 
-    openings: token numbers, one or more each. end: the token that ends a text. known: how many tokens the tokenizer
-    has; a model padded beyond it says none of the others. folder: for the blocks; those of the same writing that are
-    there are kept. Memory: 4 bytes a token; of one batch keys, values and distributions [batch, vocabulary]. Raises
-    `IntegrityError` for blocks that are damaged.
+    openings: token numbers, one or more each. cells: their control codes, as of `Speaker`. end: the token that ends a
+    text. known: how many tokens the tokenizer has; a model padded beyond it says none of the others. folder: for the
+    blocks; those of the same writing that are there are kept. Memory: 4 bytes a token; of one batch keys, values and
+    distributions [batch, vocabulary]. Raises `IntegrityError` for blocks that are damaged.
     """
     blocks = _blocks(openings, sampling.batch)
-    _claim(folder, speaker, openings, sampling, end, seed, known)
+    codes = [-1] * len(openings) if cells is None else [int(each) for each in cells]
+    _claim(folder, speaker, openings, codes, sampling, end, seed, known)
     found: list[NDArray[np.int32]] = [np.empty(0, np.int32)] * len(openings)
     done = 0
     for number, places in enumerate(blocks):
         path = folder / f"block-{number:06d}.npz"
         if not path.exists():
             chance = torch.Generator().manual_seed(int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
-            texts = _written(speaker, [openings[place] for place in places], sampling, end, known, chance)
+            own = torch.tensor([codes[place] for place in places])
+            texts = _written(speaker, [openings[place] for place in places], own, sampling, end, known, chance)
             write_whole(path, _packed(Texts.joined(texts, end)))
         made = _unpacked(path, end, len(places))
         for place, ids in zip(places, made, strict=True):
@@ -160,6 +166,7 @@ def _claim(
     folder: Path,
     speaker: Speaker,
     openings: Sequence[Sequence[int]],
+    cells: Sequence[int],
     sampling: Sampling,
     end: int,
     seed: int,
@@ -169,7 +176,7 @@ def _claim(
     folder.mkdir(parents=True, exist_ok=True)
     sums = [
         digest(speaker.model).hex(),
-        hashlib.sha256(json.dumps([list(map(int, e)) for e in openings]).encode()).hexdigest(),
+        hashlib.sha256(json.dumps([[list(map(int, e)) for e in openings], cells]).encode()).hexdigest(),
     ]
     for each in (speaker.tilt, speaker.floor):
         sums.append("" if each is None else hashlib.sha256(each.numpy().tobytes()).hexdigest())
@@ -203,6 +210,7 @@ def _unpacked(path: Path, end: int, count: int) -> Texts:
 def _written(
     speaker: Speaker,
     openings: Sequence[Sequence[int]],
+    cells: Tensor,
     sampling: Sampling,
     end: int,
     known: int,
@@ -231,7 +239,8 @@ def _written(
             kept = said.past_key_values
             logits = said.logits[:, -1].float()
             logits[:, known:] = -torch.inf
-            drawn = _drawn(speaker.log_probabilities(logits, sampling.temperature).cpu()[:, :known], sampling, chance)
+            said_of = speaker.log_probabilities(logits, sampling.temperature, cells[rows])
+            drawn = _drawn(said_of.cpu()[:, :known], sampling, chance)
             texts[rows[going], step] = drawn[going]
             ended = going & (drawn == end)
             lengths[rows[ended]] = step + 1

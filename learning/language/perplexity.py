@@ -23,9 +23,9 @@ class Perplexity:
     tokens: int
 
 
-def perplexity(speakers: Sequence[Speaker], rows: Sequence[Tokens]) -> Perplexity:
+def perplexity(speakers: Sequence[Speaker], rows: Sequence[Tokens], cells: Sequence[int] | None = None) -> Perplexity:
     """The perplexity of texts under a speaker, or under the mean of what several say. A row's own text begins at
-    `Tokens.second`; before it is its opening.
+    `Tokens.second`; before it is its opening. cells: the control code of each, as of `Speaker`.
 
     Memory: each one's log-probabilities of 4,096 tokens, [tokens, vocabulary].
     """
@@ -33,7 +33,8 @@ def perplexity(speakers: Sequence[Speaker], rows: Sequence[Tokens]) -> Perplexit
     with torch.inference_mode():
         for places in batches(rows, _TOKENS):
             some = [rows[place] for place in places]
-            each = [speaker.log_probabilities(speaker.logits(some)[:, :-1]) for speaker in speakers]
+            of = None if cells is None else torch.tensor([cells[place] for place in places])[:, None]
+            each = [speaker.log_probabilities(speaker.logits(some)[:, :-1], cells=of) for speaker in speakers]
             said = each[0] if len(each) == 1 else torch.stack(each).logsumexp(dim=0) - math.log(len(each))
             length = said.shape[1] + 1
             mask = own(some, length).to(said.device)

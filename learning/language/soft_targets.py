@@ -88,14 +88,16 @@ def graded(
     top: int,
     temperature: float,
     folder: Path,
+    cells: Sequence[int] | None = None,
     hidden: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Targets:
     """Have teachers say what might stand in every token's place, and keep the mean of what they say.
 
-    openings: of each teacher, what stands before each text as it reads it: one token or more. folder: for what is kept;
-    what is there of the same grading is kept. Memory: of one batch the distributions of 4,096 tokens; the rest is on
-    disk. Raises `ConclaveError` where there is no text, or `top` is more than the tokens.
+    openings: of each teacher, what stands before each text as it reads it: one token or more. cells: the control code
+    of each text, as of `Speaker`. folder: for what is kept; what is there of the same grading is kept. Memory: of one
+    batch the distributions of 4,096 tokens; the rest is on disk. Raises `ConclaveError` where there is no text, or
+    `top` is more than the tokens.
     """
     sizes = {each.model.config.vocab_size for each in speakers}
     if not len(texts) or not speakers or top > min(sizes) or len(sizes) > 1:
@@ -105,7 +107,8 @@ def graded(
     kind, count = (np.uint16 if max(sizes) <= 2**16 else np.uint32), len(texts.ids)
     width = int(speakers[0].model.config.hidden_size) if hidden else 0
     folder.mkdir(parents=True, exist_ok=True)
-    done = _claim(folder, speakers, texts, openings, top, temperature, hidden)
+    after = np.full(len(texts), -1) if cells is None else np.asarray(cells)
+    done = _claim(folder, speakers, texts, openings, after, top, temperature, hidden)
     ids = _kept(folder / "ids", kind, (count, top))
     codes = _kept(folder / "codes", np.uint16, (count, top))
     states = _kept(folder / "hidden", np.float16, (count, width)) if hidden else None
@@ -113,7 +116,7 @@ def graded(
         block = range(start, min(start + _BLOCK, len(texts)))
         for places in batches([_row(texts[place], openings[0][place]) for place in block], _TOKENS):
             some = [block[int(place)] for place in places]
-            said, held = _said(speakers, texts, openings, some, temperature, hidden)
+            said, held = _said(speakers, texts, openings, after, some, temperature, hidden)
             best, named = said.topk(top, dim=-1)
             coded = (best / -STEP).round().clamp(0, LARGEST_CODE).numpy().astype(np.uint16)
             begin = 0
@@ -140,6 +143,7 @@ def _said(
     speakers: Sequence[Speaker],
     texts: Texts,
     openings: Sequence[Sequence[Sequence[int]]],
+    cells: NDArray[np.int64],
     some: Sequence[int],
     temperature: float,
     hidden: bool,
@@ -156,7 +160,8 @@ def _said(
             found = speaker.model(**inputs, output_hidden_states=hidden and number == 0)
             logits = found.logits[:, :-1].float()
             mask = own(rows, logits.shape[1] + 1).to(logits.device)
-            said = speaker.log_probabilities(logits[mask], temperature)
+            own_cells = torch.from_numpy(cells[list(some)]).repeat_interleave(mask.sum(dim=1).cpu())
+            said = speaker.log_probabilities(logits[mask], temperature, own_cells)
             total = said if total is None else torch.logaddexp(total, said)
             if hidden and number == 0:
                 held = found.hidden_states[-1][:, :-1][mask].float().cpu()
@@ -175,12 +180,13 @@ def _claim(
     speakers: Sequence[Speaker],
     texts: Texts,
     openings: Sequence[Sequence[Sequence[int]]],
+    cells: NDArray[np.int64],
     top: int,
     temperature: float,
     hidden: bool,
 ) -> int:
     """How many texts the folder holds of this very grading; what is there of another is removed."""
-    sums = [hashlib.sha256(texts.ids.tobytes() + texts.stops.tobytes()).hexdigest()]
+    sums = [hashlib.sha256(texts.ids.tobytes() + texts.stops.tobytes() + cells.tobytes()).hexdigest()]
     for speaker, before in zip(speakers, openings, strict=True):
         parts = [digest(speaker.model), json.dumps([list(map(int, each)) for each in before]).encode()]
         parts += [b"" if each is None else each.numpy().tobytes() for each in (speaker.tilt, speaker.floor)]

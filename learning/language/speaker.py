@@ -1,7 +1,8 @@
 """A causal language model as it speaks: its logits tilted, its distribution mixed with a floor.
 
 With logits z, a tilt b, a temperature T, a distribution u of tokens and its weight w, the probability of a token is
-(1 - w) softmax((z + b) / T) + w u. What stands before a text, its opening, is given and never asked.
+(1 - w) softmax((z + b) / T) + w u. What stands before a text, its opening, is given and never asked. Texts of each
+control code can have a tilt and a floor of their own.
 """
 
 import math
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 class Speaker:
     """A model, a tilt and a floor, float32 [tokens] each, and the floor's weight.
 
-    Raises `ConclaveError` for a tilt or floor of another length or not finite, a floor that is no distribution above 0,
+    A tilt and a floor of each control code are float32 [codes + 1, tokens]; the last row is for texts without one.
+    Raises `ConclaveError` for a tilt or floor of another shape or not finite, a floor that is no distribution above 0,
     and a weight outside [0, 1).
     """
 
@@ -36,27 +38,39 @@ class Speaker:
     def __post_init__(self) -> None:
         size = tokens_of(self.model)
         for name, each in (("tilt", self.tilt), ("floor", self.floor)):
-            if each is not None and (each.shape != (size,) or not torch.isfinite(each).all()):
+            if each is not None and (
+                each.ndim not in (1, 2) or each.shape[-1] != size or not torch.isfinite(each).all()
+            ):
                 raise ConclaveError(
                     f"A {name} of {tuple(each.shape)} numbers, or one that is not finite, does not fit a model of "
                     f"{size:,} tokens."
                 )
         if self.floor is not None and (
-            float(self.floor.min()) <= 0 or abs(float(self.floor.double().sum()) - 1) > 1e-3
+            float(self.floor.min()) <= 0 or float((self.floor.double().sum(dim=-1) - 1).abs().max()) > 1e-3
         ):
             raise ConclaveError("A floor must give every token a probability above 0, and all together 1.")
         if not 0 <= self.weight < 1 or (self.weight and self.floor is None):
             raise ConclaveError(f"A floor's weight of {self.weight:g} makes no sense. Give one from 0 to under 1.")
 
-    def log_probabilities(self, logits: Tensor, temperature: float = 1.0) -> Tensor:
-        """Of logits [..., tokens] the log-probabilities of what is said, float32 of the same shape, on their device."""
-        tilted = logits if self.tilt is None else logits + self.tilt.to(logits.device)
+    def log_probabilities(self, logits: Tensor, temperature: float = 1.0, cells: Tensor | None = None) -> Tensor:
+        """Of logits [..., tokens] the log-probabilities of what is said, float32 of the same shape, on their device.
+
+        cells: the control codes of the texts, int64, of a shape that broadcasts to [...]; -1 for a text without one,
+        as all are where it is None.
+        """
+        tilted = logits if self.tilt is None else logits + self._of(self.tilt, cells).to(logits.device)
         said = torch.log_softmax(tilted / temperature, dim=-1)
         if not self.weight:
             return said
         assert self.floor is not None
-        floor = self.floor.to(logits.device).log() + math.log(self.weight)
+        floor = self._of(self.floor, cells).to(logits.device).log() + math.log(self.weight)
         return torch.logaddexp(said + math.log1p(-self.weight), floor)
+
+    @staticmethod
+    def _of(each: Tensor, cells: Tensor | None) -> Tensor:
+        if each.ndim == 1:
+            return each
+        return each[-1] if cells is None else each[cells]
 
     def logits(self, rows: Sequence[Tokens]) -> Tensor:
         """The model's own logits of some rows, float32 [rows, length, tokens], padded on the right."""

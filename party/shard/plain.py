@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from learning.models.batching import Encoded
 from learning.text.labelled import TextColumns
@@ -25,8 +26,8 @@ log = logging.getLogger("conclave.party")
 _CHUNK_EXAMPLES: Final = 512
 _CHUNK_CHARACTERS: Final = 1 << 19
 
-Said: TypeAlias = tuple[str, str | None]
-"""A text, and its control code where it has one."""
+Said: TypeAlias = tuple[str, int | None]
+"""A text, and its control code by its place among the cells, where it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,12 @@ class PlainUnits:
     """Tokenised texts and, for every unit, the positions of its own.
 
     members: None where every text is a unit and every unit a text. A unit of records with two texts has two examples,
-    so that one release pays for both.
+    so that one release pays for both. cells: the control code of each text, int32 [texts]; None without codes.
     """
 
     rows: TokenRows
     members: Members | None
+    cells: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.rows) if self.members is None else len(self.members)
@@ -75,7 +77,8 @@ def plain_units(
     """
     also = () if codes is None else codes.also
     skipped = Skipped()
-    ids, stops, seconds, begins = array("i"), array("q", [0]), array("i"), array("q", [0])
+    ids, stops, seconds, begins, cells = array("i"), array("q", [0]), array("i"), array("q", [0]), array("i")
+    shown = [] if codes is None else codes.texts
     truncated = 0
     with reading.counted() as census:
         also = also if second is None else (*also, second)
@@ -84,17 +87,19 @@ def plain_units(
             texts = [own[:MOST_EXAMPLES] for own in chunk]
             skipped.reasons[BEYOND_EXAMPLES] += sum(max(0, len(own) - MOST_EXAMPLES) for own in chunk)
             together = [said for own in texts for said in own]
-            encoded = encode([text for text, _ in together], *([[code for _, code in together]] if codes else []))
+            after = [[None if cell is None else shown[cell] for _, cell in together]] if codes else []
+            encoded = encode([text for text, _ in together], *after)
             truncated += encoded.truncated
             made = iter(encoded.rows)
             for own in texts:
-                for row in islice(made, len(own)):
+                for (_, cell), row in zip(own, islice(made, len(own)), strict=True):
                     if not len(row):
                         skipped.reasons[NOT_TOKENISED] += 1
                         continue
                     ids.frombytes(row.ids.tobytes())
                     stops.append(len(ids))
                     seconds.append(row.second)
+                    cells.append(-1 if cell is None else cell)
                 begins.append(len(seconds))
     if codes is not None:
         tell_without_code(reading, codes, skipped.reasons[NO_CODE], len(seconds))
@@ -103,7 +108,8 @@ def plain_units(
         log.warning(
             "%s of %s texts are longer than %s tokens and were cut.", f"{truncated:,}", f"{len(rows):,}", f"{longest:,}"
         )
-    return PlainUnits(rows, members_of(begins, together=reading.by_user or second is not None))
+    members = members_of(begins, together=reading.by_user or second is not None)
+    return PlainUnits(rows, members, None if codes is None else np.frombuffer(cells, np.int32))
 
 
 def _said(unit: Unit, second: str | None, codes: RowCodes | None, skipped: Skipped) -> Sequence[Said]:
@@ -114,14 +120,13 @@ def _said(unit: Unit, second: str | None, codes: RowCodes | None, skipped: Skipp
     if second is None and codes is None:
         return [(text, None) for text in unit.passages]
     found: list[Said] = []
-    shown = [] if codes is None else codes.texts
     for row in unit.rows:
         cell = None if codes is None else codes.cell(row)
         if codes is not None and cell is None:
             skipped.reasons[NO_CODE] += 1
             continue
         both = (row.text,) if second is None else (row.text, row.fields.get(second, ""))
-        found += [(text, None if cell is None else shown[cell]) for text in both if text.strip()]
+        found += [(text, cell) for text in both if text.strip()]
     return found
 
 

@@ -11,7 +11,7 @@ from coordinator.systems.distildp.data import LanguageData, Measured
 from coordinator.systems.distildp.methods import methods_of
 from coordinator.systems.distildp.plan import DistilDpPlan
 from coordinator.systems.distildp.public import prepare
-from coordinator.systems.distildp.teaching import rows_of
+from coordinator.systems.distildp.teaching import cells_of, rows_of
 from coordinator.transport.launchers import Simulation, SimulationRequest
 
 
@@ -56,7 +56,8 @@ class DistilDpComparison:
         """model: what speaks, and whether it reads control codes."""
         from learning.language.perplexity import perplexity
 
-        return {"perplexity": perplexity(model.speakers, rows_of(data.public, coded=model.coded)).perplexity}
+        rows, cells = rows_of(data.public, coded=model.coded), cells_of(data.public) if model.coded else None
+        return {"perplexity": perplexity(model.speakers, rows, cells).perplexity}
 
 
 def _shown(mean: float, deviation: float | None, best: float | None) -> str:

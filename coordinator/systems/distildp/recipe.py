@@ -163,9 +163,11 @@ def _teachers(store: RunStore) -> tuple[NDArray[np.float32], ...]:
 
 
 def _counts(priced: PricedPlan[DistilDpPlan], store: RunStore, present: int) -> tuple[Floats, float]:
-    """The noisy counts of all tokens, float64 [tokens], and the standard deviation of their noise."""
+    """The noisy counts of all tokens, float64 [codes, tokens], or [1, tokens] where codes are not counted apart, and
+    the standard deviation of their noise.
+    """
     release = priced.release(TOKENS)
     assert release is not None
     ((_, _, total),) = store.blocks(TOKENS)
     found = release.under(CountsMechanism).release(total[0], present)
-    return found.values, found.sigma
+    return found.values.reshape(max(1, priced.plan.apart), -1), found.sigma

@@ -14,7 +14,7 @@ from coordinator.store.faults import sound
 from coordinator.store.store import RunStore
 from coordinator.systems.distildp.plan import DistilDpPlan
 from coordinator.systems.distildp.public import PublicTeacher, first_student
-from coordinator.systems.distildp.teaching import Teacher, facts_of, rows_of
+from coordinator.systems.distildp.teaching import Teacher, cells_of, facts_of, rows_of
 from learning.text.hub import is_hub_name
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def measured(teacher: Teacher, student: "PreTrainedModel") -> dict[str, Any]:
     found = perplexity([Speaker(student)], coded if shown else bare)
     metrics: dict[str, Any] = {
         "token_perplexity": found.perplexity,
-        "teacher_perplexity": perplexity(teacher.speakers, coded).perplexity,
+        "teacher_perplexity": perplexity(teacher.speakers, coded, cells_of(public)).perplexity,
     }
     untrained = teacher.untrained
     if teacher.floor is not None:

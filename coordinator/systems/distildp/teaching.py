@@ -81,7 +81,7 @@ class Teacher:
 
         if self.floor is None:
             return Speaker(model)
-        unigram, tilt = torch.from_numpy(self.floor.unigram), torch.from_numpy(self.floor.tilt)
+        tilt, unigram = map(torch.from_numpy, self.floor.voices(self.plan.floor.code_tilt))
         return Speaker(model, tilt, unigram if self.plan.floor.weight else None, self.plan.floor.weight)
 
 
@@ -141,12 +141,13 @@ def written(
                 seed=plan.run.seed + number,
                 folder=part,
                 known=len(public.tokenizer),
+                cells=own.tolist(),
                 progress=told,
             )
         )
     every = Texts.joined([text for part in parts for text in part], public.end)
     cells = np.concatenate([cells[number :: len(parts)] for number in range(len(parts))])
-    kept = every.distinct()
+    kept = every.distinct(lambda ids: public.tokenizer.decode(ids.tolist(), skip_special_tokens=True))
     if len(kept) < LEAST:
         raise RunError(
             f"the teacher wrote {len(every):,} texts, and only {len(kept):,} of them are different and not empty: "
@@ -173,6 +174,7 @@ def _graded(teacher: Teacher, texts: "Texts", cells: NDArray[np.int32], store: R
         teacher.speakers,
         texts,
         [[public.openings[cell] for cell in cells]] * len(teacher.speakers),
+        cells=cells.tolist(),
         top=plan.distil.top,
         temperature=plan.distil.temperature,
         folder=folder,
@@ -236,6 +238,11 @@ def rows_of(public: PublicTeacher, *, coded: bool) -> "list[Tokens]":
         codes = [None if each.cell is None else words[each.cell] for each in public.heldout]
     texts = [each.text for each in public.heldout]
     return encode_documents(public.tokenizer, texts, longest=public.longest, codes=codes).rows
+
+
+def cells_of(public: PublicTeacher) -> list[int]:
+    """The control code of each document of `[evaluation]`, -1 where it has none."""
+    return [-1 if each.cell is None else each.cell for each in public.heldout]
 
 
 def facts_of(store: RunStore) -> dict[str, Any]:

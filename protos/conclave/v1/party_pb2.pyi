@@ -968,16 +968,21 @@ Global___StepTask: _TypeAlias = StepTask  # noqa: Y015
 
 @_typing.final
 class TokensTask(_message.Message):
-    """Count the tokens of every unit, clip each unit's counts, sum: one row, a column for every token that the model has. The
-    result stays at the party.
+    """Count the tokens of every unit, clip each unit's counts, sum: one row, a column for every token that the model has, or for
+    every control code and token. The result stays at the party.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     RELEASE_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    BY_CODE_FIELD_NUMBER: _builtins.int
     release: _builtins.str
     """The release of the plan's terms that bounds the counts."""
+    by_code: _builtins.bool
+    """Whether texts of each control code are counted apart: the tokens of the first code, then those of the second, ... A unit's
+    counts of all codes are clipped together.
+    """
     @_builtins.property
     def model(self) -> Global___TextModel:
         """Of which the tokenizer and the number of tokens are used; what is trained of it is not looked at."""
@@ -987,10 +992,11 @@ class TokensTask(_message.Message):
         *,
         release: _builtins.str = ...,
         model: Global___TextModel | None = ...,
+        by_code: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "release", b"release"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_code", b"by_code", "model", b"model", "release", b"release"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

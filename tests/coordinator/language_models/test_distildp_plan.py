@@ -36,7 +36,7 @@ def test_the_releases_together_cost_the_plans_epsilon_and_each_part_its_own(read
     assert alone[1] == pytest.approx(0.5, rel=0.01)
     assert 7.9 < priced.guarantee.epsilon <= 8.0
     assert alone[2] < 8.0 < sum(alone)
-    assert (tokens.rows, tokens.columns) == (1, public.tokens)
+    assert (tokens.rows, tokens.columns) == (1, 2 * public.tokens)
     assert (codes.rows, codes.columns) == (1, 2)
     assert [tokens.name, codes.name, steps.name] == [TOKENS, CODES, "steps"]
 

@@ -87,10 +87,12 @@ def test_nothing_beyond_the_tokenizer_is_said_and_no_text_is_longer_than_asked(m
 
 
 def test_texts_that_repeat_or_are_empty_are_left_out():
-    made = [[5, 6, 0], [0], [5, 6], [7, 0], [], [7, 8]]
+    words = {0: "", 5: "g", 6: "ood", 7: "goo", 8: "d", 9: " "}
+    made = [[5, 6, 0], [0], [5, 6], [7, 0], [], [7, 8], [9, 9, 0], [8, 5]]
     texts = Texts.joined([np.array(each, np.int32) for each in made], 0)
-    assert texts.distinct().tolist() == [0, 3, 5]
-    assert [each.tolist() for each in texts.of(texts.distinct())] == [[5, 6, 0], [7, 0], [7, 8]]
+    kept = texts.distinct(lambda ids: "".join(words[int(each)] for each in ids))
+    assert kept.tolist() == [0, 3, 7], "7, 8 reads as 5, 6 does; 9 is blank"
+    assert [each.tolist() for each in texts.of(kept)] == [[5, 6, 0], [7, 0], [8, 5]]
 
 
 def test_what_cannot_be_drawn_is_said(speaker, tmp_path):
@@ -98,3 +100,20 @@ def test_what_cannot_be_drawn_is_said(speaker, tmp_path):
         Sampling(top_p=0.0)
     with pytest.raises(ConclaveError, match="opening"):
         _made(speaker, tmp_path, openings=[[]])
+
+
+def test_each_texts_code_says_what_it_is_drawn_by(model, tmp_path):
+    size = model.config.vocab_size
+    tilts = torch.zeros(3, size)
+    tilts[0, 5] = tilts[1, 9] = tilts[2, 7] = 50.0
+    cells = [0, 1, -1, 1, 0] * 8
+    made = generate(
+        Speaker(model, tilts), OPENINGS, Sampling(longest=3, batch=8), end=0, seed=1, folder=tmp_path, known=size,
+        cells=cells,
+    )  # fmt: skip
+    assert [set(map(int, text)) for text in made] == [{{0: 5, 1: 9, -1: 7}[cell]} for cell in cells]
+    again = generate(
+        Speaker(model, tilts), OPENINGS, Sampling(longest=3, batch=8), end=0, seed=1, folder=tmp_path, known=size,
+        cells=[0] * len(cells),
+    )  # fmt: skip
+    assert {int(each) for text in again for each in text} == {5}, "texts of other codes are another writing"

@@ -82,3 +82,18 @@ def test_a_grading_that_was_killed_ends_with_the_same_bytes(speaker, texts, tmp_
 def test_what_cannot_be_graded_is_said(speaker, texts, tmp_path):
     with pytest.raises(ConclaveError, match="cannot be graded"):
         graded([speaker], texts, [[[0]] * len(texts)], top=10_000, temperature=1.0, folder=tmp_path)
+
+
+def test_a_texts_code_says_by_which_tilt_it_is_graded(model, texts, tmp_path):
+    size = model.config.vocab_size
+    tilts = torch.randn(3, size, generator=torch.Generator().manual_seed(2))
+    cells = [place % 3 - 1 for place in range(len(texts))]
+    openings = [[[0]] * len(texts)]
+    found = graded([Speaker(model, tilts)], texts, openings, top=16, temperature=1.0, folder=tmp_path, cells=cells)
+    for place in (0, 1, 2, 38):
+        best, ids = _said(Speaker(model, tilts[cells[place]]), texts[place], [0]).topk(16, dim=-1)
+        named, logs = found.of(place)
+        assert (torch.sort(named).values == torch.sort(ids).values).all()
+        torch.testing.assert_close(logs.sort().values, best.sort().values, atol=STEP, rtol=0)
+    other = graded([Speaker(model, tilts)], texts, openings, top=16, temperature=1.0, folder=tmp_path)
+    assert not torch.equal(other.of(1)[1], found.of(1)[1]), "targets of other codes are another grading"

@@ -109,3 +109,27 @@ def test_a_models_own_marginal_is_that_of_its_own_texts_and_the_same_every_time(
     assert (found != own_marginal(model, [0], longest=8, seed=4)).any()
     first = torch.softmax(Speaker(model).logits([_row([0])])[0, 0], dim=0).detach().double().numpy()
     assert np.allclose(own_marginal(model, [0], longest=2, seed=3), first, atol=1e-6)
+
+
+def test_texts_of_each_code_have_a_tilt_and_a_floor_of_their_own(speaker):
+    size = speaker.model.config.vocab_size
+    chance = torch.Generator().manual_seed(5)
+    tilts = torch.randn(3, size, generator=chance)
+    floors = torch.softmax(torch.randn(3, size, generator=chance), dim=-1)
+    spoken = Speaker(speaker.model, tilts, floors, 0.3)
+    rows = [_row([0, 5, 9, 4]), _row([0, 7, 3, 2]), _row([0, 6, 8, 1])]
+    logits = spoken.logits(rows)
+    said = spoken.log_probabilities(logits, cells=torch.tensor([1, -1, 0])[:, None])
+    for place, cell in enumerate((1, 2, 0)):
+        own = Speaker(speaker.model, tilts[cell], floors[cell], 0.3)
+        torch.testing.assert_close(said[place], own.log_probabilities(logits[place]))
+    without = Speaker(speaker.model, tilts[2], floors[2], 0.3)
+    torch.testing.assert_close(spoken.log_probabilities(logits), without.log_probabilities(logits))
+    apart = [perplexity([Speaker(speaker.model, tilts[cell], floors[cell], 0.3)], [row]).perplexity
+             for row, cell in zip(rows, (1, 2, 0), strict=True)]  # fmt: skip
+    together = perplexity([spoken], rows, [1, -1, 0]).perplexity
+    assert together == pytest.approx(math.exp(np.log(apart).mean()), rel=1e-5)
+    with pytest.raises(ConclaveError, match="does not fit"):
+        Speaker(speaker.model, torch.zeros(3, size - 1))
+    with pytest.raises(ConclaveError, match="above 0"):
+        Speaker(speaker.model, tilts, floors * torch.tensor([[1.0], [1.0], [0.5]]), 0.3)

@@ -328,6 +328,55 @@ async def test_tokens_are_those_of_each_units_own_texts_clipped_and_no_weights_a
     assert any(np.linalg.norm(np.bincount(own, minlength=tokens)) > 4 for own in units if own)  # it is clipped
 
 
+@pytest.mark.parametrize("by_user", [False, True])
+async def test_tokens_of_each_code_are_counted_apart_and_a_units_codes_are_clipped_together(
+    speaker, spoken, counts, films, by_user, charged
+):
+    model, tokenizer, _, _ = spoken
+    tokens = model.config.vocab_size
+    rows = [*films(), ("the plot was very slow and " * 4, "yes"), ("purple", "purple")]
+    films(rows)
+    release = counts()
+    unit = {"unit": plan_pb2.UNIT_USER} if by_user else {}
+    caller = await speaker(release, policy={"unit": "user" if by_user else "record"}, **unit)
+    await counted(caller, "tokens", by_code=True)
+    assert charged() == ["unigram"]
+    found = await clean(caller, release, 2 * tokens, "unigram")
+    each = []
+    for text, label in rows:
+        opened = 1 + len(tokenizer(f"{CODES.get(label)}\n", add_special_tokens=False)["input_ids"])
+        cell = list(CODES).index(label) if label in CODES else None
+        each.append([] if cell is None else [cell * tokens + one for one in own_tokens(tokenizer, text, opened)])
+    units = [list(chain.from_iterable(each[user::3])) for user in range(3)] if by_user else each
+    assert np.array_equal(found, bounded(units, release, 2 * tokens))
+    assert found[:tokens].any()
+    assert found[tokens:].any()
+    if by_user:
+        assert any(min(own) < tokens <= max(own) for own in units), "a user has texts of both codes"
+
+
+async def test_counts_by_code_are_refused_without_codes_and_where_they_are_too_many(
+    speaker, spoken, counts, films, charged, monkeypatch
+):
+    release = counts()
+    caller = await speaker(release, coded=None, shard={"codes": None})
+    refusal = await refused(counted(caller, "tokens", by_code=True))
+    assert refusal.reason is Reason.REQUEST
+    assert "no codes" in refusal.sentence
+    assert not charged()
+
+
+async def test_more_counts_by_code_than_a_party_makes_are_refused_before_text_is_read(
+    speaker, spoken, counts, films, monkeypatch
+):
+    from party.tasks.tokens import training
+
+    monkeypatch.setattr(training, "MOST_COUNTS", 2 * spoken[0].config.vocab_size - 1)
+    monkeypatch.setattr(documents, "plain_units", lambda *given, **more: pytest.fail("text was read"))
+    caller = await speaker(counts())
+    assert "by_code = false" in (await refused(counted(caller, "tokens", by_code=True))).sentence
+
+
 async def test_tokens_are_counted_in_sentences_where_these_are_records(speaker, spoken, counts, films):
     model, tokenizer, _, _ = spoken
     films([("the film was good. we saw a dull story.", "no")])
