@@ -147,7 +147,7 @@ def written(
         )
     every = Texts.joined([text for part in parts for text in part], public.end)
     cells = np.concatenate([cells[number :: len(parts)] for number in range(len(parts))])
-    kept = every.distinct(lambda ids: public.tokenizer.decode(ids.tolist(), skip_special_tokens=True))
+    kept = every.distinct(lambda ids: str(public.tokenizer.decode(ids.tolist(), skip_special_tokens=True)))
     if len(kept) < LEAST:
         raise RunError(
             f"the teacher wrote {len(every):,} texts, and only {len(kept):,} of them are different and not empty: "
