@@ -19,7 +19,7 @@ WIDE: Final = 200
 
 def finished(result: Any, as_json: bool) -> None:
     """Print how a run, or a training without parties, ended. result: from `coordinator.api.run`."""
-    from coordinator.publishing.report import learned_nothing
+    from coordinator.publishing.measured import learned_nothing
     from coordinator.systems.system import TrainedAlone
 
     if isinstance(result, TrainedAlone):
@@ -43,7 +43,7 @@ def finished(result: Any, as_json: bool) -> None:
 
 
 def _alone(result: "TrainedAlone", as_json: bool) -> None:
-    from coordinator.publishing.report import learned_nothing, measurements
+    from coordinator.publishing.measured import learned_nothing, measurements
 
     prose(result.warning)
     if (nothing := learned_nothing(result.metrics)) is not None:
@@ -56,7 +56,8 @@ def _alone(result: "TrainedAlone", as_json: bool) -> None:
 
 
 def _summary(result: Any) -> None:
-    from coordinator.publishing.report import learned_nothing, measurements, promise
+    from coordinator.publishing.measured import learned_nothing, measurements
+    from coordinator.publishing.report import promise
 
     if (nothing := learned_nothing(result.metrics)) is not None:
         prose(nothing)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.publishing.report import learned_nothing
+from coordinator.publishing.measured import learned_nothing
 from learning.text.labelled import LabelMap, ScoreRange
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any
 
 from coordinator.comparing.comparable import ComparisonRequest, Method, View, changed
 from coordinator.progress.progress import Silent
-from coordinator.publishing.report import shown_perplexity
+from coordinator.publishing.measured import shown_perplexity
 from coordinator.systems.distildp.data import LanguageData, Measured
 from coordinator.systems.distildp.methods import methods_of
 from coordinator.systems.distildp.plan import DistilDpPlan

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.plan.named import named
-from coordinator.publishing.report import Statement, learned_nothing, markdown
+from coordinator.publishing.measured import learned_nothing
+from coordinator.publishing.report import Statement, markdown
 from coordinator.store.faults import sound
 from coordinator.store.store import RunStore
 from coordinator.systems.distildp.plan import DistilDpPlan

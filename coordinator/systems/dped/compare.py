@@ -6,7 +6,7 @@ from typing import Any
 
 from coordinator.comparing.comparable import ComparisonRequest, Method, View
 from coordinator.progress.progress import Silent
-from coordinator.publishing.report import shown_perplexity
+from coordinator.publishing.measured import shown_perplexity
 from coordinator.systems.dped.methods import METHODS, EmbeddingData, changed
 from coordinator.systems.dped.plan import DpedPlan
 from coordinator.systems.dped.public import Public, prepare

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from coordinator.plan.plan import ProbeTable
 from coordinator.plan.public_text import source_of
-from coordinator.publishing.report import Statement, learned_nothing, markdown
+from coordinator.publishing.measured import learned_nothing
+from coordinator.publishing.report import Statement, markdown
 from coordinator.systems.dped.plan import DpedPlan
 from coordinator.systems.dped.public import Public
 from coordinator.systems.dped.signals import Signals

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from coordinator.console import shown
-from coordinator.publishing.report import learned_nothing, measurements, render
+from coordinator.publishing.measured import learned_nothing, measurements
+from coordinator.publishing.report import render
 from coordinator.systems.dped.student import EmbeddingStudent, card
 from learning.text.words import Vocabulary
 

@@ -1,0 +1,118 @@
+"""What was measured of a student, in words: for the report, the model card and the terminal."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+_CLASSIFIER = {
+    "accuracy": ("accuracy on public test text", ".3f"),
+    "majority": ("of always saying the most frequent class", ".3f"),
+    "macro_f1": ("macro F1", ".3f"),
+    "calibration_error": ("expected calibration error", ".3f"),
+    "pearson": ("Pearson correlation on public test text", ".3f"),
+    "spearman": ("Spearman correlation", ".3f"),
+    "error": ("root mean square error", ".3f"),
+    "public_start": ("of the public start, untrained", ".3f"),
+    "examples": ("test examples", ",d"),
+    "parameters": ("parameters", ",d"),
+    "of_teacher": ("of the teacher's", ".3f"),
+    "agreement": ("agreement of the parties' domain classifiers, Spearman", ".3f"),
+}
+"""Metrics of classifiers and regressions by their key: the name in words, and the format of the number."""
+
+_LANGUAGE = {
+    "token_perplexity": "perplexity of a token on public held-out text",
+    "teacher_perplexity": "of the private teacher",
+    "floor_perplexity": "of the public model with the counts alone (the floor)",
+    "public_perplexity": "of the public model",
+}
+"""Perplexities of language models by their key: the name in words."""
+_WRITTEN = {
+    "tokens": ("tokens measured", ",d"),
+    "texts": ("texts that the teacher wrote", ",d"),
+    "repeated": ("of them empty or repeated, and left out", ",d"),
+}
+
+
+def shown_perplexity(value: float) -> str:
+    """A perplexity with one decimal, or only its order of magnitude where more digits mean nothing."""
+    return f"{value:.1f}" if value < 1e5 else f"{value:.0e}"
+
+
+def learned_nothing(metrics: Mapping[str, Any]) -> str | None:
+    """A sentence where a student is no better on public text than its free baselines.
+
+    The baselines are the model that it began with, and the frequencies of words or classes. None where the student is
+    better, or nothing was measured.
+    """
+    if "perplexity" in metrics:
+        floors = {
+            "unigram_floor": "the floor without any training",
+            "public_unigram": "the public text's own word frequencies",
+            "public_start": "its public start",
+        }
+        known = {key: metrics[key] for key in floors if key in metrics}
+        if not known or metrics["perplexity"] < min(known.values()):
+            return None
+        best = min(known, key=lambda key: known[key])
+        said, floor = shown_perplexity(metrics["perplexity"]), shown_perplexity(known[best])
+        return f"Learned nothing: its perplexity is {said}, and that of {floors[best]} is {floor}."
+    if "token_perplexity" in metrics:
+        floors = {"floor_perplexity": "the floor without any training", "public_perplexity": "the public model"}
+        known = {key: metrics[key] for key in floors if key in metrics}
+        if metrics["token_perplexity"] < min(known.values(), default=math.inf):
+            return None
+        best = min(known, key=lambda key: known[key])
+        said, least = shown_perplexity(metrics["token_perplexity"]), shown_perplexity(known[best])
+        return f"Learned nothing: its perplexity is {said}, and that of {floors[best]} is {least}."
+    key, what = ("accuracy", "accuracy") if "accuracy" in metrics else ("pearson", "correlation")
+    if key not in metrics or "public_start" not in metrics:
+        return None
+    others = {"its public start": metrics["public_start"] or 0.0}
+    others |= (
+        {"always saying the most frequent class": metrics["majority"]} if "majority" in metrics else {"no model": 0.0}
+    )
+    reached = metrics[key] or 0.0
+    if reached > max(others.values()):
+        return None
+    best = max(others, key=lambda name: others[name])
+    return f"Learned nothing: its {what} is {reached:.3f}, and that of {best} is {others[best]:.3f}."
+
+
+def measurements(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    """Each metric with its name in words and its value as it is shown."""
+    shown: list[tuple[str, str]] = []
+    if "perplexity" in metrics:
+        shown.append(("context perplexity on public held-out text", shown_perplexity(metrics["perplexity"])))
+    for key, label in (
+        ("unigram_floor", "noised unigram model (the floor)"),
+        ("public_unigram", "public text's unigram"),
+        ("public_start", "public start"),
+    ):
+        if key in metrics and "perplexity" in metrics:
+            shown.append((f"of the {label}", shown_perplexity(metrics[key])))
+    shown += [(label, shown_perplexity(metrics[key])) for key, label in _LANGUAGE.items() if key in metrics]
+    shown += [(label, format(metrics[key], form)) for key, (label, form) in _WRITTEN.items() if key in metrics]
+    if "sentiment" in metrics:
+        shown.append(("sentiment probe, accuracy", f"{metrics['sentiment']:.3f}"))
+    if "wordsim" in metrics:
+        shown += _word_lists(metrics)
+    for key, (label, form) in _CLASSIFIER.items():
+        if key in metrics and not (key == "public_start" and "perplexity" in metrics):
+            value = metrics[key]
+            shown.append((label, "not defined" if value is None else format(value, form)))
+    return shown + [("warning", warning) for warning in metrics.get("warnings", ())]
+
+
+def _word_lists(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    shown = []
+    wordsim, analogies = metrics["wordsim"], metrics["analogies"]
+    pairs = f"{wordsim['pairs_used']} of {wordsim['pairs_total']} pairs are in the vocabulary"
+    shown.append(("WordSim-353, Spearman", f"{_or_none(wordsim['spearman'])} ({pairs})"))
+    known = f"{analogies['used']:,} of {analogies['total']:,} questions are in the vocabulary"
+    shown.append(("analogies, accuracy", f"{_or_none(analogies['accuracy'])} ({known})"))
+    return shown
+
+
+def _or_none(value: float | None) -> str:
+    return "not measured" if value is None or math.isnan(value) else f"{value:.3f}"
