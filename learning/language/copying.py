@@ -43,12 +43,20 @@ def copied(texts: Sequence[Ids], learned: Iterable[Ids], run: int = RUN) -> Copi
     known = np.unique(np.concatenate([np.empty(0, np.uint64), *(_runs(each, run) for each in learned)]))
     with_copy = of_copy = tokens = 0
     for each in texts:
-        found = np.isin(_runs(each, run), known)
+        found = _among(_runs(each, run), known)
         part = np.zeros(len(each), bool)
         for place in np.flatnonzero(found):
             part[place : place + run] = True
         with_copy, of_copy, tokens = with_copy + bool(found.any()), of_copy + int(part.sum()), tokens + len(each)
     return Copied(with_copy / max(1, len(texts)), of_copy / max(1, tokens))
+
+
+def _among(hashes: Hashes, known: Hashes) -> NDArray[np.bool_]:
+    """Which hashes are among sorted ones, bool [hashes]; the sorted ones are looked at by halves, not all of them."""
+    if not len(known):
+        return np.zeros(len(hashes), bool)
+    places = np.searchsorted(known, hashes).clip(max=len(known) - 1)
+    return np.asarray(known[places] == hashes)
 
 
 def _runs(ids: Ids, run: int) -> Hashes:

@@ -50,3 +50,8 @@ def test_nothing_is_written_or_learned():
     assert copied(rows(20), []).tokens == 0
     with pytest.raises(ConclaveError, match="none"):
         copied([], [], 0)
+
+
+def test_where_nothing_was_learned_nothing_is_copied():
+    assert copied(rows(40, 50), []) == copied(rows(40, 50), rows(3, 4))
+    assert copied(rows(40), []).texts == 0
