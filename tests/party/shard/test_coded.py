@@ -202,9 +202,9 @@ def test_tokens_are_the_same_counts_however_many_are_counted_at_once(reading, to
     from party.tasks.tokens import training
 
     found = documents(reading(), tokenizer, "", longest=24, known=len(tokenizer))
-    whole = list(training._counts(found, len(tokenizer)))
+    whole = list(training._counts(found, len(tokenizer), len(tokenizer)))
     monkeypatch.setattr(training, name, most)
-    parts = list(training._counts(found, len(tokenizer)))
+    parts = list(training._counts(found, len(tokenizer), len(tokenizer)))
     assert len(whole) == 1 < len(parts)
     assert np.array_equal(dense(parts, len(tokenizer)), whole[0].toarray())
 
@@ -219,7 +219,7 @@ def test_however_many_tokens_a_tokenizer_makes_of_a_text_its_counts_are_clipped(
     sums = []
     for rows in (ROWS, ROWS[1:]):
         found = documents(reading(rows), Loud(each), "", longest=5000, known=9)
-        sums.append(sum(mechanism.contribute(part).toarray()[0] for part in _counts(found, 9)))
+        sums.append(sum(mechanism.contribute(part).toarray()[0] for part in _counts(found, 9, 9)))
     assert 0 < np.linalg.norm(sums[0] - sums[1]) <= 64
     assert sums[0][7] > 0
     assert sums[0][2] == 0
