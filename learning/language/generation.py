@@ -257,9 +257,18 @@ def _written(
 
 def _drawn(said: Tensor, sampling: Sampling, chance: torch.Generator) -> Tensor:
     """The next tokens, int64 [rows], of log-probabilities [rows, tokens]."""
+    if not sampling.top_k and sampling.top_p == 1:
+        return _one_of(said.exp(), chance)[:, 0]
     best, ids = said.topk(min(sampling.top_k or said.shape[1], said.shape[1]), dim=-1)
     chances = torch.softmax(best, dim=-1)
     if sampling.top_p < 1:
         before = chances.cumsum(dim=-1) - chances
         chances = chances.masked_fill(before >= sampling.top_p, 0.0)
-    return ids.gather(1, torch.multinomial(chances, 1, generator=chance))[:, 0]
+    return ids.gather(1, _one_of(chances, chance))[:, 0]
+
+
+def _one_of(chances: Tensor, chance: torch.Generator) -> Tensor:
+    """A place of each row by its chances [rows, places], int64 [rows, 1]; one of chance 0 never."""
+    upto = chances.double().cumsum(dim=-1)
+    drawn = torch.rand(len(chances), 1, generator=chance, dtype=torch.float64) * upto[:, -1:]
+    return torch.searchsorted(upto, drawn, right=True).clamp(max=chances.shape[1] - 1)

@@ -63,7 +63,7 @@ class Speaker:
         if not self.weight:
             return said
         assert self.floor is not None
-        floor = self._of(self.floor, cells).to(logits.device).log() + math.log(self.weight)
+        floor = self._of(self.floor.log(), cells).to(logits.device) + math.log(self.weight)
         return torch.logaddexp(said + math.log1p(-self.weight), floor)
 
     @staticmethod
