@@ -19,10 +19,12 @@ from coordinator.systems.distildp.plan import DistilDpPlan
 from coordinator.systems.distildp.recipe import DistilDp
 from coordinator.text_models import forecast as text_models
 
-WRITES: Final = 1.5
-"""Time of writing a token, with those before it kept, over that of reading it in a text."""
-GRADES, LEARNS = 1.3, 3.5
+WRITES: Final = 1.9
+"""Time of writing a token, with those before it kept, over that of reading it in a text (docs/results.md)."""
+GRADES, LEARNS = 2.2, 5.3
 """Time of saying what might stand in a token's place, and of a student's update for it, over that of reading it."""
+MEASURES: Final = 4.9
+"""Time of measuring student, teacher, floor and public model on a text, over that of the teacher's reading it."""
 TARGET_BYTES: Final = 4
 """Bytes of one kept outcome of a token at the coordinator: its number and its probability."""
 TYPICAL: Final = 0.7
@@ -94,10 +96,11 @@ def lengths_of(recipe: DistilDp) -> Lengths:
 
 
 def _after(plan: DistilDpPlan, recipe: DistilDp, seen: float) -> float:
-    """Seconds of one core for texts, targets and the student, where training on one text takes `seen`."""
+    """Seconds of one core for texts, targets, the student and measuring, where training on one text takes `seen`."""
     reading = seen / text_models.TRAINED
     layers = recipe.read.layers[0] / recipe.read.layers[1]
-    return plan.generation.texts * reading * (WRITES + GRADES + LEARNS * layers * plan.distil.passes)
+    taught = plan.generation.texts * (WRITES + GRADES + LEARNS * layers * plan.distil.passes)
+    return reading * (taught + MEASURES * len(recipe.read.heldout))
 
 
 def _row(priced: PricedPlan[DistilDpPlan], release: Release) -> Row:

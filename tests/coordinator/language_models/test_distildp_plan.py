@@ -147,6 +147,9 @@ def test_the_forecast_names_every_release_and_what_is_drowned(distildp_plan, tmp
     assert [row.name for row in found.rows] == ["tokens", "codes", "steps"]
     assert found.seconds > 1
     assert "counts of tokens" in found.clear[0]
+    many = distildp_plan(generation={"texts": 40_000})
+    longer = forecast(prepared(many, tmp_path, tmp_path / "cache"), priced, tmp_path, tmp_path, 1.0)
+    assert longer.seconds > 2 * found.seconds
     small = distildp_plan(privacy={"epsilon": 0.1})
     less = prepared(small, tmp_path, tmp_path / "cache")
     drowned = forecast(less, price_plan(less), tmp_path, tmp_path, 1.0)
