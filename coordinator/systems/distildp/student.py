@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 TEXTS: Final = "texts"
 PICTURE: Final = "evaluation.png"
+_ENDS: Final = {each: f"\\u{each:04x}" for each in (0x85, 0x2028, 0x2029)}
+"""Ends of lines that JSON leaves as they are in a string."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class PublishedLanguageModel:
             for place, row in enumerate(self.texts):
                 text = self.public.tokenizer.decode(row.tolist(), skip_special_tokens=True)
                 code = columns[int(self.cells[place])] if columns else {}
-                file.write(json.dumps({"text": text, **code}, ensure_ascii=False) + "\n")
+                file.write(json_line({"text": text, **code}))
 
     def card(self, statement: Statement) -> str:
         plan, public = self.plan, self.public
@@ -113,6 +115,11 @@ load_dataset("this-folder/{TEXTS}", split="train")
 `coordinator verify this-folder --trust ca.pem`, with the `ca.pem` of the federation's authority, compares every file
 with the coordinator's signature, and this promise with what the parties signed about its cost.
 """
+
+
+def json_line(row: dict[str, str]) -> str:
+    """A row of JSON Lines, readable in any script, that is one line whatever a reader takes for the end of one."""
+    return json.dumps(row, ensure_ascii=False).translate(_ENDS) + "\n"
 
 
 def _who(plan: DistilDpPlan, depth: int) -> str:

@@ -161,3 +161,14 @@ def test_there_is_a_plan_to_start_from_for_either_launch():
     assert "distildp" in names()
     assert 'recipe = "distildp"' in template("ray", "distildp")
     assert 'launch = "connect"' in template("connect", "distildp")
+
+
+def test_a_text_with_any_end_of_line_in_it_is_one_line_of_the_dataset():
+    import json
+
+    from coordinator.systems.distildp.student import json_line
+
+    row = {"text": "".join(map(chr, (97, 10, 11, 12, 13, 28, 29, 30, 0x85, 0x2028, 0x2029, 0xE9, 98))), "way": "east"}
+    (line,) = json_line(row).splitlines()
+    assert json.loads(line) == row
+    assert "é" in line
