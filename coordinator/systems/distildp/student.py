@@ -73,7 +73,7 @@ class PublishedLanguageModel:
             for place, row in enumerate(self.texts):
                 text = self.public.tokenizer.decode(row.tolist(), skip_special_tokens=True)
                 code = columns[int(self.cells[place])] if columns else {}
-                file.write(json_line({"text": text, **code}))
+                file.write(json_line({"text": str(text), **code}))
 
     def card(self, statement: Statement) -> str:
         plan, public = self.plan, self.public
