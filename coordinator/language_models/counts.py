@@ -12,14 +12,13 @@ from coordinator.pricing.release import SAMPLER_SHARE, PricedPlan, Release, budg
 from coordinator.store.store import RunStore
 from coordinator.text_models.messages import model_message
 from coordinator.text_models.public import PublicModel
+from learning.text.codes import MOST_COUNTS
 from protos.conclave.v1 import party_pb2
 
 TOKENS: Final = "tokens"
 CODES: Final = "codes"
 LARGEST_SUM: Final = 2**31 - 1
 FINEST: Final = 4096
-MOST_COUNTS: Final = 1 << 22
-"""The most counts of tokens by code that parties make."""
 _HEADROOM: Final = 8
 """How many times more units than declared there may be before a sum could wrap."""
 

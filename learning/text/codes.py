@@ -18,6 +18,8 @@ from learning.text.labelled import LabelError, LabelMap
 
 MOST_CELLS: Final = 4096
 """The most codes of a template: a noisy histogram of more says little of any of them."""
+MOST_COUNTS: Final = 1 << 22
+"""The most counts of tokens by code, codes times tokens, that coordinators plan and parties make: 16 MiB."""
 LONGEST_TEMPLATE: Final = 1000
 """The most characters of a template."""
 

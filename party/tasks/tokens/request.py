@@ -44,7 +44,7 @@ def checked(task: party_pb2.TokensTask, given: Given) -> TokensWork:
 
 
 def fits(work: TokensWork, release: plan_pb2.Release, memory: int) -> None:
-    """Nothing: what is counted takes 16 MiB at most (`party.tasks.tokens.training.MOST_COUNTS`), and any party's limit
+    """Nothing: what is counted takes 16 MiB at most (`learning.text.codes.MOST_COUNTS`), and any party's limit
     is more.
     """
 

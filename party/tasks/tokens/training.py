@@ -10,6 +10,7 @@ from scipy import sparse
 from aggregation.mechanisms.counts import CountsMechanism
 from learning.models.batching import form_of
 from learning.models.checkpoints import tokenizer_of
+from learning.text.codes import MOST_COUNTS
 from party.errors import TrainingError
 from party.provided.settings import tokens_of
 from party.shard.coded import Cells, counted
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 UNITS_AT_ONCE: Final = 4096
 TOKENS_AT_ONCE: Final = 1 << 20
 """Units that are counted at a time, and their tokens, but for one unit's more."""
-MOST_COUNTS: Final = 1 << 22
-"""The most columns of a release of counts by code: those of 2**20 tokens and four codes."""
 
 
 def prepare(job: Job, work: TokensWork, mechanism: CountsMechanism, kept: Memory | None) -> Private:

@@ -5,10 +5,11 @@ import pytest
 from pydantic import ValidationError
 
 from coordinator.errors import PlanError
-from coordinator.language_models.counts import MOST_COUNTS, count_releases
+from coordinator.language_models.counts import count_releases
 from coordinator.language_models.floor import Floor, floor_of, read_floor, write_floor
 from coordinator.store.store import RunStore
 from coordinator.systems.distildp.public import prepare
+from learning.text.codes import MOST_COUNTS
 
 
 @pytest.fixture(scope="module")

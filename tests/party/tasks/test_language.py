@@ -355,15 +355,28 @@ async def test_tokens_of_each_code_are_counted_apart_and_a_units_codes_are_clipp
         assert any(min(own) < tokens <= max(own) for own in units), "a user has texts of both codes"
 
 
-async def test_counts_by_code_are_refused_without_codes_and_where_they_are_too_many(
-    speaker, spoken, counts, films, charged, monkeypatch
-):
+async def test_counts_by_code_are_refused_under_a_plan_without_codes(speaker, counts, charged):
     release = counts()
     caller = await speaker(release, coded=None, shard={"codes": None})
     refusal = await refused(counted(caller, "tokens", by_code=True))
     assert refusal.reason is Reason.REQUEST
     assert "no codes" in refusal.sentence
     assert not charged()
+
+
+@pytest.mark.parametrize("operation", ["counts-0", "counts-1"])
+@pytest.mark.parametrize("first", [False, True])
+async def test_a_release_is_not_counted_again_in_another_way_under_the_same_noise(
+    speaker, spoken, counts, charged, operation, first
+):
+    tokens = spoken[0].config.vocab_size * (2 if first else 1)
+    caller = await speaker(counts())
+    await counted(caller, "tokens", by_code=first)
+    (before,) = await caller.answer(caller.batch(0, 0, 1, "unigram"), columns=tokens)
+    await refused(counted(caller, "tokens", operation=operation, by_code=not first))
+    (after,) = await caller.answer(caller.batch(0, 0, 1, "unigram"), columns=tokens)
+    assert np.array_equal(before, after)
+    assert charged() == ["unigram"]
 
 
 async def test_more_counts_by_code_than_a_party_makes_are_refused_before_text_is_read(
