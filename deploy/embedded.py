@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 from deploy.launching import QUIET, LaunchError, environment, read_token
 
 OBJECT_STORE: Final = 80 * 1024 * 1024
@@ -22,6 +24,8 @@ ATTEMPTS: Final = 2
 _PREFIX: Final = "conclave-ray-"
 _LATE: Final = ("timed out during startup", "Timed out waiting for file")
 """Ray's words where a process of it is not up in time, or has not told its port."""
+_ENDS: Final = 10.0
+"""Seconds that a killed process has to end before it is left to the system."""
 _TOKEN: Final = secrets.token_hex(32)
 """The token that Ray's own processes ask of each other. Ray reads it once a process, and would keep one in the user's
 home.
@@ -54,11 +58,12 @@ def embedded(parties: int) -> Iterator[Any]:
 def _start(ray: Any, parties: int, folder: str) -> None:
     """Start Ray, in any thread, and once more where its processes are not up in time.
 
-    A busy machine may cause that, or a port that another process took between Ray's choice and its use. What the first
-    attempt started ends with this process.
+    A busy machine may cause that, or a port that another process took between Ray's choice and its use. Ray ends what
+    a failed attempt started only with this process, so it is ended here.
     """
     logging.getLogger("ray").setLevel(logging.ERROR)  # in another thread than the first it warns of its own signals
     for attempt in range(ATTEMPTS):
+        place = os.path.join(folder, str(attempt))
         try:
             ray.init(
                 address="local",
@@ -68,14 +73,26 @@ def _start(ray: Any, parties: int, folder: str) -> None:
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                _temp_dir=os.path.join(folder, str(attempt)),  # Ray makes its own folder readable by everybody
+                _temp_dir=place,  # Ray makes its own folder readable by everybody
             )
         except Exception as error:  # noqa: BLE001 - Ray raises bare ones when 30 s pass
+            _end(place)
             if _late(error) and attempt + 1 < ATTEMPTS:
                 ray.shutdown()
                 continue
             raise LaunchError(why_not_started(error)) from None
         return
+
+
+def _end(folder: str) -> None:
+    """Kill those descendants of this process that were started on this folder."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if any(folder in part for part in process.cmdline()):
+                process.kill()
+                found.append(process)
+    psutil.wait_procs(found, timeout=_ENDS)
 
 
 def _late(error: Exception) -> bool:

@@ -135,6 +135,34 @@ def test_a_ray_that_is_late_once_is_started_again_in_another_folder(monkeypatch,
     assert not Path(first).parent.exists()
 
 
+def test_what_a_ray_that_was_late_had_started_is_ended(monkeypatch):
+    """Ray keeps its processes until this one ends: after a late start they would stand beside the second's."""
+    begun, found = [], []
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "elsewhere"])
+
+    def start(**options):
+        if not begun:
+            idle = "import time; time.sleep(60)"
+            inner = [sys.executable, "-c", idle, f"--session={options['_temp_dir']}/s"]
+            outer = f"import subprocess; print(subprocess.Popen({inner!r}).pid, flush=True); {idle}"
+            process = subprocess.Popen(
+                [sys.executable, "-c", outer, f"--session={options['_temp_dir']}/s"], stdout=subprocess.PIPE, text=True
+            )
+            begun.extend((psutil.Process(process.pid), psutil.Process(int(process.stdout.readline()))))
+            raise Exception("The current node timed out during startup.")
+        found.extend(each for each in begun if each.is_running() and each.status() != psutil.STATUS_ZOMBIE)
+
+    monkeypatch.setattr(ray, "init", start)
+    try:
+        with embedded(1):
+            assert len(begun) == 2
+            assert found == []
+            assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
 def test_a_ray_that_cannot_start_is_not_tried_twice(monkeypatch):
     tried = []
 
