@@ -23,7 +23,7 @@ from deploy.simulated_memory import OF_ONE_SEED, SimulatedMemory
 from party.config import PartyConfig
 from party.errors import TrainingError
 from party.releasing.answers import noised
-from party.releasing.mechanisms import answering, is_weights, mechanism_of
+from party.releasing.mechanisms import answering, is_own, mechanism_of
 from party.store.artefacts import PARAMETERS, Artefacts, drop_parameters, parameters
 from party.store.keys import KEY_BYTES, insecure_key
 from party.store.runs import Run, private_folder, write_whole
@@ -119,7 +119,7 @@ class SimulatedLink:
         message, total = run.release(release), self._sums[release]
         for batch in batches:
             rows = total[batch.start : batch.stop]
-            if is_weights(message):
+            if is_own(message):
                 assert isinstance(rows, np.ndarray)
                 yield Answered(rows)
                 continue

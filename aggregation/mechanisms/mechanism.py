@@ -33,11 +33,13 @@ class Form(StrEnum):
     """Votes without noise, for a trusted aggregator that draws the noise; a cap on all votes is charged."""
     FREE = "free"
     """Rows of one sum that a training has already paid for; nothing is charged again."""
+    SAID = "said"
+    """What a model says that each party trained alone, and that the training has paid for; in no sum."""
 
     @property
     def alone(self) -> bool:
         """Whether each party trains alone, so that no other party's noise is counted on and none can be lost."""
-        return self in (Form.WEIGHTS, Form.TRAINING)
+        return self in (Form.WEIGHTS, Form.TRAINING, Form.SAID)
 
     @property
     def gives(self) -> bool:

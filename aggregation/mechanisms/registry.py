@@ -14,6 +14,7 @@ from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.mechanism import Mechanism, OfTeachers
+from aggregation.mechanisms.said import FreeTargets, FreeTexts
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
@@ -30,6 +31,8 @@ MECHANISMS: Final[Mapping[str, type[Mechanism]]] = {
         ThresholdedVotes,
         GradientMechanism,
         FreeAnswers,
+        FreeTexts,
+        FreeTargets,
     )
 }
 OF_TEACHERS: Final = frozenset(each.kind for each in (JointMechanism, ThresholdedVotes, FreeAnswers))

@@ -106,7 +106,8 @@ class GenerationTable(Settings):
     texts: how many; those that repeat others are left out. longest: tokens of one, its end included; by default as in
     `[text]`. top_k, top_p: the most probable tokens among which the next is drawn, by default all (0 and 1); top_p
     after top_k. 50 and 0.9, the paper's, make texts that are nicer to read, and a worse student in trials.
-    temperature: above 1 more various, below 1 less. batch: texts written at a time.
+    temperature: above 1 more various, below 1 less. batch: texts written at a time. where: "coordinator", which needs
+    the parameters of what was trained; "parties", each with the teacher that it trained alone and keeps.
     """
 
     texts: Annotated[int, Field(ge=10, le=MOST_TEXTS)] = 10_000
@@ -115,3 +116,4 @@ class GenerationTable(Settings):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     temperature: Annotated[float, Field(gt=0)] = 1.0
     batch: Annotated[int, Field(ge=1, le=65_536)] = 256
+    where: Literal["coordinator", "parties"] = "coordinator"

@@ -100,7 +100,7 @@ def state(
     """
     plan = priced.plan
     epsilon = priced.guarantee.epsilon if priced.private else None
-    weights = any(release.form == Form.WEIGHTS for release in priced.releases)
+    weights = any(release.form in (Form.WEIGHTS, Form.SAID) for release in priced.releases)
     trust = [TRUSTED_AGGREGATOR if plan.privacy.trust == "trusted-aggregator" else secure_sum(plan, weights)]
     if any(release.form == Form.CLEAR_VOTES for release in priced.releases):
         trust.append(CLEAR_VOTES)

@@ -4,6 +4,7 @@ from typing import Any
 
 from aggregation.mechanisms.free import FreeAnswers
 from aggregation.mechanisms.mechanism import Form
+from aggregation.mechanisms.said import FreeTexts
 from coordinator.pricing.release import PricedPlan, Release
 from coordinator.store.store import RunStore
 
@@ -14,7 +15,7 @@ def made_once(priced: PricedPlan[Any]) -> bool:
     This holds for a step on which the next depends, for a sum of which the coordinator keeps only the noisy form, and
     for a secure sum, whose masks hide which part is whose.
     """
-    kept = {Form.STEPPED, Form.WEIGHTS, Form.CLEAR_VOTES}
+    kept = {Form.STEPPED, Form.WEIGHTS, Form.CLEAR_VOTES, Form.SAID}
     return priced.plan.privacy.trust == "secure-sum" or any(release.form in kept for release in priced.releases)
 
 
@@ -29,11 +30,13 @@ def parties_of(priced: PricedPlan[Any], store: RunStore) -> dict[str, tuple[str,
         if release.form == Form.STEPPED:
             names = [release.step(number).name for number in range(release.steps)]
         elif release.form == Form.TRAINING:
-            names = [each.name for each in priced.releases if each.form == Form.FREE and _after(each) == release.name]
+            names = [each.name for each in priced.releases if _after(each) == release.name]
         found[release.name] = tuple(sorted({party for name in names for party in store.summed(name)}))
     return found
 
 
-def _after(release: Release) -> str:
-    """The release that paid for answers that are free."""
-    return release.under(FreeAnswers).after
+def _after(release: Release) -> str | None:
+    """The release that paid for what is free; None for what is not."""
+    if isinstance(release.mechanism, FreeAnswers | FreeTexts):
+        return release.mechanism.after
+    return None

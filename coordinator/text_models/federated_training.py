@@ -188,16 +188,23 @@ async def trained_alone(
     plan = priced.plan
     start = np.ascontiguousarray(point, "<f4").tobytes()
     await federation.provide("parameters", start)
-    request = party_pb2.TrainRequest(operation_id=release.name)
-    request.text_model.release = release.name
+    await federation.train(alone_request(plan, public, release.name, start, tilt), doing="training")
+    note = budget(priced.guarantee, plan)
+    models = await federation.gather(release.name, 1, release.columns, 1, note, odd=odd_weights)
+    return {name: floats_of(model) for name, model in models.items()}
+
+
+def alone_request(
+    plan: TrainedPlan, public: PublicModel, release: str, start: bytes, tilt: bytes
+) -> party_pb2.TrainRequest:
+    """The request that one party train alone for a release, from provided parameters. tilt: as of `descend`."""
+    request = party_pb2.TrainRequest(operation_id=release)
+    request.text_model.release = release
     request.text_model.model.CopyFrom(model_message(plan, public))
     request.text_model.parameters_sha256 = artefact_digest(start)
     request.text_model.objective, request.text_model.tilt_sha256 = plan.OBJECTIVE, tilt
     request.text_model.descent.CopyFrom(_local_descent(plan))
-    await federation.train(request, doing="training")
-    note = budget(priced.guarantee, plan)
-    models = await federation.gather(release.name, 1, release.columns, 1, note, odd=odd_weights)
-    return {name: floats_of(model) for name, model in models.items()}
+    return request
 
 
 def floats_of(bits: NDArray[np.int64]) -> Floats:

@@ -232,9 +232,13 @@ def _trust(plan: plan_pb2.Plan | None, trust: Trust | None, simulation: bool) ->
         well = f"secure sum, {honest} honest shares: excludes a curious coordinator{pooling if terms.colluders else ''}"
     else:
         well = "trusted aggregator: holds against readers of the student, not against the coordinator"
-    alone = [each.name for each in plan.terms.releases if each.form == plan_pb2.FORM_WEIGHTS]
-    if alone and terms.trust == plan_pb2.TRUST_SECURE_SUM:
-        well += f"; it saw each party's own model in {' and '.join(map(shown, alone))}, under that party's own noise"
+    if terms.trust == plan_pb2.TRUST_SECURE_SUM:
+        for what, form in (("own model", plan_pb2.FORM_WEIGHTS), ("own model's words", plan_pb2.FORM_SAID)):
+            alone = [each.name for each in plan.terms.releases if each.form == form]
+            if alone:
+                well += (
+                    f"; it saw each party's {what} in {' and '.join(map(shown, alone))}, under that party's own noise"
+                )
     if simulation:
         well += "; simulation, so nothing is claimed between its parties"
     return told("trust", [], well)

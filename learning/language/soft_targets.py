@@ -33,6 +33,8 @@ SMALLEST: Final = math.exp(-RANGE)
 _BLOCK: Final = 256
 """Texts that are graded, stored and marked together."""
 _TOKENS: Final = 4096
+_PLACES: Final = 1024
+"""Places whose mean over teachers is taken together."""
 _ABOUT: Final = "about.json"
 _DONE: Final = "done.json"
 
@@ -133,6 +135,69 @@ def graded(
         write_whole(folder / _DONE, json.dumps(block.stop).encode())
         progress(block.stop, len(texts))
     return Targets(ids, codes, states, texts.stops, temperature)
+
+
+def averaged(
+    parts: Sequence[tuple[NDArray[Any], NDArray[np.uint16]]],
+    *,
+    stops: NDArray[np.int64],
+    tokens: int,
+    temperature: float,
+    folder: Path,
+) -> Targets:
+    """Keep the mean of what several teachers said of the same texts, where only each one's likeliest tokens are known.
+
+    parts: of each teacher, numbers of tokens, all different, and codes, both [places, top]. tokens: of the models. A
+    token that a teacher did not name gets an equal share of what was left of its 1. The best `top` of the mean are
+    kept. Memory: the parts; of `_PLACES` places some arrays of all teachers' outcomes.
+    """
+    count, top = parts[0][0].shape
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = _kept(folder / "ids", np.uint16 if tokens <= 2**16 else np.uint32, (count, top))
+    codes = _kept(folder / "codes", np.uint16, (count, top))
+    for start in range(0, count, _PLACES):
+        some = slice(start, min(start + _PLACES, count))
+        named, chances = _mean([(each[some], codes[some]) for each, codes in parts], tokens, top)
+        ids[some] = named
+        codes[some] = (np.log(chances) / -STEP).round().clip(0, LARGEST_CODE)
+    ids.flush()
+    codes.flush()
+    return Targets(ids, codes, None, stops, temperature)
+
+
+def opened(folder: Path, stops: NDArray[np.int64], top: int, tokens: int, temperature: float) -> Targets:
+    """What `averaged` kept. Raises `IntegrityError` where it is not there, or of other texts."""
+    count, kind = int(stops[-1]), np.uint16 if tokens <= 2**16 else np.uint32
+    for name, size in (("ids", np.dtype(kind).itemsize), ("codes", 2)):
+        path = folder / name
+        if not path.exists() or path.stat().st_size != size * count * top:
+            raise IntegrityError(f"{path} is damaged: it is not of these texts. Run the plan again.")
+    return Targets(
+        _kept(folder / "ids", kind, (count, top)), _kept(folder / "codes", np.uint16, (count, top)), None, stops,
+        temperature,
+    )  # fmt: skip
+
+
+def _mean(
+    parts: Sequence[tuple[NDArray[Any], NDArray[np.uint16]]], tokens: int, top: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The `top` likeliest tokens of the mean at some places, and their probabilities, both [places, top]."""
+    places = np.arange(len(parts[0][0]))[:, None]
+    keys, values, rest = [], [], np.zeros(len(places))
+    for ids, codes in parts:
+        chances = np.exp(-STEP * codes.astype(np.float64))
+        left = np.clip(1 - chances.sum(axis=1), 0, None) / max(1, tokens - top)
+        keys.append((places * tokens + ids.astype(np.int64)).ravel())
+        values.append((chances - left[:, None]).ravel())
+        rest += left
+    found, of = np.unique(np.concatenate(keys), return_inverse=True)
+    total = np.bincount(of, np.concatenate(values))
+    place, token = np.divmod(found, tokens)
+    chance = np.maximum((total + rest[place]) / len(parts), SMALLEST)
+    order = np.lexsort((token, -chance, place))
+    first = np.searchsorted(place[order], places[:, 0])
+    best = order[first[:, None] + np.arange(top)]
+    return token[best], chance[best]
 
 
 def _row(ids: NDArray[np.int32], opening: Sequence[int]) -> Tokens:

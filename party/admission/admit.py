@@ -79,7 +79,7 @@ def times(release: plan_pb2.Release, terms: plan_pb2.Terms) -> int:
     plan's.
     """
     match release.form:
-        case plan_pb2.FORM_TRAINING | plan_pb2.FORM_WEIGHTS:
+        case plan_pb2.FORM_TRAINING | plan_pb2.FORM_WEIGHTS | plan_pb2.FORM_SAID:
             return 1
         case plan_pb2.FORM_FREE:
             return MOST_ATTEMPTS
@@ -160,7 +160,9 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
             "the noise itself",
         )
     if form == Form.FREE:
-        _admit_free(release, terms)
+        _admit_free(release, release.free.after, terms)
+    if form == Form.SAID:
+        _admit_said(release, terms)
     if form == Form.WEIGHTS and not config.policy.weights:
         raise against("weights", f"weights = false; release {release.name} sends the parameters of a model")
     least, noise = config.policy.minimum_noise, mechanism.noise_multiplier_charged()
@@ -211,13 +213,26 @@ def _admit_size(mechanism: Mechanism, config: PartyConfig) -> None:
         )
 
 
-def _admit_free(release: plan_pb2.Release, terms: plan_pb2.Terms) -> None:
+def _admit_said(release: plan_pb2.Release, terms: plan_pb2.Terms) -> None:
+    """Check that texts are free only after a training that the same terms charge, and that only the model that wrote
+    texts says more, once: it is not trained again.
+    """
+    if release.HasField("texts"):
+        _admit_free(release, release.texts.after, terms)
+        return
+    after = release.targets.after
+    if not any(each.name == after and each.HasField("texts") for each in terms.releases):
+        raise broken(f"release {release.name} is free after {after[:40]!r}, which gives no texts")
+    if [each.targets.after for each in terms.releases if each.HasField("targets")].count(after) > 1:
+        raise broken(f"two releases are free after {after!r}; what wrote texts grades them once")
+
+
+def _admit_free(release: plan_pb2.Release, after: str, terms: plan_pb2.Terms) -> None:
     """Check that answers are free only after a training that the same terms charge, under that training's name.
 
     Nothing else of that training may leave: it has one noise key, under which another start or other texts would be a
     second training that nobody paid for.
     """
-    after = release.free.after
     paid = [each for each in terms.releases if each.name == after]
     if not paid or Form.TRAINING not in mechanism_of(paid[0]).forms:
         raise broken(f"release {release.name} is free after {after[:40]!r}, which trains nothing privately")
@@ -226,5 +241,6 @@ def _admit_free(release: plan_pb2.Release, terms: plan_pb2.Terms) -> None:
             f"release {release.name} is free after {after!r}, which gives its "
             f"{'steps' if form == Form.STEPPED else 'parameters'} itself; one training is one release"
         )
-    if [each.free.after for each in terms.releases if each.HasField("free")].count(after) > 1:
+    free = [each.free.after for each in terms.releases if each.HasField("free")]
+    if [*free, *(each.texts.after for each in terms.releases if each.HasField("texts"))].count(after) > 1:
         raise broken(f"two releases are free after {after!r}; one training is one set of teachers")

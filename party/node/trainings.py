@@ -239,8 +239,12 @@ class Trainings:
         Only the party's log says so, because whether a record is in two shards is a fact about the record.
 
         A step whose process read the shard for an earlier step reads nothing and leaves no census: the earlier step's
-        was taken, or its process no longer exists. Raises `Refusal` as `Training.run` does.
+        was taken, or its process no longer exists. Work that opens no shard leaves none either. Raises `Refusal` as
+        `Training.run` does.
         """
+        if not job.work.opens:
+            await training.run(job, self._turn, charge, party=self._config.name)
+            return
         may = partial(self._ledger.afford, run.id, partial(affordable, run.terms), release=charge_of(job).name)
         if await may():
             with_text = await training.run(job, self._turn, charge, party=self._config.name)

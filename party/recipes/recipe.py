@@ -18,6 +18,8 @@ class Kind(StrEnum):
     TRAINING = "a private training that gives nothing itself"
     ANSWERS = "free answers of teachers"
     SCORES = "free scores"
+    TEXTS = "free texts of a language model"
+    TARGETS = "free outcomes of tokens"
     STEPS = "gradients in steps"
     WEIGHTS = "the parameters of a model"
 

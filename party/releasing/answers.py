@@ -16,7 +16,7 @@ from party.admission.admit import event_of
 from party.admission.limits import Limits
 from party.ledger.charging import Claim
 from party.ledger.ledger import Ledger
-from party.releasing.mechanisms import answering, is_weights
+from party.releasing.mechanisms import answering, is_own
 from party.store.runs import Run
 from party.tasks.result import CELL, Sum, load_counts, shape_of, wrapped
 from protos.conclave.v1 import party_pb2, plan_pb2
@@ -72,7 +72,7 @@ class Answers:
             raise Refusal(Reason.REQUEST, f"release {release.name} is asked for by rows.")
         if request.batch >= 2**63:
             raise Refusal(Reason.REQUEST, f"{request.batch} is no batch number; count from 0.")
-        if run.terms.privacy.trust == plan_pb2.TRUST_SECURE_SUM and not is_weights(release):
+        if run.terms.privacy.trust == plan_pb2.TRUST_SECURE_SUM and not is_own(release):
             raise Refusal(
                 Reason.PLAN,
                 f"this plan shows the coordinator sums alone, but for models of one party; {release.name} is summed "
@@ -141,9 +141,9 @@ class Answers:
             stream = NoiseStream.insecure(run.terms.seed, self._party, release.name, str(batch))
         else:
             stream = NoiseStream.from_key(claim.noise_key).child(batch)
-        if is_weights(release):
+        if is_own(release):
             assert isinstance(counts, np.ndarray)
-            block = counts[start:stop]  # they have their noise, and are paid for
+            block = counts[start:stop]  # all noise is in what was trained, and paid for
         else:
             block = noised(counts[start:stop], answering(release), stream)
         run.keep_block(release.name, batch, block)

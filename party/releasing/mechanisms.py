@@ -56,6 +56,13 @@ def is_weights(release: plan_pb2.Release) -> bool:
     return release.form == plan_pb2.FORM_WEIGHTS
 
 
+def is_own(release: plan_pb2.Release) -> bool:
+    """Whether what leaves is one party's own and in no sum: parameters of a model that it trained alone, or what such a
+    model says. All of the noise is that party's.
+    """
+    return release.form in (plan_pb2.FORM_WEIGHTS, plan_pb2.FORM_SAID)
+
+
 def shares_of(mechanism: Mechanism) -> int:
     """How many parties' noise the mechanism counts on; 0 where parties add none, or each adds all of it."""
     return mechanism.shares if mechanism.shares > 1 or Form.SUMMED in mechanism.forms else 0

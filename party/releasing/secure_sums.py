@@ -33,7 +33,7 @@ from party.admission.admit import event_of, times
 from party.ledger.ledger import Ledger
 from party.releasing.answers import Answers, check_trained
 from party.releasing.masked_vectors import keep_masked, kept_masked, masked_file, pieces, vector
-from party.releasing.mechanisms import is_weights
+from party.releasing.mechanisms import is_own
 from party.store.runs import Run
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.identity.identity import Identity
@@ -95,9 +95,10 @@ class Sums:
         """
         try:
             release = run.release(request.release)
-            if is_weights(release):
+            if is_own(release):
                 raise Refusal(
-                    Reason.PLAN, f"{release.name} gives one party's model, which is in no sum; ask by Answer."
+                    Reason.PLAN,
+                    f"{release.name} gives one party's model, or what it says, which is in no sum; ask by Answer.",
                 )
             if request.round in (party_pb2.SUM_ROUND_DISCLAIM, party_pb2.SUM_ROUND_REFUND):
                 disclaims = request.round == party_pb2.SUM_ROUND_DISCLAIM

@@ -21,7 +21,7 @@ from protos.conclave.v1 import party_pb2
 from protos.refusal import Reason, Refusal
 
 PARAMETERS: Final = "parameters"
-KINDS: Final = ("vocabulary", "reference", "directions", "model", PARAMETERS, "texts", "tilt")
+KINDS: Final = ("vocabulary", "reference", "directions", "model", PARAMETERS, "texts", "tilt", "voices", "written")
 MOST_ARTEFACTS: Final = 1024
 """The most artefacts of one run."""
 

@@ -31,6 +31,7 @@ _FOLDERS: Final = {
     "ensemble": "ensemble",
     "tokens": "tokens",
     "codes": "codes",
+    "grading": "grading",
 }
 TRAINS: Final = tuple(_FOLDERS)
 """The kinds of task that this party trains."""
@@ -42,7 +43,8 @@ class Work(Protocol):
     """Checked work: a frozen dataclass of the task's kind, sent to the training process as JSON.
 
     stays: whether the process stays for the next such job, which would otherwise read the shard again. models: whether
-    it runs a text model, which a device may do.
+    it runs a text model, which a device may do. opens: whether it opens the shard; what does not is post-processing of
+    what a charged training left.
     """
 
     __slots__ = ()
@@ -50,6 +52,7 @@ class Work(Protocol):
     kind: ClassVar[str]
     stays: ClassVar[bool] = False
     models: ClassVar[bool] = False
+    opens: ClassVar[bool] = True
 
     def paid_with(self, key: str) -> Self:
         """The work with the noise key of a private training, in hexadecimal, which the ledger gave for its event.

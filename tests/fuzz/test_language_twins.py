@@ -1,5 +1,6 @@
 """Language models tell a coordinator nothing of a record but what is charged: twins of `test_twins`, by their tasks."""
 
+import json
 import os
 
 import numpy as np
@@ -47,11 +48,13 @@ def spoken(scene, rng, kind, size):
     numbers = {"clip": 1.0, "levels": 400, "noise_multiplier": 1.0, "sampling_probability": 0.5, "steps": 2}
     gradients = plan_pb2.GradientMechanism(**numbers, parameters=parameters)
     counts = plan_pb2.CountsMechanism(clip=4.0, levels=64, noise_multiplier=1.0, shares=2, distribution="gaussian")
-    weights = kind == "weights"
-    learned = plan_pb2.Release(
-        name="weights" if weights else "steps", charges=1, gradients=gradients,
-        form=plan_pb2.FORM_WEIGHTS if weights else plan_pb2.FORM_STEPPED,
-    )  # fmt: skip
+    name, form = {
+        "weights": ("weights", plan_pb2.FORM_WEIGHTS),
+        "texts": ("teacher", plan_pb2.FORM_TRAINING),
+    }.get(kind, ("steps", plan_pb2.FORM_STEPPED))
+    learned = plan_pb2.Release(name=name, charges=1, gradients=gradients, form=form)
+    said = plan_pb2.FreeTexts(after="teacher", longest=rng.choice([4, 6]))
+    texts = plan_pb2.Release(name="texts", charges=3, form=plan_pb2.FORM_SAID, texts=said)
     summed = plan_pb2.Release(name="counts", charges=1, form=plan_pb2.FORM_SUMMED, counts=counts)
     more = {}
     if kind == "codes" or rng.random() < 0.8:
@@ -60,7 +63,8 @@ def spoken(scene, rng, kind, size):
             ["{opinion}", "Is {opinion}", "Is {opinion}", "A long template for an {opinion} of a text"]
         )
         more["coded"] = plan_pb2.CodedText(template=template, columns=[column])
-    terms = scene.terms(rng, [learned, summed], ("document", "user"), recipe="distildp", **more)
+    made = [learned, texts, summed] if kind == "texts" else [learned, summed]
+    terms = scene.terms(rng, made, ("document", "user"), recipe="distildp", **more)
 
     def task(context):
         files = []
@@ -84,12 +88,30 @@ def spoken(scene, rng, kind, size):
         descent = party_pb2.Descent(
             learning_rate=rng.choice([0.1, 1e30]), optimiser=1, schedule=1, momentum=0.9, expected_batch=4.0
         )
+        if kind == "texts":
+            voices = np.full((2, tokens), 1 / tokens, "<f4")
+            voices[0] = rng.choice([0.0, 1.0, 999.0, -999.0, np.nan, 3e38])
+            openings, codes = rng.choice([[[0]], [[0, 1, 2]], [[]], "?"]), rng.choice([[0], [0] * 3, [1]])
+            written = json.dumps({"openings": openings, "codes": codes}).encode()
+            known["writing"] = party_pb2.Writing(
+                written_sha256=scene.twins.provide(context, "written", written),
+                voice=party_pb2.Voice(
+                    voices_sha256=scene.twins.provide(context, "voices", voices.tobytes()), weight=rng.choice([0, 0.1])
+                ),
+                top_k=rng.choice([0, 3]), top_p=rng.choice([1.0, 0.5]), temperature=rng.choice([1.0, 1e-9, 1e9]),
+                batch=rng.choice([1, 64]),
+            )  # fmt: skip
+            return (
+                {"text_model": party_pb2.TextModelTask(release="texts", descent=descent, **known)},
+                "texts",
+                said.longest,
+            )
         return {"text_model": party_pb2.TextModelTask(release="weights", descent=descent, **known)}, "weights", 1
 
     return terms, task
 
 
-@pytest.mark.parametrize("kind", ["step", "weights", "tokens", "codes"])
+@pytest.mark.parametrize("kind", ["step", "weights", "texts", "tokens", "codes"])
 def test_language_models_tell_a_coordinator_nothing_of_a_record_but_what_is_charged(fuzz, hostile, scene, kind, start):
     @fuzz(hostile.made(lambda rng: rng), mebibytes=1024, seconds=60, share=SHARE)
     def _(rng):

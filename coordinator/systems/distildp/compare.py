@@ -23,7 +23,8 @@ class DistilDpComparison:
     """
 
     def __init__(self, given: ComparisonRequest) -> None:
-        self.plan: DistilDpPlan = given.plan
+        # Rows are of teachers that the coordinator has: those that parties keep write and say the same.
+        self.plan: DistilDpPlan = changed(given.plan, {"generation": {"where": "coordinator"}})
         self._given = given
         self._shards: Simulation | None = None
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from aggregation.mechanisms.counts import CountsMechanism
 from aggregation.mechanisms.gradients import GradientMechanism
+from aggregation.mechanisms.mechanism import Form
 from coordinator.forecasting.forecast import Forecast, Row
 from coordinator.forecasting.needs import Needs
 from coordinator.forecasting.pace import Lengths, pace_of
@@ -34,7 +35,7 @@ TYPICAL: Final = 0.7
 def forecast(recipe: DistilDp, priced: PricedPlan[DistilDpPlan], base: Path, cache: Path, prepared: float) -> Forecast:
     """Forecast a run. No party is asked, none of their data is read, and nothing is spent."""
     plan, public = recipe.plan, recipe.read
-    rows = tuple(_row(priced, release) for release in priced.releases)
+    rows = tuple(_row(priced, release) for release in priced.releases if release.form != Form.SAID)
     lengths = lengths_of(recipe)
     pace = pace_of(public.model, lengths, trained=True, sample=text_models.sampled(plan), language=True)
     looked, sums = text_models.trained_sums(plan)

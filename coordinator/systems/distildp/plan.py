@@ -78,8 +78,15 @@ class DistilDpPlan(LanguagePlan):
     generation: GenerationTable = GenerationTable()
     distil: StudentModelTable = StudentModelTable()
 
+    @property
+    def kept(self) -> bool:
+        """Whether parties keep their teachers' parameters, so that teachers write and grade there."""
+        return self.generation.where == "parties"
+
     def _check_recipe(self) -> None:
         super()._check_recipe()
+        if self.kept:
+            self._check_kept()
         if self.distil.student is not None and self.distil.layers is not None:
             raise ValueError("[distil] layers and student exclude each other: a student that is there has its layers.")
         if self.dp_sgd.rounds > 1:
@@ -92,4 +99,22 @@ class DistilDpPlan(LanguagePlan):
             raise ValueError(
                 f"[generation] longest = {longest} is more than [text] longest = {self.text.longest}, up to which the "
                 "teacher is trained. Use at most that."
+            )
+
+    def _check_kept(self) -> None:
+        if self.dp_sgd.form != "local":
+            raise ValueError(
+                '[generation] where = "parties": the teacher that all parties train together is nobody\'s to keep. Use '
+                '[dp_sgd] form = "local", or leave where out.'
+            )
+        if self.distil.hidden:
+            raise ValueError(
+                '[distil] hidden: with [generation] where = "parties" no hidden state of a teacher leaves a party. '
+                "Leave hidden out."
+            )
+        texts, parties = self.generation.texts, len(self.federation.names)
+        if texts % parties:
+            raise ValueError(
+                f"[generation] texts = {texts:,}: {parties} parties write as many each. Use a multiple of {parties}, "
+                f"for example {max(1, texts // parties) * parties:,}."
             )

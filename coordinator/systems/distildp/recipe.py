@@ -24,10 +24,12 @@ from coordinator.pricing.release import PricedPlan, Release
 from coordinator.progress.progress import Progress, Silent
 from coordinator.store.store import RunStore
 from coordinator.systems.distildp import releases as distildp_releases
+from coordinator.systems.distildp.at_parties import said, said_by_parties, said_of
 from coordinator.systems.distildp.plan import DistilDpPlan
+from coordinator.systems.distildp.pooling import room
 from coordinator.systems.distildp.public import PublicTeacher
 from coordinator.systems.distildp.student import PublishedLanguageModel, student_of
-from coordinator.systems.distildp.teaching import Teacher, taught, written
+from coordinator.systems.distildp.teaching import Said, Teacher, taught, written
 from coordinator.systems.system import Stage
 from coordinator.text_models.federated_training import descend, descended, trained_alone
 from coordinator.text_models.messages import provide_model
@@ -56,7 +58,9 @@ class DistilDp:
         return distildp_releases.total_event(self.plan, multiplier, self.read.tokens, len(self.read.start))
 
     def releases(self, multiplier: float) -> tuple[Release, ...]:
-        return distildp_releases.releases(self.plan, multiplier, self.read.tokens, len(self.read.start))
+        read = self.read
+        longest = room(self.plan, read) if self.plan.kept else 0
+        return distildp_releases.releases(self.plan, multiplier, read.tokens, len(read.start), longest)
 
     async def collect(
         self, priced: PricedPlan[DistilDpPlan], federation: Federation, store: RunStore, stage: Stage
@@ -70,7 +74,10 @@ class DistilDp:
             tilt = artefact_digest(content)
         with stage("aggregate") as result:
             trained = tuple(release for release in priced.releases if release.name not in (TOKENS, CODES))
-            if plan.dp_sgd.form == "federated":
+            if plan.kept:
+                shares, floor = self.shares(priced, present, store), read_floor(store) if plan.floor.use else None
+                present |= await said_by_parties(priced, public, shares, federation, store, floor=floor, tilt=tilt)
+            elif plan.dp_sgd.form == "federated":
                 present |= await descend(priced, trained, public, federation, store, tilt)
             else:
                 present |= await self._alone(priced, trained, federation, store, tilt)
@@ -113,21 +120,32 @@ class DistilDp:
     def learn(
         self, priced: PricedPlan[DistilDpPlan], present: dict[str, int], store: RunStore, progress: Progress
     ) -> bytes:
-        return taught(self.teacher(store), self.shares(priced, present, store), store, progress)
+        shares = self.shares(priced, present, store)
+        return taught(self.teacher(store), shares, store, progress, self._said(priced, shares, store))
 
     def student(
         self, content: bytes, priced: PricedPlan[DistilDpPlan], present: dict[str, int], store: RunStore
     ) -> PublishedLanguageModel:
         teacher = self.teacher(store)
-        texts, cells, _ = written(teacher, self.shares(priced, present, store), store, Silent())
+        shares = self.shares(priced, present, store)
+        texts, cells, _ = written(teacher, shares, store, Silent(), self._said(priced, shares, store))
         return student_of(teacher, content, texts, cells, store)
 
     def teacher(self, store: RunStore) -> Teacher:
-        """The private teacher of a run whose releases are stored."""
+        """The private teacher of a run whose releases are stored; without parameters where parties keep them."""
         floor = read_floor(store) if self.plan.floor.use else None
+        if self.plan.kept:
+            return Teacher(self.plan, self.read, (), floor)
         if self.plan.dp_sgd.form == "federated":
             return Teacher(self.plan, self.read, (descended(self.plan, self.read, store),), floor)
         return Teacher(self.plan, self.read, _teachers(store), floor)
+
+    def _said(self, priced: PricedPlan[DistilDpPlan], shares: Floats, store: RunStore) -> Said | None:
+        """What parties' teachers said; None where the coordinator has the teachers themselves."""
+        if not self.plan.kept:
+            return None
+        parts, cells = said(priced, self.read, shares, store)
+        return Said(parts, cells, lambda texts: said_of(self.plan, self.read, texts, store))
 
     @property
     def read(self) -> PublicTeacher:

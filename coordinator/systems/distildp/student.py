@@ -155,7 +155,7 @@ def student_of(
 
 def measured(teacher: Teacher, student: "PreTrainedModel") -> dict[str, Any]:
     """Perplexities on public held-out text, of the student, its teacher, the floor and the public start; none without
-    such text.
+    such text, and none of teachers whose parameters parties keep.
     """
     from learning.language.perplexity import perplexity
     from learning.language.speaker import Speaker
@@ -167,10 +167,9 @@ def measured(teacher: Teacher, student: "PreTrainedModel") -> dict[str, Any]:
     coded, bare = rows_of(public, coded=True), rows_of(public, coded=False)
     shown = teacher.plan.codes is not None and teacher.plan.codes.student
     found = perplexity([Speaker(student)], coded if shown else bare)
-    metrics: dict[str, Any] = {
-        "token_perplexity": found.perplexity,
-        "teacher_perplexity": perplexity(teacher.speakers, coded, cells_of(public)).perplexity,
-    }
+    metrics: dict[str, Any] = {"token_perplexity": found.perplexity}
+    if teacher.speakers:
+        metrics["teacher_perplexity"] = perplexity(teacher.speakers, coded, cells_of(public)).perplexity
     untrained = teacher.untrained
     if teacher.floor is not None:
         metrics["floor_perplexity"] = perplexity([untrained], bare).perplexity

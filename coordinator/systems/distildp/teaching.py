@@ -4,7 +4,7 @@ All of it is post-processing of what was released. Every part is kept beside the
 on where it was, and ends with the same student.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -12,36 +12,33 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.errors import RunError
 from coordinator.language_models.floor import Floor
 from coordinator.progress.progress import Progress
 from coordinator.store.private_files import private_folder
 from coordinator.store.store import RunStore
 from coordinator.systems.distildp.plan import DistilDpPlan
+from coordinator.systems.distildp.pooling import Cells, drawn, pooled, room
 from coordinator.systems.distildp.public import PublicTeacher, first_student
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from learning.language.generation import Texts
+    from learning.language.soft_targets import Targets
     from learning.language.speaker import Speaker
     from learning.models.batching import Tokens
 
 WRITTEN: Final = "artefacts/written"
 TARGETS: Final = "artefacts/targets"
 LEARNING: Final = "artefacts/learning"
-FEWEST: Final = 0.9
-"""The least share of the texts that are different ones without a warning."""
-LEAST: Final = 4
-"""The fewest texts that anything can be learned from."""
 
 Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """The teacher of a run, or one of each party. points: their trained parameters, float32 [parameters] each. floor:
-    None where none was asked.
+    """The teacher of a run, or one of each party. points: their trained parameters, float32 [parameters] each; none
+    where parties keep them. floor: None where none was asked.
     """
 
     plan: DistilDpPlan
@@ -51,7 +48,11 @@ class Teacher:
 
     @cached_property
     def plain(self) -> "PreTrainedModel":
-        """The trained model, its adapters merged; of several that of their mean parameters, where students start."""
+        """The trained model, its adapters merged; of several that of their mean parameters, where students start. Of
+        none it is the public start.
+        """
+        if not self.points:
+            return self._merged(self.public.start)
         mean = np.mean(self.points, axis=0, dtype=np.float64)
         return self._merged(np.asarray(mean, np.float32))
 
@@ -85,18 +86,30 @@ class Teacher:
         return Speaker(model, tilt, unigram if self.plan.floor.weight else None, self.plan.floor.weight)
 
 
-def taught(teacher: Teacher, shares: Floats, store: RunStore, progress: Progress) -> bytes:
-    """The student's parameters as safetensors. shares: of each control code among the texts [codes].
+@dataclass(frozen=True)
+class Said:
+    """What teachers wrote, whose parameters parties keep. parts, cells: of each party, its texts and their control
+    codes. graded: what they said of every token of all texts, each once.
+    """
+
+    parts: "Sequence[Texts]"
+    cells: Sequence[Cells]
+    graded: "Callable[[Texts], Targets]"
+
+
+def taught(teacher: Teacher, shares: Floats, store: RunStore, progress: Progress, said: "Said | None" = None) -> bytes:
+    """The student's parameters as safetensors. shares: of each control code among the texts [codes]. said: what
+    parties' teachers wrote and said, where parties keep these.
 
     Raises `RunError` where the teacher repeats itself, and `ConclaveError` as writing, grading and learning do.
     """
     from safetensors.torch import save
 
     with store.stage("write") as result:
-        texts, cells, facts = written(teacher, shares, store, progress)
+        texts, cells, facts = written(teacher, shares, store, progress, said)
         result |= facts
     with store.stage("grade") as result:
-        graded = _graded(teacher, texts, cells, store, progress)
+        graded = _graded(teacher, texts, cells, store, progress) if said is None else said.graded(texts)
         result |= {"tokens": graded.tokens, "bytes_a_token": graded.bytes / graded.tokens}
     student = first_student(teacher.plan, teacher.public, teacher.plain)
     with store.stage("learn") as result:
@@ -106,31 +119,30 @@ def taught(teacher: Teacher, shares: Floats, store: RunStore, progress: Progress
 
 
 def written(
-    teacher: Teacher, shares: Floats, store: RunStore, progress: Progress
+    teacher: Teacher, shares: Floats, store: RunStore, progress: Progress, said: "Said | None" = None
 ) -> "tuple[Texts, NDArray[np.int32], dict[str, Any]]":
     """The teacher's texts, each once, the control code of each [texts], and figures for the report.
 
-    Codes are drawn by their shares from the plan's seed. Raises `RunError` where nothing is left to learn
-    from.
+    Codes are drawn by their shares from the plan's seed. said: as of `taught`. Raises `RunError` where nothing is left
+    to learn from.
     """
-    from learning.language.generation import Sampling, Texts, generate
+    from learning.language.generation import Sampling, generate
 
+    if said is not None:
+        return pooled(teacher.public, said.parts, said.cells)
     plan, public, settings = teacher.plan, teacher.public, teacher.plan.generation
-    rng = np.random.default_rng([plan.run.seed, 0x636F6465])
-    cells = rng.choice(len(shares), settings.texts, p=shares).astype(np.int32)
-    most = min(settings.longest or public.longest, public.longest - max(map(len, public.openings)))
-    sampling = Sampling(most, settings.top_k, settings.top_p, settings.temperature, settings.batch)
+    cells = drawn(plan, shares, len(teacher.speakers))
+    sampling = Sampling(room(plan, public), settings.top_k, settings.top_p, settings.temperature, settings.batch)
     folder = store.folder / WRITTEN
     private_folder(folder)
     parts: list[Texts] = []
-    for number, speaker in enumerate(teacher.speakers):
-        own = cells[number :: len(teacher.speakers)]
+    for number, (speaker, own) in enumerate(zip(teacher.speakers, cells, strict=True)):
         part = folder / f"teacher-{number}"
         private_folder(part)
         before = sum(len(each) for each in parts)
 
         def told(done: int, _: int, before: int = before) -> None:
-            progress.bar("writing", before + done, len(cells), "texts")
+            progress.bar("writing", before + done, settings.texts, "texts")
 
         parts.append(
             generate(
@@ -145,22 +157,7 @@ def written(
                 progress=told,
             )
         )
-    every = Texts.joined([text for part in parts for text in part], public.end)
-    cells = np.concatenate([cells[number :: len(parts)] for number in range(len(parts))])
-    kept = every.distinct(lambda ids: str(public.tokenizer.decode(ids.tolist(), skip_special_tokens=True)))
-    if len(kept) < LEAST:
-        raise RunError(
-            f"the teacher wrote {len(every):,} texts, and only {len(kept):,} of them are different and not empty: "
-            "there is nothing to learn from it. The noise may be too large for what is trained; more of epsilon or a "
-            "larger [dp_sgd] batch would help. What was released is stored; nothing more was spent."
-        )
-    facts: dict[str, Any] = {"texts": len(every), "distinct": len(kept)}
-    if len(kept) < FEWEST * len(every):
-        facts["warnings"] = [
-            f"Of {len(every):,} texts that the teacher wrote, {len(every) - len(kept):,} were empty or repeated "
-            "others: it has learned little, or [generation] top_k, top_p or temperature leave it little to choose from."
-        ]
-    return every.of(kept), cells[kept], facts
+    return pooled(public, parts, cells)
 
 
 def _graded(teacher: Teacher, texts: "Texts", cells: NDArray[np.int32], store: RunStore, progress: Progress) -> Any:

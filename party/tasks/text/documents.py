@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,13 +15,11 @@ from party.errors import TrainingError
 from party.shard.coded import RowCodes
 from party.shard.plain import PlainUnits, plain_units
 from party.shard.reading import Reading
+from party.tasks.text.voice import MOST_TILT
 from protos.conclave.v1 import plan_pb2
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-MOST_TILT: Final = 1000.0
-"""The largest size of a tilt's number: the logarithm of the least number in single precision is -103."""
 
 
 def documents(

@@ -1,4 +1,6 @@
-"""The request for a text model that one party trains alone, and releases as parameters or as scores of texts."""
+"""The request for a text model that one party trains alone, and releases as parameters, as scores of texts or as texts
+that it writes.
+"""
 
 import math
 from collections.abc import Mapping
@@ -22,6 +24,7 @@ from party.tasks.text.request import (
     spoken_of,
     texts_in,
 )
+from party.tasks.text.voice import Voice, trained_path, voice_of, written_fits
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.refusal import Reason, Refusal
 
@@ -32,13 +35,34 @@ _OBJECTIVES: Final[Mapping[int, Literal["labels", "domain", "language"]]] = {
 }
 
 
+MOST_AT_ONCE: Final = 1 << 16
+"""The most texts that are written at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class WritingWork:
+    """A checked `party_pb2.Writing`. written: path of the openings and codes. keeps: where the trained parameters are
+    kept. seed: of what is drawn, public. The others: as of `learning.language.generation.Sampling`.
+    """
+
+    written: str
+    voice: Voice | None
+    top_k: int
+    top_p: float
+    temperature: float
+    batch: int
+    seed: int
+    keeps: str
+
+
 @dataclass(frozen=True, slots=True)
 class TextModelWork(Work):
     """A checked `party_pb2.TextModelTask`.
 
     parameters: path of the training's start parameters, float32. training: the release, in hexadecimal, whose event is
-    charged. scored: path of the texts that the model is to score, empty where its parameters are asked. key: for
-    samples and noise, 32 bytes in hexadecimal, set when the training is charged.
+    charged. scored: path of the texts that the model is to score, empty where it scores none. writing: the texts that
+    it is to write; None where it writes none. key: for samples and noise, 32 bytes in hexadecimal, set when the
+    training is charged.
     """
 
     kind: ClassVar[str] = "text_model"
@@ -51,6 +75,7 @@ class TextModelWork(Work):
     training: str
     scored: str = ""
     key: str = ""
+    writing: WritingWork | None = None
 
     def paid_with(self, key: str) -> Self:
         """The work with its key."""
@@ -69,11 +94,12 @@ def checked(task: party_pb2.TextModelTask, given: Given) -> TextModelWork:
     and `parameters_of` do.
     """
     release, run = given.release, given.run
-    if not is_weights(release) and not release.HasField("free"):
+    if not is_weights(release) and not release.HasField("free") and not release.HasField("texts"):
         raise cannot_give(TextModelWork.kind, release)
     model = model_of(task.model, given)
     objective = named(_OBJECTIVES, task.objective, "an objective")
     scored = _scored(task, objective, given)
+    writing = _writing(task, objective, given)
     descent = descent_of(task.descent)
     if not 0 < descent.expected_batch < math.inf:
         raise wrong("private training needs an expected batch, finite and above 0.")
@@ -95,17 +121,21 @@ def checked(task: party_pb2.TextModelTask, given: Given) -> TextModelWork:
         lesson=lesson,
         parameters=parameters_of(given, task.parameters_sha256),
         descent=descent,
-        training=(run.release(release.free.after) if scored else release).SerializeToString().hex(),
+        training=_training(given).SerializeToString().hex(),
         scored=scored,
+        writing=writing,
     )
 
 
 def fits(work: TextModelWork, release: plan_pb2.Release, memory: int) -> None:
-    """Raises `Refusal`: ARTEFACT for a wrong number of parameters and for invalid texts, REQUEST for too many texts.
+    """Raises `Refusal`: ARTEFACT for a wrong number of parameters and for invalid texts, REQUEST for too many or too
+    long texts.
 
     The parameters must be as many as the terms bound, and the texts no more than the release has charges.
     """
     check_parameters(work.parameters, paid_before(work))
+    if work.writing is not None:
+        written_fits(work.writing.written, release, work.model.longest, release.texts.longest, texts=False)
     if not work.scored:
         return
     texts = texts_in(work.scored)
@@ -130,6 +160,38 @@ def _second(given: Given) -> str:
     if not terms.HasField("labelled"):
         return ""
     return columns_of(terms.labelled, given.config.shard).second or ""
+
+
+def _training(given: Given) -> plan_pb2.Release:
+    """The release of the training that costs: the one that is made, or the one that it comes after."""
+    release = given.release
+    if release.HasField("free"):
+        return given.run.release(release.free.after)
+    return given.run.release(release.texts.after) if release.HasField("texts") else release
+
+
+def _writing(task: party_pb2.TextModelTask, objective: str, given: Given) -> WritingWork | None:
+    """What is to be written; None for a release of anything else."""
+    release, asked = given.release, task.writing
+    if release.HasField("texts") != task.HasField("writing") or (task.HasField("writing") and objective != "language"):
+        raise wrong("texts are written by a language model, for a release of texts, and such a release needs them.")
+    if not release.HasField("texts"):
+        return None
+    if not (asked.top_p > 0 and asked.top_p <= 1 and 0 < asked.temperature < math.inf):
+        raise wrong(f"top_p = {asked.top_p:g} and temperature = {asked.temperature:g} draw no text.")
+    if not 1 <= asked.batch <= MOST_AT_ONCE:
+        raise wrong(f"{asked.batch:,} texts at a time make no sense; use 1 to {MOST_AT_ONCE:,}.")
+    terms = given.run.terms
+    return WritingWork(
+        written=str(given.provided("written", asked.written_sha256)),
+        voice=voice_of(asked.voice, given),
+        top_k=asked.top_k,
+        top_p=asked.top_p,
+        temperature=asked.temperature,
+        batch=asked.batch,
+        seed=terms.seed + list(terms.parties).index(given.config.name),
+        keeps=trained_path(given, release.texts.after),
+    )
 
 
 def _scored(task: party_pb2.TextModelTask, objective: str, given: Given) -> str:

@@ -1,5 +1,5 @@
-"""Trains a text model at this party alone under DP-SGD, once the ledger has charged it, and releases parameters or
-scores.
+"""Trains a text model at this party alone under DP-SGD, once the ledger has charged it, and releases parameters,
+scores, or texts that it writes.
 """
 
 from collections.abc import Callable
@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from aggregation.mechanisms.free import FreeAnswers
 from aggregation.mechanisms.gradients import GradientMechanism
+from aggregation.mechanisms.said import FreeTexts
 from aggregation.noise.stream import NoiseStream
 from learning.models.adapting import flatten
 from learning.models.schedules import Schedule
 from learning.private_training.dp_sgd import train_private
 from learning.private_training.optimisation import Optimisation
+from party.provided.written import written
 from party.releasing.mechanisms import mechanism_of
 from party.shard.public_texts import public_texts
 from party.tasks.job import Job, Private, release_of
@@ -23,14 +25,19 @@ from party.tasks.text.model import Loaded, begin, placed, start_of, tilted, with
 from party.tasks.text.request import Descent
 from party.tasks.text_model.request import TextModelWork
 from party.tasks.text_model.scoring import score
+from party.tasks.text_model.writing import check, write
 
 
-def prepare(job: Job, work: TextModelWork, mechanism: GradientMechanism | FreeAnswers, kept: Keeps | None) -> Private:
-    """Prepare everything of a training except its units: the model, and the texts to score where scores are asked.
+def prepare(
+    job: Job, work: TextModelWork, mechanism: GradientMechanism | FreeAnswers | FreeTexts, kept: Keeps | None
+) -> Private:
+    """Prepare everything of a training except its units: the model, the texts to score where scores are asked, and what
+    is to be written where texts are.
 
     kept: whose model and units are used; None where this job is the process' only one.
 
-    Raises `ConclaveError` as `party.tasks.text.model.placed` and `started` do, and `TrainingError` for invalid texts.
+    Raises `ConclaveError` as `party.tasks.text.model.placed` and `started` do, and `TrainingError` for invalid texts,
+    and as `party.tasks.text_model.writing.check`.
     """
     kept = kept or Kept()
     training = mechanism_of(release_of(work.training))
@@ -38,11 +45,20 @@ def prepare(job: Job, work: TextModelWork, mechanism: GradientMechanism | FreeAn
     with placed(work.model, job.memory):
         texts = public_texts(Path(work.scored), pairs=False) if work.scored else []
         found = started(job, work, training, kept)
+        asked = None if work.writing is None else written(Path(work.writing.written), texts=False)
+        if isinstance(mechanism, FreeTexts):
+            assert asked is not None
+            assert work.writing is not None
+            check(mechanism, found, asked, work.writing, work.model.longest)
 
     def finish(job: Job, progress: Callable[[int], None]) -> NDArray[np.int32]:
         if isinstance(mechanism, GradientMechanism):
             return train(job, mechanism, found, kept, progress)
         learn(job, training, found, kept, within(progress, 0, 80))
+        if isinstance(mechanism, FreeTexts):
+            assert asked is not None
+            assert work.writing is not None
+            return write(mechanism, found, asked, work.writing, Path(job.result), progress)
         return score(mechanism, found, texts, progress, longest=work.model.longest)
 
     return finish

@@ -685,6 +685,7 @@ class TrainRequest(_message.Message):
     ENSEMBLE_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     CODES_FIELD_NUMBER: _builtins.int
+    GRADING_FIELD_NUMBER: _builtins.int
     operation_id: _builtins.str
     @_builtins.property
     def run(self) -> Global___RunContext: ...
@@ -704,6 +705,8 @@ class TrainRequest(_message.Message):
     def tokens(self) -> Global___TokensTask: ...
     @_builtins.property
     def codes(self) -> Global___CodesTask: ...
+    @_builtins.property
+    def grading(self) -> Global___GradingTask: ...
     def __init__(
         self,
         *,
@@ -717,12 +720,13 @@ class TrainRequest(_message.Message):
         ensemble: Global___EnsembleTask | None = ...,
         tokens: Global___TokensTask | None = ...,
         codes: Global___CodesTask | None = ...,
+        grading: Global___GradingTask | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["codes", b"codes", "cooccurrence", b"cooccurrence", "ensemble", b"ensemble", "moments", b"moments", "run", b"run", "step", b"step", "task", b"task", "teachers", b"teachers", "text_model", b"text_model", "tokens", b"tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["codes", b"codes", "cooccurrence", b"cooccurrence", "ensemble", b"ensemble", "grading", b"grading", "moments", b"moments", "run", b"run", "step", b"step", "task", b"task", "teachers", b"teachers", "text_model", b"text_model", "tokens", b"tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["codes", b"codes", "cooccurrence", b"cooccurrence", "ensemble", b"ensemble", "moments", b"moments", "operation_id", b"operation_id", "run", b"run", "step", b"step", "task", b"task", "teachers", b"teachers", "text_model", b"text_model", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["codes", b"codes", "cooccurrence", b"cooccurrence", "ensemble", b"ensemble", "grading", b"grading", "moments", b"moments", "operation_id", b"operation_id", "run", b"run", "step", b"step", "task", b"task", "teachers", b"teachers", "text_model", b"text_model", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_task: _TypeAlias = _typing.Literal["cooccurrence", "teachers", "moments", "step", "text_model", "ensemble", "tokens", "codes"]  # noqa: Y015
+    _WhichOneofReturnType_task: _TypeAlias = _typing.Literal["cooccurrence", "teachers", "moments", "step", "text_model", "ensemble", "tokens", "codes", "grading"]  # noqa: Y015
     _WhichOneofArgType_task: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_task) -> _WhichOneofReturnType_task | None: ...
 
@@ -1089,6 +1093,7 @@ class TextModelTask(_message.Message):
     TEXTS_SHA256_FIELD_NUMBER: _builtins.int
     SCORED_SHA256_FIELD_NUMBER: _builtins.int
     TILT_SHA256_FIELD_NUMBER: _builtins.int
+    WRITING_FIELD_NUMBER: _builtins.int
     release: _builtins.str
     """A release of gradients with `weights`; or one of free answers after a release of gradients, of scores: no classes,
     1 layer of width 1, clip 1.
@@ -1108,6 +1113,10 @@ class TextModelTask(_message.Message):
     def model(self) -> Global___TextModel: ...
     @_builtins.property
     def descent(self) -> Global___Descent: ...
+    @_builtins.property
+    def writing(self) -> Global___Writing:
+        """For a release of texts: what the trained model, whose parameters stay here, writes. One row for each text."""
+
     def __init__(
         self,
         *,
@@ -1119,14 +1128,126 @@ class TextModelTask(_message.Message):
         texts_sha256: _builtins.bytes = ...,
         scored_sha256: _builtins.bytes = ...,
         tilt_sha256: _builtins.bytes = ...,
+        writing: Global___Writing | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["descent", b"descent", "model", b"model"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["descent", b"descent", "model", b"model", "writing", b"writing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["descent", b"descent", "model", b"model", "objective", b"objective", "parameters_sha256", b"parameters_sha256", "release", b"release", "scored_sha256", b"scored_sha256", "texts_sha256", b"texts_sha256", "tilt_sha256", b"tilt_sha256"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["descent", b"descent", "model", b"model", "objective", b"objective", "parameters_sha256", b"parameters_sha256", "release", b"release", "scored_sha256", b"scored_sha256", "texts_sha256", b"texts_sha256", "tilt_sha256", b"tilt_sha256", "writing", b"writing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TextModelTask: _TypeAlias = TextModelTask  # noqa: Y015
+
+@_typing.final
+class Voice(_message.Message):
+    """How a language model speaks: learning.language.speaker.Speaker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VOICES_SHA256_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    voices_sha256: _builtins.bytes
+    """An artefact of kind "voices": tilts and distributions of tokens, float32 little-endian; rows of one number for every token
+    that the model has, first those of tilts, then as many of distributions. One row each, or one for each control code and
+    a last one.
+    """
+    weight: _builtins.float
+    """The share of the distribution in what is said, from 0 to under 1."""
+    def __init__(
+        self,
+        *,
+        voices_sha256: _builtins.bytes = ...,
+        weight: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["voices_sha256", b"voices_sha256", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Voice: _TypeAlias = Voice  # noqa: Y015
+
+@_typing.final
+class Writing(_message.Message):
+    """The texts that a language model writes, all of them from public values: learning.language.generation.Sampling."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WRITTEN_SHA256_FIELD_NUMBER: _builtins.int
+    VOICE_FIELD_NUMBER: _builtins.int
+    TOP_K_FIELD_NUMBER: _builtins.int
+    TOP_P_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
+    written_sha256: _builtins.bytes
+    """An artefact of kind "written": JSON, an object with "openings", lists of tokens, one for each control code, and "codes", the
+    code of each text that is to be written, no more than the release has charges.
+    """
+    top_k: _builtins.int
+    top_p: _builtins.float
+    temperature: _builtins.float
+    batch: _builtins.int
+    """Texts at a time."""
+    @_builtins.property
+    def voice(self) -> Global___Voice: ...
+    def __init__(
+        self,
+        *,
+        written_sha256: _builtins.bytes = ...,
+        voice: Global___Voice | None = ...,
+        top_k: _builtins.int = ...,
+        top_p: _builtins.float = ...,
+        temperature: _builtins.float = ...,
+        batch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["voice", b"voice"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p", "voice", b"voice", "written_sha256", b"written_sha256"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Writing: _TypeAlias = Writing  # noqa: Y015
+
+@_typing.final
+class GradingTask(_message.Message):
+    """Have the language model that wrote this party's texts say what might stand in the place of every token of all parties'
+    texts. The shard is not opened. One row for each token, text after text.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASE_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    WRITTEN_SHA256_FIELD_NUMBER: _builtins.int
+    VOICE_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_FIELD_NUMBER: _builtins.int
+    release: _builtins.str
+    """A release of targets."""
+    written_sha256: _builtins.bytes
+    """As of Writing, with "texts" beside: lists of tokens, without their openings."""
+    temperature: _builtins.float
+    @_builtins.property
+    def model(self) -> Global___TextModel:
+        """As of the task that made the texts."""
+
+    @_builtins.property
+    def voice(self) -> Global___Voice: ...
+    def __init__(
+        self,
+        *,
+        release: _builtins.str = ...,
+        model: Global___TextModel | None = ...,
+        written_sha256: _builtins.bytes = ...,
+        voice: Global___Voice | None = ...,
+        temperature: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "voice", b"voice"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "release", b"release", "temperature", b"temperature", "voice", b"voice", "written_sha256", b"written_sha256"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GradingTask: _TypeAlias = GradingTask  # noqa: Y015
 
 @_typing.final
 class EnsembleTask(_message.Message):

@@ -120,6 +120,10 @@ class _FormEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Form.ValueType],
     """The votes themselves leave, to a coordinator that is trusted to draw the noise."""
     FORM_FREE: _Form.ValueType  # 6
     """Post-processing of a training that was charged, summed without noise."""
+    FORM_SAID: _Form.ValueType  # 7
+    """Post-processing of a training of this party alone that was charged: what its model says. It is in no sum, and leaves
+    by Answer under a secure sum too.
+    """
 
 class Form(_Form, metaclass=_FormEnumTypeWrapper):
     """aggregation.mechanisms.mechanism.Form, word by word."""
@@ -141,6 +145,10 @@ FORM_CLEAR_VOTES: Form.ValueType  # 5
 """The votes themselves leave, to a coordinator that is trusted to draw the noise."""
 FORM_FREE: Form.ValueType  # 6
 """Post-processing of a training that was charged, summed without noise."""
+FORM_SAID: Form.ValueType  # 7
+"""Post-processing of a training of this party alone that was charged: what its model says. It is in no sum, and leaves
+by Answer under a secure sum too.
+"""
 Global___Form: _TypeAlias = Form  # noqa: Y015
 
 @_typing.final
@@ -393,12 +401,14 @@ class Release(_message.Message):
     GRADIENTS_FIELD_NUMBER: _builtins.int
     FREE_FIELD_NUMBER: _builtins.int
     VECTORS_FIELD_NUMBER: _builtins.int
+    TEXTS_FIELD_NUMBER: _builtins.int
+    TARGETS_FIELD_NUMBER: _builtins.int
     FORM_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     charges: _builtins.int
     """How often the mechanism's event is charged. A matrix summed in many row blocks is charged once; teachers' answers
     once a query, one query a row. For free answers this costs nothing; for a domain classifier's scores it is the number
-    of texts that may be scored, one a row.
+    of texts that may be scored, one a row; for what a language model says, of texts that it may write or grade.
     """
     form: Global___Form.ValueType
     """What leaves, who adds the noise and what is charged; a party refuses a form that its mechanism does not have."""
@@ -414,6 +424,10 @@ class Release(_message.Message):
     def free(self) -> Global___FreeAnswers: ...
     @_builtins.property
     def vectors(self) -> Global___VectorMechanism: ...
+    @_builtins.property
+    def texts(self) -> Global___FreeTexts: ...
+    @_builtins.property
+    def targets(self) -> Global___FreeTargets: ...
     def __init__(
         self,
         *,
@@ -425,13 +439,15 @@ class Release(_message.Message):
         gradients: Global___GradientMechanism | None = ...,
         free: Global___FreeAnswers | None = ...,
         vectors: Global___VectorMechanism | None = ...,
+        texts: Global___FreeTexts | None = ...,
+        targets: Global___FreeTargets | None = ...,
         form: Global___Form.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "form", b"form", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "form", b"form", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts", "joint", "thresholded", "gradients", "free", "vectors"]  # noqa: Y015
+    _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts", "joint", "thresholded", "gradients", "free", "vectors", "texts", "targets"]  # noqa: Y015
     _WhichOneofArgType_mechanism: _TypeAlias = _typing.Literal["mechanism", b"mechanism"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_mechanism) -> _WhichOneofReturnType_mechanism | None: ...
 
@@ -728,3 +744,61 @@ class FreeAnswers(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FreeAnswers: _TypeAlias = FreeAnswers  # noqa: Y015
+
+@_typing.final
+class FreeTexts(_message.Message):
+    """aggregation.mechanisms.said.FreeTexts, field by field: texts that a language model of this party wrote, whose training was
+    charged as the release `after`.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_FIELD_NUMBER: _builtins.int
+    LONGEST_FIELD_NUMBER: _builtins.int
+    after: _builtins.str
+    longest: _builtins.int
+    """Tokens of a text, its end included."""
+    def __init__(
+        self,
+        *,
+        after: _builtins.str = ...,
+        longest: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "longest", b"longest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FreeTexts: _TypeAlias = FreeTexts  # noqa: Y015
+
+@_typing.final
+class FreeTargets(_message.Message):
+    """aggregation.mechanisms.said.FreeTargets, field by field: what the model that wrote the release `after` says might stand in
+    the place of every token of given texts.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_FIELD_NUMBER: _builtins.int
+    TOP_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    after: _builtins.str
+    top: _builtins.int
+    """The most probable outcomes that are kept of each token."""
+    tokens: _builtins.int
+    """Tokens that the model has."""
+    def __init__(
+        self,
+        *,
+        after: _builtins.str = ...,
+        top: _builtins.int = ...,
+        tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "tokens", b"tokens", "top", b"top"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FreeTargets: _TypeAlias = FreeTargets  # noqa: Y015

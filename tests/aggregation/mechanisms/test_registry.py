@@ -15,6 +15,7 @@ from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.mechanism import Form, Mechanism
 from aggregation.mechanisms.registry import MECHANISMS, made, numbers_of, of_teachers
+from aggregation.mechanisms.said import FreeTargets, FreeTexts
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
@@ -35,6 +36,8 @@ KNOWN: dict[str, Mechanism] = {
     "thresholded, more noise below": replace(THRESHOLDED, larger_noise=12.0),
     "gradients": TRAINING,
     "free": FreeAnswers("training", 5, 2, 7, 1.5, 2**20),
+    "texts": FreeTexts("training", 40),
+    "targets": FreeTargets("texts", 64, 8192),
 }
 SENTENCES = {
     "counts": "each unit's counts clipped to L2 norm 4, Gaussian noise of standard deviation 1.25 times that on each "
@@ -60,6 +63,9 @@ SENTENCES = {
     "gradients": "models that each party trained alone by DP-SGD: gradients of a unit clipped to 0.5, noise multiplier "
     "1.5, sampling 0.25, 4,000 steps",
     "free": "answers of what training paid for: post-processing, no noise, no charge",
+    "texts": "texts of what training paid for: post-processing, no noise, no charge",
+    "targets": "of every token of the texts the 64 likeliest outcomes, by what wrote texts: post-processing, no noise, "
+    "no charge",
 }
 
 
@@ -110,7 +116,7 @@ def test_queries_are_what_is_charged_one_by_one():
     asked = {name: mechanism.queries(100) for name, mechanism in KNOWN.items()}
     failing, _ = THRESHOLDED.charges
     larger, _ = KNOWN["thresholded, more noise below"].charges
-    assert asked.pop("free") == 0
+    assert asked.pop("free") == asked.pop("texts") == asked.pop("targets") == 0
     assert asked.pop("thresholded") == 100 * math.floor(0.25 / failing)
     assert asked.pop("thresholded, more noise below") == 100 * math.floor(0.25 / larger)
     assert set(asked.values()) == {100}
@@ -124,7 +130,7 @@ def test_slack_counts_every_value_in_every_attempt():
     assert TRAINING.slack(1, 54321, 2.0, 2) == TRAINING.shared.slack(2 * 4000 * 54321, 2.0)
     once = (1 + math.exp(2.0)) * 2 * 10 * TOTAL_VARIATION
     assert THRESHOLDED.slack(10, 3, 2.0) == THRESHOLDED.slack(10, 3, 2.0, 4) == pytest.approx(once)
-    assert KNOWN["free"].slack(10**6, 10**6, 2.0, 10) == 0.0
+    assert {KNOWN[name].slack(10**6, 10**6, 2.0, 10) for name in ("free", "texts", "targets")} == {0.0}
 
 
 def test_parties_add_noise_where_they_are_counted_on():
@@ -136,6 +142,8 @@ def test_parties_add_noise_where_they_are_counted_on():
         "thresholded, more noise below": 0,
         "gradients": 1,
         "free": 0,
+        "texts": 0,
+        "targets": 0,
     }
 
 

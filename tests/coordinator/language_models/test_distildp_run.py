@@ -9,7 +9,7 @@ import pytest
 from coordinator import api
 from coordinator.errors import RunError, RunStopped
 from coordinator.progress.progress import Silent
-from coordinator.systems.distildp import teaching
+from coordinator.systems.distildp import pooling
 from coordinator.systems.registry import plan_of
 
 SAME = {"insecure_reproducible_noise": True}
@@ -143,7 +143,7 @@ def test_without_codes_and_counts_only_the_training_is_released(here, distildp_t
 
 @pytest.mark.slow
 def test_a_teacher_that_writes_nothing_is_said_and_nothing_is_spent_again(here, distildp_tables, tmp_path, monkeypatch):
-    monkeypatch.setattr(teaching, "LEAST", 1000)
+    monkeypatch.setattr(pooling, "LEAST", 1000)
     with pytest.raises(RunError, match="nothing to learn from it") as error:
         api.run(plan_of(distildp_tables()), output=tmp_path / "run")
     assert "nothing more was spent" in str(error.value)

@@ -29,8 +29,9 @@ class Asked(Exception):
 class Federation:
     """Parties that take everything, train nothing, and of whom no sum comes: what they were asked is in `requests`."""
 
-    def __init__(self):
+    def __init__(self, parties=()):
         self.requests = []
+        self.present = parties
 
     async def provide(self, kind, content):
         pass
@@ -83,7 +84,7 @@ def text(**more):
 def public_of(plan):
     """The same of a whole plan, for a recipe of classifiers."""
     if plan.run.recipe == "distildp":
-        return text(tokens=50)
+        return text(tokens=100, openings=((0,),), tokenizer=range(50))
     if plan.run.recipe != "privdistil":
         return text(queries=[("good",)] * 4)
     corpus = SimpleNamespace(count=lambda: 10, blocks=lambda rows: iter([["good", "bad"]]))
@@ -111,7 +112,7 @@ def asks_what_its_recipe_has(priced, requests):
 
 async def asked_of(priced, public, tmp_path):
     """All that parties are asked to train before there is a first sum."""
-    federation, store = Federation(), Store(folder=tmp_path)
+    federation, store = Federation(priced.plan.federation.names), Store(folder=tmp_path)
     recipe = system(priced.plan.run.recipe).recipe(priced.plan, public)
     if priced.plan.run.recipe == "privdistil":
         with pytest.raises(Asked) if public.domain is not None else stage(""):
@@ -191,6 +192,7 @@ CLASSIFIERS = [
     ("pate", {}, "trusted-aggregator"),
     ("pate", {}, "secure-sum"),
 ]
+SPOKEN = [("federated", "coordinator"), ("local", "coordinator"), ("local", "parties")]
 CHOICES = [{"method": "ais"}, {"method": "classifier"}, {"method": "random"}, {"method": "all"}]
 
 
@@ -213,13 +215,14 @@ async def test_all_that_a_distilled_classifier_may_be_made_of_is_its(privdistil_
     asks_what_its_recipe_has(priced, await asked_of(priced, public, tmp_path))
 
 
-@pytest.mark.parametrize("form", ["federated", "local"])
-async def test_all_that_a_language_model_may_be_made_of_is_its(distildp_plan, tmp_path, form):
-    plan = distildp_plan(dp_sgd={"form": form}, floor={"use": False}, codes=None)
+@pytest.mark.parametrize(("form", "where"), SPOKEN)
+async def test_all_that_a_language_model_may_be_made_of_is_its(distildp_plan, tmp_path, form, where):
+    said = {"dp_sgd": {"form": form}, "generation": {"where": where, "longest": 8}}
+    plan = distildp_plan(floor={"use": False}, codes=None, **said)
     public = public_of(plan)
     priced = bound_of(plan, public)
     asks_what_its_recipe_has(priced, await asked_of(priced, public, tmp_path))
-    counted = distildp_plan(dp_sgd={"form": form})
+    counted = distildp_plan(**said)
     priced = bound_of(counted, public)
     requests = await asked_of(priced, public, tmp_path)
     asks_what_its_recipe_has(priced, requests)
@@ -243,7 +246,7 @@ def test_no_part_of_the_table_is_of_no_use(dped, classifier_plan, privdistil_pla
     others = [classifier_plan(recipe, **changes) for recipe, changes, _ in CLASSIFIERS]
     for changes, release in itertools.product(({}, {"dp_sgd": MOST_LOCAL}), ("weights", "scores")):
         others.append(privdistil_plan(domain={"release": release, "epsilon": 3.0}, **changes))
-    others += [distildp_plan(dp_sgd={"form": form}) for form in ("federated", "local")]
+    others += [distildp_plan(dp_sgd={"form": form}, generation={"where": where}) for form, where in SPOKEN]
     plans += [(plan, public_of(plan)) for plan in others]
     met = [(plan.run.recipe, *_counted(bound_of(plan, public).binding.terms)) for plan, public in plans]
     for name in recipe_names():

@@ -18,6 +18,8 @@ ALLOWED = {
     "thresholded": {plan_pb2.FORM_CLEAR_VOTES},
     "training": {plan_pb2.FORM_TRAINING, plan_pb2.FORM_STEPPED, plan_pb2.FORM_WEIGHTS},
     "free": {plan_pb2.FORM_FREE},
+    "texts": {plan_pb2.FORM_SAID},
+    "targets": {plan_pb2.FORM_SAID},
 }
 VECTORS = plan_pb2.Release(
     name="moments",
@@ -25,7 +27,21 @@ VECTORS = plan_pb2.Release(
     form=plan_pb2.FORM_SUMMED,
     vectors=plan_pb2.VectorMechanism(clip=1.0, levels=64, noise_multiplier=1.0, shares=2, distribution="gaussian"),
 )
-FORMS = [*plan_pb2.Form.values(), 7, 2**31 - 1]
+SAID = {
+    "texts": plan_pb2.Release(
+        name="texts",
+        charges=9,
+        form=plan_pb2.FORM_SAID,
+        texts=plan_pb2.FreeTexts(after="training", longest=40),
+    ),
+    "targets": plan_pb2.Release(
+        name="targets",
+        charges=9,
+        form=plan_pb2.FORM_SAID,
+        targets=plan_pb2.FreeTargets(after="texts", top=64, tokens=8192),
+    ),
+}
+FORMS = [*plan_pb2.Form.values(), 8, 2**31 - 1]
 CONTRADICTIONS = [(name, form) for name, allowed in ALLOWED.items() for form in FORMS if form not in allowed]
 TRUSTING = {"clear_votes": True, "weights": True}
 
@@ -35,9 +51,12 @@ def one(terms, releases):
     """Terms of an honest plan that has a release under this mechanism, and that release."""
 
     def make(name):
-        others = releases("training") if name == "free" else []
+        others = releases("training") if name in ("free", *SAID) else []
         if name == "counts":
             plan = terms()
+        elif name in SAID:
+            said = [SAID["texts"]] if name == "texts" else [SAID["texts"], SAID["targets"]]
+            plan = terms(releases=[*others, *said], epsilon=30.0)
         elif name == "vectors":
             plan = terms(releases=[VECTORS])
         else:
@@ -50,7 +69,7 @@ def one(terms, releases):
 @pytest.mark.parametrize("name", ALLOWED)
 def test_the_honest_form_is_admitted(one, config, name):
     plan, release = one(name)
-    if name != "training":  # nothing of the recipe is a training alone
+    if name != "training" and name not in SAID:  # the recipe has no training alone, and no language model
         assert admit(plan, config(policy=TRUSTING)) is None
     assert release.form in ALLOWED[name]
     assert form_of(release) == word(plan_pb2.Form, release.form)

@@ -41,6 +41,8 @@ MADE = {
     Kind.SCORES: plan_pb2.Release(
         form=plan_pb2.FORM_FREE, free=plan_pb2.FreeAnswers(after="t", classes=0, layers=1, width=1, clip=1.0)
     ),
+    Kind.TEXTS: plan_pb2.Release(form=plan_pb2.FORM_SAID, texts=plan_pb2.FreeTexts(after="t", longest=8)),
+    Kind.TARGETS: plan_pb2.Release(form=plan_pb2.FORM_SAID, targets=plan_pb2.FreeTargets(after="x", top=4, tokens=100)),
     Kind.STEPS: plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0), form=plan_pb2.FORM_STEPPED),
     Kind.WEIGHTS: plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0), form=plan_pb2.FORM_WEIGHTS),
 }
@@ -88,7 +90,8 @@ def honest(recipe, kinds):
         case "distildp":
             learned = has - {Kind.COUNTS}
             single = all(each == 1 for kind, each in many.items() if kind is not Kind.COUNTS)
-            return single and many[Kind.COUNTS] <= 2 and learned in (set(), {Kind.STEPS}, {Kind.WEIGHTS})
+            kept = learned <= {Kind.TRAINING, Kind.TEXTS, Kind.TARGETS}
+            return single and many[Kind.COUNTS] <= 2 and (kept or learned in ({Kind.STEPS}, {Kind.WEIGHTS}))
     return False
 
 

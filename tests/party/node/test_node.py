@@ -56,7 +56,8 @@ async def test_it_says_who_it_is_and_what_the_policy_lets_it_tell(opened):
     assert described.name == "north"
     assert described.protocol_version == PROTOCOL_VERSION
     assert list(described.trains) == [
-        "cooccurrence", "moments", "teachers", "step", "text_model", "ensemble", "tokens", "codes"
+        "cooccurrence", "moments", "teachers", "step", "text_model", "ensemble", "tokens", "codes",
+        "grading",
     ]  # fmt: skip
     assert dict(described.facts) == {"size-to-nearest-1000": "7000"}
 

@@ -13,6 +13,7 @@ from aggregation.mechanisms.free import FreeAnswers
 from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism
+from aggregation.mechanisms.said import FreeTargets, FreeTexts
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
@@ -36,6 +37,8 @@ KNOWN = {
     "thresholded, more noise below": ThresholdedVotes(5, 9, 4.5, 3.0, 6.0, 12.0, 0.25),
     "gradients": GradientMechanism(0.5, 300, 1.5, 0.25, 40, 54),
     "free": FreeAnswers("training", 5, 2, 7, 1.5, 2**20),
+    "texts": FreeTexts("training", 40),
+    "targets": FreeTargets("texts", 64, 8192),
 }
 
 
@@ -46,6 +49,8 @@ FORMS = {
     "thresholded": plan_pb2.FORM_CLEAR_VOTES,
     "gradients": plan_pb2.FORM_TRAINING,
     "free": plan_pb2.FORM_FREE,
+    "texts": plan_pb2.FORM_SAID,
+    "targets": plan_pb2.FORM_SAID,
 }
 
 
@@ -108,6 +113,10 @@ def message(mechanism):
                     after=f.after, classes=f.classes, layers=f.layers, width=f.width, clip=f.clip, levels=f.levels
                 )
             }
+        case FreeTexts(after=after, longest=longest):
+            parts = {"texts": plan_pb2.FreeTexts(after=after, longest=longest)}
+        case FreeTargets(after=after, top=top, tokens=tokens):
+            parts = {"targets": plan_pb2.FreeTargets(after=after, top=top, tokens=tokens)}
     (kind,) = parts
     return plan_pb2.Release(name="one", charges=1, form=FORMS[kind], **parts)
 
@@ -152,7 +161,7 @@ def sentence_of(release):
 
 def test_a_release_without_a_mechanism_is_refused():
     said = sentence_of(plan_pb2.Release(name="one", charges=1))
-    assert re.search(r"it knows counts, .*joint, thresholded, gradients and free", said)
+    assert re.search(r"it knows counts, .*joint, thresholded, gradients, free, texts and targets", said)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +187,13 @@ def test_a_release_without_a_mechanism_is_refused():
         ("gradients", "gradients.parameters", 2**41, "parameters is"),
         ("gradients", "gradients.noise_multiplier", -2.0, "noise_multiplier is -2"),
         ("free", "free.after", "", "none is named"),
+        ("texts", "texts.after", "", "none is named"),
+        ("texts", "texts.longest", 0, "0 tokens a text make no sense"),
+        ("texts", "texts.longest", 2**21, "tokens a text make no sense"),
+        ("targets", "targets.after", "", "none is named"),
+        ("targets", "targets.top", 0, "0 outcomes a token make no sense"),
+        ("targets", "targets.tokens", 63, "The best 64 of 63 tokens"),
+        ("targets", "targets.tokens", 2**31, "tokens make no sense"),
         ("free", "free.levels", 2**21, "levels is"),
         ("free", "free.clip", math.nan, "clip is nan"),
     ],

@@ -10,13 +10,15 @@ from pydantic import TypeAdapter, ValidationError
 from party.tasks.codes.request import CodesWork
 from party.tasks.counts.request import CountsWork
 from party.tasks.ensemble.request import EnsembleWork
+from party.tasks.grading.request import GradingWork
 from party.tasks.job import Job, Spread
 from party.tasks.moments.request import MomentsWork
 from party.tasks.step.request import StepWork
 from party.tasks.task import TRAINS, Asks, half, request_of, work_of
 from party.tasks.teachers.request import TeachersWork
 from party.tasks.text.request import Descent, Lesson, TextModel, TokenizerFiles
-from party.tasks.text_model.request import TextModelWork
+from party.tasks.text.voice import Voice
+from party.tasks.text_model.request import TextModelWork, WritingWork
 from party.tasks.tokens.request import TokensWork
 from protos.conclave.v1 import party_pb2
 from protos.refusal import Refusal
@@ -48,7 +50,10 @@ WORKS = [
     EnsembleWork(MODEL, "aa", "bb", "/texts", 3, DESCENT),
     TokensWork(TokenizerFiles({"config.json": "/a"}, "/made", 16), "aa"),
     CodesWork("aa"),
+    GradingWork(MODEL, Lesson("language"), "/parameters", "/written", Voice("/voices", 0.1), 1.5),
 ]
+WRITING = WritingWork("/written", Voice("/voices", 0.1), 50, 0.9, 1.0, 64, 7, "/kept")
+"""What a model that stays is to write; the other text models of `WORKS` write nothing."""
 
 
 def job(work):
@@ -66,6 +71,15 @@ def test_every_task_that_can_be_asked_is_a_kind_with_two_halves_and_there_is_no_
         assert request.WORK.kind == kind
         assert all(callable(each) for each in (request.checked, request.fits, request.paid_before))
         assert callable(half(kind, "training").prepare)
+
+
+def test_only_grading_opens_no_shard():
+    assert {kind for kind in TRAINS if not request_of(kind).WORK.opens} == {"grading"}
+
+
+def test_what_is_to_be_written_travels_with_a_text_model():
+    work = TextModelWork(MODEL, Lesson("language"), "/parameters", DESCENT, "cc", writing=WRITING)
+    assert Job.from_json(job(work).to_json().encode()).work == work
 
 
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: work.kind)

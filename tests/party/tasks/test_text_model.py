@@ -298,7 +298,10 @@ async def test_under_a_secure_sum_a_model_is_answered_and_steps_are_not(learner,
     assert (refusal.reason, "steps.0 is summed securely" in refusal.sentence) == (Reason.PLAN, True)
     for kind in (party_pb2.SUM_ROUND_ADVERTISE, party_pb2.SUM_ROUND_MASK, party_pb2.SUM_ROUND_DISCLAIM):
         refusal = await refused(sum_round(caller, "weights", kind))
-        assert (refusal.reason, "one party's model, which is in no sum" in refusal.sentence) == (Reason.PLAN, True)
+        assert (refusal.reason, "one party's model, or what it says, which is in no sum" in refusal.sentence) == (
+            Reason.PLAN,
+            True,
+        )
     assert await sum_round(caller, "steps.0", party_pb2.SUM_ROUND_ADVERTISE)
     assert charged() == once
 

@@ -1,0 +1,1 @@
+"""The task of what a language model says of every token of given texts."""
