@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from aggregation.errors import ConclaveError
-from learning.language.soft_targets import STEP, graded
+from aggregation.errors import ConclaveError, IntegrityError
+from learning.language.soft_targets import STEP, averaged, graded, opened
 from learning.language.speaker import Speaker
 from learning.models.batching import Tokens
 
@@ -97,3 +97,39 @@ def test_a_texts_code_says_by_which_tilt_it_is_graded(model, texts, tmp_path):
         torch.testing.assert_close(logs.sort().values, best.sort().values, atol=STEP, rtol=0)
     other = graded([Speaker(model, tilts)], texts, openings, top=16, temperature=1.0, folder=tmp_path)
     assert not torch.equal(other.of(1)[1], found.of(1)[1]), "targets of other codes are another grading"
+
+
+def test_the_mean_of_what_is_known_of_several_is_near_the_mean_of_all(speaker, texts, tmp_path):
+    """Each teacher's likeliest tokens alone travel: what it did not name gets its remaining mass in equal shares."""
+    tokens = speaker.model.config.vocab_size
+    openings = [[[0]] * len(texts), [[0, 4, 5]] * len(texts)]
+    parts = [
+        graded([speaker], texts, [each], top=32, temperature=1.0, folder=tmp_path / str(number))
+        for number, each in enumerate(openings)
+    ]
+    known = [(np.array(each.ids), np.array(each.codes)) for each in parts]
+    kept = {"stops": texts.stops, "tokens": tokens, "temperature": 1.0}
+    near = averaged(known, folder=tmp_path / "mean", **kept)
+    true = graded([speaker] * 2, texts, openings, top=tokens, temperature=1.0, folder=tmp_path / "true")
+    for place in range(0, len(texts), 7):
+        (ids, logs), (every, wanted) = near.of(place), true.of(place)
+        whole = torch.zeros(len(every), tokens).scatter(1, every, wanted.exp()).gather(1, ids)
+        left = max(1 - np.exp(-STEP * each[1].astype(float)).sum(axis=1).min() for each in known)
+        assert (whole - logs.exp()).abs().max() <= left
+        assert (logs[:, :-1] >= logs[:, 1:]).all()
+        assert len(set(ids[0].tolist())) == 32
+    again = opened(tmp_path / "mean", texts.stops, 32, tokens, 1.0)
+    assert np.array_equal(again.ids, near.ids)
+    alone = averaged(known[:1], folder=tmp_path / "alone", **kept)
+    assert np.array_equal(alone.codes, known[0][1])
+    assert all(set(one) == set(other) for one, other in zip(alone.ids, known[0][0], strict=True))
+
+
+def test_a_mean_that_is_not_there_or_of_other_texts_is_an_error(texts, tmp_path):
+    with pytest.raises(IntegrityError, match="ids is damaged"):
+        opened(tmp_path, texts.stops, 4, 100, 1.0)
+    rows = np.arange(4)[None, :].repeat(len(texts.ids), axis=0)
+    averaged([(rows, rows.astype(np.uint16))], stops=texts.stops, tokens=100, temperature=1.0, folder=tmp_path)
+    assert opened(tmp_path, texts.stops, 4, 100, 1.0).tokens == len(texts.ids)
+    with pytest.raises(IntegrityError, match="not of these texts"):
+        opened(tmp_path, texts.stops, 5, 100, 1.0)
