@@ -26,6 +26,10 @@ GRADES, LEARNS = 2.2, 5.3
 """Time of saying what might stand in a token's place, and of a student's update for it, over that of reading it."""
 MEASURES: Final = 4.9
 """Time of measuring student, teacher, floor and public model on a text, over that of the teacher's reading it."""
+HELD_BYTES, GRADED_BYTES = 12, 24
+"""Bytes of a number that parties' teachers said: at the coordinator, which holds those of all parties, and at a party
+while it is made.
+"""
 TARGET_BYTES: Final = 4
 """Bytes of one kept outcome of a token at the coordinator: its number and its probability."""
 TYPICAL: Final = 0.7
@@ -82,8 +86,10 @@ def memory(recipe: DistilDp, priced: PricedPlan[DistilDpPlan]) -> dict[str, int]
     kept = 8 * plan.generation.batch * longest * width * public.layers[1]
     said = 4 * text_models.activations(plan, public) * public.tokens // max(1, 20 * width)
     student = 5 * text_models.model_bytes(public) * 4
-    found["coordinator"] += max(kept, 4 * logits + student)
-    found["party training"] += said
+    said_here = sum(release.rows * release.columns for release in priced.releases if release.form == Form.SAID)
+    held = len(plan.federation.names) * HELD_BYTES * said_here
+    found["coordinator"] += max(kept, 4 * logits + student, held)
+    found["party training"] += said + (GRADED_BYTES * said_here + kept if said_here else 0)
     return found
 
 
@@ -100,7 +106,8 @@ def _after(plan: DistilDpPlan, recipe: DistilDp, seen: float) -> float:
     """Seconds of one core for texts, targets, the student and measuring, where training on one text takes `seen`."""
     reading = seen / text_models.TRAINED
     layers = recipe.read.layers[0] / recipe.read.layers[1]
-    taught = plan.generation.texts * (WRITES + GRADES + LEARNS * layers * plan.distil.passes)
+    teachers = len(plan.federation.names) if plan.dp_sgd.form == "local" else 1
+    taught = plan.generation.texts * (WRITES + GRADES * teachers + LEARNS * layers * plan.distil.passes)
     return reading * (taught + MEASURES * len(recipe.read.heldout))
 
 
@@ -116,7 +123,8 @@ def _row(priced: PricedPlan[DistilDpPlan], release: Release) -> Row:
         return Row(release.name, 1, counts.clip, noise, signal, at_most=True)
     mechanism = release.under(GradientMechanism)
     noise = mechanism.noise_multiplier * mechanism.sensitivity * mechanism.granularity
-    signal = plan.dp_sgd.batch * mechanism.clip
+    batch = plan.dp_sgd.batch if release.form == Form.STEPPED else plan.dp_sgd.batch / len(plan.federation.names)
+    signal = batch * mechanism.clip
     return Row(
         release.name, mechanism.steps, mechanism.clip, noise * math.sqrt(mechanism.parameters), signal, at_most=True
     )

@@ -172,3 +172,25 @@ def test_a_text_with_any_end_of_line_in_it_is_one_line_of_the_dataset():
     (line,) = json_line(row).splitlines()
     assert json.loads(line) == row
     assert "é" in line
+
+
+def test_the_forecast_of_teachers_that_stay_counts_what_they_say_at_every_party(distildp_plan, tmp_path):
+    from coordinator.pricing.priced_plan import price_plan
+    from coordinator.systems.distildp.forecast import forecast, needs
+
+    made = {}
+    for where in ("coordinator", "parties"):
+        plan = distildp_plan(dp_sgd={"form": "local"}, generation={"where": where})
+        recipe = prepared(plan, tmp_path, tmp_path / "cache")
+        priced = price_plan(recipe)
+        found = forecast(recipe, priced, tmp_path, tmp_path, 1.0)
+        assert [row.name for row in found.rows] == ["tokens", "codes", "round-0"]
+        made[where] = (found, needs(recipe, priced, tmp_path, tmp_path))
+    (free, least), (kept, most) = made["coordinator"], made["parties"]
+    assert kept.rows[2].ratio == free.rows[2].ratio
+    assert kept.bytes > free.bytes
+    assert most.party_disk > least.party_disk
+    assert most.party_memory > least.party_memory
+    together = prepared(distildp_plan(), tmp_path, tmp_path / "cache")
+    joint = forecast(together, price_plan(together), tmp_path, tmp_path, 1.0)
+    assert joint.rows[2].ratio > kept.rows[2].ratio
