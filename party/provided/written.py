@@ -42,9 +42,10 @@ class Written:
         return [self.openings[code] for code in self.codes]
 
 
-def written(path: Path, *, texts: bool) -> Written:
+def written(path: Path, *, texts: bool, part: tuple[int, int] = (0, 1)) -> Written:
     """The openings, codes and, where texts are expected, texts in a file.
 
+    part: of codes alone, which of how many parts is wanted: codes are dealt out in turn.
     Memory: some 30 bytes a token. Raises `TrainingError` for a file that holds anything else.
     """
     found = _object(path)
@@ -56,13 +57,14 @@ def written(path: Path, *, texts: bool) -> Written:
         set(found) != wanted
         or not _are_texts(openings)
         or not isinstance(codes, list)
-        or not codes
+        or len(codes) < part[1]
         or not all(_is_number(each, len(openings)) for each in codes)
         or (texts and not (_are_texts(given) and len(given) == len(codes)))
     ):
         what = "openings, codes and texts" if texts else "openings and codes"
         raise TrainingError(f"what was provided as written is no JSON object of {what}. Start the run again.")
-    return Written(openings, codes, given)
+    number, parts = part
+    return Written(openings, codes[number::parts], given)
 
 
 def _object(path: Path) -> dict[str, Any]:

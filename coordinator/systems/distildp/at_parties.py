@@ -83,7 +83,8 @@ def said(
     from learning.language.generation import Texts
 
     plan, mechanism = priced.plan, _texts(priced)
-    own = _own(plan, shares)
+    names = sorted(plan.federation.names)
+    own = dict(zip(names, drawn(plan, shares, len(names)), strict=True))
     path = store.folder / SAID
     try:
         kept = load(path.read_bytes())
@@ -116,28 +117,25 @@ async def _write(
     plan, mechanism = priced.plan, _texts(priced)
     start = np.ascontiguousarray(public.start, "<f4").tobytes()
     await federation.provide("parameters", start)
-    own = _own(plan, shares)
     settings = plan.generation
-    requests = {}
-    for name in federation.present:
-        content = _json(openings=public.openings, codes=own[name].tolist())
-        await federation.provide("written", content)
-        request = alone_request(plan, public, WRITTEN, start, tilt)
-        request.text_model.writing.CopyFrom(
-            party_pb2.Writing(
-                written_sha256=artefact_digest(content),
-                voice=voice,
-                top_k=settings.top_k,
-                top_p=settings.top_p,
-                temperature=settings.temperature,
-                batch=settings.batch,
-            )
+    (codes,) = drawn(plan, shares, 1)
+    content = _json(openings=public.openings, codes=codes.tolist())
+    await federation.provide("written", content)
+    request = alone_request(plan, public, WRITTEN, start, tilt)
+    request.text_model.writing.CopyFrom(
+        party_pb2.Writing(
+            written_sha256=artefact_digest(content),
+            voice=voice,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+            temperature=settings.temperature,
+            batch=settings.batch,
         )
-        requests[name] = request
-    await federation.train(requests, doing="training")
+    )
+    await federation.train(request, doing="training")
     matrices = await federation.gather(
         WRITTEN,
-        plan.generation.texts // len(own),
+        settings.texts // len(plan.federation.names),
         mechanism.columns,
         _ROWS,
         budget(priced.guarantee, plan),
@@ -188,12 +186,6 @@ async def _grade(
     )
     store.begin_sum(GRADED, list(federation.present))
     store.note(graded=True)
-
-
-def _own(plan: DistilDpPlan, shares: Floats) -> dict[str, Cells]:
-    """The control codes of the texts that each party is to write, as many at each."""
-    names = sorted(plan.federation.names)
-    return dict(zip(names, drawn(plan, shares, len(names)), strict=True))
 
 
 def _texts(priced: PricedPlan[DistilDpPlan]) -> FreeTexts:

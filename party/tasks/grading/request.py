@@ -64,7 +64,7 @@ def fits(work: GradingWork, release: plan_pb2.Release, memory: int) -> None:
     """Raises `Refusal`: ARTEFACT for invalid texts, REQUEST for too many or too long ones, MEMORY where what is said of
     them takes more than the job may.
     """
-    found = written_fits(work.written, release, work.model.longest, 0, texts=True)
+    found = written_fits(work.written, release, work.model.longest)
     if not Path(work.parameters).exists():
         raise wrong("the parameters of the model that wrote the texts are gone; start a new run.")
     targets = release.targets

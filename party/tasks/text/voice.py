@@ -48,15 +48,17 @@ def trained_path(given: Given, training: str) -> str:
     return str(given.run.folder / f"{training}.kept.f32")
 
 
-def written_fits(path: str, release: plan_pb2.Release, longest: int, room: int, *, texts: bool) -> Written:
+def written_fits(
+    path: str, release: plan_pb2.Release, longest: int, *, room: int = 0, part: tuple[int, int] | None = None
+) -> Written:
     """What was provided as written. longest: tokens of a text with its opening. room: for a text that is still to be
-    written.
+    written. part: of what is still to be written, as of `written`; None for texts that are there.
 
     Raises `Refusal`: ARTEFACT for what is no such thing, REQUEST for more texts than the release has charges, and for
     longer ones than the model reads.
     """
     try:
-        found = written(Path(path), texts=texts)
+        found = written(Path(path), texts=True) if part is None else written(Path(path), texts=False, part=part)
     except TrainingError as error:
         raise Refusal(Reason.ARTEFACT, str(error)) from None
     if len(found.codes) > release.charges:

@@ -41,11 +41,13 @@ MOST_AT_ONCE: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class WritingWork:
-    """A checked `party_pb2.Writing`. written: path of the openings and codes. keeps: where the trained parameters are
-    kept. seed: of what is drawn, public. The others: as of `learning.language.generation.Sampling`.
+    """A checked `party_pb2.Writing`. written: path of the openings and codes. part: which part of the codes this party
+    writes texts for, and of how many. keeps: where the trained parameters are kept. seed: of what is drawn, public. The
+    others: as of `learning.language.generation.Sampling`.
     """
 
     written: str
+    part: tuple[int, int]
     voice: Voice | None
     top_k: int
     top_p: float
@@ -135,7 +137,8 @@ def fits(work: TextModelWork, release: plan_pb2.Release, memory: int) -> None:
     """
     check_parameters(work.parameters, paid_before(work))
     if work.writing is not None:
-        written_fits(work.writing.written, release, work.model.longest, release.texts.longest, texts=False)
+        asked, longest = work.writing, work.model.longest
+        written_fits(asked.written, release, longest, room=release.texts.longest, part=asked.part)
     if not work.scored:
         return
     texts = texts_in(work.scored)
@@ -182,14 +185,16 @@ def _writing(task: party_pb2.TextModelTask, objective: str, given: Given) -> Wri
     if not 1 <= asked.batch <= MOST_AT_ONCE:
         raise wrong(f"{asked.batch:,} texts at a time make no sense; use 1 to {MOST_AT_ONCE:,}.")
     terms = given.run.terms
+    number = list(terms.parties).index(given.config.name)
     return WritingWork(
         written=str(given.provided("written", asked.written_sha256)),
+        part=(number, len(terms.parties)),
         voice=voice_of(asked.voice, given),
         top_k=asked.top_k,
         top_p=asked.top_p,
         temperature=asked.temperature,
         batch=asked.batch,
-        seed=terms.seed + list(terms.parties).index(given.config.name),
+        seed=terms.seed + number,
         keeps=trained_path(given, release.texts.after),
     )
 

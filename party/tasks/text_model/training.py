@@ -45,7 +45,8 @@ def prepare(
     with placed(work.model, job.memory):
         texts = public_texts(Path(work.scored), pairs=False) if work.scored else []
         found = started(job, work, training, kept)
-        asked = None if work.writing is None else written(Path(work.writing.written), texts=False)
+        writing = work.writing
+        asked = None if writing is None else written(Path(writing.written), texts=False, part=writing.part)
         if isinstance(mechanism, FreeTexts):
             assert asked is not None
             assert work.writing is not None

@@ -1181,7 +1181,8 @@ class Writing(_message.Message):
     BATCH_FIELD_NUMBER: _builtins.int
     written_sha256: _builtins.bytes
     """An artefact of kind "written": JSON, an object with "openings", lists of tokens, one for each control code, and "codes", the
-    code of each text that is to be written, no more than the release has charges.
+    code of each text that parties are to write. They are dealt out in turn: the first party of the plan writes those of the
+    first code, the second of the second, ...; no party more than the release has charges.
     """
     top_k: _builtins.int
     top_p: _builtins.float

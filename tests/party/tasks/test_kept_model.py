@@ -108,8 +108,13 @@ async def sent(caller, content, kind="written"):
     return artefact_digest(content)
 
 
+def dealt(codes):
+    """Codes of two parties' texts, of which these are the first party's."""
+    return [each for code in codes for each in (code, 1)]
+
+
 async def asked(caller, start, tokens, *, content=None, voice=None, operation="texts-0", sampling=None, **changes):
-    content = {"openings": OPENINGS, "codes": CODES} if content is None else content
+    content = {"openings": OPENINGS, "codes": dealt(CODES)} if content is None else content
     voice = voices(tokens) if voice is None else voice
     settings = {"top_k": 0, "top_p": 1.0, "temperature": 1.0, "batch": 3} | (sampling or {})
     writing = party_pb2.Writing(
@@ -239,14 +244,18 @@ async def test_a_model_that_wrote_nothing_grades_nothing(keeper, tokens, charged
         ({"content": []}, "no JSON object of openings and codes"),
         ({"content": b"\xff"}, "no JSON object of openings and codes"),
         ({"content": {"openings": OPENINGS, "codes": [2]}}, "no JSON object of openings and codes"),
+        ({"content": {"openings": OPENINGS, "codes": [0]}}, "no JSON object of openings and codes"),
         ({"content": {"openings": OPENINGS, "codes": []}}, "no JSON object of openings and codes"),
-        ({"content": {"openings": [[]], "codes": [0]}}, "no JSON object of openings and codes"),
-        ({"content": {"openings": [[-1]], "codes": [0]}}, "no JSON object of openings and codes"),
-        ({"content": {"openings": [[True]], "codes": [0]}}, "no JSON object of openings and codes"),
-        ({"content": {"openings": OPENINGS, "codes": [0], "texts": [[1]]}}, "no JSON object of openings and codes"),
-        ({"content": {"openings": OPENINGS, "codes": [0] * 6}}, "6 texts are asked, and release texts is of 5"),
-        ({"content": {"openings": [[0] * 17], "codes": [0]}}, "longer than the 24 tokens"),
-        ({"content": {"openings": [[10**6]], "codes": [0]}, "voice": 2}, "the token 1,000,000, and the model has"),
+        ({"content": {"openings": [[]], "codes": [0, 0]}}, "no JSON object of openings and codes"),
+        ({"content": {"openings": [[-1]], "codes": [0, 0]}}, "no JSON object of openings and codes"),
+        ({"content": {"openings": [[True]], "codes": [0, 0]}}, "no JSON object of openings and codes"),
+        (
+            {"content": {"openings": OPENINGS, "codes": [0, 0], "texts": [[1], [1]]}},
+            "no JSON object of openings and codes",
+        ),
+        ({"content": {"openings": OPENINGS, "codes": [0] * 12}}, "6 texts are asked, and release texts is of 5"),
+        ({"content": {"openings": [[0] * 17], "codes": [0, 0]}}, "longer than the 24 tokens"),
+        ({"content": {"openings": [[10**6]], "codes": [0, 0]}, "voice": 2}, "the token 1,000,000, and the model has"),
         ({"voice": 2}, "and for 2 openings"),
         ({"voice": "nan"}, "tilt by NaN"),
         ({"voice": "large"}, "tilt by NaN, or by more than 1,000"),

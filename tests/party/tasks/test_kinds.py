@@ -52,7 +52,7 @@ WORKS = [
     CodesWork("aa"),
     GradingWork(MODEL, Lesson("language"), "/parameters", "/written", Voice("/voices", 0.1), 1.5),
 ]
-WRITING = WritingWork("/written", Voice("/voices", 0.1), 50, 0.9, 1.0, 64, 7, "/kept")
+WRITING = WritingWork("/written", (1, 4), Voice("/voices", 0.1), 50, 0.9, 1.0, 64, 7, "/kept")
 """What a model that stays is to write; the other text models of `WORKS` write nothing."""
 
 
