@@ -125,7 +125,8 @@ def json_line(row: dict[str, str]) -> str:
 def _who(plan: DistilDpPlan, depth: int) -> str:
     if plan.dp_sgd.form == "federated":
         return f"a private teacher of {depth} layers, which all parties trained"
-    return f"private teachers of {depth} layers, one of each party,"
+    whose = "each kept by its party" if plan.kept else "one of each party"
+    return f"private teachers of {depth} layers, {whose}"
 
 
 def student_of(
