@@ -1,7 +1,7 @@
 """Answers that cost nothing: those of models whose private training was charged, so that they are post-processing."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -10,18 +10,14 @@ from aggregation.arrays import IntArray
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism, JointReleased, TeacherSignal
-from aggregation.mechanisms.mechanism import Form, Priced, Released
+from aggregation.mechanisms.mechanism import Form, Free, Released
 from aggregation.mechanisms.votes import VotesMechanism
-from aggregation.noise.stream import NoiseStream
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
 
 _UNUSED_SIGMA = 8.0  # noise, in grid units, that the bounding parts are made with but never draw
 
 
 @dataclass(frozen=True, slots=True)
-class FreeAnswers(Priced):
+class FreeAnswers(Free):
     """Votes and hidden states of teachers that were trained under differential privacy, summed without noise.
 
     It holds only if every teacher that answers is the result of the release `after`, whose event was charged before its
@@ -42,7 +38,6 @@ class FreeAnswers(Priced):
 
     kind: ClassVar[str] = "free"
     forms: ClassVar[tuple[Form, ...]] = (Form.FREE,)
-    shares: ClassVar[int] = 0
 
     after: str
     classes: int
@@ -65,10 +60,6 @@ class FreeAnswers(Priced):
         """The sum of all teachers' answers, integers [queries, columns]. Raises `IntegrityError` for wrong shapes."""
         return self._bounding().contribute(signal)
 
-    def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
-        """No noise: zeros."""
-        return np.zeros(shape, dtype=np.int64)
-
     def release(self, total: IntArray, present: int) -> JointReleased:
         """The sums in votes and in the states' own units; sigma is 0. Raises `IntegrityError` for wrong shapes."""
         if total.ndim != 2 or total.shape[1] != self.columns or not np.issubdtype(total.dtype, np.integer):
@@ -79,20 +70,6 @@ class FreeAnswers(Priced):
         scale = self.clip / self.levels
         hidden = Released(total[:, self.classes :].astype(np.float64) * scale, 0.0) if self.layers else None
         return JointReleased(votes, hidden)
-
-    def event(self) -> "DpEvent":
-        """No event: the ledger has the training's."""
-        from dp_accounting import NoOpDpEvent
-
-        return NoOpDpEvent()
-
-    def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
-        """Zero."""
-        return 0.0
-
-    def queries(self, charges: int) -> int:
-        """None: the training was checked instead."""
-        return 0
 
     def described(self, rows: int, columns: int, form: Form) -> str:
         """The release that paid for it."""

@@ -6,6 +6,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
+import numpy as np
 from scipy import sparse
 
 from aggregation.arrays import FloatArray, IntArray
@@ -89,6 +90,35 @@ class Priced:
         from aggregation.accounting.events import noise_multiplier_of
 
         return noise_multiplier_of(self.event())
+
+
+class Free(Priced):
+    """What costs nothing: post-processing of a training that was charged before.
+
+    Sensitivity: none is charged, under add-or-remove of one unit as under any other relation.
+    Source: post-processing (Dwork & Roth 2014, "The Algorithmic Foundations of Differential Privacy", proposition 2.1).
+    """
+
+    __slots__ = ()
+    shares: ClassVar[int] = 0
+
+    def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
+        """No noise: zeros."""
+        return np.zeros(shape, dtype=np.int64)
+
+    def event(self) -> "DpEvent":
+        """No event: the ledger has the training's."""
+        from dp_accounting import NoOpDpEvent
+
+        return NoOpDpEvent()
+
+    def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
+        """Zero."""
+        return 0.0
+
+    def queries(self, charges: int) -> int:
+        """None: the training was checked instead."""
+        return 0
 
 
 class Mechanism(Protocol):

@@ -2,18 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggregation.arrays import IntArray
 from aggregation.errors import ConclaveError, IntegrityError
-from aggregation.mechanisms.mechanism import Form, Priced
-from aggregation.noise.stream import NoiseStream
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
+from aggregation.mechanisms.mechanism import Form, Free
 
 SHORT: Final = 1 << 16
 """Tokens whose number takes 2 bytes."""
@@ -21,46 +17,19 @@ MOST: Final = 1 << 20
 """The most tokens of a text, and outcomes of a token."""
 
 
-class _Said(Priced):
-    """What is the same of both: all of it is post-processing of a training that was charged before.
-
-    Sensitivity: none is charged, under add-or-remove of one unit as under any other relation.
-    Source: post-processing (Dwork & Roth 2014, "The Algorithmic Foundations of Differential Privacy", proposition 2.1).
-    """
-
-    __slots__ = ()
-    forms: ClassVar[tuple[Form, ...]] = (Form.SAID,)
-    shares: ClassVar[int] = 0
-
-    def noise_share(self, shape: tuple[int, ...], stream: NoiseStream) -> IntArray:
-        """No noise: zeros."""
-        return np.zeros(shape, dtype=np.int64)
-
-    def event(self) -> "DpEvent":
-        """No event: the ledger has the training's."""
-        from dp_accounting import NoOpDpEvent
-
-        return NoOpDpEvent()
-
-    def slack(self, rows: int, columns: int, epsilon: float, attempts: int = 1) -> float:
-        """Zero."""
-        return 0.0
-
-    def queries(self, charges: int) -> int:
-        """None: the training was checked instead."""
-        return 0
-
-
 @dataclass(frozen=True, slots=True)
-class FreeTexts(_Said):
+class FreeTexts(Free):
     """Texts that a party's own language model wrote, one a row.
 
     It holds only if the model is the result of the release `after`, whose event was charged before its training began,
-    and the texts depend on it and on public values alone. after: the name of that release. longest: tokens of a text,
-    its end included. Raises `ConclaveError` for a number out of range.
+    and the texts depend on it and on public values alone. Sensitivity: none is charged.
+
+    after: the name of that release. longest: tokens of a text, its end included. Raises `ConclaveError` for a number
+    out of range.
     """
 
     kind: ClassVar[str] = "texts"
+    forms: ClassVar[tuple[Form, ...]] = (Form.SAID,)
 
     after: str
     longest: int
@@ -98,7 +67,7 @@ class FreeTexts(_Said):
 
 
 @dataclass(frozen=True, slots=True)
-class FreeTargets(_Said):
+class FreeTargets(Free):
     """What a party's own language model says might stand in the place of every token of given texts, one token a row.
 
     Its condition is that of `FreeTexts`, with the model that wrote the release `after`. top: the most probable outcomes
@@ -108,6 +77,7 @@ class FreeTargets(_Said):
     """
 
     kind: ClassVar[str] = "targets"
+    forms: ClassVar[tuple[Form, ...]] = (Form.SAID,)
 
     after: str
     top: int

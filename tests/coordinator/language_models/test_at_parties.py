@@ -31,7 +31,9 @@ def test_a_run_ends_with_a_student_though_no_parameter_left(finished):
     assert result.verdict.ok
     assert result.metrics["token_perplexity"] < result.metrics["public_perplexity"]
     assert "teacher_perplexity" not in result.metrics
-    assert "private teachers of 2 layers, each kept by its party, begun as" in (result.student / "README.md").read_text()
+    assert (
+        "private teachers of 2 layers, each kept by its party, begun as" in (result.student / "README.md").read_text()
+    )
     assert not (folder / "artefacts/teachers.safetensors").exists()
     privacy = json.loads((result.student / "privacy.json").read_text())
     assert [each["name"] for each in privacy["releases"]] == ["tokens", "codes", "round-0", "texts", "targets"]
