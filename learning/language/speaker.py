@@ -80,9 +80,9 @@ class Speaker:
 def own(rows: Sequence[Tokens], length: int) -> Tensor:
     """Which positions say a token of the rows' own text: bool [rows, length - 1]; position j says token j + 1.
 
-    A row's own text begins at `second`; its first token is said by nothing.
+    A row's first token is said by nothing.
     """
     places = torch.arange(1, length)
-    begins = torch.tensor([max(1, row.second if row.second < len(row) else 1) for row in rows])
+    begins = torch.tensor([row.begins for row in rows])
     ends = torch.tensor([len(row) for row in rows])
     return (places >= begins[:, None]) & (places < ends[:, None])

@@ -64,6 +64,11 @@ class Tokens:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def begins(self) -> int:
+        """Of a document, the first token that a language model says: nothing says its opening, or its first token."""
+        return max(1, self.second) if self.second < len(self.ids) else 1
+
 
 NOTHING: Final = Tokens(np.empty(0, np.int32), 0)
 """The row of a private text that cannot be tokenised: it is no example."""
@@ -285,7 +290,7 @@ def inputs_of(
             types[place, row.second : len(row)] = 1
     inputs = {"input_ids": ids, "attention_mask": mask}
     if documents:
-        inputs[BEGINS] = np.array([max(row.second, 1) if row.second < len(row) else 1 for row in rows], np.int64)
+        inputs[BEGINS] = np.array([row.begins for row in rows], np.int64)
     if form.types:
         inputs["token_type_ids"] = types
     if form.positions:
