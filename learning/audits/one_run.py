@@ -1,0 +1,139 @@
+"""How private a mechanism is at the most, from one run of it: canaries that a coin put in or left out, and guesses.
+
+m canaries are put in or left out by fair coins. Whoever sees the output scores each, guesses that those with the
+highest scores are in and those with the lowest are out, and abstains from the others. Under (epsilon, delta)-
+differential privacy of one unit, the number of right guesses is bounded; more right guesses than that refute the
+epsilon. No number of guesses refutes anything at a confidence above 1 - 2 delta, and many canaries need a small delta.
+Source: Steinke, Nasr & Jagielski 2023, "Privacy Auditing with One (1) Training Run", theorem 5.2.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggregation.errors import ConclaveError
+
+LARGEST: Final = 100.0
+"""The largest epsilon that is looked for."""
+_STEPS: Final = 40
+MOST_CANARIES: Final = 1 << 20
+SHARES: Final = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+"""Shares of the canaries that are guessed, among which the best is taken and paid for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """lower: no epsilon below this is compatible with what was seen, at the stated confidence; 0 where nothing was
+    refuted. canaries, guesses, right: how many there were. tried: how many numbers of guesses were looked at, each
+    at a share of what is left of the confidence.
+    """
+
+    lower: float
+    confidence: float
+    canaries: int
+    guesses: int
+    right: int
+    tried: int
+
+
+def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    """The largest probability that so many guesses are right under (epsilon, delta)-differential privacy, add-or-remove
+    of one unit, a canary each.
+
+    b + 2 m delta max_i (P(W >= v - i) - b) / i with b = P(W >= v), W binomial of r guesses and e^epsilon / (1 +
+    e^epsilon). Raises `ConclaveError` for numbers that cannot be.
+    """
+    if not 0 <= right <= guesses <= canaries or not canaries or epsilon < 0 or not 0 <= delta < 1:
+        raise ConclaveError(
+            f"{right:,} right guesses of {guesses:,} about {canaries:,} canaries at epsilon {epsilon:g} and delta "
+            f"{delta:g} cannot be."
+        )
+    from scipy.stats import binom
+
+    each = 1 / (1 + math.exp(-epsilon))
+    base = float(binom.sf(right - 1, guesses, each))
+    if not delta or not right:
+        return base
+    steps = np.arange(1, right + 1)
+    more = (binom.sf(right - 1 - steps, guesses, each) - base) / steps
+    return min(1.0, base + 2 * canaries * delta * float(max(0.0, more.max())))
+
+
+def lower_bound(canaries: int, guesses: int, right: int, *, delta: float, confidence: float) -> float:
+    """The largest epsilon that these guesses refute at this confidence; 0 where they refute none. Raises as `chance`,
+    and for a confidence outside (0, 1).
+    """
+    if not 0 < confidence < 1:
+        raise ConclaveError(f"A confidence of {confidence:g} makes no sense. Use for example 0.95.")
+
+    def refuted(epsilon: float) -> bool:
+        return chance(canaries, guesses, right, epsilon, delta) <= 1 - confidence
+
+    if not refuted(0.0):
+        return 0.0
+    low, high = 0.0, LARGEST
+    if refuted(high):
+        return high
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
+
+def audited(
+    scores: NDArray[np.float64],
+    included: NDArray[np.bool_],
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    shares: Sequence[float] = SHARES,
+) -> Audit:
+    """The audit of scores [canaries], higher where a canary seems to be in, against which were in [canaries].
+
+    How many are guessed is chosen after looking, among `shares`; each of these is held to its share of 1 - confidence
+    (Bonferroni). As many are guessed to be in as to be out. Scores that are not finite count as least. Raises
+    `ConclaveError` for arrays that do not fit, no share, or fewer than two canaries.
+    """
+    if scores.shape != included.shape or scores.ndim != 1 or len(scores) < 2 or not shares:
+        raise ConclaveError(
+            f"Scores of {scores.shape} and coins of {included.shape} are no audit: it takes both of each canary, two "
+            "canaries or more, and a number of guesses."
+        )
+    order = np.argsort(np.nan_to_num(scores, nan=-np.inf), kind="stable")
+    each = 1 - (1 - confidence) / len(shares)
+    best: Audit | None = None
+    for share in shares:
+        half = min(len(scores) // 2, max(1, round(share * len(scores) / 2)))
+        right = int((~included[order[:half]]).sum() + included[order[-half:]].sum())
+        lower = lower_bound(len(scores), 2 * half, right, delta=delta, confidence=each)
+        if best is None or lower > best.lower:
+            best = Audit(lower, confidence, len(scores), 2 * half, right, len(shares))
+    assert best is not None
+    return best
+
+
+def canaries_for(epsilon: float, *, delta: float, confidence: float) -> int:
+    """How many canaries it takes to refute an epsilon, if every guess were right: the least that an audit needs.
+
+    Raises `ConclaveError` where no number does, because delta times the canaries is too large.
+    """
+
+    def enough(count: int) -> bool:
+        return chance(count, count, count, epsilon, delta) < 1 - confidence
+
+    count = 1
+    while count < MOST_CANARIES and not enough(count):
+        count *= 2
+    if not enough(count):
+        raise ConclaveError(
+            f"No number of canaries refutes epsilon {epsilon:g} at delta {delta:g} and confidence {confidence:g}."
+        )
+    low = count // 2
+    while count - low > 1:
+        middle = (low + count) // 2
+        low, count = (low, middle) if enough(middle) else (middle, count)
+    return count
