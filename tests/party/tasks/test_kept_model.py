@@ -26,6 +26,7 @@ from party.ledger.accounts import read_account
 from party.provided.written import written
 from party.releasing.mechanisms import mechanism_of
 from party.store.keys import insecure_key
+from party.tasks.grading import training as grading_task
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import artefact_digest
 from protos.refusal import Reason, Refusal
@@ -228,6 +229,18 @@ async def test_one_training_writes_once(keeper, start, tokens, charged):
     other = await refused(grading(caller, tokens, content=content | {"texts": [[2, 2]]}, operation="targets-1"))
     assert other.reason == Reason.CONFLICT
     assert [name for name, _ in charged()] == ["teacher", "targets"]
+
+
+async def test_grading_is_done_once_for_no_shard_is_opened(keeper, start, tokens, caplog, monkeypatch):
+    """Work that reads no record leaves no list of them, which elsewhere means that it has to be done without text."""
+    done = []
+    real = grading_task.graded
+    monkeypatch.setattr(grading_task, "graded", lambda *given, **more: done.append(1) or real(*given, **more))
+    caller = await keeper()
+    await asked(caller, start, tokens)
+    await grading(caller, tokens, content={"openings": OPENINGS, "codes": [0], "texts": [[1, 2]]})
+    assert len(done) == 1
+    assert not [each for each in caplog.messages if "without this party's text" in each]
 
 
 async def test_a_model_that_wrote_nothing_grades_nothing(keeper, tokens, charged):
