@@ -90,8 +90,9 @@ def spoken(scene, rng, kind, size):
         )
         if kind == "texts":
             voices = np.full((2, tokens), 1 / tokens, "<f4")
-            voices[0] = rng.choice([0.0, 1.0, 999.0, -999.0, np.nan, 3e38])
-            openings, codes = rng.choice([[[0]], [[0, 1, 2]], [[]], "?"]), rng.choice([[0, 0], [0] * 6, [1, 1]])
+            voices[0] = rng.choice([0.0, 0.0, 1.0, 1.0, 999.0, -999.0, np.nan, 3e38])
+            openings = rng.choice([[[0]], [[0]], [[0]], [[0, 1, 2]], [[0, 1, 2]], [[]], "?"])
+            codes = rng.choice([[0, 0], [0, 0], [0] * 6, [0] * 6, [1, 1]])
             written = json.dumps({"openings": openings, "codes": codes}).encode()
             known["writing"] = party_pb2.Writing(
                 written_sha256=scene.twins.provide(context, "written", written),
