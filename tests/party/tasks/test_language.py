@@ -468,7 +468,7 @@ async def test_a_plan_that_leaves_one_person_alone_with_a_code_gets_no_more_than
         )
         columns = {"tokens": caller_tokens(tmp_path), "codes": 2}[kind]
         (block,) = await caller.answer(caller.batch(0, 0, 1, "unigram"), columns=columns)
-        assert np.count_nonzero(block) > columns // 2  # noise is on every cell
+        assert np.count_nonzero(block) >= columns // 2  # noise is on every cell, and one in a thousand is 0
         found.append((ends, block.shape, charged()))
         await caller.node.stop()
         shutil.rmtree(tmp_path / "north.party")
