@@ -61,3 +61,7 @@ class Kept:
         if self._units is None:
             self._units = units_of(job.reading, work.model, work.lesson, found)
         return self._units
+
+    def forget_units(self) -> None:
+        """Drop the units, so that what follows has as much memory whatever was read."""
+        self._units = None

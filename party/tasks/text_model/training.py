@@ -59,6 +59,8 @@ def prepare(
         if isinstance(mechanism, FreeTexts):
             assert asked is not None
             assert work.writing is not None
+            if isinstance(kept, Kept):
+                kept.forget_units()
             return write(mechanism, found, asked, work.writing, Path(job.result), progress)
         return score(mechanism, found, texts, progress, longest=work.model.longest)
 

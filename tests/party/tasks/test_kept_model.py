@@ -27,6 +27,7 @@ from party.provided.written import written
 from party.releasing.mechanisms import mechanism_of
 from party.store.keys import insecure_key
 from party.tasks.grading import training as grading_task
+from party.tasks.text_model import training as text_training
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import artefact_digest
 from protos.refusal import Reason, Refusal
@@ -241,6 +242,26 @@ async def test_grading_is_done_once_for_no_shard_is_opened(keeper, start, tokens
     await grading(caller, tokens, content={"openings": OPENINGS, "codes": [0], "texts": [[1, 2]]})
     assert len(done) == 1
     assert not [each for each in caplog.messages if "without this party's text" in each]
+
+
+async def test_no_unit_is_in_memory_while_texts_are_written(keeper, start, tokens, monkeypatch):
+    """Otherwise a coordinator that chooses the batch could tell from exhausted memory how large the shard is."""
+    held = []
+    real = text_training.write
+    learned = text_training.learn
+
+    def learn(job, mechanism, found, kept, progress):
+        learned(job, mechanism, found, kept, progress)
+        held.append(kept)
+
+    def write(*given):
+        held.append(held[0]._units)
+        return real(*given)
+
+    monkeypatch.setattr(text_training, "learn", learn)
+    monkeypatch.setattr(text_training, "write", write)
+    await asked(await keeper(), start, tokens)
+    assert held[1:] == [None]
 
 
 async def test_a_model_that_wrote_nothing_grades_nothing(keeper, tokens, charged):
