@@ -39,7 +39,7 @@ from protos.refusal import Refusal
 
 NOISE: Final = frozenset({"noise_multiplier", "noise", "shares", "distribution"})
 """A mechanism's fields on which its bounded sums do not depend."""
-DIVIDED: Final = frozenset({"teachers", "ensemble"})
+DIVIDED: Final = frozenset({"teachers", "ensemble", "language_teachers"})
 """Tasks that divide units among teachers by a secret key."""
 
 

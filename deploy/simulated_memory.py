@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +53,7 @@ class SimulatedMemory(Memory):
         of = (job.reading.whose, seen_by or model.folder, model.longest, repr(_untilted(work.lesson)))
         kind = "domains" if work.lesson.objective == "domain" else "units"
 
-        def read(reading: Reading, tokenizer: "PreTrainedTokenizerBase", coded: str, **how: int) -> PlainUnits:
+        def read(reading: Reading, tokenizer: "PreTrainedTokenizerBase", coded: str, **how: Any) -> PlainUnits:
             make = partial(documents, reading, tokenizer, coded, **how)
             return documents_once(self, reading, model, coded, how["longest"], make)
 

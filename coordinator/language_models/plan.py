@@ -10,14 +10,26 @@ from coordinator.language_models.tables import (
     LanguageModelTable,
     LanguageTextTable,
 )
-from coordinator.text_models.plan import TrainedPlan
+from coordinator.text_models.plan import ModelPlan, TrainedPlan
 from protos.conclave.v1 import party_pb2, plan_pb2
 
 FLOOR_PART, CODES_PART = 0.35, 0.05
 """Parts of the plan's epsilon that counts of tokens and of codes spend where the plan does not say."""
 
 
-class LanguagePlan(TrainedPlan):
+class SpokenPlan(ModelPlan):
+    """A plan of unlabelled text and a public causal language model."""
+
+    text: LanguageTextTable = LanguageTextTable()
+    model: LanguageModelTable
+
+    @property
+    def codes_table(self) -> CodesTable | None:
+        """The control codes that stand before texts; None where there are none."""
+        return None
+
+
+class LanguagePlan(TrainedPlan, SpokenPlan):
     """A plan of unlabelled text, a public causal language model, and how all parties train it."""
 
     OBJECTIVE: ClassVar[party_pb2.Objective.ValueType] = party_pb2.OBJECTIVE_LANGUAGE
@@ -53,6 +65,10 @@ class LanguagePlan(TrainedPlan):
                 f"[{self._parts_unsaid[0]}] epsilon is missing: with [privacy] noise_multiplier, which is the "
                 "teacher's, the parts of the counts have to be said. Give them, or leave noise_multiplier out."
             )
+
+    @property
+    def codes_table(self) -> CodesTable | None:
+        return self.codes
 
     @property
     def floor_epsilon(self) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.errors import PlanError
-from coordinator.language_models.plan import LanguagePlan
+from coordinator.language_models.plan import SpokenPlan
 from coordinator.plan.public_text import source_of
 from coordinator.text_models.public import PublicModel, marked, placed_model
 from learning.errors import DataError
@@ -54,7 +54,7 @@ class PublicLanguage(PublicModel):
         return tokens_of(self.model)
 
 
-def prepare(plan: LanguagePlan, base: Path, cache: Path) -> PublicLanguage:
+def prepare(plan: SpokenPlan, base: Path, cache: Path) -> PublicLanguage:
     """Load the public language model, mark the parameters that are trained, and read the public text.
 
     Raises `ModelError` for a model that cannot be loaded, is not causal, or whose gradients cannot be computed per
@@ -67,7 +67,7 @@ def prepare(plan: LanguagePlan, base: Path, cache: Path) -> PublicLanguage:
     model, tokenizer = language_model(placed_model(plan.model.name, base), cache=cache)
     end = checked(model, tokenizer, plan.model.name)
     found = marked(model, tokenizer, plan, cache, wanted=plan.text.longest)
-    codes = None if plan.codes is None else plan.codes.codes()
+    codes = None if plan.codes_table is None else plan.codes_table.codes()
     bare = tuple(opening(tokenizer, None)) or (end,)
     openings = (bare,) if codes is None else tuple(tuple(opening(tokenizer, text)) for text in codes.texts())
     longest = max(map(len, openings))
@@ -113,15 +113,15 @@ def whole_digest(tokenizer: "PreTrainedTokenizerBase") -> str:
     return hashlib.sha256(f"{ends}\n{said}".encode()).hexdigest()
 
 
-def heldout(plan: LanguagePlan, codes: Codes | None, base: Path, cache: Path) -> tuple[HeldOut, ...]:
+def heldout(plan: SpokenPlan, codes: Codes | None, base: Path, cache: Path) -> tuple[HeldOut, ...]:
     """The documents of `[evaluation]`. Raises `DataError`."""
     table = plan.evaluation
     if table is None:
         return ()
     source = source_of(table, base)
     columns: dict[str, str] = {}
-    if plan.codes is not None and codes is not None:
-        columns = {name: each.column or name for name, each in plan.codes.columns.items()}
+    if plan.codes_table is not None and codes is not None:
+        columns = {name: each.column or name for name, each in plan.codes_table.columns.items()}
     there = _columns_there(source, cache) if columns else ()
     kept = tuple(dict.fromkeys(column for column in columns.values() if column in there))
     source = replace(source, columns=kept)

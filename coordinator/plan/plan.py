@@ -133,6 +133,11 @@ class Plan(Settings):
         return None
 
     @property
+    def exposed(self) -> tuple[str, ...]:
+        """What the plan itself shows of somebody's records without any protection, for people to read."""
+        return ()
+
+    @property
     def shard_columns(self) -> dict[str, Any]:
         """What `[shard]` of a party that the run starts says beside what `[federation.shards]` says of all."""
         return {}

@@ -148,7 +148,7 @@ def state(
             | ({"steps": _in_steps(steps[release.name])} if release.name in steps else {})
             for release in priced.releases
         ],
-        "not_protected": [*NOT_PROTECTED, *([NOT_ITS_DEVICE] if computed else [])],
+        "not_protected": [*plan.exposed, *NOT_PROTECTED, *([NOT_ITS_DEVICE] if computed else [])],
         **({"computed": dict(computed)} if computed else {}),
     }
     return Statement(plan, parties, epsilon, privacy, metrics)

@@ -14,7 +14,7 @@ from coordinator.forecasting.forecast import Forecast, Row
 from coordinator.forecasting.needs import Needs
 from coordinator.forecasting.pace import Lengths, pace_of
 from coordinator.pricing.release import PricedPlan, rounded_up
-from coordinator.text_models.plan import ClassifierPlan, TrainedPlan
+from coordinator.text_models.plan import ClassifierPlan, ModelPlan, TrainedPlan
 from coordinator.text_models.public import PublicModel, PublicText
 from coordinator.text_models.recipe import TextRecipe
 
@@ -83,7 +83,7 @@ def forecast(
     )
 
 
-def supposed(plan: TrainedPlan, lengths: Lengths) -> str:
+def supposed(plan: ModelPlan, lengths: Lengths) -> str:
     """A sentence on what the forecast of a run's time rests on."""
     texts = f"texts of {lengths.middle} tokens, the most that are read"
     if lengths.known:
@@ -106,7 +106,7 @@ def needs(recipe: TextRecipe, priced: PricedPlan[ClassifierPlan], base: Path, ca
     return Needs.of(memory(priced, public), model_bytes(public), cells)
 
 
-def traffic(priced: PricedPlan[TrainedPlan], public: PublicModel) -> int:
+def traffic(priced: PricedPlan[ModelPlan], public: PublicModel) -> int:
     """Bytes of the model and of public texts sent to all parties, and of what every step, round or query exchanges."""
     exchanged = sum(
         VALUE_BYTES
@@ -121,7 +121,7 @@ def traffic(priced: PricedPlan[TrainedPlan], public: PublicModel) -> int:
     return len(priced.plan.federation.names) * (model_bytes(public) + asked + exchanged)
 
 
-def memory(priced: PricedPlan[TrainedPlan], public: PublicModel) -> dict[str, int]:
+def memory(priced: PricedPlan[ModelPlan], public: PublicModel) -> dict[str, int]:
     """Upper bounds of the peak memory of each kind of process, in bytes."""
     plan, parameters = priced.plan, len(public.start)
     parties = len(plan.federation.names)
@@ -138,7 +138,7 @@ def memory(priced: PricedPlan[TrainedPlan], public: PublicModel) -> dict[str, in
     }
 
 
-def activations(plan: TrainedPlan, public: PublicModel) -> int:
+def activations(plan: ModelPlan, public: PublicModel) -> int:
     """An upper bound of the bytes that one micro-batch takes in a party's training, with what comes back to it.
 
     A unit's examples go together: of a user they may be as many as are read of one.
@@ -195,7 +195,7 @@ def trained_sums(plan: TrainedPlan) -> tuple[float, int]:
     return looked, settings.steps if settings.form == "federated" else settings.rounds
 
 
-def seconds(plan: TrainedPlan, prepared: float, busy: float, sums: int) -> float:
+def seconds(plan: ModelPlan, prepared: float, busy: float, sums: int) -> float:
     """Seconds from the run's command to its end. Parties that are launched here share this machine's cores, and its
     device where models run on one.
 
@@ -210,7 +210,7 @@ def seconds(plan: TrainedPlan, prepared: float, busy: float, sums: int) -> float
     return prepared + constant + crowd(plan) * busy + starting + (STEP_SECONDS + secure) * sums
 
 
-def crowd(plan: TrainedPlan) -> float:
+def crowd(plan: ModelPlan) -> float:
     """Seconds until all parties have done with a model what takes one of them a second of one core, or of a device.
 
     Parties that are launched on this machine have its cores, or its one device, together. On a cluster those with GPUs
@@ -225,7 +225,7 @@ def crowd(plan: TrainedPlan) -> float:
     return parties / at_once()
 
 
-def started(plan: TrainedPlan) -> float:
+def started(plan: ModelPlan) -> float:
     """How many times longer a training takes to start than it would alone: on cores, whatever models run on."""
     return max(1.0, (1 if plan.federation.shards is None else len(plan.federation.names)) / cores())
 
@@ -247,6 +247,6 @@ def model_bytes(public: PublicModel) -> int:
     return sum(path.stat().st_size for path in public.files.values())
 
 
-def declared(plan: TrainedPlan) -> int:
+def declared(plan: ModelPlan) -> int:
     """Units of all parties together: the plan's figure, or a typical one."""
     return plan.privacy.declared_size or USUAL_UNITS * len(plan.federation.names)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 from coordinator.errors import RunError
 from coordinator.federation.federation import Federation
 from coordinator.store.store import RunStore
-from coordinator.text_models.plan import TrainedPlan
+from coordinator.text_models.plan import ModelPlan
 from coordinator.text_models.public import PublicModel
 from coordinator.text_models.tables import DescentTable
 from protos.conclave.v1 import party_pb2
@@ -28,7 +28,7 @@ _FALLING: Final = {
 
 
 async def provide_model(
-    public: PublicModel, plan: TrainedPlan, federation: Federation, store: RunStore, fact: str = "model"
+    public: PublicModel, plan: ModelPlan, federation: Federation, store: RunStore, fact: str = "model"
 ) -> None:
     """Send a public model to every party; a party that has it already does not read the content again.
 
@@ -47,7 +47,7 @@ async def provide_model(
         await federation.provide("model", path.read_bytes())
 
 
-def model_message(plan: TrainedPlan, public: PublicModel, adapt: "Adapt | None" = None) -> party_pb2.TextModel:
+def model_message(plan: ModelPlan, public: PublicModel, adapt: "Adapt | None" = None) -> party_pb2.TextModel:
     """The model by its files' digests, and which of its parameters are trained: the plan's setting, or `adapt`."""
     adapt = adapt or plan.model.adapt
     lora = adapt in ("lora", "lora-all")

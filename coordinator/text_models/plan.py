@@ -9,18 +9,12 @@ from coordinator.text_models.tables import DescentTable, DpSgdTable, FineTuneTab
 from protos.conclave.v1 import party_pb2
 
 
-class TrainedPlan(Plan):
-    """A plan of a public model and how all parties train it under DP-SGD.
-
-    `[privacy] declared_size` fixes sampling rates and divisors, because the shards' own sizes are private. Learning
-    rates follow `[model] adapt` where the plan does not say them. OBJECTIVE: what the model learns.
-    """
+class ModelPlan(Plan):
+    """A plan of a public model. Learning rates follow `[model] adapt` where the plan does not say them."""
 
     MODELS: ClassVar[bool] = True
-    OBJECTIVE: ClassVar[party_pb2.Objective.ValueType]
 
     model: ModelTable = ModelTable()
-    dp_sgd: DpSgdTable = DpSgdTable()
 
     @model_validator(mode="before")
     @classmethod
@@ -41,6 +35,18 @@ class TrainedPlan(Plan):
             if isinstance(how, str) and how in kind.RATES:
                 found[name] = {"learning_rate": kind.RATES[how]} | table
         return found
+
+
+class TrainedPlan(ModelPlan):
+    """A plan of a public model and how all parties train it under DP-SGD.
+
+    `[privacy] declared_size` fixes sampling rates and divisors, because the shards' own sizes are private. OBJECTIVE:
+    what the model learns.
+    """
+
+    OBJECTIVE: ClassVar[party_pb2.Objective.ValueType]
+
+    dp_sgd: DpSgdTable = DpSgdTable()
 
     def check_descent(self) -> None:
         """Raises ValueError unless the model can be trained under DP-SGD as the plan says."""

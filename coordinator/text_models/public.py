@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.plan.public_text import source_of
-from coordinator.text_models.plan import ClassifierPlan, TrainedPlan
+from coordinator.text_models.plan import ClassifierPlan, ModelPlan
 from learning.errors import DataError
 from learning.text import labelled
 from learning.text.labelled import Example, LabelMap, ScoreRange, TextColumns
@@ -115,7 +115,7 @@ def public_model(
 def marked(
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase",
-    plan: TrainedPlan,
+    plan: ModelPlan,
     cache: Path,
     *,
     wanted: int,

@@ -35,12 +35,14 @@ class PlainUnits:
     """Tokenised texts and, for every unit, the positions of its own.
 
     members: None where every text is a unit and every unit a text. A unit of records with two texts has two examples,
-    so that one release pays for both. cells: the control code of each text, int32 [texts]; None without codes.
+    so that one release pays for both. cells: the control code of each text, int32 [texts]; None without codes. slots:
+    int32 [units], each unit's slot, None where no slots were asked.
     """
 
     rows: TokenRows
     members: Members | None
     cells: NDArray[np.int32] | None = None
+    slots: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.rows) if self.members is None else len(self.members)
@@ -65,25 +67,34 @@ def plain_units(
     longest: int,
     second: str | None = None,
     codes: RowCodes | None = None,
+    slot_of: Callable[[str], int] | None = None,
 ) -> PlainUnits:
     """Read this party's part of its shard without labels: a text is an example, a record or all of a user's one unit.
 
     second: the column of second texts, where it is read: a record then has two examples, each text by itself, or one
     where it has no second text. codes: of the plan; a row without one is no example. encode: turns texts, and their
     codes where there are `codes`, into tokens, at most `longest` in an example; a text on which it fails is no example.
-    Only the first `MOST_EXAMPLES` texts of a unit count. Memory: `TokenRows`, and one chunk of text. Raises
-    `ShardError` as `party.shard.units.units` and `party.shard.coded.tell_without_code` do,
-    `learning.errors.DataError`.
+    Only the first `MOST_EXAMPLES` texts of a unit count. slot_of: gives the slot of every unit from its id, which is
+    not stored. Memory: `TokenRows`, and one chunk of text. Raises `ShardError` as
+    `party.shard.units.units` and `party.shard.coded.tell_without_code` do, `learning.errors.DataError`.
     """
     also = () if codes is None else codes.also
     skipped = Skipped()
     ids, stops, seconds, begins, cells = array("i"), array("q", [0]), array("i"), array("q", [0]), array("i")
+    slots = array("i")
     shown = [] if codes is None else codes.texts
     truncated = 0
     with reading.counted() as census:
         also = also if second is None else (*also, second)
         found = reading.units(noted=noting(census, second), skipped=skipped, also=also)
-        for chunk in _chunks(_said(unit, second, codes, skipped) for unit in found):
+
+        def said() -> Iterator[Sequence[Said]]:
+            for unit in found:
+                if slot_of is not None:
+                    slots.append(slot_of(unit.id))
+                yield _said(unit, second, codes, skipped)
+
+        for chunk in _chunks(said()):
             texts = [own[:MOST_EXAMPLES] for own in chunk]
             skipped.reasons[BEYOND_EXAMPLES] += sum(max(0, len(own) - MOST_EXAMPLES) for own in chunk)
             together = [said for own in texts for said in own]
@@ -109,7 +120,12 @@ def plain_units(
             "%s of %s texts are longer than %s tokens and were cut.", f"{truncated:,}", f"{len(rows):,}", f"{longest:,}"
         )
     members = members_of(begins, together=reading.by_user or second is not None)
-    return PlainUnits(rows, members, None if codes is None else np.frombuffer(cells, np.int32))
+    return PlainUnits(
+        rows,
+        members,
+        None if codes is None else np.frombuffer(cells, np.int32),
+        None if slot_of is None else np.frombuffer(slots, np.int32),
+    )
 
 
 def _said(unit: Unit, second: str | None, codes: RowCodes | None, skipped: Skipped) -> Sequence[Said]:

@@ -21,7 +21,18 @@ from protos.conclave.v1 import party_pb2
 from protos.refusal import Reason, Refusal
 
 PARAMETERS: Final = "parameters"
-KINDS: Final = ("vocabulary", "reference", "directions", "model", PARAMETERS, "texts", "tilt", "voices", "written")
+KINDS: Final = (
+    "vocabulary",
+    "reference",
+    "directions",
+    "model",
+    PARAMETERS,
+    "texts",
+    "tilt",
+    "voices",
+    "written",
+    "outcomes",
+)
 MOST_ARTEFACTS: Final = 1024
 """The most artefacts of one run."""
 

@@ -32,6 +32,7 @@ _FOLDERS: Final = {
     "tokens": "tokens",
     "codes": "codes",
     "grading": "grading",
+    "language_teachers": "language_teachers",
 }
 TRAINS: Final = tuple(_FOLDERS)
 """The kinds of task that this party trains."""

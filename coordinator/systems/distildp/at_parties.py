@@ -15,12 +15,12 @@ from aggregation.mechanisms.said import FreeTargets, FreeTexts
 from coordinator.errors import RunError
 from coordinator.federation.federation import Federation
 from coordinator.language_models.floor import Floor
+from coordinator.language_models.students import PublicTeacher
 from coordinator.pricing.release import PricedPlan, budget
 from coordinator.store.private_files import private_folder
 from coordinator.store.store import RunStore
 from coordinator.systems.distildp.plan import DistilDpPlan
 from coordinator.systems.distildp.pooling import Cells, Floats, drawn, pooled
-from coordinator.systems.distildp.public import PublicTeacher
 from coordinator.systems.distildp.releases import GRADED, WRITTEN
 from coordinator.text_models.federated_training import alone_request
 from coordinator.text_models.messages import model_message

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.comparing.comparable import ComparisonRequest, Method, View, changed
+from coordinator.language_models.comparing import PERPLEXITY, LanguageData, Measured
 from coordinator.progress.progress import Silent
-from coordinator.publishing.measured import shown_perplexity
-from coordinator.systems.distildp.data import LanguageData, Measured
 from coordinator.systems.distildp.methods import methods_of
 from coordinator.systems.distildp.plan import DistilDpPlan
 from coordinator.systems.distildp.public import prepare
@@ -59,23 +58,3 @@ class DistilDpComparison:
 
         rows, cells = rows_of(data.public, coded=model.coded), cells_of(data.public) if model.coded else None
         return {"perplexity": perplexity(model.speakers, rows, cells).perplexity}
-
-
-def _shown(mean: float, deviation: float | None, best: float | None) -> str:
-    return shown_perplexity(mean) if deviation is None else f"{shown_perplexity(mean)} ± {deviation:.1f}"
-
-
-PERPLEXITY = View(
-    metric="perplexity",
-    axis="perplexity of a token, lower is better",
-    columns=(),
-    best=min,
-    shown=_shown,
-    said=lambda value: "not measured" if value is None else f"perplexity {shown_perplexity(value)}",
-    about=lambda plan, seeds: (
-        f"Perplexity of a token on public held-out text, mean and spread over {seeds} seed{'s' if seeds > 1 else ''}; "
-        f"teacher: {plan.model.name}, {plan.model.adapt}; {len(plan.federation.names)} parties; unit: one "
-        f"{'user' if plan.privacy.unit == 'user' else plan.privacy.record}; delta {plan.privacy.delta:g}."
-    ),
-    logarithmic=True,
-)

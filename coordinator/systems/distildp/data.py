@@ -1,58 +1,25 @@
 """What rows of a comparison of DistilDP share: a seed's data, the private half of the recipe, a student by itself."""
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from dp_accounting import DpEvent
 
-from coordinator.comparing.comparable import SeedData, composed
+from coordinator.comparing.comparable import composed
+from coordinator.language_models.comparing import LanguageData
+from coordinator.language_models.students import PublicTeacher, first_student
 from coordinator.pricing.release import PricedPlan
 from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
 from coordinator.systems.distildp.plan import DistilDpPlan
-from coordinator.systems.distildp.public import PublicTeacher, first_student
 from coordinator.systems.distildp.recipe import DistilDp
 from coordinator.systems.distildp.teaching import Teacher
 from coordinator.text_models.public import marked
-from coordinator.transport.launchers import DocumentPart, DocumentsWanted, Simulation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from learning.language.speaker import Speaker
-
-
-@dataclass(slots=True)
-class LanguageData(SeedData):
-    """The data of one seed. shards: the simulated parties. folder: for runs that rows share. cache: for
-    models. read: what `documents` has read."""
-
-    plan: DistilDpPlan
-    public: PublicTeacher
-    shards: Simulation
-    progress: Progress
-    base: Path
-    folder: Path
-    cache: Path
-    read: dict[bool, tuple[DocumentPart, ...]] = field(default_factory=dict)
-
-    def documents(self, *, coded: bool) -> tuple[DocumentPart, ...]:
-        """Each party's documents in clear, read once, with their control codes or without."""
-        if coded not in self.read:
-            codes = self.plan.coded if coded else None
-            wanted = DocumentsWanted(codes, self.public.tokenizer, self.public.longest)
-            self.read[coded] = self.shards.documents(wanted)
-        return self.read[coded]
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What a row is measured by. coded: whether it reads the control codes of held-out text."""
-
-    speakers: "tuple[Speaker, ...]"
-    coded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +39,7 @@ def alone(data: LanguageData, plan: DistilDpPlan, teacher: "PreTrainedModel | No
     from learning.models.encoders import language_model
     from learning.transformers.layered_student import save
 
-    public = data.public
+    public: PublicTeacher = data.public
     student = first_student(plan, public, teacher or Teacher(plan, public, (public.start,), None).plain)
     with TemporaryDirectory(dir=data.folder) as beside:
         save(student, public.tokenizer, Path(beside))

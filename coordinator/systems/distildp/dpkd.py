@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from aggregation.accounting.price import calibrate
 from coordinator.comparing.comparable import Outcome, changed
 from coordinator.comparing.simulated_run import driven
-from coordinator.systems.distildp.data import LanguageData, Measured, PrivateHalf, alone, paid
-from coordinator.systems.distildp.public import PublicTeacher
+from coordinator.language_models.comparing import LanguageData, Measured
+from coordinator.language_models.students import PublicTeacher
+from coordinator.systems.distildp.data import PrivateHalf, alone, paid
 from coordinator.text_models.federated_training import descent_event, mechanism, optimisation_of
 from coordinator.text_models.in_clear import Trainable, trained_in_clear
 

@@ -19,12 +19,13 @@ from aggregation.mechanisms.gradients import GradientMechanism
 from coordinator.comparing.comparable import Method, Outcome, changed
 from coordinator.comparing.simulated_run import driven
 from coordinator.federation.federation import Federation
+from coordinator.language_models.comparing import LanguageData, Measured
 from coordinator.language_models.counts import TOKENS, counts_under
 from coordinator.language_models.floor import read_floor
 from coordinator.pricing.release import PricedPlan, Release
 from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
-from coordinator.systems.distildp.data import LanguageData, Measured, PrivateHalf, alone, paid
+from coordinator.systems.distildp.data import PrivateHalf, alone, paid
 from coordinator.systems.distildp.dpkd import trained_twice
 from coordinator.systems.distildp.plan import DistilDpPlan
 from coordinator.systems.distildp.recipe import DistilDp

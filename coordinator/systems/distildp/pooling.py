@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.errors import RunError
+from coordinator.language_models.students import PublicTeacher
 from coordinator.systems.distildp.plan import DistilDpPlan
-from coordinator.systems.distildp.public import PublicTeacher
 
 if TYPE_CHECKING:
     from learning.language.generation import Texts

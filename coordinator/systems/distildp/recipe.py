@@ -20,6 +20,7 @@ from coordinator.federation.aside import aside
 from coordinator.federation.federation import Federation
 from coordinator.language_models.counts import CODES, TOKENS, count
 from coordinator.language_models.floor import floor_of, read_floor, write_floor
+from coordinator.language_models.students import PublicTeacher
 from coordinator.pricing.release import PricedPlan, Release
 from coordinator.progress.progress import Progress, Silent
 from coordinator.store.store import RunStore
@@ -27,7 +28,6 @@ from coordinator.systems.distildp import releases as distildp_releases
 from coordinator.systems.distildp.at_parties import said, said_by_parties, said_of
 from coordinator.systems.distildp.plan import DistilDpPlan
 from coordinator.systems.distildp.pooling import room
-from coordinator.systems.distildp.public import PublicTeacher
 from coordinator.systems.distildp.student import PublishedLanguageModel, student_of
 from coordinator.systems.distildp.teaching import Said, Teacher, taught, written
 from coordinator.systems.system import Stage

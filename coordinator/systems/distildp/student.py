@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.language_models.students import PublicTeacher, first_student
 from coordinator.plan.named import named
 from coordinator.publishing.measured import learned_nothing
 from coordinator.publishing.report import Statement, markdown
 from coordinator.store.faults import sound
 from coordinator.store.store import RunStore
 from coordinator.systems.distildp.plan import DistilDpPlan
-from coordinator.systems.distildp.public import PublicTeacher, first_student
 from coordinator.systems.distildp.teaching import Teacher, cells_of, facts_of, rows_of
 from learning.text.hub import is_hub_name
 

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.language_models.floor import Floor
+from coordinator.language_models.students import PublicTeacher, first_student
 from coordinator.progress.progress import Progress
 from coordinator.store.private_files import private_folder
 from coordinator.store.store import RunStore
 from coordinator.systems.distildp.plan import DistilDpPlan
 from coordinator.systems.distildp.pooling import Cells, drawn, pooled, room
-from coordinator.systems.distildp.public import PublicTeacher, first_student
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

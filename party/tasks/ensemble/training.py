@@ -5,7 +5,7 @@ So adding or removing one unit changes one classifier, and with it one vote per 
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,6 @@ from learning.models.batching import TOKENS, Tokens
 from learning.models.compute import device_of, on_device
 from learning.models.encoders import classifier, longest, tokens_of
 from learning.models.features import features, head_alone, tokens_held
-from learning.models.schedules import Schedule
 from learning.text.labelled import LabelMap, ScoreRange, TextColumns
 from party.admission.labels import columns_of, targets_of
 from party.config import ShardTable
@@ -41,8 +40,9 @@ from party.shard.units import slot
 from party.tasks.ensemble.request import EnsembleWork
 from party.tasks.job import Job, Private
 from party.tasks.ray_tasks import gathered
+from party.tasks.text.ensembles import examples_of, settings_of
 from party.tasks.text.model import labelled_in, placed, public_rows
-from party.tasks.text.request import Descent, TextModel
+from party.tasks.text.request import TextModel
 from party.tasks.text.trials import try_model, try_tokenizer
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _try(work: EnsembleWork, shard: ShardTable, mechanism: JointMechanism) -> No
         device_of(start).type != "cpu"
     ):  # after this no text alone exhausts its memory, which all classifiers would notice
         (one,) = made_up_rows(tokens_of(start), most, 0)
-        learner = Learner.of(start, [one], _settings(work.descent), tokens_held(start, most))
+        learner = Learner.of(start, [one], settings_of(work.descent), tokens_held(start, most))
         with suppress(Diverged):
             learner.votes([one], np.zeros(1, np.int64), np.random.default_rng(0))
 
@@ -158,11 +158,12 @@ def answers(
     read = _read(reading, work, columns, targets, tokenizer, most, tokens_of(start))
     labels = read.labels.astype(np.int64, copy=False)
     tokens = TOKENS if device_of(start).type == "cpu" else tokens_held(start, most)
-    learner = Learner.of(start, queries, _settings(work.descent), tokens)
+    learner = Learner.of(start, queries, settings_of(work.descent), tokens)
     numbers = range(work.teachers) if numbers is None else numbers
     votes = np.empty((len(numbers), len(queries)), np.int64)
+    assert read.slots is not None
     diverged = 0
-    for number, places in enumerate(_shards(read, work.teachers)):
+    for number, places in enumerate(examples_of(read.slots, read.members, work.teachers)):
         if number not in numbers:
             continue
         own = [read.rows[place] for place in places.tolist()]
@@ -263,27 +264,3 @@ def _read(
     if (declared := reading.declared_size) is not None:
         tell_if_few(len(read), needed=declared, why="[policy] declared_size")
     return read
-
-
-def _shards(read: LabelledUnits, teachers: int) -> Iterator[NDArray[np.int64]]:
-    """For every teacher the positions of its examples, in reading order."""
-    assert read.slots is not None
-    of_example = read.slots
-    if read.members is not None:
-        of_example = np.repeat(read.slots, [len(own) for own in read.members])
-    order = np.argsort(of_example, kind="stable")
-    ends = np.searchsorted(of_example[order], np.arange(teachers + 1))
-    for number in range(teachers):
-        yield order[ends[number] : ends[number + 1]]
-
-
-def _settings(descent: Descent) -> Fit:
-    return Fit(
-        epochs=descent.epochs,
-        batch=descent.batch,
-        learning_rate=descent.learning_rate,
-        optimiser=descent.optimiser,
-        schedule=Schedule(descent.schedule, descent.warm_up),
-        decay=descent.decay,
-        momentum=descent.momentum,
-    )

@@ -1,5 +1,6 @@
 """Documents of a language model as a party reads them: the codes before them, and the tilt of the model's logits."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,17 +24,23 @@ if TYPE_CHECKING:
 
 
 def documents(
-    reading: Reading, tokenizer: "PreTrainedTokenizerBase", coded: str, *, longest: int, known: int
+    reading: Reading,
+    tokenizer: "PreTrainedTokenizerBase",
+    coded: str,
+    *,
+    longest: int,
+    known: int,
+    slot_of: Callable[[str], int] | None = None,
 ) -> PlainUnits:
     """This party's units as documents of a language model; `Tokens.second` is where each one's own text begins.
 
     coded: the plan's message in hexadecimal, empty for a plan without codes. longest, known: as of
-    `learning.models.batching.encode_documents`. Memory and errors are those of `party.shard.plain.plain_units`.
+    `learning.models.batching.encode_documents`. slot_of, memory and errors: those of
+    `party.shard.plain.plain_units`.
     """
     codes = codes_in(coded, reading.shard)
-    return plain_units(
-        reading, partial(_encoded, tokenizer, longest=longest, known=known), longest=longest, codes=codes
-    )
+    encoded = partial(_encoded, tokenizer, longest=longest, known=known)
+    return plain_units(reading, encoded, longest=longest, codes=codes, slot_of=slot_of)
 
 
 def codes_in(coded: str, shard: ShardTable) -> RowCodes | None:

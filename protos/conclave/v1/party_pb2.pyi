@@ -686,6 +686,7 @@ class TrainRequest(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     CODES_FIELD_NUMBER: _builtins.int
     GRADING_FIELD_NUMBER: _builtins.int
+    LANGUAGE_TEACHERS_FIELD_NUMBER: _builtins.int
     operation_id: _builtins.str
     @_builtins.property
     def run(self) -> Global___RunContext: ...
@@ -707,6 +708,8 @@ class TrainRequest(_message.Message):
     def codes(self) -> Global___CodesTask: ...
     @_builtins.property
     def grading(self) -> Global___GradingTask: ...
+    @_builtins.property
+    def language_teachers(self) -> Global___LanguageTeachersTask: ...
     def __init__(
         self,
         *,
@@ -721,12 +724,13 @@ class TrainRequest(_message.Message):
         tokens: Global___TokensTask | None = ...,
         codes: Global___CodesTask | None = ...,
         grading: Global___GradingTask | None = ...,
+        language_teachers: Global___LanguageTeachersTask | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["codes", b"codes", "cooccurrence", b"cooccurrence", "ensemble", b"ensemble", "grading", b"grading", "moments", b"moments", "run", b"run", "step", b"step", "task", b"task", "teachers", b"teachers", "text_model", b"text_model", "tokens", b"tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["codes", b"codes", "cooccurrence", b"cooccurrence", "ensemble", b"ensemble", "grading", b"grading", "language_teachers", b"language_teachers", "moments", b"moments", "run", b"run", "step", b"step", "task", b"task", "teachers", b"teachers", "text_model", b"text_model", "tokens", b"tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["codes", b"codes", "cooccurrence", b"cooccurrence", "ensemble", b"ensemble", "grading", b"grading", "moments", b"moments", "operation_id", b"operation_id", "run", b"run", "step", b"step", "task", b"task", "teachers", b"teachers", "text_model", b"text_model", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["codes", b"codes", "cooccurrence", b"cooccurrence", "ensemble", b"ensemble", "grading", b"grading", "language_teachers", b"language_teachers", "moments", b"moments", "operation_id", b"operation_id", "run", b"run", "step", b"step", "task", b"task", "teachers", b"teachers", "text_model", b"text_model", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_task: _TypeAlias = _typing.Literal["cooccurrence", "teachers", "moments", "step", "text_model", "ensemble", "tokens", "codes", "grading"]  # noqa: Y015
+    _WhichOneofReturnType_task: _TypeAlias = _typing.Literal["cooccurrence", "teachers", "moments", "step", "text_model", "ensemble", "tokens", "codes", "grading", "language_teachers"]  # noqa: Y015
     _WhichOneofArgType_task: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_task) -> _WhichOneofReturnType_task | None: ...
 
@@ -1286,6 +1290,53 @@ class EnsembleTask(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EnsembleTask: _TypeAlias = EnsembleTask  # noqa: Y015
+
+@_typing.final
+class LanguageTeachersTask(_message.Message):
+    """Language models of this party, each trained on units of its own without noise, that say what might stand in the place of
+    every token of given texts. One row for each token, text after text.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASE_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    TEACHERS_FIELD_NUMBER: _builtins.int
+    DESCENT_FIELD_NUMBER: _builtins.int
+    WRITTEN_SHA256_FIELD_NUMBER: _builtins.int
+    OUTCOMES_SHA256_FIELD_NUMBER: _builtins.int
+    release: _builtins.str
+    """The release that bounds what they say: hidden states of one layer. A vector is the difference between a teacher's and the
+    public model's probabilities of the named outcomes, and of all others together.
+    """
+    teachers: _builtins.int
+    written_sha256: _builtins.bytes
+    """As of GradingTask."""
+    outcomes_sha256: _builtins.bytes
+    """What the public model says of every token, an artefact of kind "outcomes": rows as parties give them for FreeTargets,
+    int32, little-endian, [tokens of the texts, columns].
+    """
+    @_builtins.property
+    def model(self) -> Global___TextModel: ...
+    @_builtins.property
+    def descent(self) -> Global___Descent: ...
+    def __init__(
+        self,
+        *,
+        release: _builtins.str = ...,
+        model: Global___TextModel | None = ...,
+        teachers: _builtins.int = ...,
+        descent: Global___Descent | None = ...,
+        written_sha256: _builtins.bytes = ...,
+        outcomes_sha256: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["descent", b"descent", "model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["descent", b"descent", "model", b"model", "outcomes_sha256", b"outcomes_sha256", "release", b"release", "teachers", b"teachers", "written_sha256", b"written_sha256"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LanguageTeachersTask: _TypeAlias = LanguageTeachersTask  # noqa: Y015
 
 @_typing.final
 class TrainProgress(_message.Message):

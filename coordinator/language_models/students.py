@@ -1,0 +1,92 @@
+"""The student of a plan of language models as it starts: layers of its teacher, or a public model of its own."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from coordinator.errors import PlanError
+from coordinator.language_models.distil import StudentModelTable
+from coordinator.language_models.public import PublicLanguage, checked, whole_digest
+from coordinator.plan.plan import RunTable
+from coordinator.text_models.public import placed_model
+from coordinator.text_models.tables import ModelTable
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class Distils(Protocol):
+    """A plan whose student learns from what teachers say of tokens."""
+
+    @property
+    def run(self) -> RunTable: ...
+    @property
+    def model(self) -> ModelTable: ...
+    @property
+    def distil(self) -> StudentModelTable: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PublicTeacher(PublicLanguage):
+    """The public data of a plan.
+
+    layers: of the student and of the teacher. student: where the student's own public start is, None where it starts
+    from the teacher's layers. cache: of the hub's models.
+    """
+
+    layers: tuple[int, int] = (1, 1)
+    student: str | None = None
+    cache: Path | None = None
+
+
+def with_student(plan: Distils, found: PublicLanguage, base: Path, cache: Path, *, part: int) -> PublicTeacher:
+    """The public data with a student that was tried. part: the student has one layer for so many of its teacher's,
+    unless the plan says how many.
+
+    Raises `ModelError` for a student that cannot be made of this teacher; `PlanError` for one that has another
+    tokenizer.
+    """
+    depth = int(found.model.config.num_hidden_layers)
+    name = None if plan.distil.student is None else placed_model(plan.distil.student, base)
+    layers = plan.distil.layers or max(1, depth // part)
+    if name is None:
+        _can_be_made(plan, layers, cache, base)
+    else:
+        layers = int(_started(plan, found, name, cache).config.num_hidden_layers)
+    kept = {field.name: getattr(found, field.name) for field in fields(found)}
+    return PublicTeacher(**kept, layers=(layers, depth), student=name, cache=cache)
+
+
+def first_student(plan: Distils, public: PublicTeacher, teacher: "PreTrainedModel") -> "PreTrainedModel":
+    """The student as it starts: its own public start, or layers of a teacher whose adapters are merged."""
+    from learning.models.compute import on_device
+    from learning.transformers.layered_student import make_student
+
+    if public.student is not None:
+        return on_device(_started(plan, public, public.student, public.cache))
+    return make_student(teacher, public.layers[0], plan.distil.start, seed=plan.run.seed)
+
+
+def _can_be_made(plan: Distils, layers: int, cache: Path, base: Path) -> None:
+    from learning.models.encoders import language_model
+    from learning.transformers.layered_student import make_student
+
+    plain, _ = language_model(placed_model(plan.model.name, base), cache=cache)
+    make_student(plain, layers, plan.distil.start, seed=plan.run.seed)
+
+
+def _started(plan: Distils, public: PublicLanguage, name: str, cache: Path | None) -> "PreTrainedModel":
+    from learning.models.encoders import language_model, tokens_of
+
+    student, tokenizer = language_model(name, cache=cache)
+    checked(student, tokenizer, name)
+    if whole_digest(tokenizer) != whole_digest(public.tokenizer):
+        raise PlanError(
+            f"[distil] student: {plan.distil.student} has another tokenizer than {plan.model.name}, so that what the "
+            "teacher says of a token says nothing to it. Name a model with the same tokenizer, or leave student out."
+        )
+    if tokens_of(student) < len(public.tokenizer):
+        raise PlanError(
+            f"[distil] student: {plan.distil.student} has fewer tokens than its tokenizer. Name one with all of them."
+        )
+    return student

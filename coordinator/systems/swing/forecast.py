@@ -1,0 +1,93 @@
+"""Forecasts what a swing run will cost, and how its noise compares with what teachers say.
+
+Only the plan, the public model and the texts that are asked are used; made-up batches are timed. Epsilon is exact.
+"""
+
+import math
+from pathlib import Path
+from typing import Final
+
+from aggregation.mechanisms.joint import JointMechanism
+from coordinator.forecasting.forecast import Forecast, Row
+from coordinator.forecasting.needs import Needs
+from coordinator.forecasting.pace import Lengths, pace_of
+from coordinator.pricing.release import PricedPlan
+from coordinator.systems.swing.plan import SwingPlan
+from coordinator.systems.swing.recipe import Swing
+from coordinator.text_models import forecast as text_models
+
+LEARNS, SAYS = 5.3, 2.2
+"""Time of a student's update for a token, and of saying what might stand there, over that of reading it."""
+HELD_BYTES: Final = 12
+"""Bytes of one number that a teacher says at a party: in single precision, on the grid, and in the sum."""
+
+
+def forecast(recipe: Swing, priced: PricedPlan[SwingPlan], base: Path, cache: Path, prepared: float) -> Forecast:
+    """Forecast a run. No party is asked, none of their data is read, and nothing is spent."""
+    plan, public, (release,) = recipe.plan, recipe.read, priced.releases
+    hidden = release.under(JointMechanism).hidden
+    assert hidden is not None
+    # Teachers of like text move the same outcomes: at the most each by all of the clip.
+    noise = hidden.noise * math.sqrt(hidden.columns)
+    row = Row(release.name, release.rows, 2 * hidden.clip, noise, plan.teachers_of_all * hidden.clip, at_most=True)
+    lengths = lengths_of(recipe)
+    pace = pace_of(public.model, lengths, trained=False, sample=text_models.declared(plan))
+    units = text_models.declared(plan) / len(plan.federation.names)
+    layers = public.layers[0] / public.layers[1]
+
+    def whole(seen: float) -> float:
+        """All seconds, where one text takes so many to read."""
+        taught = (
+            units * plan.teachers.epochs * text_models.TRAINED + plan.teachers.per_party * SAYS * plan.queries.limit
+        )
+        own = len(public.queries) * (SAYS + LEARNS * layers * plan.distil.passes) + 2 * len(public.heldout)
+        return text_models.seconds(plan, prepared, taught * seen + pace.trial, 1) + own * seen / text_models.at_once()
+
+    spent = pace.text.through(whole)
+    advice = ["fewer [queries]", "more [teachers] per_party", "fewer outcomes ([distil] top)", "a larger epsilon"]
+    what = "all that the teachers can say together"
+    return Forecast(
+        plan=plan,
+        rows=(row,),
+        epsilon=priced.guarantee.epsilon if priced.private else None,
+        trained=0,
+        bytes=text_models.traffic(priced, public) + len(plan.federation.names) * asked_bytes(recipe),
+        seconds=spent.likely,
+        between=(spent.least, spent.most),
+        why=text_models.by(lengths),
+        memory=memory(recipe, priced),
+        clear=plan.exposed,
+        assumptions=(text_models.supposed(plan, lengths),),
+        warnings=(text_models.drowning(row, what, advice, priced),) if row.drowned else (),
+        teachers=plan.teachers.per_party,
+    )
+
+
+def needs(recipe: Swing, priced: PricedPlan[SwingPlan], base: Path, cache: Path) -> Needs:
+    """The needs that are expected of the run."""
+    cells = sum(release.rows * release.columns for release in priced.releases)
+    return Needs.of(memory(recipe, priced), text_models.model_bytes(recipe.read) + asked_bytes(recipe), cells)
+
+
+def memory(recipe: Swing, priced: PricedPlan[SwingPlan]) -> dict[str, int]:
+    """Upper bounds of the peak memory of each kind of process, in bytes."""
+    plan, public, (release,) = recipe.plan, recipe.read, priced.releases
+    found = text_models.memory(priced, public)
+    cells = release.rows * release.columns
+    logits = 4 * public.tokens * public.longest * plan.distil.micro_batch
+    found["coordinator"] += 4 * logits + 20 * text_models.model_bytes(public) + 24 * cells
+    found["party node"] += text_models.NODE_BYTES * cells
+    found["party training"] += HELD_BYTES * cells * plan.teachers.per_party + 16 * 4096 * public.tokens
+    return found
+
+
+def asked_bytes(recipe: Swing) -> int:
+    """Bytes of the questions as one party is sent them: about six for a token's number in JSON, and its outcomes."""
+    tokens = len(recipe.read.queries.ids)
+    return tokens * (6 + 4 * recipe.plan.distil.top * (1 if recipe.read.tokens <= 1 << 16 else 2))
+
+
+def lengths_of(recipe: Swing) -> Lengths:
+    """The lengths of the texts of `[evaluation]`; without it, the most that the model reads."""
+    public = recipe.read
+    return Lengths.of(public.tokenizer, [each.text for each in public.heldout], longest=public.longest)

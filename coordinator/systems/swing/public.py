@@ -1,0 +1,64 @@
+"""The public data of a swing run: the model that teachers and student start from, and the texts that are asked."""
+
+from dataclasses import dataclass, fields
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coordinator.errors import PlanError
+from coordinator.language_models import public as language_public
+from coordinator.language_models.students import PublicTeacher, with_student
+from coordinator.plan.public_text import source_of
+from coordinator.systems.swing.plan import SwingPlan
+from learning.errors import DataError
+from learning.text.source import read
+
+if TYPE_CHECKING:
+    from learning.language.generation import Texts
+
+LEAST_QUERIES = 4
+"""The fewest texts that anything can be learned from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicSwing(PublicTeacher):
+    """The public data of a plan. queries: the texts that are asked, as tokens without what stands before them."""
+
+    queries: "Texts"
+
+
+def prepare(plan: SwingPlan, base: Path, cache: Path) -> PublicSwing:
+    """Load the public model, read the texts that are asked and those of `[evaluation]`, and try the student.
+
+    Raises as `coordinator.language_models.public.prepare` and `with_student`; `PlanError` where fewer than
+    `LEAST_QUERIES` texts are asked, or more outcomes are wanted than there are tokens.
+    """
+    found = with_student(plan, language_public.prepare(plan, base, cache), base, cache, part=1)
+    if plan.distil.top > found.tokens:
+        raise PlanError(
+            f"[distil] top = {plan.distil.top:,} is more than the {found.tokens:,} tokens of {plan.model.name}. Use "
+            "fewer."
+        )
+    kept = {field.name: getattr(found, field.name) for field in fields(found)}
+    return PublicSwing(**kept, queries=_queries(plan, found, base, cache))
+
+
+def _queries(plan: SwingPlan, public: PublicTeacher, base: Path, cache: Path) -> "Texts":
+    import numpy as np
+
+    from learning.language.generation import Texts
+    from learning.models.batching import encode_documents
+
+    table = plan.queries
+    said = [each.text for each in islice(read(source_of(table, base), cache), table.limit)]
+    if not said:
+        raise DataError(f"[queries] {table.source} has no text. Name the column that holds it.")
+    rows = encode_documents(public.tokenizer, said, longest=public.longest, codes=[None] * len(said)).rows
+    room = public.longest - len(public.bare)
+    own = [np.asarray(row.ids[row.second :][:room], np.int32) for row in rows if len(row) > row.second]
+    if len(own) < LEAST_QUERIES:
+        raise PlanError(
+            f"[queries] {table.source}: {len(own)} texts have a token, and a student takes {LEAST_QUERIES} or more. "
+            "Give more texts."
+        )
+    return Texts.joined(own, public.end)

@@ -1,0 +1,136 @@
+"""The published folder of a swing student: the model in the standard library's form, a picture, a card."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from coordinator.language_models.students import first_student
+from coordinator.plan.named import named
+from coordinator.publishing.measured import learned_nothing
+from coordinator.publishing.report import Statement, markdown
+from coordinator.store.faults import sound
+from coordinator.store.store import RunStore
+from coordinator.systems.swing.plan import SwingPlan
+from coordinator.systems.swing.public import PublicSwing
+from coordinator.systems.swing.questions import start_of
+from learning.text.hub import is_hub_name
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from learning.models.batching import Tokens
+
+PICTURE: Final = "evaluation.png"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSwing:
+    """A `coordinator.publishing.student.Student`: a causal language model that was taught by the parties'."""
+
+    plan: SwingPlan
+    public: PublicSwing
+    model: "PreTrainedModel"
+    metrics: dict[str, Any]
+
+    @property
+    def neighbours(self) -> dict[str, list[str]]:
+        return {}
+
+    @property
+    def claimed(self) -> None:
+        return None
+
+    def write(self, folder: Path) -> None:
+        """Write the model and its tokenizer, and a picture where something was measured."""
+        from learning.models.checkpoints import save
+        from learning.models.encoders import longest
+
+        tokenizer = self.public.tokenizer
+        tokenizer.model_max_length = longest(self.model, self.public.longest)
+        self.model.config.use_cache = True
+        save(self.model, tokenizer, folder)
+        if "token_perplexity" in self.metrics:
+            from learning.language.chart import draw
+
+            shown = {"public model": "public_perplexity", "student": "token_perplexity"}
+            draw({name: self.metrics[key] for name, key in shown.items()}, folder / PICTURE)
+
+    def card(self, statement: Statement) -> str:
+        plan, public = self.plan, self.public
+        base = plan.model.name if is_hub_name(plan.model.name) else f"{named(plan.model.name)} (a local folder)"
+        head = {
+            "language": plan.student.language,
+            "license": plan.student.licence,
+            "library_name": "transformers",
+            "pipeline_tag": "text-generation",
+        }
+        front = "\n".join(f"{key}: {value}" for key, value in head.items())
+        nothing = learned_nothing(self.metrics)
+        first = "" if nothing is None else f"**{nothing}**\n\n"
+        shown = f"![Perplexity on public held-out text]({PICTURE})\n\n" if "token_perplexity" in self.metrics else ""
+        texts = "public texts" if plan.queries.public else "texts of whoever ran this"
+        return f"""---
+{front}
+tags: [differential-privacy, text-generation]
+---
+
+# {plan.run.name}
+
+{first}A causal language model of {public.layers[0]} layers, begun as `{base}`. It learned from {len(public.queries):,}
+{texts}, and from what {plan.teachers_of_all:,} language models would say in the place of every token of them. Those
+were trained on the text of {len(statement.parties)} parties. Made by Conclave, recipe `{plan.run.recipe}`.
+
+```python
+from transformers import pipeline
+
+pipeline("text-generation", "this-folder")("")
+```
+
+{markdown(statement)}
+{shown}## Checking it
+
+`coordinator verify this-folder --trust ca.pem`, with the `ca.pem` of the federation's authority, compares every file
+with the coordinator's signature, and this promise with what the parties signed about its cost.
+"""
+
+
+def student_of(plan: SwingPlan, public: PublicSwing, content: bytes, store: RunStore) -> PublishedSwing:
+    """The student with these parameters, measured beside the public model."""
+    model = model_of(plan, public, content)
+    with sound(store.folder):
+        parameters = int(store.stages()["learn"][2]["parameters"])
+    return PublishedSwing(plan, public, model, measured(public, model) | {"parameters": parameters})
+
+
+def model_of(plan: SwingPlan, public: PublicSwing, content: bytes) -> "PreTrainedModel":
+    """The student with these parameters, which `taught` gave."""
+    import torch
+    from safetensors.torch import load
+
+    model = first_student(plan, public, start_of(public))
+    kept = load(content)
+    with torch.no_grad():
+        for name, each in model.named_parameters():
+            each.copy_(kept[name])
+    return model
+
+
+def measured(public: PublicSwing, student: "PreTrainedModel") -> dict[str, Any]:
+    """Perplexities on public held-out text of the student and of the public start; none without such text."""
+    from learning.language.perplexity import perplexity
+    from learning.language.speaker import Speaker
+
+    if not public.heldout:
+        return {}
+    rows = heldout_rows(public)
+    found = perplexity([Speaker(student)], rows)
+    began = perplexity([Speaker(start_of(public))], rows)
+    return {"token_perplexity": found.perplexity, "public_perplexity": began.perplexity, "tokens": found.tokens}
+
+
+def heldout_rows(public: PublicSwing) -> "list[Tokens]":
+    """The documents of `[evaluation]` as tokens."""
+    from learning.models.batching import encode_documents
+
+    texts = [each.text for each in public.heldout]
+    return encode_documents(public.tokenizer, texts, longest=public.longest, codes=[None] * len(texts)).rows

@@ -1,0 +1,80 @@
+"""From what parties released to a student: the teachers' probabilities out of their noise, and a distillation."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from aggregation.mechanisms.joint import JointMechanism
+from coordinator.language_models.students import first_student
+from coordinator.pricing.release import PricedPlan
+from coordinator.progress.progress import Progress
+from coordinator.store.private_files import private_folder
+from coordinator.store.store import RunStore
+from coordinator.systems.swing.plan import SwingPlan
+from coordinator.systems.swing.public import PublicSwing
+from coordinator.systems.swing.questions import start_of, stored_outcomes
+from coordinator.systems.swing.releases import DIFFERENCES
+
+if TYPE_CHECKING:
+    from learning.language.soft_targets import Targets
+
+LEARNING: Final = "artefacts/learning"
+
+
+def corrected(priced: PricedPlan[SwingPlan], public: PublicSwing, present: int, store: RunStore) -> "Targets":
+    """What the teachers say of every token, as far as it stands out of the noise; the public model's word elsewhere.
+
+    present: how many parties are in the sum. Post-processing of the release.
+    """
+    from learning.language.differences import Outcomes, denoised
+    from learning.language.soft_targets import Targets, coded
+
+    (release,) = priced.releases
+    total = np.concatenate([block for _, _, block in store.blocks(DIFFERENCES)])
+    said = release.under(JointMechanism).release(total, present).hidden
+    assert said is not None
+    teachers = present * priced.plan.teachers.per_party
+    stored = stored_outcomes(priced.plan, public, store)
+    found = denoised(said.values / teachers, said.sigma / teachers, Outcomes(stored.ids, stored.codes))
+    return Targets(stored.ids, coded(np.log(found[:, :-1])), None, stored.stops, 1.0)
+
+
+def taught(
+    plan: SwingPlan, public: PublicSwing, targets: "Targets | None", store: RunStore, progress: Progress
+) -> bytes:
+    """The student's parameters as safetensors. targets: what is said of every token of the texts; None for a student
+    that learns from the texts alone.
+
+    Raises `ConclaveError` as learning does.
+    """
+    from safetensors.torch import save
+
+    from learning.language.distilling import distil
+
+    student = first_student(plan, public, start_of(public))
+    folder = store.folder / LEARNING
+    private_folder(folder)
+
+    def on_step(done: int, total: int, losses: Mapping[str, float]) -> None:
+        progress.bar("learning", done, total, "updates")
+
+    with store.stage("learn") as result:
+        outcome = distil(
+            student,
+            public.queries,
+            [public.bare] * len(public.queries),
+            stored_outcomes(plan, public, store) if targets is None else targets,
+            plan.distil.settings(),
+            seed=plan.run.seed,
+            checkpoint=folder,
+            on_step=on_step,
+        )
+        result |= {
+            "steps": outcome.steps,
+            "best": outcome.best,
+            "losses": {name: round(value, 5) for name, value in outcome.losses.items()},
+            "parameters": sum(each.numel() for each in student.parameters()),
+        }
+    content: bytes = save({name: each.detach().cpu().contiguous() for name, each in student.named_parameters()})
+    return content
