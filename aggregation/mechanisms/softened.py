@@ -33,10 +33,10 @@ class SoftenedTargets(Outcomes, Priced):
 
     Why there is no guarantee: which tokens are the likeliest is read from the teacher without noise, so that noise on
     them alone shows which they are; and a temperature bounds nothing, because a teacher that knows a text by heart is
-    as sure of it as it likes. Noise on all tokens would cost epsilon 2/b a token under add-or-remove of one unit, since a
-    unit may change the whole distribution (L1 sensitivity 2); it is not charged, because the rows of all texts together
-    cost more than any use. So no sensitivity is claimed under any relation, and `event` is a `NonPrivateDpEvent`. An
-    audit measures what such rows tell.
+    as sure of it as it likes. Noise on all tokens would cost epsilon 2/b a token under add-or-remove of one unit, since
+    a unit may change the whole distribution (L1 sensitivity 2); it is not charged, because the rows of all texts
+    together cost more than any use. So no sensitivity is claimed under any relation, and `event` is a
+    `NonPrivateDpEvent`. An audit measures what such rows tell.
 
     top, tokens: as of `Outcomes`. protection: one of `PROTECTIONS`. Raises `ConclaveError` for a number out of range,
     and for numbers that contradict each other.

@@ -20,7 +20,7 @@ from protos.steps import step_name
 SAMPLER_SHARE = 1e-3
 """The part of a plan's delta that covers the distance of the noise sampler from ideal noise, and graphs that fail."""
 NO_GUARANTEE: Final = Guarantee(math.inf, 1.0, "none", math.inf)
-"""What holds of releases without a guarantee: of anything at all. `PricedPlan.private` is False, and nobody shows it."""
+"""What holds of releases without a guarantee: of anything at all. Nobody shows it: `PricedPlan.private` is False."""
 
 PlanT_co = TypeVar("PlanT_co", bound=Plan, covariant=True)
 MechanismT = TypeVar("MechanismT")
