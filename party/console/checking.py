@@ -325,11 +325,11 @@ def _policy(config: PartyConfig) -> Line:
             f"below {1 / records:.0e} it would not",
         )
     if policy.simulation and config.identity is not None:
-        said = "simulation = true admits noise that protects nobody: right only if this text is public"
-        return warning("policy", said)
-    cap = f"epsilon {policy.epsilon:g} and delta {policy.delta:g} for {of_policy(policy)}, for the life of the data"
+        return warning("policy", "simulation = true admits noise that protects nobody: right only for public text")
     rules = [
-        cap if policy.guarantee else f"{HEURISTIC}, and no other plans",
+        f"epsilon {policy.epsilon:g} and delta {policy.delta:g} for {of_policy(policy)}, for the life of the data"
+        if policy.guarantee
+        else f"{HEURISTIC}, and no other plans",
         f"recipes {', '.join(policy.recipes)}",
         f"minimum_parties {policy.minimum_parties}",
         f"trust {policy.trust or ('as the plan says' if policy.simulation else 'secure-sum')}",

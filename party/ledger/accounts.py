@@ -172,7 +172,7 @@ def ensure(
     protection: Protection = DOCUMENT,
 ) -> Opened:
     """The lineage's account, opened if it does not exist. Raises `PartyError` as `open_account` does."""
-    if protection.capped != (epsilon is not None and delta is not None):
+    if {epsilon is not None, delta is not None} != {protection.capped}:
         raise PartyError(f"{path}: the account {lineage} has either a cap with epsilon and delta, or none of these.")
     if epsilon is not None and delta is not None:
         from aggregation.accounting.price import LifetimeFilter
