@@ -180,7 +180,7 @@ def _message(recipe: Priceable[Plan], releases: tuple[Release, ...]) -> plan_pb2
             privacy=plan_pb2.Privacy(
                 epsilon=privacy.epsilon if privacy.guarantee else 0.0,
                 delta=privacy.delta if privacy.guarantee else 0.0,
-                unproven=not privacy.guarantee,
+                unproven=None if privacy.guarantee else True,
                 unit=number(plan_pb2.Unit, privacy.unit),
                 record=number(plan_pb2.Record, privacy.record),
                 trust=number(plan_pb2.Trust, privacy.trust),

@@ -369,7 +369,8 @@ class Privacy(_message.Message):
     """
     unproven: _builtins.bool
     """No proof covers the releases, and the plan promises nothing: epsilon and delta are 0 then, which means absent. A party
-    admits this only where its policy says so, and an account without a cap records it.
+    admits this only where its policy says so, and an account without a cap records it. Absent from every other plan, whose
+    hash is the one that it was before there was this field.
     """
     def __init__(
         self,
@@ -383,13 +384,15 @@ class Privacy(_message.Message):
         colluders: _builtins.int = ...,
         insecure_reproducible_noise: _builtins.bool = ...,
         attempts: _builtins.int = ...,
-        unproven: _builtins.bool = ...,
+        unproven: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_unproven", b"_unproven", "unproven", b"unproven"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "colluders", b"colluders", "delta", b"delta", "dropouts", b"dropouts", "epsilon", b"epsilon", "insecure_reproducible_noise", b"insecure_reproducible_noise", "record", b"record", "trust", b"trust", "unit", b"unit", "unproven", b"unproven"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unproven", b"_unproven", "attempts", b"attempts", "colluders", b"colluders", "delta", b"delta", "dropouts", b"dropouts", "epsilon", b"epsilon", "insecure_reproducible_noise", b"insecure_reproducible_noise", "record", b"record", "trust", b"trust", "unit", b"unit", "unproven", b"unproven"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__unproven: _TypeAlias = _typing.Literal["unproven"]  # noqa: Y015
+    _WhichOneofArgType__unproven: _TypeAlias = _typing.Literal["_unproven", b"_unproven"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unproven) -> _WhichOneofReturnType__unproven | None: ...
 
 Global___Privacy: _TypeAlias = Privacy  # noqa: Y015
 

@@ -9,6 +9,7 @@ from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import NO_GUARANTEE, budget
 from party.admission.admit import event_of
 from party.releasing.mechanisms import form_of, mechanism_of
+from protos.digest import canonical
 
 PROMISE = {"epsilon": 8.0, "delta": 1e-6}
 
@@ -30,6 +31,7 @@ def test_a_plan_with_a_guarantee_does_not_mention_it(heuristic):
     priced = price_plan(heuristic("counts", **PROMISE))
     assert priced.private
     assert not priced.binding.terms.privacy.unproven
+    assert b"unproven" not in canonical(priced.binding), "the hash of such a plan is the one that it always had"
     assert budget(priced.guarantee, priced.plan).endswith(" / 8")
 
 
