@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic_core import InitErrorDetails
 
 from learning.text.labelled import LabelMap, LabelMapError
 from party.recipes.registry import find_recipe, recipe_names
@@ -135,7 +136,9 @@ class ShardTable(Settings):
 class PolicyTable(Settings):
     """`[policy]`: the rules that every plan must obey.
 
-    epsilon, delta: the cap for the life of this data, over all runs. unit, record, relation: what that cap protects, in
+    guarantee: false for an account without a cap, which promises nothing: only plans whose releases have no guarantee
+    are admitted then, and under any other policy such plans are refused. epsilon, delta: the cap for the life of this
+    data, over all runs; None without a guarantee. unit, record, relation: what that cap protects, in
     the words of plans; a plan that protects anything else is refused (`party.admission.protection`). recipes: which
     plans may run; `party.recipes` has what each releases and trains. trust: who may see more than sums;
     `party.admission.company` says what holds without it. minimum_parties: the smallest number of proven parties
@@ -148,8 +151,9 @@ class PolicyTable(Settings):
     multiple of it, has passed, so that its time tells nothing of the secret sample.
     """
 
-    epsilon: Annotated[float, Field(gt=0)]
-    delta: Annotated[float, Field(gt=0, lt=1)]
+    guarantee: bool = True
+    epsilon: Annotated[float, Field(gt=0)] | None = None
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
     unit: Literal["record", "user"] = "record"
     record: Literal["document", "sentence", "pair"] = "document"
     relation: Literal["add-or-remove"] = "add-or-remove"
@@ -164,6 +168,21 @@ class PolicyTable(Settings):
     maximum_queries: Annotated[int, Field(ge=1)] | None = None
     weights: bool = False
     step_seconds: Annotated[float, Field(gt=0, le=3600)] | None = None
+
+    @model_validator(mode="after")
+    def _a_cap_belongs_to_a_guarantee(self) -> "PolicyTable":
+        stated = {"epsilon": self.epsilon, "delta": self.delta}
+        if self.guarantee and (missing := [key for key, value in stated.items() if value is None]):
+            raise ValidationError.from_exception_data(
+                "[policy]", [InitErrorDetails(type="missing", loc=(key,), input=stated) for key in missing]
+            )
+        for key, value in stated.items():
+            if not self.guarantee and value is not None:
+                raise ValueError(
+                    f"[policy] {key} is part of a cap, and guarantee = false says that this party's account has none. "
+                    "Leave one of them out."
+                )
+        return self
 
     @field_validator("recipes")
     @classmethod

@@ -10,6 +10,7 @@ from aggregation.accounting.library import (
     DpEvent,
     GaussianDpEvent,
     LaplaceDpEvent,
+    NonPrivateDpEvent,
     NoOpDpEvent,
     PoissonSampledDpEvent,
     SelfComposedDpEvent,
@@ -21,6 +22,7 @@ SMALLEST_LOCAL_SIGMA = 2.0
 
 _FIELDS = {
     "no-op": set[str](),
+    "non-private": set[str](),
     "gaussian": {"noise_multiplier"},
     "laplace": {"noise_multiplier"},
     "poisson-sampled": {"sampling_probability", "event"},
@@ -103,7 +105,8 @@ def noise_multiplier_of(event: DpEvent) -> float:
         1/z^2 = 1/z_votes^2 + 1/z_hidden^2;
       - votes under a threshold: 1/sqrt(cap), that of all queries and tests together;
       - private training: `noise_multiplier` of one step, without amplification by sampling;
-      - free answers: nothing, because the training was checked.
+      - free answers: nothing, because the training was checked;
+      - a heuristic, which has no guarantee: 0.
     Where an aggregator is trusted it sees each party's contribution under that party's own share of the noise, and
     `minimum_noise` is compared with that share's multiplier: this one over the square root of the shares that the
     release counts on. Votes without noise are the exception: `clear_votes` lets the aggregator see them, and what is
@@ -156,6 +159,8 @@ def _to_json(event: DpEvent, depth: int) -> dict[str, object]:
     match event:
         case NoOpDpEvent():
             return {"kind": "no-op"}
+        case NonPrivateDpEvent():
+            return {"kind": "non-private"}
         case GaussianDpEvent():
             return {"kind": "gaussian", "noise_multiplier": _noise(event.noise_multiplier)}
         case LaplaceDpEvent():
@@ -192,6 +197,8 @@ def _from_json(value: object, depth: int) -> DpEvent:
     match kind:
         case "no-op":
             return NoOpDpEvent()
+        case "non-private":
+            return NonPrivateDpEvent()
         case "gaussian":
             return GaussianDpEvent(_noise(value["noise_multiplier"]))
         case "laplace":

@@ -58,7 +58,7 @@ class Guarantee:
 
 
 def price(events: Sequence[DpEvent], delta: float) -> Guarantee:
-    """The joint cost of a list of events at this delta.
+    """The joint cost of a list of events at this delta; infinite where one of them has no guarantee.
 
     PLD where every event is a Gaussian, a Laplace or a Poisson-sampled Gaussian release (or a composition of these)
     and the result is of ordinary size (RDP epsilon up to 40, delta from 1e-10); else RDP. One release under Skellam or

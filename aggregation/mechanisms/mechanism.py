@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Contribution: TypeAlias = IntArray | sparse.csr_array
 """Integers on the mechanism's public grid, dense or with the zeros left out."""
+
+HEURISTIC: Final = "no guarantee: a heuristic"
+"""What stands wherever an epsilon would, of a release or a run that no proof covers."""
 
 
 class Form(StrEnum):
@@ -35,7 +38,9 @@ class Form(StrEnum):
     FREE = "free"
     """Rows of one sum that a training has already paid for; nothing is charged again."""
     SAID = "said"
-    """What a model says that each party trained alone, and that the training has paid for; in no sum."""
+    """What a model says that each party trained alone, in no sum: the training has paid for it, or nothing protects it
+    but a heuristic.
+    """
 
     @property
     def alone(self) -> bool:
@@ -70,6 +75,7 @@ class Priced:
 
     __slots__ = ()
     zeros: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    guaranteed: ClassVar[bool] = True
 
     @property
     def most(self) -> int:
@@ -130,6 +136,7 @@ class Mechanism(Protocol):
     kind: its name, by which the registry finds it; also the field of a plan's message that holds its numbers.
     forms: the forms in which it may be released, the usual one first.
     zeros: those of its numbers for which a message's 0 stands for another value, with that value.
+    guaranteed: whether a proof covers it; `event` is a `NonPrivateDpEvent` where none does.
     shares: how many parties' noise shares the guarantee counts on; more may arrive, fewer must not be released. 0 where
     parties add none, and 1 where each adds all of its own.
     most: the largest amount that one unit adds to one cell of the sum, grid units; 0 where units are not summed.
@@ -138,6 +145,7 @@ class Mechanism(Protocol):
     kind: ClassVar[str]
     forms: ClassVar[tuple[Form, ...]]
     zeros: ClassVar[Mapping[str, Any]]
+    guaranteed: ClassVar[bool]
 
     @property
     def shares(self) -> int: ...

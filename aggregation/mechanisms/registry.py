@@ -15,6 +15,7 @@ from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.mechanism import Mechanism, OfTeachers
 from aggregation.mechanisms.said import FreeTargets, FreeTexts
+from aggregation.mechanisms.softened import SoftenedTargets
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
@@ -33,6 +34,7 @@ MECHANISMS: Final[Mapping[str, type[Mechanism]]] = {
         FreeAnswers,
         FreeTexts,
         FreeTargets,
+        SoftenedTargets,
     )
 }
 OF_TEACHERS: Final = frozenset(each.kind for each in (JointMechanism, ThresholdedVotes, FreeAnswers))

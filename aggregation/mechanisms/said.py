@@ -35,7 +35,8 @@ class FreeTexts(Free):
     longest: int
 
     def __post_init__(self) -> None:
-        _check(self.after, self.longest, "tokens a text")
+        _check_after(self.after)
+        check_many(self.longest, "tokens a text")
 
     @property
     def columns(self) -> int:
@@ -66,27 +67,17 @@ class FreeTexts(Free):
         return f"texts of what {self.after} paid for: post-processing, no noise, no charge"
 
 
-@dataclass(frozen=True, slots=True)
-class FreeTargets(Free):
-    """What a party's own language model says might stand in the place of every token of given texts, one token a row.
+class Outcomes:
+    """The wire form of what a language model says might stand in the place of every token of given texts.
 
-    Its condition is that of `FreeTexts`, with the model that wrote the release `after`. top: the most probable outcomes
-    that are kept of each token, with their probabilities. tokens: that the model has; below 65,536 an outcome takes one
-    cell: its number in the upper 16 bits, its probability on its grid in the lower (`learning.language.soft_targets`);
-    otherwise two, first all numbers and then all probabilities. Raises `ConclaveError` for a number out of range.
+    A row is one token; `top` outcomes are kept of it, with their probabilities. tokens: that the model has; below
+    65,536 an outcome takes one cell: its number in the upper 16 bits, its probability on its grid in the lower
+    (`learning.language.soft_targets`); otherwise two, first all numbers and then all probabilities.
     """
 
-    kind: ClassVar[str] = "targets"
-    forms: ClassVar[tuple[Form, ...]] = (Form.SAID,)
-
-    after: str
+    __slots__ = ()
     top: int
     tokens: int
-
-    def __post_init__(self) -> None:
-        _check(self.after, self.top, "outcomes a token")
-        if not self.top <= self.tokens < 1 << 31:
-            raise ConclaveError(f"The best {self.top:,} of {self.tokens:,} tokens make no sense.")
 
     @property
     def columns(self) -> int:
@@ -117,6 +108,32 @@ class FreeTargets(Free):
             raise IntegrityError("They are no outcomes of tokens.")
         return ids.astype(np.uint32), codes.astype(np.uint16)
 
+    def _check_outcomes(self) -> None:
+        """Raises `ConclaveError` for a number out of range."""
+        check_many(self.top, "outcomes a token")
+        if not self.top <= self.tokens < 1 << 31:
+            raise ConclaveError(f"The best {self.top:,} of {self.tokens:,} tokens make no sense.")
+
+
+@dataclass(frozen=True, slots=True)
+class FreeTargets(Outcomes, Free):
+    """What a party's own language model says might stand in the place of every token of given texts, one token a row.
+
+    Its condition is that of `FreeTexts`, with the model that wrote the release `after`. top, tokens: as of `Outcomes`.
+    Raises `ConclaveError` for a number out of range.
+    """
+
+    kind: ClassVar[str] = "targets"
+    forms: ClassVar[tuple[Form, ...]] = (Form.SAID,)
+
+    after: str
+    top: int
+    tokens: int
+
+    def __post_init__(self) -> None:
+        _check_after(self.after)
+        self._check_outcomes()
+
     def described(self, rows: int, columns: int, form: Form) -> str:
         """The release whose model says it."""
         return (
@@ -125,8 +142,12 @@ class FreeTargets(Free):
         )
 
 
-def _check(after: str, many: int, what: str) -> None:
-    if not after:
-        raise ConclaveError("What a model says comes after a release that paid for it, and none is named.")
+def check_many(many: int, what: str) -> None:
+    """Raises `ConclaveError` for a number of tokens or outcomes that is none, or too large."""
     if not 1 <= many <= MOST:
         raise ConclaveError(f"{many:,} {what} make no sense. Use 1 to {MOST:,}.")
+
+
+def _check_after(after: str) -> None:
+    if not after:
+        raise ConclaveError("What a model says comes after a release that paid for it, and none is named.")

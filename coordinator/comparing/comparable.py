@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from dp_accounting import ComposedDpEvent, DpEvent
 
+from aggregation.mechanisms.mechanism import HEURISTIC
 from aggregation.noise.stream import NoiseStream
 from coordinator.comparing.simulated_run import Collecting
 from coordinator.errors import PlanError
@@ -41,7 +42,9 @@ class Method:
     """A row of the table: `name` for the command line, `label` for people.
 
     make: runs the method on a seed's data at an epsilon. private: whether it spends epsilon. plain: it is drawn as a
-    reference line. leaks: its epsilon covers only a part of what it does, so it has no guarantee.
+    reference line. leaks: its epsilon covers only a part of what it does, so it has no guarantee. heuristic: no proof
+    covers what it releases, so that it spends no epsilon, and its row says so. Raises `ValueError` for one that spends
+    epsilon.
     """
 
     name: str
@@ -50,6 +53,16 @@ class Method:
     private: bool = True
     plain: bool = False
     leaks: bool = False
+    heuristic: bool = False
+
+    def __post_init__(self) -> None:
+        if self.heuristic and self.private:
+            raise ValueError(f"{self.name} is a heuristic, which spends no epsilon")
+
+    @property
+    def shown(self) -> str:
+        """The label, with what stands in place of a guarantee."""
+        return f"{self.label} ({HEURISTIC})" if self.heuristic else self.label
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +167,15 @@ def changed(
 ) -> PlanT:
     """Copy a plan with another epsilon or seed, or with other settings in some tables, and check the copy.
 
-    tables: settings by the name of their table. Raises `PlanError` where the changed plan is not valid.
+    tables: settings by the name of their table. Raises `PlanError` where the changed plan is not valid, and for an
+    epsilon of a plan without a guarantee.
     """
     found = plan.model_dump()
     for name, settings in (tables or {}).items():
         found[name] |= settings
     if epsilon is not None:
+        if not plan.privacy.guarantee:
+            raise PlanError("[privacy] guarantee = false: this plan promises nothing, at any epsilon.")
         found["privacy"] |= {"epsilon": epsilon, "noise_multiplier": None}
         plan.divide_again(found, epsilon / plan.privacy.epsilon)
     if seed is not None:

@@ -52,8 +52,9 @@ class Comparison:
     """A finished table.
 
     earlier: cells in the folder from earlier comparisons on the same data, for other methods, epsilons or seeds.
-    total: what all private cells, including the earlier ones, cost together at the plan's delta if all are published.
-    open: whether the folder also has a cell without privacy; then no bound holds for the folder as a whole.
+    total: what all private cells, including the earlier ones, cost together at the plan's delta if all are published;
+    None of a plan without a guarantee, which has no private cell. open: whether the folder also has a cell without
+    privacy; then no bound holds for the folder as a whole.
     """
 
     plan: Plan
@@ -63,7 +64,7 @@ class Comparison:
     seeds: tuple[int, ...]
     cells: tuple[Cell, ...]
     earlier: tuple[Cell, ...]
-    total: Guarantee
+    total: Guarantee | None
     open: bool
     folder: Path
 
@@ -105,6 +106,11 @@ def compare(
         for method in chosen
         for epsilon in (sorted(set(epsilons)) if method.private else [None])
     ]
+    if not plan.privacy.guarantee and (private := [method.label for method in chosen if method.private]):
+        raise PlanError(
+            f"--recipes: {', '.join(private)} would be compared at epsilons, and [privacy] guarantee = false states no "
+            "delta for them. Name other rows, or compare on a plan with epsilon and delta."
+        )
     _claim(folder, plan)
     done: dict[tuple[str, float | None, int], Cell] = {}
     for method, epsilon, seed in wanted:
@@ -130,7 +136,7 @@ def compare(
     earlier = tuple(_read(path) for path in sorted((folder / "cells").glob("*.json")) if path not in shown_here)
     every = (*cells, *earlier)
     events = [from_json(cell.event) for cell in every if cell.event is not None]
-    total = price(events, plan.privacy.delta * (1 - SAMPLER_SHARE))
+    total = price(events, plan.privacy.delta * (1 - SAMPLER_SHARE)) if plan.privacy.guarantee else None
     numbers = tuple(sorted(set(epsilons)))
     numbered = tuple(range(plan.run.seed, plan.run.seed + seeds))
     return Comparison(
@@ -147,7 +153,8 @@ def _methods(known: Mapping[str, Method], names: Sequence[str]) -> tuple[Method,
 
 def _claim(folder: Path, plan: Plan) -> None:
     """Mark a folder as the comparison of this plan. Raises `RunError` where it holds something else."""
-    digest = hashlib.sha256(changed(plan, epsilon=1.0).document(places=True).encode()).hexdigest()
+    same = changed(plan, epsilon=1.0) if plan.privacy.guarantee else plan
+    digest = hashlib.sha256(same.document(places=True).encode()).hexdigest()
     path = folder / "comparison.json"
     if not path.exists() and folder.exists() and any(folder.iterdir()):
         raise RunError(
@@ -202,5 +209,5 @@ def _filled(method: Method, epsilon: float | None, data: SeedData, comparable: C
                 f"{method.label} cost epsilon {rounded_up(paid)} and was to cost {epsilon:g}: its row would be unfair."
             )
     metrics = comparable.metrics(data, outcome.model)
-    event = None if outcome.event is None else to_json(outcome.event)
+    event = None if outcome.event is None or method.heuristic else to_json(outcome.event)
     return Cell(method.name, epsilon, data.seed, paid, outcome.claimed, event, metrics, outcome.notes, seconds)

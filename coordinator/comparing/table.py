@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aggregation.mechanisms.mechanism import HEURISTIC
 from coordinator.comparing.comparison import Cell, Comparison
 from coordinator.pricing.release import rounded_up
 
@@ -21,7 +22,7 @@ def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     heads += [f"{label} at {largest:g}" for _, label in shown] + (["paper's claim"] if view.claims else [])
     table = []
     for method in comparison.methods:
-        cells = [method.label]
+        cells = [method.shown]
         cells += [_cell(comparison, method.name, epsilon) for epsilon in comparison.epsilons]
         for metric, _ in shown:
             spread = comparison.spread(method.name, largest, metric)
@@ -46,9 +47,14 @@ def summary(comparison: Comparison) -> list[str]:
     plan = comparison.plan
     lines = [
         comparison.view.about(plan, len(comparison.seeds)),
-        f"All private cells together cost epsilon {rounded_up(comparison.total.epsilon)} at delta "
-        f"{plan.privacy.delta:g}{_counted_in(comparison)}",
     ]
+    if comparison.total is not None:
+        lines.append(
+            f"All private cells together cost epsilon {rounded_up(comparison.total.epsilon)} at delta "
+            f"{plan.privacy.delta:g}{_counted_in(comparison)}"
+        )
+    if any(method.heuristic for method in comparison.methods):
+        lines.append("No proof covers the rows that say so: they cost no epsilon, because they have none.")
     if comparison.open:
         lines.append("Beside them stands a row without privacy: of this folder as a whole nothing is guaranteed.")
     if plan.privacy.insecure_reproducible_noise:
@@ -86,7 +92,7 @@ def draw(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
 
     plan = comparison.plan
     unit = "user" if plan.privacy.unit == "user" else plan.privacy.record
-    about = f"(delta {plan.privacy.delta:g}, unit: one {unit})"
+    about = f"(delta {plan.privacy.delta:g}, unit: one {unit})" if plan.privacy.guarantee else HEURISTIC
     alone = len(comparison.epsilons) == 1
     height = max(2.0, 1.0 + 0.36 * len(comparison.methods)) if alone else 5.2
     figure, axes = pyplot.subplots(figsize=(8.5, height), layout="constrained")
@@ -108,7 +114,7 @@ def _lines(comparison: Comparison, axes: "Axes", about: str) -> None:
         found = [(e, s) for e, s in zip(epsilons, spreads, strict=True) if s is not None]
         points = [(epsilon, each) for epsilon, each in found if view.worst is None or each[0] < view.worst]
         if not points:
-            axes.plot([], [], color=colour, marker=marker, label=f"{method.label} (off the scale)")
+            axes.plot([], [], color=colour, marker=marker, label=f"{method.shown} (off the scale)")
             continue
         places, means, errors = [e for e, _ in points], [s[0] for _, s in points], [s[1] for _, s in points]
         plain = not method.private or method.plain
@@ -116,7 +122,7 @@ def _lines(comparison: Comparison, axes: "Axes", about: str) -> None:
             places,
             means,
             yerr=errors,
-            label=method.label,
+            label=method.shown,
             color=colour,
             capsize=3,
             linestyle="--" if plain else "-",
@@ -140,7 +146,7 @@ def _rows(comparison: Comparison, axes: "Axes", about: str) -> None:
     for place, method in enumerate(comparison.methods):
         spread = comparison.spread(method.name, epsilon, view.metric)
         off = spread is not None and view.worst is not None and spread[0] >= view.worst
-        labels.append(f"{method.label} (off the scale)" if off else method.label)
+        labels.append(f"{method.shown} (off the scale)" if off else method.shown)
         if spread is None or off:
             continue
         colour = "C7" if not method.private or method.plain or method.leaks else "C0"

@@ -256,9 +256,10 @@ def compare(
                 "methods": [method.name for method in found.methods],
                 "epsilons": list(found.epsilons),
                 "seeds": list(found.seeds),
-                "total_epsilon": found.total.epsilon,
+                "total_epsilon": None if found.total is None else found.total.epsilon,
                 "earlier_cells": len(found.earlier),
-                "delta": found.plan.privacy.delta,
+                "delta": None if found.total is None else found.plan.privacy.delta,
+                "heuristics": [method.name for method in found.methods if method.heuristic],
                 "metric": metric,
                 metric: {
                     method.name: [(found.spread(method.name, each, metric) or (None,))[0] for each in found.epsilons]
@@ -271,6 +272,7 @@ def compare(
 @app.command()
 def runs(as_json: AsJson = False) -> None:
     """List the runs on this machine, newest first."""
+    from aggregation.mechanisms.mechanism import HEURISTIC
     from coordinator import api
     from coordinator.pricing.release import rounded_up
 
@@ -283,11 +285,12 @@ def runs(as_json: AsJson = False) -> None:
             table.add_column(heading, overflow="fold", no_wrap=heading != "folder")
         for entry in entries:
             started = datetime.fromtimestamp(entry.started, UTC).strftime("%Y-%m-%d %H:%M")
-            epsilon = "-" if entry.epsilon is None else rounded_up(entry.epsilon, 2)
+            epsilon = HEURISTIC if entry.heuristic else "-"
+            epsilon = epsilon if entry.epsilon is None else rounded_up(entry.epsilon, 2)
             table.add_row(entry.id, entry.status, epsilon, started, str(entry.folder))
         shown.out.print(table)
     if as_json:
-        keys = ("id", "name", "status", "epsilon", "started", "plan_hash")
+        keys = ("id", "name", "status", "epsilon", "heuristic", "started", "plan_hash")
         shown.as_one_line(
             {"runs": [{key: getattr(e, key) for key in keys} | {"folder": str(e.folder)} for e in entries]}
         )

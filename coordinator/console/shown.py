@@ -33,6 +33,7 @@ def finished(result: Any, as_json: bool) -> None:
                 "student": str(result.student),
                 "epsilon": result.epsilon,
                 "delta": result.delta,
+                "heuristic": result.statement.heuristic,
                 "unit": result.statement.plan.privacy.unit,
                 "record": result.statement.plan.privacy.record,
                 "metrics": result.metrics,

@@ -7,6 +7,7 @@ that the parties' text is like the public text.
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from aggregation.mechanisms.mechanism import HEURISTIC
 from coordinator.plan.plan import Plan
 from coordinator.pricing.release import rounded_up, shares
 
@@ -57,11 +58,11 @@ class Row:
 class Forecast:
     """The forecast of a run.
 
-    epsilon: None where the plan's noise can be reproduced. trained: number of stand-in teachers. bytes: exchanged with
-    all parties. seconds: on a machine like this one. between: the least and the most seconds that it may come to, None
-    where they are not known; why: by what they differ. memory: bytes, for each kind of process. clear, assumptions,
-    warnings: sentences on what is above the noise, on what was assumed, on what to change. teachers: of one party,
-    where it has any.
+    epsilon: None where the plan's noise can be reproduced, and where it has no guarantee. trained: number of stand-in
+    teachers. bytes: exchanged with all parties. seconds: on a machine like this one. between: the least and the most
+    seconds that it may come to, None where they are not known; why: by what they differ. memory: bytes, for each kind
+    of process. clear, assumptions, warnings: sentences on what is above the noise, on what was assumed, on what to
+    change. teachers: of one party, where it has any.
     """
 
     plan: Plan
@@ -115,7 +116,7 @@ def table(found: Forecast) -> tuple[list[str], list[list[str]]]:
 def summary(found: Forecast) -> list[str]:
     """The paragraphs below the table: the price, the costs, the assumptions, and the warnings."""
     plan = found.plan
-    price = "no guarantee: the plan's noise can be reproduced"
+    price = "no guarantee: the plan's noise can be reproduced" if plan.privacy.guarantee else HEURISTIC
     if found.epsilon is not None:
         price = f"epsilon {rounded_up(found.epsilon, 2)} of {plan.privacy.epsilon:g} at delta {plan.privacy.delta:g}"
     costs = f"about {_duration(found.seconds)}{_between(found)}, {_size(found.bytes)} over the wire"
@@ -129,6 +130,7 @@ def record(found: Forecast) -> dict[str, Any]:
     return {
         "releases": [asdict(row) | {"ratio": row.ratio, "drowned": row.drowned} for row in found.rows],
         "epsilon": found.epsilon,
+        "heuristic": not found.plan.privacy.guarantee,
         "delta": None if found.epsilon is None else found.plan.privacy.delta,
         "bytes": found.bytes,
         "seconds": found.seconds,

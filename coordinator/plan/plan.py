@@ -69,10 +69,12 @@ class Plan(Settings):
     recipe.
 
     MODELS: whether text models are trained or run under it, which a device may do; words are counted and embedded on
-    the processor.
+    the processor. UNPROVEN: whether its releases may be without a guarantee, where it says so
+    (`[privacy] guarantee = false`).
     """
 
     MODELS: ClassVar[bool] = False
+    UNPROVEN: ClassVar[bool] = False
 
     run: RunTable
     privacy: PrivacyTable
@@ -82,6 +84,11 @@ class Plan(Settings):
 
     @model_validator(mode="after")
     def _tables_agree(self) -> "Plan":
+        if not (self.privacy.guarantee or self.UNPROVEN):
+            raise ValueError(
+                f"[privacy] guarantee = false: {self.run.recipe} releases nothing without a guarantee. Leave it out, "
+                "and say epsilon and delta."
+            )
         parties, dropouts = len(self.federation.names), self.privacy.dropouts
         if dropouts >= parties:
             raise ValueError(
@@ -89,7 +96,7 @@ class Plan(Settings):
             )
         self._check_secure_sum()
         fewest = self.federation.minimum_parties
-        if fewest is not None and fewest < parties - dropouts and self.shares_noise:
+        if fewest is not None and fewest < parties - dropouts and self.shares_noise and self.privacy.guarantee:
             raise ValueError(
                 f"[federation] minimum_parties = {fewest}, but with [privacy] dropouts = {dropouts} the noise of "
                 f"{parties - dropouts} of {parties} parties is needed. Set dropouts = {parties - fewest}, which makes "

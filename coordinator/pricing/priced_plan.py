@@ -12,6 +12,7 @@ from aggregation.noise.shares import GAUSSIAN
 from coordinator.errors import PlanError
 from coordinator.plan.plan import Plan
 from coordinator.pricing.release import (
+    NO_GUARANTEE,
     SAMPLER_SHARE,
     PricedPlan,
     Release,
@@ -63,13 +64,20 @@ class Priceable(Protocol[PlanT_co]):
 
 
 def price_plan(recipe: Priceable[PlanT_co]) -> PricedPlan[PlanT_co]:
-    """Choose the noise multiplier and price the plan. Raises `PlanError` when its budget cannot pay for its
-    releases.
+    """Choose the noise multiplier and price the plan. Raises `PlanError` when its budget cannot pay for its releases,
+    and when it has releases without a guarantee and promises one, or the reverse.
+
+    A plan without a guarantee has no noise multiplier: its recipe is asked for the releases at 0.
     """
     plan = recipe.plan
     privacy = plan.privacy
+    if not privacy.guarantee:
+        releases = recipe.releases(0.0)
+        _check_proven(releases, False)
+        return PricedPlan(plan, releases, NO_GUARANTEE, _message(recipe, releases))
     spare = privacy.delta * (1 - SAMPLER_SHARE)
     releases = recipe.releases(privacy.noise_multiplier or _calibrated(recipe, spare))
+    _check_proven(releases, True)
     graphs = _graphs(plan, releases)
     sampled = sum(release.slack(privacy.epsilon) for release in releases)
     if graphs > privacy.delta * SAMPLER_SHARE:
@@ -95,6 +103,21 @@ def price_plan(recipe: Priceable[PlanT_co]) -> PricedPlan[PlanT_co]:
         )
     guarantee = Guarantee(guarantee.epsilon, privacy.delta, guarantee.accountant, guarantee.rdp_epsilon)
     return PricedPlan(plan, releases, guarantee, _message(recipe, releases), graphs)
+
+
+def _check_proven(releases: tuple[Release, ...], promised: bool) -> None:
+    """Raises `PlanError` for a release that has no guarantee in a plan that promises one, or the reverse."""
+    odd = [release.name for release in releases if release.mechanism.guaranteed != promised]
+    if odd and promised:
+        raise PlanError(
+            f"[privacy] the plan promises epsilon and delta, and no proof covers its release {' and '.join(odd)}. Say "
+            "guarantee = false, without epsilon and delta, or choose releases that have a guarantee. Nothing ran."
+        )
+    if odd:
+        raise PlanError(
+            f"[privacy] guarantee = false, and its release {' and '.join(odd)} has a guarantee. Leave guarantee out, "
+            "and say epsilon and delta, or choose releases that have none. Nothing ran."
+        )
 
 
 def _graphs(plan: Plan, releases: tuple[Release, ...]) -> float:
@@ -155,8 +178,9 @@ def _message(recipe: Priceable[Plan], releases: tuple[Release, ...]) -> plan_pb2
             parties=plan.federation.names,
             minimum_parties=plan.minimum_parties,
             privacy=plan_pb2.Privacy(
-                epsilon=privacy.epsilon,
-                delta=privacy.delta,
+                epsilon=privacy.epsilon if privacy.guarantee else 0.0,
+                delta=privacy.delta if privacy.guarantee else 0.0,
+                unproven=None if privacy.guarantee else True,
                 unit=number(plan_pb2.Unit, privacy.unit),
                 record=number(plan_pb2.Record, privacy.record),
                 trust=number(plan_pb2.Trust, privacy.trust),

@@ -4,14 +4,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
 
 from aggregation.accounting.calibration import honest_shares
 from aggregation.accounting.price import Guarantee, calibrate
 from aggregation.mechanisms.gradients import GradientMechanism
-from aggregation.mechanisms.mechanism import Form, Mechanism
+from aggregation.mechanisms.mechanism import HEURISTIC, Form, Mechanism
 from aggregation.secure_sum.graph import failing
 from coordinator.plan.plan import Plan
 from protos.conclave.v1 import plan_pb2
@@ -19,6 +19,8 @@ from protos.steps import step_name
 
 SAMPLER_SHARE = 1e-3
 """The part of a plan's delta that covers the distance of the noise sampler from ideal noise, and graphs that fail."""
+NO_GUARANTEE: Final = Guarantee(math.inf, 1.0, "none", math.inf)
+"""What holds of releases without a guarantee: of anything at all. Nobody shows it: `PricedPlan.private` is False."""
 
 PlanT_co = TypeVar("PlanT_co", bound=Plan, covariant=True)
 MechanismT = TypeVar("MechanismT")
@@ -89,7 +91,8 @@ class Release:
 class PricedPlan(Generic[PlanT_co]):
     """A plan with its mechanisms chosen.
 
-    guarantee: what the run costs at every party, at the plan's delta, which includes `slack`. binding: the message that
+    guarantee: what the run costs at every party, at the plan's delta, which includes `slack`; `NO_GUARANTEE` where no
+    proof covers its releases. binding: the message that
     every party is asked to join under. graphs: the part of delta that covers failing graphs of its secure sums.
     """
 
@@ -106,8 +109,10 @@ class PricedPlan(Generic[PlanT_co]):
 
     @property
     def private(self) -> bool:
-        """Whether the guarantee holds. It never does when the noise can be reproduced from the plan."""
-        return not self.plan.privacy.insecure_reproducible_noise
+        """Whether the guarantee holds. It never does when the noise can be reproduced from the plan, and where there is
+        none.
+        """
+        return self.plan.privacy.guarantee and not self.plan.privacy.insecure_reproducible_noise
 
     def release(self, name: str) -> Release | None:
         """The release with that name, or None where the plan makes no such release."""
@@ -129,6 +134,8 @@ def rounded_up(epsilon: float, decimals: int = 3) -> str:
 
 def budget(guarantee: Guarantee, plan: Plan) -> str:
     """The privacy budget as it is shown beside a progress bar."""
+    if not plan.privacy.guarantee:
+        return HEURISTIC
     if plan.privacy.insecure_reproducible_noise:
         return "no guarantee: reproducible noise"
     return f"epsilon {rounded_up(guarantee.epsilon, 2)} / {plan.privacy.epsilon:g}"

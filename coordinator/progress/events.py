@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from aggregation.mechanisms.mechanism import HEURISTIC
 from coordinator.errors import PlanError, RunError
 from protos.telemetry import tracers, tracing
 
@@ -20,8 +21,11 @@ SECONDS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 class Observer(Protocol):
     """Is told by the federation and the run what happened; never asks anything back, never raises."""
 
-    def opened(self, run: str, epsilon: float | None, budget: float) -> None:
-        """A run begins or is resumed: its id, the epsilon it guarantees (None: nothing), and what its plan allows."""
+    def opened(self, run: str, epsilon: float | None, budget: float | None) -> None:
+        """A run begins or is resumed: its id, the epsilon it guarantees (None: nothing), and what its plan allows.
+
+        budget: None of a plan without a guarantee.
+        """
         ...
 
     def stage(self, name: str, state: str) -> None:
@@ -48,7 +52,7 @@ class Observer(Protocol):
 class Unobserved:
     """Ignores all events."""
 
-    def opened(self, run: str, epsilon: float | None, budget: float) -> None: ...
+    def opened(self, run: str, epsilon: float | None, budget: float | None) -> None: ...
 
     def stage(self, name: str, state: str) -> None: ...
 
@@ -85,7 +89,9 @@ class Metrics:
         self._retries = Counter("conclave_run_retries", "Calls made again.", party, registry=registry)
         self._lost = Counter("conclave_run_parties_lost", "Parties given up.", party, registry=registry)
 
-    def opened(self, run: str, epsilon: float | None, budget: float) -> None:
+    def opened(self, run: str, epsilon: float | None, budget: float | None) -> None:
+        if budget is None:  # without a guarantee both stay NaN: infinity would be a figure, too
+            return
         self._epsilon.set(math.inf if epsilon is None else epsilon)
         self._budget.set(budget)
 
@@ -114,10 +120,11 @@ class Logged:
         self._logger = logger
         self._run: dict[str, object] = {}
 
-    def opened(self, run: str, epsilon: float | None, budget: float) -> None:
+    def opened(self, run: str, epsilon: float | None, budget: float | None) -> None:
         self._run = {"run": run}
         fields = {"event": "opened", "epsilon": epsilon}
-        self._logger.info("run %s is driven from here", run, extra=self._run | fields)
+        without = f"; {HEURISTIC}" if budget is None else ""
+        self._logger.info("run %s is driven from here%s", run, without, extra=self._run | fields)
 
     def stage(self, name: str, state: str) -> None:
         fields = {"event": "stage", "stage": name, "state": state}
@@ -146,7 +153,7 @@ class Everyone:
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = tuple(observers)
 
-    def opened(self, run: str, epsilon: float | None, budget: float) -> None:
+    def opened(self, run: str, epsilon: float | None, budget: float | None) -> None:
         for each in self._observers:
             each.opened(run, epsilon, budget)
 

@@ -54,7 +54,11 @@ class StatedParties(Stated):
 
 
 class Privacy(Stated):
-    """`privacy.json`, as far as it can be checked. epsilon and delta: None where there is no guarantee."""
+    """`privacy.json`, as far as it can be checked.
+
+    guarantee: False where no proof covers the releases; then nothing is stated of epsilon, delta and the sampler, and
+    audited says whether their leak was measured. epsilon and delta: None where there is no guarantee.
+    """
 
     format: Literal[1]
     run: str
@@ -62,9 +66,11 @@ class Privacy(Stated):
     unit: Literal["record", "user"]
     record: Literal["document", "sentence", "pair"]
     relation: str
+    guarantee: bool = True
+    audited: bool = False
     epsilon: float | None = Field(gt=0)
     delta: float | None = Field(gt=0, lt=1)
-    sampler_delta: float = Field(ge=0)
+    sampler_delta: float | None = Field(ge=0)
     attempts: int = Field(default=1, ge=1)
     trust: str
     insecure_reproducible_noise: bool
@@ -90,6 +96,7 @@ class Attestation(Stated):
     unit: str
     record: str
     relation: str
+    guarantee: bool = True
     insecure_reproducible_noise: bool
     simulation: bool
     releases: list[Cost] = Field(max_length=MOST_COSTS)

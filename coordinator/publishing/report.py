@@ -7,14 +7,14 @@ from types import MappingProxyType
 from typing import Any
 
 from aggregation.accounting.events import to_json
-from aggregation.mechanisms.mechanism import Form
+from aggregation.mechanisms.mechanism import HEURISTIC, Form
 from aggregation.mechanisms.registry import numbers_of
 from coordinator.plan.plan import Plan
 from coordinator.pricing.release import PricedPlan, rounded_up, shares
 from coordinator.publishing.computing import NOT_PROTECTED as NOT_ITS_DEVICE
 from coordinator.publishing.measured import learned_nothing, measurements
 from coordinator.store.store import RunStore
-from protos.identity.signing import RELATION
+from protos.identity.signing import NO_RELATION, RELATION
 
 TRUSTED_AGGREGATOR = (
     "Trusted aggregator: the coordinator received every party's bounded contribution with that party's share of the "
@@ -28,6 +28,11 @@ CLEAR_VOTES = (
 OWN_NOISE = (
     "Weights: the coordinator received what each party trained alone, and knows whose it is; each party added all of "
     "the noise itself, so that the guarantee needs no sum there."
+)
+UNPROVEN = (
+    "No proof: the coordinator received what each party's model said of given texts, softened by rules that no proof "
+    "covers, and knows whose it is. It was trusted with that, and so is every reader of the student with what the "
+    "student learned of it."
 )
 ONE_MACHINE = (
     "Simulation: all parties ran under one coordinator's control, on data that it divided among them. "
@@ -46,6 +51,10 @@ SECURED_TRANSPORT = (
     "Transport: calls were encrypted, and both ends showed certificates of the federation's authority, whose word on "
     "who asks was believed."
 )
+COMPOSED = (
+    "a person whose text is several units, or lies at several parties: they have the composition of those guarantees"
+)
+NOTHING_PROTECTED = "any text of any party: nothing bounds what the releases, and so the student, tell of it"
 NOT_PROTECTED = (
     "the number of parties, who was in which sum, and the plan: its words, its settings and its noise",
     "facts that a party's policy lets it tell",
@@ -54,13 +63,15 @@ NOT_PROTECTED = (
     "exactly over 500 steps at a rate of 0.1 of 1,000 units, epsilon 0.88 more at delta 1e-5",
     "that a party's machine failed, or its disk was full",
     "that a party's ledger let it join or not, which may show that its text shares records with text charged before",
-    "a person whose text is several units, or lies at several parties: they have the composition of those guarantees",
+    COMPOSED,
     "the result against a party that lies: nobody checks that a party clipped, or what it added",
     "choices made by looking at earlier runs on the same data: only each party's own ledger adds those up",
     "who talked to whom, when and how much, against anyone who sees the wire",
 )
 
 
+AUDIT = "audit"
+"""Under this name a student's metrics have what an audit measured, where there was one."""
 _UNMEASURED = "Nothing was measured: the plan names no public test text."
 
 
@@ -76,6 +87,11 @@ class Statement:
     epsilon: float | None
     privacy: dict[str, Any]
     metrics: dict[str, Any]
+
+    @property
+    def heuristic(self) -> bool:
+        """Whether no proof covers the releases."""
+        return not self.plan.privacy.guarantee
 
 
 def state(
@@ -93,15 +109,17 @@ def state(
 ) -> Statement:
     """Make the statement of a run whose sum over `parties` is complete.
 
-    sums: the parties in the sum of each release, by its name; a release that is missing (a training) has all of
-    `parties`. steps: for a stepped release, the parties in the sum of each step. left_out: why the guarantee leaves a
-    party out. claimed: the epsilon that a paper's own formula gives for the same noise
+    Without a guarantee `privacy.json` says so, has no figure where one would claim anything, and says whether an audit
+    is among the metrics (`AUDIT`). sums: the parties in the sum of each release, by its name; a release that is missing
+    (a training) has all of `parties`. steps: for a stepped release, the parties in the sum of each step. left_out: why
+    the guarantee leaves a party out. claimed: the epsilon that a paper's own formula gives for the same noise
     (`coordinator.publishing.student`). computed: what `coordinator.publishing.computing.stated` gives.
     """
-    plan = priced.plan
+    plan, proven = priced.plan, priced.plan.privacy.guarantee
     epsilon = priced.guarantee.epsilon if priced.private else None
     weights = any(release.form in (Form.WEIGHTS, Form.SAID) for release in priced.releases)
     trust = [TRUSTED_AGGREGATOR if plan.privacy.trust == "trusted-aggregator" else secure_sum(plan, weights)]
+    trust = trust if proven else [UNPROVEN]
     if any(release.form == Form.CLEAR_VOTES for release in priced.releases):
         trust.append(CLEAR_VOTES)
     if plan.privacy.trust == "secure-sum" and weights:
@@ -118,13 +136,14 @@ def state(
         "plan_hash": plan_hash,
         "unit": plan.privacy.unit,
         "record": plan.privacy.record,
-        "relation": RELATION,
+        "relation": RELATION if proven else NO_RELATION,
+        **({} if proven else {"guarantee": False, "audited": AUDIT in metrics}),
         "epsilon": epsilon,
         "delta": plan.privacy.delta if priced.private else None,
-        "accountant": priced.guarantee.accountant,
+        "accountant": priced.guarantee.accountant if proven else None,
         "epsilon_by_rdp": _finite(priced.guarantee.rdp_epsilon) if priced.private else None,
         "epsilon_by_the_papers_formula": claimed,
-        "sampler_delta": priced.slack,
+        "sampler_delta": priced.slack if proven else None,
         "attempts": plan.privacy.attempts,
         "trust": plan.privacy.trust,
         "trust_means": trust,
@@ -148,10 +167,15 @@ def state(
             | ({"steps": _in_steps(steps[release.name])} if release.name in steps else {})
             for release in priced.releases
         ],
-        "not_protected": [*plan.exposed, *NOT_PROTECTED, *([NOT_ITS_DEVICE] if computed else [])],
+        "not_protected": [*plan.exposed, *_not_protected(proven), *([NOT_ITS_DEVICE] if computed else [])],
         **({"computed": dict(computed)} if computed else {}),
     }
     return Statement(plan, parties, epsilon, privacy, metrics)
+
+
+def _not_protected(proven: bool) -> list[str]:
+    """What remains open; without a guarantee, that is first of all every text."""
+    return list(NOT_PROTECTED) if proven else [NOTHING_PROTECTED, *(each for each in NOT_PROTECTED if each != COMPOSED)]
 
 
 def _in_steps(steps: Sequence[Sequence[str]]) -> dict[str, Any]:
@@ -181,12 +205,18 @@ def promise(statement: Statement) -> str:
 
 def promised(privacy: Mapping[str, Any]) -> str:
     """The same sentence from the content of `privacy.json`."""
+    unit = "all text of one user" if privacy["unit"] == "user" else f"one {privacy['record']}"
+    if not privacy.get("guarantee", True):
+        measured = "an audit measured it, which bounds nothing" if privacy["audited"] else "no audit measured it"
+        return (
+            f"{HEURISTIC[0].upper()}{HEURISTIC[1:]}. What left each party was softened by rules that no proof covers. "
+            f"How much this student tells of {unit} is not bounded, and {measured}."
+        )
     if privacy["epsilon"] is None:
         return (
             "No privacy guarantee: the noise can be reproduced from the plan's seed (insecure_reproducible_noise). "
             "This student is for comparing runs, not for publishing."
         )
-    unit = "all text of one user" if privacy["unit"] == "user" else f"one {privacy['record']}"
     return (
         f"Adding or removing {unit} at one party changes the probability of any student by at most a factor "
         f"e^epsilon, epsilon = {rounded_up(privacy['epsilon'])}, up to delta = {privacy['delta']:g}."
@@ -209,10 +239,16 @@ def markdown(statement: Statement) -> str:
         promise(statement),
         "",
         *(f"- Release `{release['name']}`: {release['says']}." for release in privacy["releases"]),
-        f"- Accountant {privacy['accountant']}" + (f" (RDP: {rounded_up(rdp)})" if rdp else "") + ".",
+        *(
+            [f"- Accountant {privacy['accountant']}" + (f" (RDP: {rounded_up(rdp)})" if rdp else "") + "."]
+            if privacy["accountant"]
+            else []
+        ),
         *([f"- {_claim(claimed)}"] if claimed else []),
         f"- Parties in the sum: {privacy['parties']['in_the_sum']} of {privacy['parties']['planned']}; the guarantee "
-        f"counts on the noise of {privacy['parties']['shares_needed']}.",
+        f"counts on the noise of {privacy['parties']['shares_needed']}."
+        if not statement.heuristic
+        else f"- Parties: {privacy['parties']['in_the_sum']} of {privacy['parties']['planned']}.",
         *(f"- Release `{release['name']}`: {away}." for release in privacy["releases"] if (away := _away(release))),
         *(f"- {line}" for line in (*privacy["trust_means"], *_computed(privacy))),
         "",
@@ -280,7 +316,10 @@ def render(report: dict[str, Any]) -> str:
         if report["epsilon"] is not None:
             guarantee = f"epsilon {rounded_up(report['epsilon'])} at delta {privacy['delta']:g}, unit: one {unit}"
         parties = privacy["parties"]
-        lines += ["", f"guarantee  {guarantee}, {privacy['relation']}", f"accountant {privacy['accountant']}"]
+        if privacy.get("guarantee", True):
+            lines += ["", f"guarantee  {guarantee}, {privacy['relation']}", f"accountant {privacy['accountant']}"]
+        else:
+            lines += ["", f"guarantee  {promised(privacy)}"]
         lines += [f"parties    {parties['in_the_sum']} of {parties['planned']} in the sum"]
         lines += [f"left out   {sentence}" for sentence in _left_out(privacy)]
         lines += [f"release    {release['name']}: {release['says']}" for release in privacy["releases"]]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from aggregation.errors import ConclaveError
+from aggregation.mechanisms.mechanism import HEURISTIC
 from coordinator.errors import PlanError, RunError
 from coordinator.federation.roll_call import ask_all
 from coordinator.forecasting import kinship
@@ -84,6 +85,8 @@ def _plan(priced: PricedPlan[Plan]) -> Line:
     price = (
         f"epsilon {rounded_up(priced.guarantee.epsilon)} of {priced.plan.privacy.epsilon:g}"
         if priced.private
+        else HEURISTIC
+        if not priced.plan.privacy.guarantee
         else "no guarantee"
     )
     who = f"{len(names)} {'party' if len(names) == 1 else 'parties'}"

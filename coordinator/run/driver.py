@@ -76,7 +76,7 @@ class Drive:
         with lease.held(store), Recorded(self.progress, store) as progress, tracing.run(store.id, resumed):
             store.note(status=RUNNING, error=None, **{lease.CANCEL: None})
             epsilon = self.priced.guarantee.epsilon if self.priced.private else None
-            self.observer.opened(store.id, epsilon, plan.privacy.epsilon)
+            self.observer.opened(store.id, epsilon, plan.privacy.epsilon if plan.privacy.guarantee else None)
             try:
                 return replace(self, progress=progress)._told()
             except KeyboardInterrupt:  # also an interrupt that comes while the end of the run is noted

@@ -24,9 +24,9 @@ def party_tables(plan: Plan, releases: Sequence[Release] = ()) -> dict[str, dict
     parties = split.pop("parties")
     parts = {"parts": split.pop("of", parties), "seed": plan.run.seed} | split
     source = shards.model_dump(exclude_none=True, exclude={"split"}) | plan.shard_columns
+    cap = {"epsilon": _cap(plan, releases), "delta": plan.privacy.delta} if plan.privacy.guarantee else {}
     policy = {
-        "epsilon": _cap(plan, releases),
-        "delta": plan.privacy.delta,
+        **(cap or {"guarantee": False}),
         "unit": plan.privacy.unit,
         "record": plan.privacy.record,
         "recipes": [plan.run.recipe],

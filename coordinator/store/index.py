@@ -24,7 +24,10 @@ CREATE TABLE IF NOT EXISTS runs (
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """One line of the index. `epsilon` is None before anything was released and where nothing is guaranteed."""
+    """One line of the index. `epsilon` is None before anything was released and where nothing is guaranteed.
+
+    heuristic: whether no proof covers what the run releases.
+    """
 
     id: str
     name: str
@@ -33,6 +36,7 @@ class RunEntry:
     started: float
     status: str
     epsilon: float | None
+    heuristic: bool = False
 
 
 class RunIndex:
@@ -121,7 +125,8 @@ class RunIndex:
         with closing(RunStore(folder)) as store:
             if store.id != row[0]:
                 return None
-            return RunEntry(row[0], row[1], folder, row[3], row[4], store.status(), store.fact("epsilon"))
+            epsilon, heuristic = store.fact("epsilon"), store.heuristic()
+            return RunEntry(row[0], row[1], folder, row[3], row[4], store.status(), epsilon, heuristic)
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

@@ -125,6 +125,12 @@ class RunStore:
         status = str(self.fact("status"))
         return RESUMABLE if status == RUNNING and self.driver() is None else status
 
+    def heuristic(self) -> bool:
+        """Whether the run's plan says that nothing is guaranteed."""
+        plan = self.fact("plan")
+        privacy = plan.get("privacy") if isinstance(plan, dict) else None
+        return isinstance(privacy, dict) and privacy.get("guarantee") is False
+
     def driver(self) -> str | None:
         """Which process drives the run now, in words; None where none does, or where its driver is gone."""
         with self._lock, sound(self.folder):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from aggregation.mechanisms.mechanism import HEURISTIC
 from coordinator.errors import RunError
 from coordinator.progress.progress import Progress
 from coordinator.store.faults import sound
@@ -48,7 +49,7 @@ class View:
     """The content of a run's store, to be shown.
 
     quiet: seconds since the driver's last sign of life; None before the first. epsilon: of the published student, None
-    before. error: why a run at rest stopped.
+    before. heuristic: whether no proof covers what the run releases. error: why a run at rest stopped.
     """
 
     run: str
@@ -58,6 +59,7 @@ class View:
     parties: dict[str, str]
     lost: tuple[str, ...]
     epsilon: float | None
+    heuristic: bool
     quiet: float | None
     error: str | None
 
@@ -166,6 +168,7 @@ def _look(store: RunStore) -> View:
         parties=parties,
         lost=tuple(name for name, state in parties.items() if state.startswith("lost")),
         epsilon=_or_none(_finite, store.fact("epsilon")),
+        heuristic=store.heuristic(),
         quiet=None if written is None else max(0.0, now - written),
         error=None if status == RUNNING else _or_none(str, store.fact("error")),
     )
@@ -193,6 +196,8 @@ def render(view: View) -> list[str]:
     for each in view.parts:
         total = "" if each.total is None else f" / {each.total:,}"
         lines.append(f"  {each.label:<9} {each.done:,}{total}  {each.note}".rstrip())
+    if view.heuristic:
+        lines.append(f"  {HEURISTIC}")
     if view.epsilon is not None:
         from coordinator.pricing.release import rounded_up
 

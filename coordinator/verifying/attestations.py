@@ -206,7 +206,7 @@ def _of_run(said: Attestation, name: str, run: str, plan_hash: str) -> list[str]
 
 
 def _same_terms(said: Attestation, privacy: Privacy) -> list[str]:
-    keys = ("unit", "record", "relation", "insecure_reproducible_noise")
+    keys = ("unit", "record", "relation", "guarantee", "insecure_reproducible_noise")
     return [
         f"{said.party} attests {key} {shown(getattr(said, key))}; privacy.json says {shown(getattr(privacy, key))}."
         for key in keys

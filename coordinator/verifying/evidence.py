@@ -12,7 +12,7 @@ from google.protobuf.json_format import Parse, ParseError
 from aggregation.accounting.events import from_json, leaves, to_json
 from aggregation.accounting.price import price
 from aggregation.errors import ConclaveError, IntegrityError
-from aggregation.mechanisms.mechanism import Form
+from aggregation.mechanisms.mechanism import HEURISTIC, Form
 from aggregation.mechanisms.registry import MECHANISMS, made, numbers_of
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from coordinator.pricing.release import SAMPLER_SHARE, Release, graphs_delta
@@ -23,7 +23,7 @@ from coordinator.verifying.charges import Charged
 from protos.conclave.v1 import plan_pb2
 from protos.digest import canonical, plan_hash
 from protos.fields import read, word
-from protos.identity.signing import RELATION
+from protos.identity.signing import NO_RELATION, RELATION
 
 TOLERANCE: Final = 1e-9
 MOST_PARTIES: Final = 1000
@@ -53,7 +53,10 @@ def plan_of(content: bytes) -> plan_pb2.Plan:
 def against_plan(privacy: Privacy, plan: plan_pb2.Plan) -> list[str]:
     """In sentences, where `privacy.json` differs from the plan."""
     terms = plan.terms
+    unproven = terms.privacy.unproven
+    promises_nothing = unproven or terms.privacy.insecure_reproducible_noise
     stated = {
+        "guarantee": (privacy.guarantee, not unproven),
         "unit": (privacy.unit, word(plan_pb2.Unit, terms.privacy.unit)),
         "record": (privacy.record, word(plan_pb2.Record, terms.privacy.record)),
         "trust": (privacy.trust, word(plan_pb2.Trust, terms.privacy.trust)),
@@ -61,8 +64,8 @@ def against_plan(privacy: Privacy, plan: plan_pb2.Plan) -> list[str]:
             privacy.insecure_reproducible_noise,
             terms.privacy.insecure_reproducible_noise,
         ),
-        "delta": (privacy.delta, None if terms.privacy.insecure_reproducible_noise else terms.privacy.delta),
-        "relation": (privacy.relation, RELATION),
+        "delta": (privacy.delta, None if promises_nothing else terms.privacy.delta),
+        "relation": (privacy.relation, NO_RELATION if unproven else RELATION),
         "plan_hash": (privacy.plan_hash, plan_hash(plan).hex()),
         "parties planned": (privacy.parties.planned, len(terms.parties)),
         "shares_needed": (
@@ -93,8 +96,10 @@ def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]
 
     The releases in privacy.json are priced too, because they are all that is known of a party that attests nothing.
     """
-    if privacy.epsilon is None or privacy.delta is None:
+    if privacy.epsilon is None or privacy.delta is None or privacy.sampler_delta is None:
         return 0.0, ["privacy.json states no epsilon and delta, though its noise cannot be reproduced."]
+    if plan.terms.privacy.unproven:
+        return 0.0, ["privacy.json states an epsilon, and the plan says that nothing is guaranteed."]
     found = []
     epsilon = privacy.epsilon
     if privacy.sampler_delta > privacy.delta * SAMPLER_SHARE * (1 + TOLERANCE):
@@ -133,10 +138,22 @@ def dearer(privacy: Privacy, party: Charged) -> str:
 
     Raises `ConclaveError` for events without a price.
     """
-    if privacy.epsilon is None or privacy.delta is None:
+    if privacy.epsilon is None or privacy.delta is None or privacy.sampler_delta is None:
         return ""
     (cost,) = _costs({party.party: party.events}, privacy.delta - privacy.sampler_delta).values()
     return f"epsilon {cost:.6g} by its own events" if cost > privacy.epsilon * (1 + TOLERANCE) else ""
+
+
+def claiming(privacy: Privacy, plan: plan_pb2.Plan) -> list[str]:
+    """In sentences, where a plan that guarantees nothing, or what is stated of its run, claims something."""
+    found, terms = [], plan.terms.privacy
+    if privacy.epsilon is not None or privacy.delta is not None or privacy.sampler_delta is not None:
+        found.append("privacy.json states an epsilon or a delta, and the plan says that nothing is guaranteed.")
+    if terms.epsilon or terms.delta or terms.attempts > 1:
+        found.append("The plan says that nothing is guaranteed, and states an epsilon, a delta or several attempts.")
+    if terms.trust != plan_pb2.TRUST_TRUSTED_AGGREGATOR:
+        found.append("The plan says that nothing is guaranteed, and names a trust that hides sums.")
+    return found
 
 
 def lacking(privacy: Privacy, plan: plan_pb2.Plan, attesting: AbstractSet[str]) -> list[str]:
@@ -167,6 +184,10 @@ def _release_against(stated: StatedRelease, message: plan_pb2.Release, terms: pl
         event, mechanism = to_json(release.event), json.loads(json.dumps(numbers_of(release.mechanism)))
         if stated.charges != message.charges or to_json(from_json(stated.event)) != event:
             found.append(f"privacy.json has another event for {name} than the plan's mechanism costs.")
+        if not release.mechanism.guaranteed and not terms.privacy.unproven:
+            found.append(f"The plan promises epsilon and delta, and no proof covers its release {name}: {HEURISTIC}.")
+        if release.mechanism.guaranteed and terms.privacy.unproven:
+            found.append(f"The plan says that nothing is guaranteed, and its release {name} is.")
         if stated.mechanism != mechanism:
             found.append(f"privacy.json describes another mechanism for {name} than the plan has.")
         shares = 0 if release.form.alone else release.mechanism.shares  # alone, all of the noise is a party's own

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from aggregation.mechanisms.mechanism import HEURISTIC
 from coordinator.identity.identity import APART
 from coordinator.pricing.release import rounded_up
 from coordinator.published import manifest as names
@@ -21,7 +22,7 @@ from coordinator.reading import shown, some
 from coordinator.verifying.attestations import check_parties
 from coordinator.verifying.charges import Charged
 from coordinator.verifying.check import Check, Trust, certificate_in, stands, told, tried
-from coordinator.verifying.evidence import against_plan, plan_of, recomputed
+from coordinator.verifying.evidence import against_plan, claiming, plan_of, recomputed
 from protos.conclave.v1 import plan_pb2
 from protos.digest import plan_hash
 from protos.identity.certificates import Role
@@ -190,6 +191,10 @@ def _privacy(
     if plan is None:
         return told("privacy", [*wrong, "Without the plan nothing says what was promised."], "")
     wrong += against_plan(privacy, plan)
+    if not privacy.guarantee and plan.terms.privacy.unproven:
+        measured = "an audit measured it" if privacy.audited else "no audit measured it"
+        said = f"no guarantee claimed: a heuristic; what the releases tell of a text is not bounded, and {measured}"
+        return told("privacy", [*wrong, *claiming(privacy, plan)], said)
     if privacy.insecure_reproducible_noise and plan.terms.privacy.insecure_reproducible_noise:
         if privacy.epsilon is not None:
             wrong.append("privacy.json states an epsilon, and the noise can be reproduced from the plan's seed.")
@@ -226,7 +231,9 @@ def _trust(plan: plan_pb2.Plan | None, trust: Trust | None, simulation: bool) ->
     if plan is None:
         return told("trust", ["Without the plan nothing says who had to be trusted."], "")
     terms = plan.terms.privacy
-    if terms.trust == plan_pb2.TRUST_SECURE_SUM:
+    if terms.unproven:
+        well = f"{HEURISTIC}, against nobody: the coordinator received what left each party, and knows whose it is"
+    elif terms.trust == plan_pb2.TRUST_SECURE_SUM:
         honest = len(plan.terms.parties) - terms.dropouts - terms.colluders
         pooling = f" with {terms.colluders} colluding part{'y' if terms.colluders == 1 else 'ies'}"
         well = f"secure sum, {honest} honest shares: excludes a curious coordinator{pooling if terms.colluders else ''}"

@@ -11,6 +11,7 @@ from aggregation.mechanisms.mechanism import Form, Mechanism
 from party.admission.codes import admit_coded
 from party.admission.company import MOST_ATTEMPTS, admit_company, admit_shares, admit_trust
 from party.admission.labels import admit_labelled
+from party.admission.proof import admit_guarantee, admit_proven
 from party.admission.recipes import why_not
 from party.config import PartyConfig
 from party.releasing.mechanisms import against, broken, form_of, mechanism_of, shares_of
@@ -47,7 +48,7 @@ def admit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
         event for release, event in zip(terms.releases, events, strict=True) for _ in range(times(release, terms))
     ]
     _admit_queries(terms, config)
-    if terms.privacy.insecure_reproducible_noise:
+    if terms.privacy.unproven or terms.privacy.insecure_reproducible_noise:
         return
     try:
         spent = price(events, terms.privacy.delta).epsilon
@@ -123,7 +124,8 @@ def _admit_names(terms: plan_pb2.Terms, config: PartyConfig) -> None:
 
 def _admit_promise(terms: plan_pb2.Terms, config: PartyConfig) -> None:
     privacy = terms.privacy
-    if not (math.isfinite(privacy.epsilon) and privacy.epsilon > 0 and 0 < privacy.delta < 1):
+    admit_guarantee(terms, config)
+    if not privacy.unproven and not (math.isfinite(privacy.epsilon) and privacy.epsilon > 0 and 0 < privacy.delta < 1):
         raise broken(f"epsilon = {privacy.epsilon:g} and delta = {privacy.delta:g} promise nothing")
     if privacy.unit not in (plan_pb2.UNIT_RECORD, plan_pb2.UNIT_USER):
         raise broken("it does not say what it protects, a record or a user")
@@ -149,6 +151,7 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
     if not 1 <= release.charges <= MOST_CHARGES:
         raise broken(f"release {release.name} is charged {release.charges} times; use 1 to {MOST_CHARGES}")
     mechanism, form = mechanism_of(release), form_of(release)
+    admit_proven(release, mechanism, terms, config)
     _admit_form(release, mechanism, form)
     shares = shares_of(mechanism)
     admit_shares(release, shares, terms, config)
@@ -215,8 +218,11 @@ def _admit_size(mechanism: Mechanism, config: PartyConfig) -> None:
 
 def _admit_said(release: plan_pb2.Release, terms: plan_pb2.Terms) -> None:
     """Check that texts are free only after a training that the same terms charge, and that only the model that wrote
-    texts says more, once: it is not trained again.
+    texts says more, once: it is not trained again. Softened outcomes are not free: they are charged, as what has no
+    guarantee.
     """
+    if release.HasField("softened"):
+        return
     if release.HasField("texts"):
         _admit_free(release, release.texts.after, terms)
         return

@@ -37,8 +37,15 @@ def admit_unit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
     `unit`).
     """
     own, asked = of_policy(config.policy), of_terms(terms)
-    if asked is None or asked == own:
+    if asked is None or asked.unit == own.unit:
         return
+    if not own.capped:
+        raise Refusal(
+            Reason.POLICY,
+            f"policy unit: this party's account is for {own}, and this plan reads units of another kind, "
+            f"{asked.unit}s. Plan with {own.settings}, or ask this party for such an account of {asked.unit}s.",
+            "unit",
+        )
     finer = FINENESS.index(asked.unit) < FINENESS.index(own.unit)
     why = (
         f"its price says nothing of a {own.unit}, which holds any number of them"

@@ -41,6 +41,8 @@ def kind_of(release: plan_pb2.Release) -> Kind | None:
             return Kind.TEXTS
         case "targets", plan_pb2.FORM_SAID:
             return Kind.TARGETS
+        case "softened", plan_pb2.FORM_SAID:
+            return Kind.SOFTENED
         case "joint", plan_pb2.FORM_SUMMED:
             match release.joint.HasField("votes"), release.joint.HasField("hidden"):
                 case True, True:

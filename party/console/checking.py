@@ -22,6 +22,7 @@ from typing import Final
 from cryptography import x509
 
 from aggregation.errors import ConclaveError
+from aggregation.mechanisms.mechanism import HEURISTIC
 from learning.errors import ComputeError
 from learning.models.machine import processors
 from learning.text.codes import MOST_CELLS
@@ -248,9 +249,13 @@ def _account(config: PartyConfig, home: Path) -> Line:
             check_cap(own, policy.epsilon, policy.delta, policy.simulation, path, about)
             from party.ledger.lineages import budget_of, group_of  # the accountants take a second to import
 
-            budget = budget_of(sql, group_of(sql, own))
+            budget = budget_of(sql, group := group_of(sql, own))
     except ConclaveError as error:
         return to_do("account", str(error))
+    if budget.left is None and group.hindered:
+        return to_do("account", f"{own.lineage}: every plan is refused: {group.hindered}. Name another account.")
+    if budget.left is None:
+        return ok("account", f"{own.lineage}: no cap; every release without a guarantee is recorded")
     if not budget.left:
         return to_do("account", f"{own.lineage}: nothing is left of {own.cap}, so every plan is refused.")
     return ok(
@@ -313,18 +318,18 @@ def _policy(config: PartyConfig) -> Line:
     """Warn about rules that are valid by themselves but contradict each other or the party's size."""
     policy = config.policy
     records = policy.declared_size
-    if records is not None and policy.delta * records >= 1:
+    if records is not None and policy.delta is not None and policy.delta * records >= 1:
         return warning(
             "policy",
             f"delta = {policy.delta:g} with declared_size = {records:,} allows a record or more to be shown outright; "
             f"below {1 / records:.0e} it would not",
         )
     if policy.simulation and config.identity is not None:
-        return warning(
-            "policy", "simulation = true admits noise that protects nobody: right only if this text is public"
-        )
+        return warning("policy", "simulation = true admits noise that protects nobody: right only for public text")
     rules = [
-        f"epsilon {policy.epsilon:g} and delta {policy.delta:g} for {of_policy(policy)}, for the life of the data",
+        f"epsilon {policy.epsilon:g} and delta {policy.delta:g} for {of_policy(policy)}, for the life of the data"
+        if policy.guarantee
+        else f"{HEURISTIC}, and no other plans",
         f"recipes {', '.join(policy.recipes)}",
         f"minimum_parties {policy.minimum_parties}",
         f"trust {policy.trust or ('as the plan says' if policy.simulation else 'secure-sum')}",

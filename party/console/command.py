@@ -158,6 +158,8 @@ def open_account(
 ) -> None:
     """Open an account with the policy's cap and unit, for the life of its data. Records the time and your user name.
 
+    Under guarantee = false it has no cap: nothing is promised for its records, and every release is recorded.
+
     For an account that was charged before accounts kept what they protect, it states that: all of it protected this.
     """
     from party.config import LINEAGE
@@ -176,8 +178,13 @@ def open_account(
         home, name, epsilon=policy.epsilon, delta=policy.delta, simulation=policy.simulation, protection=about
     )
     if as_json:
-        said = {"unit": about.unit, "relation": about.relation}
+        said = {"unit": about.unit, "relation": about.relation, "guarantee": account.capped}
         print(json.dumps({"account": account.lineage, "id": account.id, "opened": new} | said))
+    elif new and not account.capped:
+        print(f"Account {account.lineage} is open, for good, and has no cap: it promises nothing for its records.")
+        print("Only plans without a guarantee are admitted. Each of their releases is recorded, and none is refused")
+        print("for what left before. Nobody can say what they tell of a record; an audit may measure it.")
+        print("Records that left so can never be under the cap of another account here.")
     elif new:
         print(f"Account {account.lineage} is open, for good: {account.cap}.")
         print("A plan that protects anything else is refused.")

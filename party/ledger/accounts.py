@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from party.errors import PartyError
 from party.ledger.database import (
@@ -37,26 +37,33 @@ if TYPE_CHECKING:
 _COLUMNS = "id, number, lineage, epsilon, delta, simulation, opened_at, uncounted"
 DOCUMENT = Protection()
 """The unit of a cap by default."""
+NO_CAP: Final = "no cap: it promises nothing, and records what leaves without a guarantee"
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
     """An account as it was opened. opened_at: seconds since 1970.
 
-    id: random; only this part of the ledger may leave the party. uncounted: it was charged before records were counted,
-    so that nobody can say which records were read. protection: what its cap protects, permanently; None where it was
-    opened before this was stored, and nobody has stated it since.
+    id: random; only this part of the ledger may leave the party. epsilon, delta: the cap; None of an account without
+    one, which promises nothing and records what left without a guarantee. uncounted: it was charged before records were
+    counted, so that nobody can say which records were read. protection: what its cap protects, permanently; None where
+    it was opened before this was stored, and nobody has stated it since.
     """
 
     id: str
     number: int
     lineage: str
-    epsilon: float
-    delta: float
+    epsilon: float | None
+    delta: float | None
     simulation: bool
     opened_at: float
     uncounted: bool
     protection: Protection | None = DOCUMENT
+
+    @property
+    def capped(self) -> bool:
+        """Whether the account has a cap."""
+        return self.epsilon is not None
 
     @property
     def about(self) -> str:
@@ -65,12 +72,18 @@ class Opened:
 
     @property
     def cap(self) -> str:
-        """The cap and what it protects, in words."""
+        """The cap and what it protects, in words; or that there is none."""
+        if self.epsilon is None or self.delta is None:
+            return NO_CAP
         return f"epsilon {self.epsilon:g} (delta {self.delta:g}) for {self.about}"
 
     @property
-    def filter(self) -> "LifetimeFilter":
-        """The privacy filter that enforces the cap: its order follows from epsilon and delta, which never change."""
+    def filter(self) -> "LifetimeFilter | None":
+        """The privacy filter that enforces the cap: its order follows from epsilon and delta, which never change. None
+        without a cap.
+        """
+        if self.epsilon is None or self.delta is None:
+            return None
         from aggregation.accounting.price import LifetimeFilter
 
         return LifetimeFilter(self.epsilon, self.delta)
@@ -102,12 +115,15 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The current state of an account. `id` is random; only this part of the ledger may leave the party."""
+    """The current state of an account. `id` is random; only this part of the ledger may leave the party.
+
+    epsilon, delta: None without a cap.
+    """
 
     id: str
     lineage: str
-    epsilon: float
-    delta: float
+    epsilon: float | None
+    delta: float | None
     simulation: bool
     opened_at: float
     reservations: tuple[Reservation, ...]
@@ -124,9 +140,17 @@ class Noted:
 
 
 def open_account(
-    home: Path, lineage: str, *, epsilon: float, delta: float, simulation: bool, protection: Protection = DOCUMENT
+    home: Path,
+    lineage: str,
+    *,
+    epsilon: float | None,
+    delta: float | None,
+    simulation: bool,
+    protection: Protection = DOCUMENT,
 ) -> tuple[Opened, bool]:
     """Open an account permanently in the ledger of `home`; returns whether it is new. Recorded with time and user.
+
+    epsilon, delta: the cap; None where `protection` says that there is none.
 
     An existing account under this cap stays unchanged. If it was opened before accounts stored what they protect, this
     records that everything it was charged for protected this. Raises `PartyError` while a node holds the folder, for
@@ -141,16 +165,19 @@ def open_account(
 def ensure(
     sql: sqlite3.Connection,
     lineage: str,
-    epsilon: float,
-    delta: float,
+    epsilon: float | None,
+    delta: float | None,
     simulation: bool,
     path: Path,
     protection: Protection = DOCUMENT,
 ) -> Opened:
     """The lineage's account, opened if it does not exist. Raises `PartyError` as `open_account` does."""
-    from aggregation.accounting.price import LifetimeFilter
+    if {epsilon is not None, delta is not None} != {protection.capped}:
+        raise PartyError(f"{path}: the account {lineage} has either a cap with epsilon and delta, or none of these.")
+    if epsilon is not None and delta is not None:
+        from aggregation.accounting.price import LifetimeFilter
 
-    LifetimeFilter(epsilon, delta)
+        LifetimeFilter(epsilon, delta)
     with transaction(sql):
         found = find(sql, lineage)
         if found is None:
@@ -163,7 +190,8 @@ def ensure(
                 ),
             )  # fmt: skip
             kind = ", a simulation" if simulation else ""
-            note(sql, lineage, f"opened with epsilon {epsilon:g} at delta {delta:g} for {protection}{kind}")
+            cap = f"epsilon {epsilon:g} at delta {delta:g} for {protection}" if protection.capped else NO_CAP
+            note(sql, lineage, f"opened with {cap}{kind}")
     found = find(sql, lineage)
     assert found is not None
     if found.protection is None:
@@ -176,8 +204,8 @@ def ensure(
 def take_up(
     sql: sqlite3.Connection,
     lineage: str,
-    epsilon: float,
-    delta: float,
+    epsilon: float | None,
+    delta: float | None,
     simulation: bool,
     path: Path,
     protection: Protection,
@@ -209,8 +237,8 @@ def _state(sql: sqlite3.Connection, found: Opened, protection: Protection) -> Op
 
 def check(
     found: Opened,
-    epsilon: float,
-    delta: float,
+    epsilon: float | None,
+    delta: float | None,
     simulation: bool,
     path: Path,
     protection: Protection | None = DOCUMENT,
@@ -219,6 +247,12 @@ def check(
 
     protection: what the policy's cap protects; None is not compared.
     """
+    if (found.epsilon is None) != (epsilon is None):
+        was, says = ("without a cap", "one") if found.epsilon is None else (f"with {found.cap}", "none")
+        raise PartyError(
+            f"{path}: the account {found.lineage} was opened {was}, and the policy now has {says} ([policy] "
+            "guarantee). That holds for the life of the data: restore it, or name another account."
+        )
     if (found.epsilon, found.delta) != (epsilon, delta):
         raise PartyError(
             f"{path}: the account {found.lineage} was opened with epsilon = {found.epsilon:g} and delta = "

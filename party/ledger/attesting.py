@@ -11,7 +11,7 @@ from party.store.runs import Run
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.fields import word
 from protos.identity.identity import Identity
-from protos.identity.signing import ATTESTATION, DESCRIBED, RELATION, sign
+from protos.identity.signing import ATTESTATION, DESCRIBED, NO_RELATION, RELATION, sign
 from protos.refusal import Reason, Refusal
 
 NONCE_BYTES: Final = range(16, 65)
@@ -52,7 +52,7 @@ def attestation(
             "account": account,
             "unit": word(plan_pb2.Unit, privacy.unit),
             "record": word(plan_pb2.Record, privacy.record),
-            "relation": RELATION,
+            "relation": NO_RELATION if privacy.unproven else RELATION,
             "insecure_reproducible_noise": privacy.insecure_reproducible_noise,
             "simulation": simulation,
             "releases": [
@@ -60,5 +60,6 @@ def attestation(
             ],
             "software": version("conclave-distill"),
             "signed_at": time.time(),
+            **({"guarantee": False} if privacy.unproven else {}),
         },
     ).message()

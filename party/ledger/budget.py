@@ -7,6 +7,7 @@ from typing import Any
 
 from aggregation.accounting.price import Guarantee, price
 from aggregation.errors import ConclaveError
+from aggregation.mechanisms.mechanism import HEURISTIC
 from party.errors import PartyError
 from party.ledger.accounts import Noted, Opened, Reservation, every, noted, reservations
 from party.ledger.database import FILE, reading
@@ -16,7 +17,7 @@ from party.ledger.runs import JoinedRun, joined_runs
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """The charges of one run, without refunds. price: None where its events have no price.
+    """The charges of one run, without refunds. price: None where its events have no price, as without a guarantee.
 
     The price is the run's own, by the accountant that is tight for events fixed in advance by the plan; the account's
     filter counts the same run for more.
@@ -48,6 +49,13 @@ class Statement:
     inherited: tuple[Inherited, ...]
     hindered: str
     log: tuple[Noted, ...]
+
+    @property
+    def unguaranteed(self) -> int:
+        """How many releases made from text left without a guarantee."""
+        if self.account.capped:
+            return 0
+        return sum(each.stands and not each.blank for run in self.runs for each in run.charged)
 
 
 def statements(home: Path, lineage: str | None = None) -> tuple[Statement, ...]:
@@ -95,13 +103,15 @@ def to_json(statement: Statement) -> dict[str, Any]:
         "opened_at": account.opened_at,
         "simulation": account.simulation,
         "documents": None if account.uncounted else statement.documents,
+        "guarantee": account.capped,
+        "releases_without_guarantee": statement.unguaranteed,
         "delta": account.delta,
         "unit": None if account.protection is None else account.protection.unit,
         "relation": None if account.protection is None else account.protection.relation,
         "cap": budget.cap,
-        "spent": _finite(budget.spent),
+        "spent": None if budget.spent is None else _finite(budget.spent),
         "left": budget.left,
-        "order": account.filter.order,
+        "order": None if account.filter is None else account.filter.order,
         "hindered": statement.hindered or None,
         "runs": [_run_to_json(each) for each in statement.runs],
         "inherited": [
@@ -123,19 +133,25 @@ def shown(statement: Statement) -> list[tuple[str, str]]:
     counted = "before documents were counted" if account.uncounted else f"{statement.documents:,} documents charged"
     runs, accounts = len(statement.runs), len(statement.inherited)
     inherited = f" and {accounts} inherited {'account' if accounts == 1 else 'accounts'}" if accounts else ""
+    ran = f"in {runs} {'run' if runs == 1 else 'runs'}"
+    if budget.cap is None:
+        many = statement.unguaranteed
+        spent = f"no cap: {many:,} {'release' if many == 1 else 'releases'} without a guarantee, {ran}"
+    else:
+        spent = (
+            f"epsilon {budget.spent:.2f} of {budget.cap:.2f} (delta {account.delta:g}) for {account.about}, "
+            f"{ran}{inherited}; a release of {budget.left:.2f} is left"
+        )
     lines = [
         ("account", f"{account.lineage} (opened {_day(account.opened_at)})   {counted}"),
         ("id", account.id),
-        (
-            "spent",
-            f"epsilon {budget.spent:.2f} of {budget.cap:.2f} (delta {account.delta:g}) for {account.about}, in {runs} "
-            f"{'run' if runs == 1 else 'runs'}{inherited}; a release of {budget.left:.2f} is left",
-        ),
+        ("spent", spent),
     ]
     if account.simulation:
         lines.append(("", "a simulation: its noise may be known to anyone, and none of these figures is a guarantee"))
     for each in statement.runs:
-        own = "no price" if each.price is None else f"epsilon {each.price.epsilon:.2f} ({each.price.accountant})"
+        unpriced = "no price" if account.capped else HEURISTIC
+        own = unpriced if each.price is None else f"epsilon {each.price.epsilon:.2f} ({each.price.accountant})"
         state = "open" if each.run.left_at is None else "ended"
         lines.append(("run", f"{each.run.id}   {_day(each.run.joined_at)}, {state}   {own}   {_releases(each)}"))
     for other in statement.inherited:
@@ -158,8 +174,10 @@ def _of(run: JoinedRun, charged: tuple[Reservation, ...]) -> bool:
     return any(each.run == run.id for each in charged)
 
 
-def _cost(run: JoinedRun, charged: tuple[Reservation, ...], delta: float) -> RunCost:
+def _cost(run: JoinedRun, charged: tuple[Reservation, ...], delta: float | None) -> RunCost:
     own = tuple(each for each in charged if each.run == run.id)
+    if delta is None:
+        return RunCost(run, own, None)
     try:
         found = price([each.event for each in own if each.stands], delta)
     except ConclaveError:

@@ -80,6 +80,19 @@ _STEPS: Final = (
     ALTER TABLE reservations ADD COLUMN blank INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE reservations ADD COLUMN request BLOB
     """,
+    # An account without a cap has no epsilon and no delta, and says so: NULL in neither place means 0.
+    """
+    CREATE TABLE accounts_anew (
+      id TEXT PRIMARY KEY, lineage TEXT UNIQUE NOT NULL, epsilon REAL, delta REAL, simulation INTEGER NOT NULL,
+      opened_at REAL NOT NULL, number INTEGER, uncounted INTEGER NOT NULL DEFAULT 0, unit TEXT, relation TEXT,
+      CHECK ((epsilon IS NULL) = (delta IS NULL))
+    ) STRICT;
+    INSERT INTO accounts_anew
+      SELECT id, lineage, epsilon, delta, simulation, opened_at, number, uncounted, unit, relation FROM accounts;
+    DROP TABLE accounts;
+    ALTER TABLE accounts_anew RENAME TO accounts;
+    CREATE UNIQUE INDEX account_numbers ON accounts (number)
+    """,
 )
 VERSION: Final = len(_STEPS)
 """`PRAGMA user_version` of a ledger that is up to date."""
@@ -103,8 +116,9 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA secure_delete = ON")
-        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA foreign_keys = OFF")  # a migration makes a table anew that others refer to
         _bring_up_to_date(connection, path)
+        connection.execute("PRAGMA foreign_keys = ON")
     except sqlite3.DatabaseError as error:
         connection.close()
         if is_full(error):

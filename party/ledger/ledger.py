@@ -4,6 +4,8 @@ An account belongs to a lineage that the administrator names, not to a file: add
 and a lineage that shares a record with another inherits its charges (`party.ledger.lineages`). A Renyi filter (Feldman
 & Zrnic 2021) at one order, fixed when the account is opened, enforces its cap, because what is asked later may depend
 on what was answered before. So the guarantee over the account's life is the cap, not the sum of what ran.
+
+An account without a cap promises nothing. Its releases, which no proof covers, are recorded and attested all the same.
 """
 
 import asyncio
@@ -43,12 +45,14 @@ class Ledger:
         folder: Path,
         lineage: str,
         *,
-        epsilon: float,
-        delta: float,
+        epsilon: float | None,
+        delta: float | None,
         simulation: bool,
         protection: Protection = DOCUMENT,
     ) -> Self:
         """Take up the lineage's account in `folder`/ledger.sqlite. In a simulation a missing account is opened.
+
+        epsilon, delta: the cap; None where `protection` says that there is none.
 
         Raises `PartyError` when another node holds the folder; when the file is not a ledger; when nobody opened the
         account (`party.ledger.accounts.open_account`); when it was opened under another cap or for another unit, since
@@ -263,7 +267,9 @@ class Ledger:
         with transaction(self._connection) as sql:
             return act(sql, *given)
 
-    def _take_up(self, lineage: str, epsilon: float, delta: float, simulation: bool, protection: Protection) -> None:
+    def _take_up(
+        self, lineage: str, epsilon: float | None, delta: float | None, simulation: bool, protection: Protection
+    ) -> None:
         sql = self._connection
         self._own = take_up(sql, lineage, epsilon, delta, simulation, self._path, protection)
         self._census_key = bytes(sql.execute("SELECT census_key FROM secret").fetchone()[0])

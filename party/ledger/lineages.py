@@ -22,15 +22,15 @@ from protos.refusal import Reason, Refusal
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The figures of an account. cap: its epsilon. runs: how many are open.
+    """The figures of an account. cap: its epsilon; None without a cap, and so are the others. runs: how many are open.
 
     spent, left: epsilon, at the cap's delta, of one Gaussian release that costs as much as all charges, including those
     of accounts that share records, and of the largest one that is still admitted; they do not add up to the cap.
     """
 
-    cap: float
-    spent: float
-    left: float
+    cap: float | None
+    spent: float | None
+    left: float | None
     runs: int
 
 
@@ -47,15 +47,16 @@ class Group:
 
     @cached_property
     def filters(self) -> tuple[LifetimeFilter, ...]:
-        """Each account's own filter, at the order that was fixed when it was opened."""
-        return tuple(each.filter for each in (self.own, *self.others))
+        """Each account's own filter, at the order that was fixed when it was opened; none of one without a cap."""
+        return tuple(each.filter for each in (self.own, *self.others) if each.filter is not None)
 
     @cached_property
     def hindered(self) -> str:
         """Why no release may read the account's records, whatever is left of the caps; empty where they may be read.
 
-        Noise of a simulation may be known to anyone, so no cap can hold for a record that one has read. And charges for
-        different units cannot be added (`party.admission.protection`).
+        Noise of a simulation may be known to anyone, so no cap can hold for a record that one has read. Nor can a cap
+        hold for a record that left without a guarantee, and such a record may not leave so once a cap is promised for
+        it. And charges for different units cannot be added (`party.admission.protection`).
         """
         for each in self.others:
             if each.simulation != self.own.simulation:
@@ -63,6 +64,12 @@ class Group:
                     return f"{each.lineage} read some of them {'in a simulation' if each.simulation else 'in earnest'}"
             elif each.protection is None:
                 return f"nobody has stated what the charges to {each.lineage} protected"
+            elif not each.capped and self.own.capped:
+                return f"{each.lineage} let some of them leave without a guarantee, which no cap covers"
+            elif each.capped and not self.own.capped:
+                return f"{each.lineage} was charged for {each.protection}, under a cap, and this account has none"
+            elif not each.capped:
+                continue  # whatever the unit, neither account promises anything
             elif each.protection != self.own.protection:
                 return f"{each.lineage} was charged for {each.protection}"
         return ""
@@ -75,8 +82,12 @@ class Group:
         """Whether what the group has spent is within every cap."""
         return not self.hindered and all(each.spent(spent) <= each.cap for each in self.filters)
 
-    def left(self, spent: Sequence[DpEvent]) -> float:
-        """Epsilon, at the own cap's delta, of the largest single Gaussian release that every cap still admits."""
+    def left(self, spent: Sequence[DpEvent]) -> float | None:
+        """Epsilon, at the own cap's delta, of the largest single Gaussian release that every cap still admits; None
+        without a cap.
+        """
+        if self.own.delta is None:
+            return None
         if self.hindered:
             return 0.0
         tightest = min(self.filters, key=lambda each: (each.cap - each.spent(spent)) / each.order)
@@ -85,9 +96,13 @@ class Group:
             return 0.0
         return float(get_epsilon_gaussian(math.sqrt(tightest.order / (2 * divergence)), self.own.delta))
 
-    def spent(self, charged: Sequence[DpEvent]) -> float:
-        """Epsilon, at the own cap's delta, of one Gaussian release that costs as much as all charges."""
-        own = self.filters[0]
+    def spent(self, charged: Sequence[DpEvent]) -> float | None:
+        """Epsilon, at the own cap's delta, of one Gaussian release that costs as much as all charges; None without a
+        cap.
+        """
+        own = self.own.filter
+        if own is None:
+            return None
         divergence = own.spent(charged) if charged else 0.0
         if 0 < divergence < math.inf:
             return float(get_epsilon_gaussian(math.sqrt(own.order / (2 * divergence)), own.delta))
@@ -99,6 +114,12 @@ def over(own: Opened, what: str) -> Refusal:
 
     Nobody outside may learn that a record is in two shards, nor see a figure that depends on it.
     """
+    if not own.capped:
+        return Refusal(
+            Reason.BUDGET,
+            f"the ledger does not let {what} leave without a guarantee, which is all that this party's account is for; "
+            "its administrator sees why with party budget.",
+        )
     return Refusal(
         Reason.BUDGET,
         f"the ledger cannot pay for {what} within this party's cap of {own.cap}; its administrator sees what is left "
@@ -153,8 +174,12 @@ def own_events(sql: sqlite3.Connection, own: Opened) -> list[DpEvent]:
 
 
 def events_of(sql: sqlite3.Connection, group: Group) -> list[DpEvent]:
-    """All charges of the accounts of a group, without refunds and without what others answered without text."""
-    others = [event for account in group.others for event in charges(sql, account.id, blank=False)]
+    """All charges of the accounts of a group, without refunds and without what others answered without text.
+
+    What another account let leave without a guarantee has no price: `Group.hindered` says that it did.
+    """
+    capped = (account for account in group.others if account.capped or not group.own.capped)
+    others = [event for account in capped for event in charges(sql, account.id, blank=False)]
     return own_events(sql, group.own) + others
 
 

@@ -44,7 +44,7 @@ def check_charge(
     tells its maker so, and marks it. Otherwise what leaves was made already, from text, unless all earlier charges of
     the release were blank; it is refused where those that share records cannot pay for it.
     """
-    if not own.filter.admits(own_events(sql, own), event):
+    if not Group(own).admits(own_events(sql, own), event):
         raise over(own, release)
     blank = is_blank(sql, run) if opening else attempts.all_blank(sql, run, release)
     group = group_of(sql, own)

@@ -1,4 +1,5 @@
-"""What an account's cap protects: one unit and one neighbouring relation, for the life of the account.
+"""What an account's cap protects: one unit and one neighbouring relation, for the life of the account; or that there is
+no cap, and nothing is protected.
 
 Charges for different units cannot be added, in either direction (`party.admission.protection` says why). So a plan is
 admitted for the account's unit only, and of accounts that share records but not their unit, only the one that was
@@ -18,13 +19,23 @@ FINENESS: Final[tuple[Unit, ...]] = get_args(Unit)
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """The unit of a cap; a neighbour is the same text with one unit more or less."""
+    """The unit of a cap; a neighbour is the same text with one unit more or less.
+
+    relation: "none" of an account without a cap, whose unit says only what its plans read.
+    """
 
     unit: Unit = "document"
-    relation: Literal["add-or-remove"] = "add-or-remove"
+    relation: Literal["add-or-remove", "none"] = "add-or-remove"
 
     def __str__(self) -> str:
+        if not self.capped:
+            return f"a {self.unit}, without a cap"
         return f"a {self.unit}, added or removed"
+
+    @property
+    def capped(self) -> bool:
+        """Whether there is a cap that protects anything."""
+        return self.relation != "none"
 
     @property
     def inside_documents(self) -> bool:
@@ -38,5 +49,7 @@ class Protection:
 
 
 def of_policy(policy: PolicyTable) -> Protection:
-    """What the cap of a party file protects."""
-    return Protection("user" if policy.unit == "user" else policy.record, policy.relation)
+    """What the cap of a party file protects; nothing where it has none."""
+    return Protection(
+        "user" if policy.unit == "user" else policy.record, policy.relation if policy.guarantee else "none"
+    )

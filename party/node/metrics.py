@@ -1,5 +1,6 @@
 """Metrics for the party's own administrator: budget, work and traffic, never its text."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -65,10 +66,9 @@ class Metrics:
             self.budget(await ledger.budget())
 
     def budget(self, budget: Budget) -> None:
-        """Set the account's metrics."""
-        self._cap.set(budget.cap)
-        self._spent.set(budget.spent)
-        self._left.set(budget.left)
+        """Set the account's metrics; without a cap they are NaN, since 0 and infinity would both be claims."""
+        for gauge, figure in ((self._cap, budget.cap), (self._spent, budget.spent), (self._left, budget.left)):
+            gauge.set(math.nan if figure is None else figure)
         self._runs.set(budget.runs)
 
     @contextmanager

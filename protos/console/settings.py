@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 
 Model = TypeVar("Model", bound="Settings")
 Location = tuple[str | int, ...]
@@ -189,9 +190,14 @@ def _keys_at(model: Any, location: Sequence[str | int]) -> list[str]:
     for part in location:
         if isinstance(part, int):
             continue
-        fields = [each.model_fields[part] for each in current if part in each.model_fields]
+        fields = [field for each in current for name, field in _fields(each).items() if name == part]
         current = [inner for field in fields for inner in _models(field.annotation)]
-    return sorted({name for each in current for name in each.model_fields})
+    return sorted({name for each in current for name in _fields(each)})
+
+
+def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """A table's fields by the keys that a file has."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

@@ -27,6 +27,8 @@ DESCRIBED: Final = "conclave describe 1"
 ATTESTATION: Final = "conclave attestation 1"
 """A statement of what a run has cost a party, by its ledger."""
 RELATION: Final = "add or remove one unit at one party"
+NO_RELATION: Final = "none"
+"""The relation of a run without a guarantee, which bounds nothing for any two neighbours."""
 LONGEST: Final = 1 << 20
 """The most bytes of a statement: reading one as JSON takes up to thirty times as much memory."""
 

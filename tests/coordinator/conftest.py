@@ -9,8 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dp_accounting import GaussianDpEvent
 
+from aggregation.mechanisms.counts import CountsMechanism
+from aggregation.mechanisms.mechanism import Form
+from aggregation.mechanisms.softened import SoftenedTargets
 from coordinator import api
+from coordinator.plan.plan import Plan
+from coordinator.pricing.release import Release
 from coordinator.store import output
 from coordinator.systems.registry import plan_of
 from coordinator.transport.grpc_link import GrpcLink
@@ -23,6 +29,7 @@ from party.node.training import Training
 from party.store.runs import private_folder
 from party.tasks import process
 from party.tasks.job import Failure
+from protos.console.settings import check_settings
 from protos.identity.requests import key_pem, make_request, new_keys
 
 FILLERS = ("film", "was", "plot", "actor", "and", "very", "slow", "fast", "end", "start", "story", "we", "saw", "it")
@@ -337,3 +344,46 @@ def distildp_tables(news, tiny_gpt2):
 @pytest.fixture(scope="session")
 def distildp_plan(distildp_tables):
     return lambda **changes: plan_of(distildp_tables(**changes))
+
+
+class HeuristicPlan(Plan):
+    """A plan of a system whose releases may be without a guarantee."""
+
+    UNPROVEN = True
+
+
+class HeuristicRecipe:
+    """What pricing needs to know of a system that asks every party for softened outcomes, for counts, or for both."""
+
+    fewer_cells = finer_grid = ""
+    labelled = None
+
+    def __init__(self, plan, releases):
+        self.plan, self._releases = plan, releases
+
+    def total_event(self, multiplier):
+        return GaussianDpEvent(multiplier)
+
+    def releases(self, multiplier):
+        softened = SoftenedTargets(4, 100, "top", 0.05, 2, 1.5, 8.0, 12.0)
+        made = {
+            "outcomes": lambda: Release("outcomes", softened, 40, softened.columns, charges=40, form=Form.SAID),
+            "counts": lambda: Release("counts", CountsMechanism(4.0, 64, multiplier or 1.0, 2), 5, 5),
+        }
+        return tuple(made[name]() for name in self._releases)
+
+
+@pytest.fixture(scope="session")
+def heuristic():
+    """`heuristic(*releases, **privacy)`: a recipe of two parties, by default one that softens and promises nothing."""
+
+    def makes(*releases, federation=None, **privacy):
+        named = [{"name": name, "address": "127.0.0.1:7443"} for name in ("north", "south")]
+        tables = {
+            "run": {"name": "demo", "recipe": "softening", "seed": 7},
+            "privacy": privacy or {"guarantee": False},
+            "federation": federation or {"launch": "connect", "parties": named},
+        }
+        return HeuristicRecipe(check_settings(tables, HeuristicPlan, "plan.toml"), releases or ("outcomes",))
+
+    return makes

@@ -121,8 +121,8 @@ class _FormEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Form.ValueType],
     FORM_FREE: _Form.ValueType  # 6
     """Post-processing of a training that was charged, summed without noise."""
     FORM_SAID: _Form.ValueType  # 7
-    """Post-processing of a training of this party alone that was charged: what its model says. It is in no sum, and leaves
-    by Answer under a secure sum too.
+    """What a model of this party alone says: post-processing of a training that was charged, or softened outcomes, which no
+    proof covers. It is in no sum, and leaves by Answer under a secure sum too.
     """
 
 class Form(_Form, metaclass=_FormEnumTypeWrapper):
@@ -146,8 +146,8 @@ FORM_CLEAR_VOTES: Form.ValueType  # 5
 FORM_FREE: Form.ValueType  # 6
 """Post-processing of a training that was charged, summed without noise."""
 FORM_SAID: Form.ValueType  # 7
-"""Post-processing of a training of this party alone that was charged: what its model says. It is in no sum, and leaves
-by Answer under a secure sum too.
+"""What a model of this party alone says: post-processing of a training that was charged, or softened outcomes, which no
+proof covers. It is in no sum, and leaves by Answer under a secure sum too.
 """
 Global___Form: _TypeAlias = Form  # noqa: Y015
 
@@ -352,6 +352,7 @@ class Privacy(_message.Message):
     COLLUDERS_FIELD_NUMBER: _builtins.int
     INSECURE_REPRODUCIBLE_NOISE_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
+    UNPROVEN_FIELD_NUMBER: _builtins.int
     epsilon: _builtins.float
     """What the plan promises for each party's shard under add-or-remove of one unit."""
     delta: _builtins.float
@@ -366,6 +367,11 @@ class Privacy(_message.Message):
     """How often a release may be charged; epsilon includes all of these charges. Under the secure sum, a sum whose parties
     were lost after their masked vectors left is made again under fresh noise. 0 and 1 mean once.
     """
+    unproven: _builtins.bool
+    """No proof covers the releases, and the plan promises nothing: epsilon and delta are 0 then, which means absent. A party
+    admits this only where its policy says so, and an account without a cap records it. Absent from every other plan, whose
+    hash is the one that it was before there was this field.
+    """
     def __init__(
         self,
         *,
@@ -378,12 +384,15 @@ class Privacy(_message.Message):
         colluders: _builtins.int = ...,
         insecure_reproducible_noise: _builtins.bool = ...,
         attempts: _builtins.int = ...,
+        unproven: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_unproven", b"_unproven", "unproven", b"unproven"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "colluders", b"colluders", "delta", b"delta", "dropouts", b"dropouts", "epsilon", b"epsilon", "insecure_reproducible_noise", b"insecure_reproducible_noise", "record", b"record", "trust", b"trust", "unit", b"unit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unproven", b"_unproven", "attempts", b"attempts", "colluders", b"colluders", "delta", b"delta", "dropouts", b"dropouts", "epsilon", b"epsilon", "insecure_reproducible_noise", b"insecure_reproducible_noise", "record", b"record", "trust", b"trust", "unit", b"unit", "unproven", b"unproven"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__unproven: _TypeAlias = _typing.Literal["unproven"]  # noqa: Y015
+    _WhichOneofArgType__unproven: _TypeAlias = _typing.Literal["_unproven", b"_unproven"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unproven) -> _WhichOneofReturnType__unproven | None: ...
 
 Global___Privacy: _TypeAlias = Privacy  # noqa: Y015
 
@@ -403,6 +412,7 @@ class Release(_message.Message):
     VECTORS_FIELD_NUMBER: _builtins.int
     TEXTS_FIELD_NUMBER: _builtins.int
     TARGETS_FIELD_NUMBER: _builtins.int
+    SOFTENED_FIELD_NUMBER: _builtins.int
     FORM_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     charges: _builtins.int
@@ -428,6 +438,8 @@ class Release(_message.Message):
     def texts(self) -> Global___FreeTexts: ...
     @_builtins.property
     def targets(self) -> Global___FreeTargets: ...
+    @_builtins.property
+    def softened(self) -> Global___SoftenedTargets: ...
     def __init__(
         self,
         *,
@@ -441,13 +453,14 @@ class Release(_message.Message):
         vectors: Global___VectorMechanism | None = ...,
         texts: Global___FreeTexts | None = ...,
         targets: Global___FreeTargets | None = ...,
+        softened: Global___SoftenedTargets | None = ...,
         form: Global___Form.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "form", b"form", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "form", b"form", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts", "joint", "thresholded", "gradients", "free", "vectors", "texts", "targets"]  # noqa: Y015
+    _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts", "joint", "thresholded", "gradients", "free", "vectors", "texts", "targets", "softened"]  # noqa: Y015
     _WhichOneofArgType_mechanism: _TypeAlias = _typing.Literal["mechanism", b"mechanism"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_mechanism) -> _WhichOneofReturnType_mechanism | None: ...
 
@@ -802,3 +815,54 @@ class FreeTargets(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FreeTargets: _TypeAlias = FreeTargets  # noqa: Y015
+
+@_typing.final
+class SoftenedTargets(_message.Message):
+    """aggregation.mechanisms.softened.SoftenedTargets, field by field: what a teacher of this party says might stand in the place
+    of every token of given texts, softened by rules that no proof covers. Only in a plan that is unproven.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOP_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    PROTECTION_FIELD_NUMBER: _builtins.int
+    SCALE_FIELD_NUMBER: _builtins.int
+    PROTECTED_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_FIELD_NUMBER: _builtins.int
+    STRENGTH_FIELD_NUMBER: _builtins.int
+    CAP_FIELD_NUMBER: _builtins.int
+    top: _builtins.int
+    """The most probable outcomes that are kept of each token."""
+    tokens: _builtins.int
+    """Tokens that the model has."""
+    protection: _builtins.str
+    """Which probabilities get Laplace noise, aggregation.mechanisms.softened.PROTECTIONS: none, top or all."""
+    scale: _builtins.float
+    """Of the Laplace noise; 0: none."""
+    protected: _builtins.int
+    """Under top: how many of the likeliest outcomes get noise."""
+    temperature: _builtins.float
+    strength: _builtins.float
+    """By how much the temperature grows near a clue word; 0: not at all."""
+    cap: _builtins.float
+    """The largest temperature."""
+    def __init__(
+        self,
+        *,
+        top: _builtins.int = ...,
+        tokens: _builtins.int = ...,
+        protection: _builtins.str = ...,
+        scale: _builtins.float = ...,
+        protected: _builtins.int = ...,
+        temperature: _builtins.float = ...,
+        strength: _builtins.float = ...,
+        cap: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cap", b"cap", "protected", b"protected", "protection", b"protection", "scale", b"scale", "strength", b"strength", "temperature", b"temperature", "tokens", b"tokens", "top", b"top"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SoftenedTargets: _TypeAlias = SoftenedTargets  # noqa: Y015

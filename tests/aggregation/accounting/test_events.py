@@ -18,12 +18,17 @@ from dp_accounting import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregation.accounting.events import from_json, leaves, to_json
+from aggregation.accounting.events import from_json, leaves, noise_multiplier_of, to_json
+from aggregation.accounting.price import LifetimeFilter, price
 from aggregation.errors import IntegrityError
 
 NOISE = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)
 EVENTS = st.recursive(
-    st.one_of(st.just(NoOpDpEvent()), st.builds(GaussianDpEvent, NOISE), st.builds(LaplaceDpEvent, NOISE)),
+    st.one_of(
+        st.sampled_from([NoOpDpEvent(), NonPrivateDpEvent()]),
+        st.builds(GaussianDpEvent, NOISE),
+        st.builds(LaplaceDpEvent, NOISE),
+    ),
     lambda inner: st.one_of(
         st.builds(PoissonSampledDpEvent, st.floats(1e-9, 1), inner),
         st.builds(SelfComposedDpEvent, inner, st.integers(1, 10**6)),
@@ -49,10 +54,19 @@ def test_numbers_of_numpy_are_stored_as_plain_ones():
     assert from_json(json.loads(json.dumps(to_json(event)))) == SelfComposedDpEvent(GaussianDpEvent(1.5), 3)
 
 
-@pytest.mark.parametrize("event", [NonPrivateDpEvent(), ZCDpEvent(rho=1.0, xi=0.0)])
-def test_an_event_the_ledger_does_not_know_is_refused_by_name(event):
-    with pytest.raises(IntegrityError, match=type(event).__name__):
-        to_json(ComposedDpEvent([GaussianDpEvent(1.0), event]))
+def test_an_event_the_ledger_does_not_know_is_refused_by_name():
+    with pytest.raises(IntegrityError, match="ZCDpEvent"):
+        to_json(ComposedDpEvent([GaussianDpEvent(1.0), ZCDpEvent(rho=1.0, xi=0.0)]))
+
+
+def test_what_has_no_guarantee_is_stored_as_that_and_has_neither_noise_nor_a_price():
+    event = SelfComposedDpEvent(NonPrivateDpEvent(), 12)
+    assert to_json(event) == {"kind": "self-composed", "event": {"kind": "non-private"}, "count": 12}
+    with pytest.raises(IntegrityError, match="non-private event must hold kind and nothing else"):
+        from_json({"kind": "non-private", "noise_multiplier": 8.0})
+    assert noise_multiplier_of(event) == noise_multiplier_of(ComposedDpEvent([GaussianDpEvent(8.0), event])) == 0.0
+    assert price([GaussianDpEvent(8.0), event], 1e-6).epsilon == math.inf
+    assert not LifetimeFilter(1000.0, 1e-6).admits([], event)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.mechanism import Form, Mechanism
 from aggregation.mechanisms.registry import MECHANISMS, made, numbers_of, of_teachers
 from aggregation.mechanisms.said import FreeTargets, FreeTexts
+from aggregation.mechanisms.softened import SoftenedTargets
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
@@ -38,6 +39,7 @@ KNOWN: dict[str, Mechanism] = {
     "free": FreeAnswers("training", 5, 2, 7, 1.5, 2**20),
     "texts": FreeTexts("training", 40),
     "targets": FreeTargets("texts", 64, 8192),
+    "softened": SoftenedTargets(64, 8192, "top", 0.05, 3, 2.0, 8.0, 12.0),
 }
 SENTENCES = {
     "counts": "each unit's counts clipped to L2 norm 4, Gaussian noise of standard deviation 1.25 times that on each "
@@ -66,6 +68,9 @@ SENTENCES = {
     "texts": "texts of what training paid for: post-processing, no noise, no charge",
     "targets": "of every token of the texts the 64 likeliest outcomes, by what wrote texts: post-processing, no noise, "
     "no charge",
+    "softened": "of every token of the texts the 64 likeliest outcomes of a party's own model, at temperatures from 2, "
+    "which grow near privacy clue words up to 12, with Laplace noise of scale 0.05 on the 3 likeliest: no guarantee: a "
+    "heuristic, which no proof covers",
 }
 
 
@@ -130,7 +135,7 @@ def test_slack_counts_every_value_in_every_attempt():
     assert TRAINING.slack(1, 54321, 2.0, 2) == TRAINING.shared.slack(2 * 4000 * 54321, 2.0)
     once = (1 + math.exp(2.0)) * 2 * 10 * TOTAL_VARIATION
     assert THRESHOLDED.slack(10, 3, 2.0) == THRESHOLDED.slack(10, 3, 2.0, 4) == pytest.approx(once)
-    assert {KNOWN[name].slack(10**6, 10**6, 2.0, 10) for name in ("free", "texts", "targets")} == {0.0}
+    assert {KNOWN[name].slack(10**6, 10**6, 2.0, 10) for name in ("free", "texts", "targets", "softened")} == {0.0}
 
 
 def test_parties_add_noise_where_they_are_counted_on():
@@ -144,6 +149,7 @@ def test_parties_add_noise_where_they_are_counted_on():
         "free": 0,
         "texts": 0,
         "targets": 0,
+        "softened": 0,
     }
 
 

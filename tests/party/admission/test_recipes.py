@@ -43,6 +43,7 @@ MADE = {
     ),
     Kind.TEXTS: plan_pb2.Release(form=plan_pb2.FORM_SAID, texts=plan_pb2.FreeTexts(after="t", longest=8)),
     Kind.TARGETS: plan_pb2.Release(form=plan_pb2.FORM_SAID, targets=plan_pb2.FreeTargets(after="x", top=4, tokens=100)),
+    Kind.SOFTENED: plan_pb2.Release(form=plan_pb2.FORM_SAID, softened=plan_pb2.SoftenedTargets(top=4, tokens=100)),
     Kind.STEPS: plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0), form=plan_pb2.FORM_STEPPED),
     Kind.WEIGHTS: plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0), form=plan_pb2.FORM_WEIGHTS),
 }

@@ -98,7 +98,8 @@ def test_opening_is_explicit_logged_and_done_once(party_file, tmp_path, capsys):
     account = read_account(tmp_path / "north.party" / "ledger.sqlite", "north").id
     assert main(["account", "open", "--config", path, "--json"]) == 0
     assert json.loads(said(capsys).out) == {
-        "account": "north", "id": account, "opened": False, "unit": "document", "relation": "add-or-remove"
+        "account": "north", "id": account, "opened": False, "unit": "document", "relation": "add-or-remove",
+        "guarantee": True,
     }  # fmt: skip
     assert main(["account", "open", "letters.2027", "--config", path]) == 0
     assert main(["budget", "--all", "--config", path, "--json"]) == 0
