@@ -52,11 +52,13 @@ class Speaker:
         if not 0 <= self.weight < 1 or (self.weight and self.floor is None):
             raise ConclaveError(f"A floor's weight of {self.weight:g} makes no sense. Give one from 0 to under 1.")
 
-    def log_probabilities(self, logits: Tensor, temperature: float = 1.0, cells: Tensor | None = None) -> Tensor:
+    def log_probabilities(
+        self, logits: Tensor, temperature: float | Tensor = 1.0, cells: Tensor | None = None
+    ) -> Tensor:
         """Of logits [..., tokens] the log-probabilities of what is said, float32 of the same shape, on their device.
 
-        cells: the control codes of the texts, int64, of a shape that broadcasts to [...]; -1 for a text without one,
-        as all are where it is None.
+        temperature: of all, or of each, [..., 1]. cells: the control codes of the texts, int64, of a shape that
+        broadcasts to [...]; -1 for a text without one, as all are where it is None.
         """
         tilted = logits if self.tilt is None else logits + self._of(self.tilt, cells).to(logits.device)
         said = torch.log_softmax(tilted / temperature, dim=-1)
