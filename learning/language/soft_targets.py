@@ -185,8 +185,33 @@ def averaged(
     return Targets(ids, codes, None, stops, temperature)
 
 
+def stored(
+    ids: NDArray[np.int64],
+    chances: NDArray[np.float64],
+    *,
+    stops: NDArray[np.int64],
+    tokens: int,
+    temperature: float,
+    folder: Path,
+) -> Targets:
+    """Keep tokens and their probabilities, both [places, top], as `averaged` does; `opened` opens them.
+
+    A probability below `SMALLEST` is kept as that. Raises `ConclaveError` for other places than those of the texts.
+    """
+    if ids.shape != chances.shape or len(ids) != stops[-1]:
+        raise ConclaveError(f"Probabilities of {chances.shape} places are not those of {int(stops[-1]):,} tokens.")
+    folder.mkdir(parents=True, exist_ok=True)
+    named = _kept(folder / "ids", np.uint16 if tokens <= 2**16 else np.uint32, ids.shape)
+    codes = _kept(folder / "codes", np.uint16, ids.shape)
+    named[:] = ids
+    codes[:] = (np.log(np.maximum(chances, SMALLEST)) / -STEP).round().clip(0, LARGEST_CODE)
+    named.flush()
+    codes.flush()
+    return Targets(named, codes, None, stops, temperature)
+
+
 def opened(folder: Path, stops: NDArray[np.int64], top: int, tokens: int, temperature: float) -> Targets:
-    """What `averaged` kept. Raises `IntegrityError` where it is not there, or of other texts."""
+    """What `averaged` or `stored` kept. Raises `IntegrityError` where it is not there, or of other texts."""
     count, kind = int(stops[-1]), np.uint16 if tokens <= 2**16 else np.uint32
     for name, size in (("ids", np.dtype(kind).itemsize), ("codes", 2)):
         path = folder / name
