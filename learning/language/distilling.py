@@ -38,9 +38,9 @@ from aggregation.errors import ConclaveError, IntegrityError
 from learning.errors import Diverged
 from learning.language.generation import Texts, write_whole
 from learning.language.soft_targets import Targets
-from learning.language.speaker import own
-from learning.models.batching import Tokens, inputs_of
-from learning.models.compute import device_of, moved, passing
+from learning.language.speaker import own_logits
+from learning.models.batching import Tokens
+from learning.models.compute import device_of
 from learning.models.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -252,12 +252,7 @@ class _Learning:
             for each in places
         ]  # fmt: skip
         device = device_of(student)
-        with passing(device):
-            said = student(
-                **moved(inputs_of(student.config, rows), student), output_hidden_states=bool(settings.hidden)
-            )
-        mask = own(rows, said.logits.shape[1]).to(device)
-        logits = said.logits[:, :-1].float()[mask]
+        logits, states = own_logits(student, rows, hidden=bool(settings.hidden))
         truth = torch.from_numpy(np.concatenate([self._texts[int(each)] for each in places]).astype(np.int64)).to(
             device
         )
@@ -269,8 +264,7 @@ class _Learning:
             soft = plain if settings.temperature == 1 else torch.log_softmax(logits / settings.temperature, dim=-1)
             counted = torch.cat([torch.arange(len(self._texts[int(each)])) >= settings.skip for each in places])
             found["soft"] = divergence(asked, soft.gather(1, ids))[counted.to(device)].sum()
-        if settings.hidden:
-            states = said.hidden_states[-1][:, :-1].float()[mask]
+        if states is not None:
             states = states if self._map is None else states @ self._map.T
             wanted = torch.cat([self._targets.states(int(each)) for each in places]).to(device)
             found["hidden"] = (states - wanted).square().mean(dim=1).sum()

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 
-from learning.language.speaker import Speaker, own
+from learning.language.speaker import Speaker, own_logits
 from learning.models.batching import Tokens, batches
 
 LARGEST: Final = 1e300
@@ -33,17 +34,16 @@ def perplexity(speakers: Sequence[Speaker], rows: Sequence[Tokens], cells: Seque
     with torch.inference_mode():
         for places in batches(rows, _TOKENS):
             some = [rows[place] for place in places]
-            of = None if cells is None else torch.tensor([cells[place] for place in places])[:, None]
-            each = [speaker.log_probabilities(speaker.logits(some)[:, :-1], cells=of) for speaker in speakers]
+            lengths = torch.tensor([len(row) - row.begins for row in some])
+            of = None
+            if cells is not None:
+                of = torch.tensor([cells[place] for place in places]).repeat_interleave(lengths)
+            each = [speaker.log_probabilities(own_logits(speaker.model, some)[0], cells=of) for speaker in speakers]
             said = each[0] if len(each) == 1 else torch.stack(each).logsumexp(dim=0) - math.log(len(each))
-            length = said.shape[1] + 1
-            mask = own(some, length).to(said.device)
-            ids = torch.zeros(len(some), length, dtype=torch.int64)
-            for place, row in enumerate(some):
-                ids[place, : len(row)] = torch.from_numpy(row.ids.astype("int64"))
-            met = said.gather(2, ids[:, 1:, None].to(said.device))[..., 0][mask]
+            ids = torch.from_numpy(np.concatenate([row.ids[row.begins :] for row in some]).astype(np.int64))
+            met = said.gather(1, ids[:, None].to(said.device))
             nats -= float(met.double().sum())
-            tokens += int(mask.sum())
+            tokens += int(lengths.sum())
     if not tokens:
         return Perplexity(LARGEST, 0)
     mean = nats / tokens

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from aggregation.errors import ConclaveError, IntegrityError
 from learning.language.generation import Texts, write_whole
-from learning.language.speaker import Speaker, own
-from learning.models.batching import Tokens, batches, inputs_of
-from learning.models.compute import device_of, moved, passing
+from learning.language.speaker import Speaker, own_logits
+from learning.models.batching import Tokens, batches
 from learning.models.encoders import digest
 
 LARGEST_CODE: Final = 2**16 - 1
@@ -265,17 +264,15 @@ def _said(
     held: Tensor | None = None
     for number, (speaker, before) in enumerate(zip(speakers, openings, strict=True)):
         rows = [_row(texts[place], before[place]) for place in some]
-        with torch.inference_mode(), passing(device_of(speaker.model)):
-            inputs = moved(inputs_of(speaker.model.config, rows), speaker.model)
-            found = speaker.model(**inputs, output_hidden_states=hidden and number == 0)
-            logits = found.logits[:, :-1].float()
-            mask = own(rows, logits.shape[1] + 1).to(logits.device)
-            own_cells = torch.from_numpy(cells[list(some)]).repeat_interleave(mask.sum(dim=1).cpu())
+        with torch.inference_mode():
+            logits, states = own_logits(speaker.model, rows, hidden=hidden and number == 0)
+            lengths = torch.tensor([len(texts[place]) for place in some])
+            own_cells = torch.from_numpy(cells[list(some)]).repeat_interleave(lengths)
             at = temperature.to(logits.device) if isinstance(temperature, Tensor) else temperature
-            said = speaker.log_probabilities(logits[mask], at, own_cells)
+            said = speaker.log_probabilities(logits, at, own_cells)
             total = said if total is None else torch.logaddexp(total, said)
-            if hidden and number == 0:
-                held = found.hidden_states[-1][:, :-1][mask].float().cpu()
+            if states is not None:
+                held = states.cpu()
     assert total is not None
     return (total - math.log(len(speakers))).cpu(), held
 
