@@ -282,7 +282,7 @@ def inputs_of(
     if not rows or not all(len(row) for row in rows):
         raise ValueError("A batch needs examples, each with a token.")
     if getattr(config, "is_encoder_decoder", False):
-        return _pairs_of(config, rows)
+        return _pairs_of(config, rows, length)
     form = form_of(config)
     length = max(length, *(len(row) for row in rows))
     shape = (len(rows), length)
@@ -304,7 +304,10 @@ def inputs_of(
     return {name: torch.from_numpy(values) for name, values in inputs.items()}
 
 
-def _pairs_of(config: "PretrainedConfig", rows: Sequence[Tokens]) -> dict[str, Tensor]:
+def _pairs_of(config: "PretrainedConfig", rows: Sequence[Tokens], length: int) -> dict[str, Tensor]:
+    """As `inputs_of`; both sides are of the given length at least, so that a shape may follow from one row alone: no
+    side is longer than its row, an opening having a token and the decoder's first token standing in its place.
+    """
     start = getattr(config, "decoder_start_token_id", None)
     if not isinstance(start, int):
         raise ModelError(
@@ -316,7 +319,7 @@ def _pairs_of(config: "PretrainedConfig", rows: Sequence[Tokens]) -> dict[str, T
     read = [row.ids[: row.begins] for row in rows]
     said = [np.concatenate([[start], row.ids[row.begins :]]) for row in rows]
     for prefix, parts in (("", read), ("decoder_", said)):
-        shape = (len(rows), max(len(each) for each in parts))
+        shape = (len(rows), max(length, *(len(each) for each in parts)))
         ids, mask = np.full(shape, padding, dtype=np.int64), np.zeros(shape, dtype=np.int64)
         for place, each in enumerate(parts):
             ids[place, : len(each)] = each

@@ -106,6 +106,15 @@ def test_the_loss_is_the_librarys(pair, lesson):
     torch.testing.assert_close(losses(pair, inputs, None)[0], wanted)
 
 
+def test_a_batch_of_a_given_length_has_a_shape_that_follows_from_no_other_row(pair):
+    """Private units share micro-batches: what a unit is padded to may not depend on those beside it."""
+    rows = [Tokens(np.arange(3, 3 + size, dtype=np.int32), begins) for size, begins in ((8, 1), (8, 7), (5, 2))]
+    for some in (rows, rows[2:]):
+        assert {tuple(each.shape) for each in inputs_of(pair.config, some, 8, documents=True).values()} == {
+            (len(some), 8)
+        }
+
+
 def test_conditional_soft_targets_are_graded_under_each_places_temperature(pair, lesson, tmp_path):
     openings, texts = lesson
     each = np.linspace(0.5, 9, len(texts.ids))
