@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import torch
 
-from learning.language.speaker import Speaker, own_logits
+from learning.language.speaker import Speaker, own
 from learning.models.batching import Tokens, batches
 
 LARGEST: Final = 1e300
@@ -34,16 +33,19 @@ def perplexity(speakers: Sequence[Speaker], rows: Sequence[Tokens], cells: Seque
     with torch.inference_mode():
         for places in batches(rows, _TOKENS):
             some = [rows[place] for place in places]
-            lengths = torch.tensor([len(row) - row.begins for row in some])
-            of = None
-            if cells is not None:
-                of = torch.tensor([cells[place] for place in places]).repeat_interleave(lengths)
-            each = [speaker.log_probabilities(own_logits(speaker.model, some)[0], cells=of) for speaker in speakers]
+            of = None if cells is None else torch.tensor([cells[place] for place in places])[:, None]
+            each = [speaker.log_probabilities(speaker.logits(some)[:, :-1], cells=of) for speaker in speakers]
             said = each[0] if len(each) == 1 else torch.stack(each).logsumexp(dim=0) - math.log(len(each))
-            ids = torch.from_numpy(np.concatenate([row.ids[row.begins :] for row in some]).astype(np.int64))
-            met = said.gather(1, ids[:, None].to(said.device))
+            length = said.shape[1] + 1
+            paired = bool(getattr(speakers[0].model.config, "is_encoder_decoder", False))
+            mask = own(some, length, decoder=paired).to(said.device)
+            ids = torch.zeros(len(some), length, dtype=torch.int64)
+            for place, row in enumerate(some):
+                skipped = row.begins - 1 if paired else 0  # a decoder's first token stands for the opening
+                ids[place, : len(row) - skipped] = torch.from_numpy(row.ids[skipped:].astype("int64"))
+            met = said.gather(2, ids[:, 1:, None].to(said.device))[..., 0][mask]
             nats -= float(met.double().sum())
-            tokens += int(lengths.sum())
+            tokens += int(mask.sum())
     if not tokens:
         return Perplexity(LARGEST, 0)
     mean = nats / tokens
