@@ -6,6 +6,10 @@ never over padding or openings, and the second one without the first `skip` toke
 tokens and, as one more outcome, all others together. A, which is learned and thrown away, maps the student's last
 hidden states to the teacher's width where they differ.
 
+Without `squared` the t^2 is left out. That is the loss of swing distillation (Li et al., equations 10 and 11), whose
+-sum p ln q is KL(p || q) and the entropy of p, on which no gradient depends: there p was said under a temperature of
+each token's own, and the student's is t. With a t^2 a student at t = 2 heeds the teacher four times as much.
+
 DistilDP (Flemings & Annavaram 2024, equation 1) has the same loss; its published code sums the KL over positions where
 its CE is a mean, and counts padding, so that its l is none of ours.
 
@@ -34,9 +38,9 @@ from aggregation.errors import ConclaveError, IntegrityError
 from learning.errors import Diverged
 from learning.language.generation import Texts, write_whole
 from learning.language.soft_targets import Targets
-from learning.language.speaker import own
-from learning.models.batching import Tokens, inputs_of
-from learning.models.compute import device_of, moved, passing
+from learning.language.speaker import own_logits
+from learning.models.batching import Tokens
+from learning.models.compute import device_of
 from learning.models.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -52,16 +56,18 @@ _LARGEST_GRADIENT: Final = 1.0
 class Settings:
     """How a student learns.
 
-    mixing: l; temperature: t, that of the targets; hidden: h. skip: first tokens of a text that count for no KL.
-    passes: over the texts; batch: texts of an update; micro_batch: texts computed at a time. decay: of weights, on
-    matrices only. held_out: share of the texts. looks: at the held-out texts in a pass. patience: looks without a
-    better student. save_every: seconds between checkpoints. Raises `ConclaveError` for what teaches nothing.
+    mixing: l; temperature: t, that of the targets; hidden: h. squared: whether t^2 weighs the KL. skip: first tokens of
+    a text that count for no KL. passes: over the texts; batch: texts of an update; micro_batch: texts computed at a
+    time. decay: of weights, on matrices only. held_out: share of the texts. looks: at the held-out texts in a pass.
+    patience: looks without a better student. save_every: seconds between checkpoints. Raises `ConclaveError` for what
+    teaches nothing.
     """
 
     mixing: float = 0.8
     temperature: float = 1.0
     skip: int = 0
     hidden: float = 0.0
+    squared: bool = True
     passes: int = 3
     batch: int = 64
     micro_batch: int = 32
@@ -230,7 +236,7 @@ class _Learning:
         settings = self._settings
         weights = {
             "hard": 1 - settings.mixing,
-            "soft": settings.mixing * settings.temperature**2,
+            "soft": settings.mixing * (settings.temperature**2 if settings.squared else 1.0),
             "hidden": settings.hidden,
         }
         total = sum(weights[name] * each / max(1, sizes[name]) for name, each in parts.items())
@@ -246,12 +252,7 @@ class _Learning:
             for each in places
         ]  # fmt: skip
         device = device_of(student)
-        with passing(device):
-            said = student(
-                **moved(inputs_of(student.config, rows), student), output_hidden_states=bool(settings.hidden)
-            )
-        mask = own(rows, said.logits.shape[1]).to(device)
-        logits = said.logits[:, :-1].float()[mask]
+        logits, states = own_logits(student, rows, hidden=bool(settings.hidden))
         truth = torch.from_numpy(np.concatenate([self._texts[int(each)] for each in places]).astype(np.int64)).to(
             device
         )
@@ -263,8 +264,7 @@ class _Learning:
             soft = plain if settings.temperature == 1 else torch.log_softmax(logits / settings.temperature, dim=-1)
             counted = torch.cat([torch.arange(len(self._texts[int(each)])) >= settings.skip for each in places])
             found["soft"] = divergence(asked, soft.gather(1, ids))[counted.to(device)].sum()
-        if settings.hidden:
-            states = said.hidden_states[-1][:, :-1].float()[mask]
+        if states is not None:
             states = states if self._map is None else states @ self._map.T
             wanted = torch.cat([self._targets.states(int(each)) for each in places]).to(device)
             found["hidden"] = (states - wanted).square().mean(dim=1).sum()

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -21,8 +21,12 @@ from torch import Tensor
 
 from aggregation.errors import ConclaveError, IntegrityError
 from learning.language.speaker import Speaker
+from learning.models.batching import Tokens, inputs_of
 from learning.models.compute import device_of, passing
 from learning.models.encoders import digest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 ABOUT: Final = "about.json"
 _LEAVE: Final = 0.75
@@ -219,25 +223,16 @@ def _written(
     """The texts of one block, whose openings have one length."""
     model = speaker.model
     device = device_of(model)
-    ids = torch.tensor([list(each) for each in openings], dtype=torch.int64)
-    count, length = ids.shape
-    places = torch.arange(length).expand(count, -1)
+    read = torch.tensor([list(each) for each in openings], dtype=torch.int64)
+    count = len(read)
     texts = torch.full((count, sampling.longest), end, dtype=torch.int64)
     lengths = torch.full((count,), sampling.longest)
     rows = torch.arange(count)  # which text each row of what is kept belongs to
     going = torch.ones(count, dtype=torch.bool)
-    kept = None
     with torch.inference_mode(), passing(device):
+        reading = (_Paired if getattr(model.config, "is_encoder_decoder", False) else _Alone)(model, read)
+        logits = reading.begun()
         for step in range(sampling.longest):
-            said = model(
-                input_ids=ids.to(device),
-                attention_mask=torch.ones(len(ids), length + step, dtype=torch.int64, device=device),
-                position_ids=places.to(device),
-                past_key_values=kept,
-                use_cache=True,
-            )
-            kept = said.past_key_values
-            logits = said.logits[:, -1].float()
             logits[:, known:] = -torch.inf
             said_of = speaker.log_probabilities(logits, sampling.temperature, cells[rows])
             drawn = _drawn(said_of.cpu()[:, :known], sampling, chance)
@@ -247,12 +242,74 @@ def _written(
             going &= ~ended
             if not going.any():
                 break
-            ids, places = drawn[:, None], places[:, -1:] + 1
             if going.float().mean() <= _LEAVE:
-                kept.batch_select_indices(going.nonzero()[:, 0].to(device))
-                ids, places, rows = ids[going], places[going], rows[going]
+                reading.keep(going.nonzero()[:, 0].to(device))
+                drawn, rows = drawn[going], rows[going]
                 going = going[going]
+            if step + 1 < sampling.longest:
+                logits = reading.after(drawn)
     return [texts[place, : lengths[place]].numpy().astype(np.int32) for place in range(count)]
+
+
+class _Alone:
+    """A causal model that has read openings of one length [texts, length] and goes on, keys and values kept."""
+
+    def __init__(self, model: "PreTrainedModel", read: Tensor) -> None:
+        self._model, self._ids, self._device = model, read, device_of(model)
+        self._places = torch.arange(read.shape[1]).expand(len(read), -1)
+        self._kept: Any = None
+
+    def begun(self) -> Tensor:
+        """Logits of each text's next token, float32 [texts, tokens]."""
+        said = self._model(
+            input_ids=self._ids.to(self._device),
+            attention_mask=torch.ones(len(self._ids), int(self._places[0, -1]) + 1, dtype=torch.int64).to(self._device),
+            position_ids=self._places.to(self._device),
+            past_key_values=self._kept,
+            use_cache=True,
+        )
+        self._kept = said.past_key_values
+        logits: Tensor = said.logits[:, -1].float()
+        return logits
+
+    def after(self, drawn: Tensor) -> Tensor:
+        """The same after one more token of each text, int64 [texts]."""
+        self._ids, self._places = drawn[:, None], self._places[:, -1:] + 1
+        return self.begun()
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these texts alone."""
+        self._kept.batch_select_indices(rows)
+        self._places = self._places[rows.cpu()]
+
+
+class _Paired:
+    """The same of a model whose encoder has read the openings, and whose decoder goes on."""
+
+    def __init__(self, model: "PreTrainedModel", read: Tensor) -> None:
+        self._model, self._device = model, device_of(model)
+        self._seen = model.get_encoder()(input_ids=read.to(self._device)).last_hidden_state
+        self._kept: Any = None
+        start = inputs_of(model.config, [Tokens(read[0].numpy().astype(np.int32), read.shape[1])])["decoder_input_ids"]
+        self._first = start[:, 0].expand(len(read))
+
+    def begun(self) -> Tensor:
+        return self.after(self._first)
+
+    def after(self, drawn: Tensor) -> Tensor:
+        said = self._model(
+            encoder_outputs=(self._seen,),
+            decoder_input_ids=drawn[:, None].to(self._device),
+            past_key_values=self._kept,
+            use_cache=True,
+        )
+        self._kept = said.past_key_values
+        logits: Tensor = said.logits[:, -1].float()
+        return logits
+
+    def keep(self, rows: Tensor) -> None:
+        self._kept.batch_select_indices(rows)
+        self._seen = self._seen[rows]
 
 
 def _drawn(said: Tensor, sampling: Sampling, chance: torch.Generator) -> Tensor:

@@ -37,10 +37,12 @@ def perplexity(speakers: Sequence[Speaker], rows: Sequence[Tokens], cells: Seque
             each = [speaker.log_probabilities(speaker.logits(some)[:, :-1], cells=of) for speaker in speakers]
             said = each[0] if len(each) == 1 else torch.stack(each).logsumexp(dim=0) - math.log(len(each))
             length = said.shape[1] + 1
-            mask = own(some, length).to(said.device)
+            paired = bool(getattr(speakers[0].model.config, "is_encoder_decoder", False))
+            mask = own(some, length, decoder=paired).to(said.device)
             ids = torch.zeros(len(some), length, dtype=torch.int64)
             for place, row in enumerate(some):
-                ids[place, : len(row)] = torch.from_numpy(row.ids.astype("int64"))
+                skipped = row.begins - 1 if paired else 0  # a decoder's first token stands for the opening
+                ids[place, : len(row) - skipped] = torch.from_numpy(row.ids[skipped:].astype("int64"))
             met = said.gather(2, ids[:, 1:, None].to(said.device))[..., 0][mask]
             nats -= float(met.double().sum())
             tokens += int(mask.sum())

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from aggregation.errors import ConclaveError, IntegrityError
 from learning.language.generation import Texts, write_whole
-from learning.language.speaker import Speaker, own
-from learning.models.batching import Tokens, batches, inputs_of
-from learning.models.compute import device_of, moved, passing
+from learning.language.speaker import Speaker, own_logits
+from learning.models.batching import Tokens, batches
 from learning.models.encoders import digest
 
 LARGEST_CODE: Final = 2**16 - 1
@@ -45,7 +44,7 @@ class Targets:
 
     ids: uint16 or uint32 [tokens, top]. codes: uint16 [tokens, top], see the module. hidden: float16 [tokens, width],
     the first teacher's last hidden states, None where they are not kept. stops: as of the texts. temperature: of the
-    teachers.
+    teachers, or, where every place had its own, the constant one of the student.
     """
 
     ids: NDArray[Any]
@@ -92,25 +91,41 @@ def graded(
     folder: Path,
     cells: Sequence[int] | None = None,
     hidden: bool = False,
+    temperatures: NDArray[np.float64] | None = None,
+    protect: Callable[[Tensor, str], Tensor] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Targets:
     """Have teachers say what might stand in every token's place, and keep the mean of what they say.
 
     openings: of each teacher, what stands before each text as it reads it: one token or more. cells: the control code
-    of each text, as of `Speaker`. folder: for what is kept; what is there of the same grading is kept. Memory: of one
-    batch the distributions of 4,096 tokens; the rest is on disk. Raises `ConclaveError` where there is no text, or
-    `top` is more than the tokens.
+    of each text, as of `Speaker`. temperatures: of each token's place, float64 [tokens], above 0; `temperature` for all
+    where it is None, and else that of the student. protect: what is done to the mean of a text's places before the best
+    are taken: of log-probabilities [length, tokens], and a label that no other text and no other grading has, such
+    again; its `repr` tells what it does. folder: for what is kept; what is there of the same grading is kept. Memory:
+    of one batch the distributions of 4,096 tokens; the rest is on disk. Raises `ConclaveError` where there is no text,
+    `top` is more than the tokens, or temperatures are of other texts or not above 0.
     """
     sizes = {each.model.config.vocab_size for each in speakers}
     if not len(texts) or not speakers or top > min(sizes) or len(sizes) > 1:
         raise ConclaveError(
             f"{len(texts):,} texts cannot be graded by the best {top:,} tokens of {len(speakers)} teachers."
         )
+    if temperatures is not None and (
+        temperatures.shape != texts.ids.shape or not (np.isfinite(temperatures) & (temperatures > 0)).all()
+    ):
+        raise ConclaveError(
+            f"Temperatures of {temperatures.shape} places are not those of these {len(texts.ids):,} tokens, or one is "
+            "not above 0."
+        )
     kind, count = (np.uint16 if max(sizes) <= 2**16 else np.uint32), len(texts.ids)
     width = int(speakers[0].model.config.hidden_size) if hidden else 0
     folder.mkdir(parents=True, exist_ok=True)
     after = np.full(len(texts), -1) if cells is None else np.asarray(cells)
-    done = _claim(folder, speakers, texts, openings, after, top, temperature, hidden)
+    how: list[Any] = [top, temperature, hidden]
+    if temperatures is not None or protect is not None:
+        asked = b"" if temperatures is None else temperatures.tobytes()
+        how += [hashlib.sha256(asked).hexdigest(), repr(protect)]
+    done, name = _claim(folder, speakers, texts, openings, after, how)
     ids = _kept(folder / "ids", kind, (count, top))
     codes = _kept(folder / "codes", np.uint16, (count, top))
     states = _kept(folder / "hidden", np.float16, (count, width)) if hidden else None
@@ -118,7 +133,11 @@ def graded(
         block = range(start, min(start + _BLOCK, len(texts)))
         for places in batches([_row(texts[place], openings[0][place]) for place in block], _TOKENS):
             some = [block[int(place)] for place in places]
-            said, held = _said(speakers, texts, openings, after, some, temperature, hidden)
+            asked_of = temperature if temperatures is None else _several(temperatures, texts, some)[:, None]
+            said, held = _said(speakers, texts, openings, after, some, asked_of, hidden)
+            if protect is not None:
+                parts = torch.split(said, [len(texts[place]) for place in some])
+                said = torch.cat([protect(part, f"{name}/{each}") for part, each in zip(parts, some, strict=True)])
             best, named = said.topk(top, dim=-1)
             coded = (best / -STEP).round().clamp(0, LARGEST_CODE).numpy().astype(np.uint16)
             begin = 0
@@ -170,8 +189,33 @@ def averaged(
     return Targets(ids, codes, None, stops, temperature)
 
 
+def stored(
+    ids: NDArray[np.int64],
+    chances: NDArray[np.float64],
+    *,
+    stops: NDArray[np.int64],
+    tokens: int,
+    temperature: float,
+    folder: Path,
+) -> Targets:
+    """Keep tokens and their probabilities, both [places, top], as `averaged` does; `opened` opens them.
+
+    A probability below `SMALLEST` is kept as that. Raises `ConclaveError` for other places than those of the texts.
+    """
+    if ids.shape != chances.shape or len(ids) != stops[-1]:
+        raise ConclaveError(f"Probabilities of {chances.shape} places are not those of {int(stops[-1]):,} tokens.")
+    folder.mkdir(parents=True, exist_ok=True)
+    named = _kept(folder / "ids", np.uint16 if tokens <= 2**16 else np.uint32, ids.shape)
+    codes = _kept(folder / "codes", np.uint16, ids.shape)
+    named[:] = ids
+    codes[:] = (np.log(np.maximum(chances, SMALLEST)) / -STEP).round().clip(0, LARGEST_CODE)
+    named.flush()
+    codes.flush()
+    return Targets(named, codes, None, stops, temperature)
+
+
 def opened(folder: Path, stops: NDArray[np.int64], top: int, tokens: int, temperature: float) -> Targets:
-    """What `averaged` kept. Raises `IntegrityError` where it is not there, or of other texts."""
+    """What `averaged` or `stored` kept. Raises `IntegrityError` where it is not there, or of other texts."""
     count, kind = int(stops[-1]), np.uint16 if tokens <= 2**16 else np.uint32
     for name, size in (("ids", np.dtype(kind).itemsize), ("codes", 2)):
         path = folder / name
@@ -215,7 +259,7 @@ def _said(
     openings: Sequence[Sequence[Sequence[int]]],
     cells: NDArray[np.int64],
     some: Sequence[int],
-    temperature: float,
+    temperature: float | Tensor,
     hidden: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """The mean log-probabilities of every own token's place, text after text, [tokens, vocabulary], and the hidden
@@ -225,16 +269,15 @@ def _said(
     held: Tensor | None = None
     for number, (speaker, before) in enumerate(zip(speakers, openings, strict=True)):
         rows = [_row(texts[place], before[place]) for place in some]
-        with torch.inference_mode(), passing(device_of(speaker.model)):
-            inputs = moved(inputs_of(speaker.model.config, rows), speaker.model)
-            found = speaker.model(**inputs, output_hidden_states=hidden and number == 0)
-            logits = found.logits[:, :-1].float()
-            mask = own(rows, logits.shape[1] + 1).to(logits.device)
-            own_cells = torch.from_numpy(cells[list(some)]).repeat_interleave(mask.sum(dim=1).cpu())
-            said = speaker.log_probabilities(logits[mask], temperature, own_cells)
+        with torch.inference_mode():
+            logits, states = own_logits(speaker.model, rows, hidden=hidden and number == 0)
+            lengths = torch.tensor([len(texts[place]) for place in some])
+            own_cells = torch.from_numpy(cells[list(some)]).repeat_interleave(lengths)
+            at = temperature.to(logits.device) if isinstance(temperature, Tensor) else temperature
+            said = speaker.log_probabilities(logits, at, own_cells)
             total = said if total is None else torch.logaddexp(total, said)
-            if hidden and number == 0:
-                held = found.hidden_states[-1][:, :-1][mask].float().cpu()
+            if states is not None:
+                held = states.cpu()
     assert total is not None
     return (total - math.log(len(speakers))).cpu(), held
 
@@ -251,23 +294,28 @@ def _claim(
     texts: Texts,
     openings: Sequence[Sequence[Sequence[int]]],
     cells: NDArray[np.int64],
-    top: int,
-    temperature: float,
-    hidden: bool,
-) -> int:
-    """How many texts the folder holds of this very grading; what is there of another is removed."""
+    how: Sequence[Any],
+) -> tuple[int, str]:
+    """How many texts the folder holds of this very grading, and a name of it; what is there of another is removed."""
     sums = [hashlib.sha256(texts.ids.tobytes() + texts.stops.tobytes() + cells.tobytes()).hexdigest()]
     for speaker, before in zip(speakers, openings, strict=True):
         parts = [digest(speaker.model), json.dumps([list(map(int, each)) for each in before]).encode()]
         parts += [b"" if each is None else each.numpy().tobytes() for each in (speaker.tilt, speaker.floor)]
         sums.append(hashlib.sha256(b"".join(parts) + repr(speaker.weight).encode()).hexdigest())
-    about = json.dumps([sums, top, temperature, hidden]).encode()
+    about = json.dumps([sums, *how]).encode()
+    name = hashlib.sha256(about).hexdigest()
     if (folder / _ABOUT).exists() and (folder / _ABOUT).read_bytes() == about and (folder / _DONE).exists():
         try:
-            return int(json.loads((folder / _DONE).read_bytes()))
+            return int(json.loads((folder / _DONE).read_bytes())), name
         except (ValueError, TypeError) as error:
             raise IntegrityError(f"{folder / _DONE} is damaged: {error}. Remove {folder}, and go on.") from None
     for left in ("ids", "codes", "hidden", _DONE):
         (folder / left).unlink(missing_ok=True)
     write_whole(folder / _ABOUT, about)
-    return 0
+    return 0, name
+
+
+def _several(each: NDArray[np.float64], texts: Texts, some: Sequence[int]) -> Tensor:
+    """What is said of each token of some texts, one after the other, float32 [tokens]."""
+    parts = [each[int(texts.stops[place]) : int(texts.stops[place + 1])] for place in some]
+    return torch.from_numpy(np.concatenate(parts).astype(np.float32))

@@ -1,24 +1,28 @@
-"""A causal language model as it speaks: its logits tilted, its distribution mixed with a floor.
+"""A language model as it speaks: its logits tilted, its distribution mixed with a floor.
 
 With logits z, a tilt b, a temperature T, a distribution u of tokens and its weight w, the probability of a token is
 (1 - w) softmax((z + b) / T) + w u. What stands before a text, its opening, is given and never asked. Texts of each
 control code can have a tilt and a floor of their own.
+
+A causal model reads the opening and the text in one; a model with an encoder and a decoder (BART, T5) reads the opening
+by its encoder, and says the text by its decoder.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from aggregation.errors import ConclaveError
 from learning.models.batching import Tokens, inputs_of, logits_of
+from learning.models.compute import device_of, moved, passing
 from learning.models.encoders import tokens_of
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +56,13 @@ class Speaker:
         if not 0 <= self.weight < 1 or (self.weight and self.floor is None):
             raise ConclaveError(f"A floor's weight of {self.weight:g} makes no sense. Give one from 0 to under 1.")
 
-    def log_probabilities(self, logits: Tensor, temperature: float = 1.0, cells: Tensor | None = None) -> Tensor:
+    def log_probabilities(
+        self, logits: Tensor, temperature: float | Tensor = 1.0, cells: Tensor | None = None
+    ) -> Tensor:
         """Of logits [..., tokens] the log-probabilities of what is said, float32 of the same shape, on their device.
 
-        cells: the control codes of the texts, int64, of a shape that broadcasts to [...]; -1 for a text without one,
-        as all are where it is None.
+        temperature: of all, or of each, [..., 1]. cells: the control codes of the texts, int64, of a shape that
+        broadcasts to [...]; -1 for a text without one, as all are where it is None.
         """
         tilted = logits if self.tilt is None else logits + self._of(self.tilt, cells).to(logits.device)
         said = torch.log_softmax(tilted / temperature, dim=-1)
@@ -73,16 +79,37 @@ class Speaker:
         return each[-1] if cells is None else each[cells]
 
     def logits(self, rows: Sequence[Tokens]) -> Tensor:
-        """The model's own logits of some rows, float32 [rows, length, tokens], padded on the right."""
+        """The model's own logits of some rows, float32 [rows, length, tokens], padded on the right; of its decoder,
+        where it has one.
+        """
         return logits_of(self.model, inputs_of(self.model.config, rows))
 
 
-def own(rows: Sequence[Tokens], length: int) -> Tensor:
+def own_logits(model: nn.Module, rows: Sequence[Tokens], *, hidden: bool = False) -> tuple[Tensor, Tensor | None]:
+    """What a model says of every token of the rows' own texts: logits, float32 [own tokens, tokens], one row after the
+    other, and, where asked, the last hidden states there, [own tokens, width]; on its device.
+
+    Those of a token are what the tokens before it lead to. A causal model's first token is said by nothing.
+    """
+    config = cast("PretrainedConfig", model.config)
+    with passing(device_of(model)):
+        found = model(**moved(inputs_of(config, rows), model), output_hidden_states=hidden)
+    mask = own(rows, found.logits.shape[1], decoder=bool(getattr(config, "is_encoder_decoder", False)))
+    mask = mask.to(found.logits.device)
+    logits: Tensor = found.logits[:, :-1].float()[mask]
+    if not hidden:
+        return logits, None
+    states = found.decoder_hidden_states if getattr(config, "is_encoder_decoder", False) else found.hidden_states
+    return logits, states[-1][:, :-1].float()[mask]
+
+
+def own(rows: Sequence[Tokens], length: int, *, decoder: bool = False) -> Tensor:
     """Which positions say a token of the rows' own text: bool [rows, length - 1]; position j says token j + 1.
 
-    A row's first token is said by nothing.
+    A row's first token is said by nothing. decoder: whether positions are those of a decoder, whose first token stands
+    before the text itself.
     """
     places = torch.arange(1, length)
-    begins = torch.tensor([row.begins for row in rows])
-    ends = torch.tensor([len(row) for row in rows])
+    begins = torch.tensor([1 if decoder else row.begins for row in rows])
+    ends = torch.tensor([len(row) - row.begins + 1 if decoder else len(row) for row in rows])
     return (places >= begins[:, None]) & (places < ends[:, None])

@@ -273,11 +273,16 @@ def inputs_of(
 
     input_ids and attention_mask always; token_type_ids and position_ids where the model takes them. Position ids are
     given for every example, for a model that is left to make its own makes one row for all, and no gradient of one
-    example can be told from it. documents: rows of a language model, whose inputs have `BEGINS` for `losses`. Raises
-    `ValueError` for no row, or a row without a token: `encode` gives none.
+    example can be told from it. documents: rows of a language model, whose inputs have `BEGINS` for `losses`. A model
+    with an encoder and a decoder reads an opening by the one, and says the text itself by the other: decoder_input_ids
+    and decoder_attention_mask [examples, own length + 1] are then of that, after the decoder's first token. Raises
+    `ValueError` for no row, or a row without a token: `encode` gives none; `ModelError` for a decoder without a first
+    token.
     """
     if not rows or not all(len(row) for row in rows):
         raise ValueError("A batch needs examples, each with a token.")
+    if getattr(config, "is_encoder_decoder", False):
+        return _pairs_of(config, rows, length)
     form = form_of(config)
     length = max(length, *(len(row) for row in rows))
     shape = (len(rows), length)
@@ -297,6 +302,30 @@ def inputs_of(
         places = np.arange(form.first, form.first + length)
         inputs["position_ids"] = np.where((mask == 1) | (form.first == 0), places, form.padding)
     return {name: torch.from_numpy(values) for name, values in inputs.items()}
+
+
+def _pairs_of(config: "PretrainedConfig", rows: Sequence[Tokens], length: int) -> dict[str, Tensor]:
+    """As `inputs_of`; both sides are of the given length at least, so that a shape may follow from one row alone: no
+    side is longer than its row, an opening having a token and the decoder's first token standing in its place.
+    """
+    start = getattr(config, "decoder_start_token_id", None)
+    if not isinstance(start, int):
+        raise ModelError(
+            f"The {config.model_type} model does not say with which token its decoder begins. Set "
+            "decoder_start_token_id in its configuration."
+        )
+    padding = form_of(config).padding
+    inputs: dict[str, Tensor] = {}
+    read = [row.ids[: row.begins] for row in rows]
+    said = [np.concatenate([[start], row.ids[row.begins :]]) for row in rows]
+    for prefix, parts in (("", read), ("decoder_", said)):
+        shape = (len(rows), max(length, *(len(each) for each in parts)))
+        ids, mask = np.full(shape, padding, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        for place, each in enumerate(parts):
+            ids[place, : len(each)] = each
+            mask[place, : len(each)] = 1
+        inputs |= {f"{prefix}input_ids": torch.from_numpy(ids), f"{prefix}attention_mask": torch.from_numpy(mask)}
+    return inputs
 
 
 def batches(rows: Sequence[Tokens], tokens: int) -> Iterator[NDArray[np.int64]]:
@@ -348,9 +377,10 @@ def losses_of(logits: Tensor, labels: Tensor) -> Tensor:
 def next_tokens(inputs: dict[str, Tensor]) -> Tensor:
     """What a language model is to say at each position: int64 [examples, length], `IGNORED` where it is to say nothing.
 
-    A token of the text itself, from `BEGINS` on where inputs have that, and no padding.
+    A token of the text itself, from `BEGINS` on where inputs have that, and no padding; a decoder's tokens all are.
     """
-    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    side = "decoder_" if "decoder_input_ids" in inputs else ""
+    ids, mask = inputs[f"{side}input_ids"], inputs[f"{side}attention_mask"]
     targets = torch.full_like(ids, IGNORED)
     targets[:, :-1] = ids[:, 1:].masked_fill(mask[:, 1:] == 0, IGNORED)
     if BEGINS in inputs:

@@ -20,7 +20,7 @@ from learning.text.hub import HUB_NAME, held, silence_of
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-Kind = Literal["encoder", "classifier", "language model", "masked language model"]
+Kind = Literal["encoder", "classifier", "language model", "masked language model", "sequence-to-sequence model"]
 Found = TypeVar("Found")
 
 PACKAGED: Final = "all-MiniLM-L6-v2"
@@ -31,6 +31,7 @@ _AUTO: Final = {
     "classifier": "AutoModelForSequenceClassification",
     "language model": "AutoModelForCausalLM",
     "masked language model": "AutoModelForMaskedLM",
+    "sequence-to-sequence model": "AutoModelForSeq2SeqLM",
 }
 
 
@@ -127,7 +128,11 @@ def load(name: str, kind: Kind, config: "PretrainedConfig", cache: Path | None =
             f"{name} ({config.model_type}) cannot be a {kind}: the transformers library has no such head for it. "
             "Name another model."
         )
-    if getattr(config, "is_encoder_decoder", False):
+    if getattr(config, "is_encoder_decoder", False) != (kind == "sequence-to-sequence model"):
+        if kind == "sequence-to-sequence model":
+            raise ModelError(
+                f"{name} ({config.model_type}) has no decoder beside its encoder. Name one like BART or T5."
+            )
         raise ModelError(
             f"{name} ({config.model_type}) has an encoder and a decoder. Name a model that has one of them."
         )

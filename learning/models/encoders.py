@@ -1,7 +1,8 @@
-"""Encoders, classifiers and causal language models to train: standard classes of the transformers library.
+"""Encoders, classifiers and language models to train, causal ones and those with an encoder and a decoder.
 
-Parameters that a checkpoint has are taken as they are; those that it lacks start from a seed, the same bytes on every
-machine. Dropout is off: the gradient of an example then depends on that example alone. A saved classifier works in
+They are standard classes of the transformers library. Parameters that a checkpoint has are taken as they are; those
+that it lacks start from a seed, the same bytes on every machine. Dropout is off: the gradient of an example then
+depends on that example alone. A saved classifier works in
 `pipeline("text-classification")` with no code but the library's.
 """
 
@@ -100,6 +101,22 @@ def language_model(name: str, *, cache: Path | None = None) -> "Pretrained":
             f"{name} ({model.config.model_type}) is no causal language model: its tokens see those that follow. "
             "Name one like GPT-2."
         )
+    return model, found.tokenizer
+
+
+def sequence_model(name: str, *, cache: Path | None = None) -> "Pretrained":
+    """A model with an encoder and a decoder, such as BART or T5, on the device of `learning.models.compute.running`,
+    and its tokenizer.
+
+    Raises `ModelError`: see `learning.models.checkpoints.load`; a checkpoint without a head for language; a decoder
+    that does not say with which token it begins.
+    """
+    found = load(name, "sequence-to-sequence model", config_of(name, cache), cache)
+    _complete(found, name, allowed=())
+    model = found.model
+    model.config.use_cache = False
+    on_device(model)
+    inputs_of(model.config, [Tokens(np.array([0, 1], np.int32), 1)])  # raises where it has no first token
     return model, found.tokenizer
 
 

@@ -83,6 +83,34 @@ def test_the_loss_is_per_token_and_masked_and_leaves_the_first_tokens_out_of_the
     assert found["total"] == pytest.approx(0.4 * found["hard"] + 0.6 * found["soft"], rel=1e-5)
 
 
+def test_the_loss_of_swing_has_each_tokens_temperature_for_the_teacher_and_one_for_the_student(
+    lesson, speaker, texts, tmp_path
+):
+    """Equations 10 and 11: l (-sum p ln q) + (1 - l) CE, q at T, without a T^2; the entropy of p has no gradient."""
+    student = lesson(top=8)[0]
+    each = np.linspace(1, 9, len(texts.ids))
+    openings = [[0]] * len(texts)
+    targets = graded([speaker], texts, [openings], top=300, temperature=2.0, folder=tmp_path / "own", temperatures=each)
+    swing = Settings(
+        **{**_fields(FEW), "learning_rate": 1e-12, "mixing": 0.7, "temperature": 2.0, "squared": False, "held_out": 0.5}
+    )
+    found = distil(student, texts, openings, targets, swing, seed=1, checkpoint=tmp_path).losses
+    hard, crossed, entropy, tokens = 0.0, 0.0, 0.0, 0
+    for place in range(0, len(texts), 2):
+        ids = torch.tensor([[0, *texts[place].tolist()]])
+        at = torch.tensor(each[texts.stops[place] : texts.stops[place + 1]], dtype=torch.float32)[:, None]
+        with torch.no_grad():
+            v = student(ids).logits[0, :-1]
+            p = speaker.log_probabilities(speaker.model(ids).logits[0, :-1], at)
+        hard -= float(torch.log_softmax(v, dim=-1).gather(1, ids[0, 1:, None]).sum())
+        crossed -= float((p.exp() * torch.log_softmax(v / 2.0, dim=-1)).sum())
+        entropy -= float((p.exp() * p).sum())
+        tokens += len(texts[place])
+    wanted = 0.7 * (crossed - entropy) / tokens + 0.3 * hard / tokens
+    assert found["total"] == pytest.approx(wanted, rel=2e-3)
+    assert found["soft"] == pytest.approx((crossed - entropy) / tokens, rel=3e-3)
+
+
 def test_hidden_states_of_another_width_are_matched_through_a_map_that_is_thrown_away(lesson, tmp_path):
     from transformers import GPT2Config, GPT2LMHeadModel
 

@@ -133,3 +133,63 @@ def test_a_mean_that_is_not_there_or_of_other_texts_is_an_error(texts, tmp_path)
     assert opened(tmp_path, texts.stops, 4, 100, 1.0).tokens == len(texts.ids)
     with pytest.raises(IntegrityError, match="not of these texts"):
         opened(tmp_path, texts.stops, 5, 100, 1.0)
+
+
+def test_every_place_has_its_own_temperature_that_of_the_token_it_says(speaker, texts, tmp_path):
+    """Token m is said by the logits before it, under the temperature of place m."""
+    each = np.linspace(0.5, 20, len(texts.ids))
+    openings = [[0, 3] if place % 3 else [0] for place in range(len(texts))]
+    found = graded([speaker], texts, [openings], top=16, temperature=2.0, folder=tmp_path / "own", temperatures=each)
+    assert found.temperature == 2.0
+    for text in (0, 5, 39):
+        begin = int(texts.stops[text])
+        for m in range(len(texts[text])):
+            wanted = _said(speaker, texts[text], openings[text], float(each[begin + m]))[m]
+            best, ids = wanted.topk(16)
+            named, logs = (part[m] for part in found.of(text))
+            assert set(named.tolist()) == set(ids.tolist())
+            torch.testing.assert_close(logs.sort().values, best.sort().values, atol=STEP, rtol=0)
+
+
+def test_equal_temperatures_are_the_constant_one_and_others_another_grading(speaker, texts, tmp_path):
+    openings = [[[0]] * len(texts)]
+    settings = {"top": 8, "temperature": 3.0, "folder": tmp_path}
+    plain = np.array(graded([speaker], texts, openings, **settings).codes)
+    same = graded([speaker], texts, openings, temperatures=np.full(len(texts.ids), 3.0), **settings)
+    assert (same.codes == plain).all()
+    other = graded([speaker], texts, openings, temperatures=np.full(len(texts.ids), 9.0), **settings)
+    assert (other.codes != plain).any(), "what was kept of other temperatures is not taken for this"
+
+
+def test_what_protects_is_given_each_text_once_under_its_own_label(speaker, texts, tmp_path):
+    seen = {}
+
+    class Shy:
+        def __repr__(self):
+            return "shy"
+
+        def __call__(self, said, label):
+            assert label not in seen
+            seen[label] = said
+            return torch.full_like(said, -math.inf).scatter(1, torch.tensor([[7]] * len(said)), 0.0)
+
+    openings = [[[0]] * len(texts)]
+    found = graded([speaker], texts, openings, top=4, temperature=1.0, folder=tmp_path, protect=Shy())
+    assert len({label.split("/")[0] for label in seen}) == 1
+    assert sorted(int(label.split("/")[1]) for label in seen) == list(range(len(texts)))
+    for label, said in seen.items():
+        text = int(label.split("/")[1])
+        torch.testing.assert_close(said, _said(speaker, texts[text], [0]), atol=1e-4, rtol=1e-4)
+        ids, logs = found.of(text)
+        assert (ids[:, 0] == 7).all()
+        assert (logs[:, 0] == 0).all()
+        assert (logs[:, 1:] < -23.9).all(), "what has no probability is kept as the smallest"
+
+
+@pytest.mark.parametrize("wrong", [np.ones(3), None, np.nan])
+def test_temperatures_of_other_texts_or_of_none_are_refused(speaker, texts, tmp_path, wrong):
+    each = (
+        np.zeros(len(texts.ids)) if wrong is None else np.full(len(texts.ids), wrong) if np.ndim(wrong) == 0 else wrong
+    )
+    with pytest.raises(ConclaveError, match="Temperatures of"):
+        graded([speaker], texts, [[[0]] * len(texts)], top=4, temperature=1.0, folder=tmp_path, temperatures=each)

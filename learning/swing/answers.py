@@ -1,0 +1,81 @@
+"""What the public model and a party's teachers answer to query texts, in the certified form: cells and differences."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from aggregation.errors import ConclaveError
+from learning.language.generation import Texts
+from learning.language.speaker import Speaker, own_logits
+from learning.models.batching import Tokens, batches
+from learning.swing.differences import Cells, cells_of, differences
+
+_TOKENS: Final = 4096
+"""Tokens in one pass, padding included."""
+
+
+def cells_of_texts(
+    public: Speaker,
+    texts: Texts,
+    openings: Sequence[Sequence[int]],
+    temperatures: NDArray[np.float64],
+    top: int,
+) -> Cells:
+    """The public index set of every token of some texts, in the order of `Texts.ids`.
+
+    openings: what stands before each text, one token or more. temperatures: of each token's place, [tokens], as of
+    `learning.swing.temperature`. The cells depend on public values alone. But two machines may disagree in the last
+    bits of a probability, and so on which token is the last of the `top`: one of them computes the cells, and the
+    others are given them. Memory: the cells; of one batch the distributions of 4,096 tokens. Raises `ConclaveError` as
+    `cells_of`, and where texts, openings and temperatures do not match.
+    """
+    ids = np.zeros((len(texts.ids), top), np.int64)
+    chances = np.zeros((len(texts.ids), top + 1))
+    for places, said in _said(public, texts, openings, temperatures):
+        found = cells_of(said, top)
+        ids[places], chances[places] = found.ids, found.public
+    return Cells(ids, chances)
+
+
+def differences_of_texts(
+    teacher: Speaker,
+    texts: Texts,
+    openings: Sequence[Sequence[int]],
+    temperatures: NDArray[np.float64],
+    cells: Cells,
+) -> NDArray[np.float64]:
+    """A teacher's differences from the public model over the cells of some texts, [tokens, top + 1], not clipped.
+
+    As `cells_of_texts`, under the same temperatures. Raises `ConclaveError` where the cells are of other texts.
+    """
+    if len(cells.ids) != len(texts.ids):
+        raise ConclaveError(f"The cells are of {len(cells.ids):,} tokens, and the texts have {len(texts.ids):,}.")
+    found = np.zeros(cells.public.shape)
+    for places, said in _said(teacher, texts, openings, temperatures):
+        found[places] = differences(said, Cells(cells.ids[places], cells.public[places]))
+    return found
+
+
+def _said(
+    speaker: Speaker, texts: Texts, openings: Sequence[Sequence[int]], temperatures: NDArray[np.float64]
+) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+    """Log-probabilities [places, tokens] of a batch's own tokens, and which tokens of the texts these are [places]."""
+    if len(openings) != len(texts) or temperatures.shape != texts.ids.shape:
+        raise ConclaveError(
+            f"{len(openings):,} openings and {len(temperatures):,} temperatures are not those of {len(texts):,} texts "
+            f"of {len(texts.ids):,} tokens."
+        )
+    rows = [
+        Tokens(np.concatenate([np.asarray(opening, np.int32), ids]), len(opening))
+        for opening, ids in zip(openings, texts, strict=True)
+    ]
+    for some in batches(rows, _TOKENS):
+        places = np.concatenate([np.arange(texts.stops[each], texts.stops[each + 1]) for each in some])
+        with torch.inference_mode():
+            logits, _ = own_logits(speaker.model, [rows[each] for each in some])
+            at = torch.from_numpy(temperatures[places].astype(np.float32))[:, None].to(logits.device)
+            yield places, speaker.log_probabilities(logits, at).cpu()

@@ -1,0 +1,104 @@
+"""From noisy sums of differences to usable soft targets: post-processing, which costs no privacy.
+
+With N teachers, sums y and noise of standard deviation s a cell, y / N is the teachers' mean difference m under noise
+s / N. m sums to 0 over the cells of a token, so the mean of the noise over them is taken out. Then:
+
+1. **Variance.** Cells of like public probability r (one power of 2) are one group, the cell of all others one more. The
+   mean of (y/N)^2 over a group less the noise's variance is v, the variance of m there, less four standard errors of
+   that mean, so that noise alone gives 0. It is at most r (1 - r): that of a probability whose mean is r.
+2. **Scale.** Some tokens have far larger differences than others. The prior of a token is m ~ N(0, a v), its scale a
+   one of `SCALES`, whose weights over all tokens are the likeliest, `_DOUBT` tokens of scale 0 added.
+3. **Shrinking.** The posterior mean: of each cell y/N times the mean of a v / (a v + s^2/N^2) over the posterior of a.
+4. **Tilting.** The public probability of a cell is multiplied by 1 + (posterior mean) / r, but never by less than
+   half of n / (n + r), n = s / N: no outcome that the public model knows is ruled out by noise.
+
+Without noise the result is the teachers' mean of clipped differences; drowned in noise it is the public model itself.
+
+Source: James & Stein 1961; scale mixtures and the doubt, Stephens 2017, "False discovery rates: a new deal". The bound
+of the variance, the floor and its size are ours.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggregation.errors import ConclaveError
+from aggregation.mechanisms.mechanism import Released
+from learning.swing.differences import Cells
+
+SCALES: Final = (0.0, 0.25, 1.0, 4.0, 16.0)
+_ROUNDS: Final = 30
+_DOUBT: Final = 10.0
+_SMALLEST: Final = 20
+"""Public probabilities below 2^-20 are one group."""
+_BLOCK: Final = 1 << 16
+"""Tokens whose likelihoods are computed together."""
+
+
+def targets_of(released: Released, cells: Cells, teachers: int) -> NDArray[np.float64]:
+    """Probabilities of the cells, those of all other tokens last, float64 [tokens, top + 1]; each row adds up to 1.
+
+    released: noisy sums [tokens, top + 1] over all teachers, in units of probability. teachers: N, public. Raises
+    `ConclaveError` for sums of other cells, and without a teacher.
+    """
+    if released.values.shape != cells.public.shape or teachers < 1:
+        raise ConclaveError(
+            f"Sums of {released.values.shape} over {teachers:,} teachers are not of cells of {cells.public.shape}."
+        )
+    if not len(cells.public):
+        return cells.public.copy()
+    size = cells.top + 1
+    mean = released.values / teachers
+    mean = mean - mean.mean(axis=1, keepdims=True)
+    noise = (released.sigma / teachers) ** 2 * (1 - 1 / size)
+    if noise == 0:
+        return _tilted(cells.public, mean, 0.0)
+    factor = _factors(mean, _variances(mean, cells.public, noise), cells.public, noise)
+    return _tilted(cells.public, factor * mean, released.sigma / teachers)
+
+
+def _variances(mean: NDArray[np.float64], public: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
+    """The variance of the teachers' mean in each cell, [tokens, cells], by its group."""
+    with np.errstate(divide="ignore"):
+        group = np.clip(-np.floor(np.log2(public)), 0, _SMALLEST).astype(np.int64)
+    group[:, -1] = _SMALLEST + 1
+    count = np.bincount(group.ravel(), minlength=_SMALLEST + 2)
+    square = np.bincount(group.ravel(), (mean * mean).ravel(), minlength=_SMALLEST + 2) / np.maximum(count, 1)
+    margin = 4 * noise * np.sqrt(2 / np.maximum(count, 1))
+    found: NDArray[np.float64] = np.maximum(square - noise - margin, 0)[group]
+    return found
+
+
+def _factors(
+    mean: NDArray[np.float64], variance: NDArray[np.float64], public: NDArray[np.float64], noise: float
+) -> NDArray[np.float64]:
+    """By what each cell is multiplied, from 0 to 1, [tokens, cells]."""
+    most = public * (1 - public)
+    likelihood = np.empty((len(mean), len(SCALES)))
+    for start in range(0, len(mean), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        for place, scale in enumerate(SCALES):
+            whole = noise + np.minimum(scale * variance[part], most[part])
+            likelihood[part, place] = -0.5 * (np.log(whole) + mean[part] ** 2 / whole).sum(axis=1)
+    likelihood = np.exp(likelihood - likelihood.max(axis=1, keepdims=True))
+    weights = np.full(len(SCALES), 1 / len(SCALES))
+    for _ in range(_ROUNDS):
+        posterior = likelihood * weights
+        posterior /= posterior.sum(axis=1, keepdims=True)
+        counts = posterior.sum(axis=0)
+        counts[0] += _DOUBT
+        weights = counts / counts.sum()
+    factor = np.zeros_like(mean)
+    for place, scale in enumerate(SCALES):
+        prior = np.minimum(scale * variance, most)
+        factor += posterior[:, place, None] * (prior / (prior + noise))
+    return factor
+
+
+def _tilted(public: NDArray[np.float64], change: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
+    """public + change as distributions, [tokens, cells], that keep in every cell a part of the public one."""
+    floor = 0.5 * noise / (noise + public) * public if noise else 0.0
+    found = np.maximum(public + change, floor)
+    result: NDArray[np.float64] = found / found.sum(axis=1, keepdims=True)
+    return result

@@ -1,0 +1,200 @@
+"""Differences from a public model: their sensitivity, their price, and what is made of their noisy sum."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting import GaussianDpEvent
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from aggregation.errors import ConclaveError, IntegrityError
+from aggregation.mechanisms.mechanism import Released
+from aggregation.mechanisms.registry import made, numbers_of
+from aggregation.noise.stream import NoiseStream
+from learning.swing.differences import LARGEST_CLIP, Cells, cells_of, differences, mechanism, signal
+from learning.swing.shrinking import targets_of
+
+
+def _said(rows, seed, scale=2.0, tokens=40):
+    return torch.log_softmax(scale * torch.randn(rows, tokens, generator=torch.Generator().manual_seed(seed)), dim=1)
+
+
+def test_the_cells_are_the_public_models_likeliest_and_the_rest():
+    said = _said(5, 0)
+    cells = cells_of(said, 6)
+    chances = said.double().exp().numpy()
+    for row in range(5):
+        assert set(cells.ids[row]) == set(np.argsort(-chances[row])[:6])
+    np.testing.assert_allclose(cells.public[:, :6], np.take_along_axis(chances, cells.ids, 1), rtol=1e-5)
+    np.testing.assert_allclose(cells.public.sum(axis=1), 1)
+
+
+def test_a_difference_is_of_the_same_cells_and_adds_up_to_nothing():
+    public, teacher = _said(5, 0), _said(5, 1)
+    cells = cells_of(public, 6)
+    found = differences(teacher, cells)
+    chances = teacher.double().exp().numpy()
+    wanted = np.take_along_axis(chances, cells.ids, 1) - cells.public[:, :6]
+    np.testing.assert_allclose(found[:, :6], wanted, atol=1e-6)
+    np.testing.assert_allclose(found.sum(axis=1), 0, atol=1e-12)
+    np.testing.assert_allclose(differences(public, cells), 0, atol=1e-12)
+
+
+def test_a_teacher_that_says_no_number_counts_as_the_public_model():
+    said = _said(5, 1)
+    said[2, 3] = math.nan
+    found = differences(said, cells_of(_said(5, 0), 6))
+    assert (found[2] == 0).all()
+    assert (found[3] != 0).any()
+
+
+_CHANCES = arrays(np.float64, (3, 6), elements=st.floats(0, 1)).filter(lambda each: (each.sum(axis=1) > 0.01).all())
+
+
+@given(_CHANCES, st.floats(0.01, LARGEST_CLIP), st.integers(1, 1 << 12))
+def test_a_changed_teacher_moves_the_sum_by_no_more_than_is_charged(rows, clip, levels):
+    public, one, other = rows / rows.sum(axis=1, keepdims=True)
+    found = mechanism(5, clip=clip, noise_multiplier=1e3, shares=1, levels=levels)
+    before, after = (found.contribute(signal((each - public)[None, None])).toarray()[0] for each in (one, other))
+    moved = np.linalg.norm(before - after)
+    assert moved <= found.sensitivity == 2 * levels
+    # Clipping brings no two points further apart; rounding moves each coordinate of either by less than one step.
+    assert moved <= math.sqrt(2) * levels / clip + 2 * math.sqrt(6)
+
+
+def test_the_charged_sensitivity_is_reached():
+    public = np.full((1, 4), 0.25)
+    found = mechanism(3, clip=0.2, noise_multiplier=1.0, shares=1, levels=1000)
+    up = np.array([[1.0, 0, 0, 0]]) - public
+    sums = [found.contribute(signal(sign * 0.1 * up[None])).toarray() for sign in (1, -1)]
+    assert np.linalg.norm(sums[0] - sums[1]) == pytest.approx(2 * np.linalg.norm(0.1 * up) / 0.2 * 1000, rel=1e-2)
+    far = [found.contribute(signal(sign * up[None])).toarray() for sign in (1, -1)]
+    assert np.linalg.norm(far[0] - far[1]) == pytest.approx(found.sensitivity, rel=2e-3)
+
+
+def test_one_token_is_one_gaussian_event():
+    event = mechanism(8, clip=0.3, noise_multiplier=40.0, shares=4).event()
+    assert isinstance(event, GaussianDpEvent)
+    assert event.noise_multiplier == pytest.approx(40.0, rel=1e-12)
+    skellam = mechanism(8, clip=0.3, noise_multiplier=40.0, shares=4, distribution="skellam")
+    assert skellam.noise_multiplier_charged() == pytest.approx(40.0, rel=1e-9)
+
+
+def test_both_ends_make_the_same_mechanism():
+    found = mechanism(8, clip=0.3, noise_multiplier=40.0, shares=4)
+    assert made(found.kind, numbers_of(found)) == found
+
+
+def test_the_shares_of_all_parties_are_the_charged_noise():
+    found = mechanism(8, clip=0.3, noise_multiplier=2.0, shares=4)
+    stream = NoiseStream.insecure(1)
+    total = sum(found.noise_share((4000, 9), stream.child(party)) for party in range(4))
+    released = found.release(total, 4).hidden
+    assert released.values.std() == pytest.approx(2.0 * 2 * 0.3, rel=0.02)
+    assert released.sigma == pytest.approx(2.0 * 2 * 0.3, rel=1e-3)
+
+
+@pytest.mark.parametrize("clip", [0.71, 1.0])
+def test_a_clip_for_which_too_much_would_be_charged_is_refused(clip):
+    with pytest.raises(ConclaveError, match=r"at most 0\.7071"):
+        mechanism(8, clip=clip, noise_multiplier=1.0, shares=1)
+
+
+def test_what_does_not_fit_is_refused():
+    cells = cells_of(_said(5, 0), 6)
+    with pytest.raises(ConclaveError, match="make no sense"):
+        cells_of(_said(5, 0), 40)
+    with pytest.raises(IntegrityError, match="does not fit"):
+        differences(_said(4, 1), cells)
+    with pytest.raises(IntegrityError, match="does not fit"):
+        differences(_said(5, 1, tokens=8), cells)
+    with pytest.raises(IntegrityError, match="twice"):
+        Cells(np.array([[1, 1]]), np.array([[0.2, 0.2, 0.6]]))
+    with pytest.raises(IntegrityError, match="add up"):
+        Cells(np.array([[1, 2]]), np.array([[0.2, 0.2, 0.2]]))
+    with pytest.raises(ConclaveError, match="not of cells"):
+        targets_of(Released(np.zeros((4, 7)), 1.0), cells, 3)
+
+
+@pytest.mark.parametrize("few", [1, 7])
+def test_without_noise_the_teachers_mean_comes_back(few):
+    cells = cells_of(_said(30, 0, 0.7), 6)
+    teachers = [_said(30, 2 + place, 0.7) for place in range(few)]
+    found = mechanism(6, clip=LARGEST_CLIP, noise_multiplier=1.0, shares=1, levels=1 << 20)
+    each = np.stack([differences(said, cells) for said in teachers])
+    assert (np.linalg.norm(each, axis=2) > LARGEST_CLIP).mean() < 0.2
+    clipped = each * np.minimum(1, LARGEST_CLIP / np.linalg.norm(each, axis=2, keepdims=True))
+    sums = found.release(np.asarray(found.contribute(signal(each)).toarray()), 1).hidden.values
+    targets = targets_of(Released(sums, 0.0), cells, few)
+    np.testing.assert_allclose(targets, cells.public + clipped.mean(axis=0), atol=1e-5)
+
+
+def _world(tokens, top, teachers, rng, moved, rare):
+    """A public model and teachers that all learned the same shift at a part of the places, and a little each alone."""
+    public = np.exp(2.5 * rng.normal(size=(tokens, top + 1)))
+    public /= public.sum(axis=1, keepdims=True)
+    common = moved * rng.normal(size=(tokens, top + 1)) * (rng.random((tokens, 1)) < rare)
+    logits = np.log(public) + common + 0.5 * rng.normal(size=(teachers, tokens, top + 1))
+    chances = np.exp(logits)
+    return public, chances / chances.sum(axis=2, keepdims=True)
+
+
+def _worse(truth, found, public):
+    """Mean cross-entropy of a token under the targets less that under the public model, nats."""
+    return float((truth * (np.log(public) - np.log(found))).sum(axis=1).mean())
+
+
+@pytest.mark.parametrize("tokens", [20, 200, 2000])
+@pytest.mark.parametrize(("moved", "rare"), [(0.0, 0.0), (1.0, 0.2), (3.0, 0.2), (1.0, 1.0)])
+def test_targets_are_never_worse_than_the_public_model_by_more_than_a_hundredth_of_a_nat(tokens, moved, rare):
+    """At any noise: the raw noisy mean is worse by whole nats where the targets are not."""
+    rng = np.random.default_rng([tokens, int(10 * moved), int(10 * rare)])
+    teachers, clip = 40, 0.3
+    public, each = _world(tokens, 16, teachers, rng, moved, rare)
+    change = each - public
+    change *= np.minimum(1, clip / np.linalg.norm(change, axis=2, keepdims=True))
+    truth = each.mean(axis=0)
+    cells = Cells(np.tile(np.arange(16), (tokens, 1)), public)
+    gap = _worse(truth, truth, public)
+    gained = {}
+    for multiplier in (0.1, 1.0, 3.0, 10.0, 30.0, 100.0, 1e4, 1e6):
+        sigma = multiplier * 2 * clip
+        released = Released(change.sum(axis=0) + sigma * rng.normal(size=change.shape[1:]), sigma)
+        found = targets_of(released, cells, teachers)
+        np.testing.assert_allclose(found.sum(axis=1), 1)
+        assert (found > 0).all()
+        gained[multiplier] = _worse(truth, found, public)
+        assert gained[multiplier] < 0.01
+    if tokens >= 200 and moved >= 1:
+        assert gained[0.1] < 0.65 * gap
+        assert gained[1.0] < 0.6 * gap
+    raw = np.maximum(public + released.values / teachers, 1e-6)
+    assert _worse(truth, raw / raw.sum(axis=1, keepdims=True), public) > 1
+
+
+def test_drowned_in_noise_the_public_model_is_left():
+    rng = np.random.default_rng(0)
+    public, each = _world(500, 16, 10, rng, 1.0, 1.0)
+    cells = Cells(np.tile(np.arange(16), (500, 1)), public)
+    for sigma, hair in ((300.0, 0.01), (1e6, 1e-5)):
+        values = (each - public).sum(axis=0) + sigma * rng.normal(size=public.shape)
+        found = targets_of(Released(values, sigma), cells, 10)
+        assert np.abs(found - public).max() < hair
+
+
+def test_noisy_targets_are_kept_in_the_form_of_all_others(tmp_path):
+    from learning.language.soft_targets import STEP, opened, stored
+
+    cells = cells_of(_said(5, 0), 6)
+    stops = np.array([0, 2, 5])
+    kept = stored(cells.ids, cells.public[:, :6], stops=stops, tokens=40, temperature=2.0, folder=tmp_path)
+    ids, logs = kept.of(1)
+    assert (ids.numpy() == cells.ids[2:]).all()
+    np.testing.assert_allclose(logs.numpy(), np.log(cells.public[2:, :6]), atol=STEP)
+    again = opened(tmp_path, stops, 6, 40, 2.0)
+    assert (again.codes == kept.codes).all()
+    with pytest.raises(ConclaveError, match="not those of"):
+        stored(cells.ids, cells.public, stops=stops, tokens=40, temperature=2.0, folder=tmp_path)
