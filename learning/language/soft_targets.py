@@ -156,11 +156,6 @@ def graded(
     return Targets(ids, codes, states, texts.stops, temperature)
 
 
-def coded(logs: NDArray[np.floating[Any]]) -> NDArray[np.uint16]:
-    """Log-probabilities on their grid, uint16 of the same shape."""
-    return np.asarray((logs / -STEP).round().clip(0, LARGEST_CODE), np.uint16)
-
-
 def averaged(
     parts: Sequence[tuple[NDArray[Any], NDArray[np.uint16]]],
     *,
@@ -183,7 +178,7 @@ def averaged(
         some = slice(start, min(start + _PLACES, count))
         named, chances = _mean([(each[some], codes[some]) for each, codes in parts], tokens, top)
         ids[some] = named
-        codes[some] = coded(np.log(chances))
+        codes[some] = (np.log(chances) / -STEP).round().clip(0, LARGEST_CODE)
     ids.flush()
     codes.flush()
     return Targets(ids, codes, None, stops, temperature)

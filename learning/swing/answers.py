@@ -1,7 +1,7 @@
 """What the public model and a party's teachers answer to query texts, in the certified form: cells and differences."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from aggregation.errors import ConclaveError
 from learning.language.generation import Texts
+from learning.language.soft_targets import STEP
 from learning.language.speaker import Speaker, own_logits
 from learning.models.batching import Tokens, batches
 from learning.swing.differences import Cells, cells_of, differences
@@ -39,6 +40,18 @@ def cells_of_texts(
         found = cells_of(said, top)
         ids[places], chances[places] = found.ids, found.public
     return Cells(ids, chances)
+
+
+def cells_kept(ids: NDArray[Any], codes: NDArray[np.uint16]) -> Cells:
+    """The cells of the public model's best tokens and their probabilities, both [tokens, top], as
+    `learning.language.soft_targets` keeps them: so both ends have the same numbers, to the bit.
+
+    Raises `IntegrityError` for a token that is named twice in one place.
+    """
+    named = np.exp(codes.astype(np.float64) * -STEP)
+    rest = np.maximum(1 - named.sum(axis=1, keepdims=True), 0)
+    public = np.concatenate([named, rest], axis=1)
+    return Cells(ids.astype(np.int64), public / public.sum(axis=1, keepdims=True))
 
 
 def differences_of_texts(

@@ -1,7 +1,11 @@
-"""How far the parties' language models are from a public one at public tokens, under noise: swing distillation."""
+"""What the parties' language models say of given tokens: how far they are from a public one, under noise; or softened,
+which is a heuristic. Swing distillation.
+"""
 
 from typing import Final
 
 from party.recipes.recipe import Kind, Recipe, part
 
-RECIPE: Final = Recipe(({Kind.HIDDEN: part("language_teachers")},))
+RECIPE: Final = Recipe(
+    ({Kind.HIDDEN: part("language_teachers")}, {Kind.SOFTENED: part("language_teachers")}),
+)

@@ -32,6 +32,7 @@ KINDS: Final = (
     "voices",
     "written",
     "outcomes",
+    "clues",
 )
 MOST_ARTEFACTS: Final = 1024
 """The most artefacts of one run."""

@@ -11,7 +11,7 @@ from aggregation.mechanisms.joint import JointMechanism
 from coordinator.forecasting.forecast import Forecast, Row
 from coordinator.forecasting.needs import Needs
 from coordinator.forecasting.pace import Lengths, pace_of
-from coordinator.pricing.release import PricedPlan
+from coordinator.pricing.release import PricedPlan, Release
 from coordinator.systems.swing.plan import SwingPlan
 from coordinator.systems.swing.recipe import Swing
 from coordinator.text_models import forecast as text_models
@@ -25,11 +25,14 @@ HELD_BYTES: Final = 12
 def forecast(recipe: Swing, priced: PricedPlan[SwingPlan], base: Path, cache: Path, prepared: float) -> Forecast:
     """Forecast a run. No party is asked, none of their data is read, and nothing is spent."""
     plan, public, (release,) = recipe.plan, recipe.read, priced.releases
-    hidden = release.under(JointMechanism).hidden
-    assert hidden is not None
-    # Teachers of like text move the same outcomes: at the most each by all of the clip.
-    noise = hidden.noise * math.sqrt(hidden.columns)
-    row = Row(release.name, release.rows, 2 * hidden.clip, noise, plan.teachers_of_all * hidden.clip, at_most=True)
+    rows: tuple[Row, ...] = ()
+    warnings: tuple[str, ...] = ()
+    if not plan.published:
+        row = _row(plan, release)
+        advice = ["fewer [queries]", "more [teachers] per_party", "fewer outcomes ([distil] top)", "a larger epsilon"]
+        rows = (row,)
+        if row.drowned:
+            warnings = (text_models.drowning(row, "all that the teachers can say together", advice, priced),)
     lengths = lengths_of(recipe)
     pace = pace_of(public.model, lengths, trained=False, sample=text_models.declared(plan))
     units = text_models.declared(plan) / len(plan.federation.names)
@@ -44,11 +47,9 @@ def forecast(recipe: Swing, priced: PricedPlan[SwingPlan], base: Path, cache: Pa
         return text_models.seconds(plan, prepared, taught * seen + pace.trial, 1) + own * seen / text_models.at_once()
 
     spent = pace.text.through(whole)
-    advice = ["fewer [queries]", "more [teachers] per_party", "fewer outcomes ([distil] top)", "a larger epsilon"]
-    what = "all that the teachers can say together"
     return Forecast(
         plan=plan,
-        rows=(row,),
+        rows=rows,
         epsilon=priced.guarantee.epsilon if priced.private else None,
         trained=0,
         bytes=text_models.traffic(priced, public) + len(plan.federation.names) * asked_bytes(recipe),
@@ -58,7 +59,7 @@ def forecast(recipe: Swing, priced: PricedPlan[SwingPlan], base: Path, cache: Pa
         memory=memory(recipe, priced),
         clear=plan.exposed,
         assumptions=(text_models.supposed(plan, lengths),),
-        warnings=(text_models.drowning(row, what, advice, priced),) if row.drowned else (),
+        warnings=warnings,
         teachers=plan.teachers.per_party,
     )
 
@@ -79,6 +80,14 @@ def memory(recipe: Swing, priced: PricedPlan[SwingPlan]) -> dict[str, int]:
     found["party node"] += text_models.NODE_BYTES * cells
     found["party training"] += HELD_BYTES * cells * plan.teachers.per_party + 16 * 4096 * public.tokens
     return found
+
+
+def _row(plan: SwingPlan, release: Release) -> Row:
+    hidden = release.under(JointMechanism).hidden
+    assert hidden is not None
+    # Teachers of like text move the same outcomes: at the most each by all of the clip.
+    noise = hidden.noise * math.sqrt(hidden.columns)
+    return Row(release.name, release.rows, 2 * hidden.clip, noise, plan.teachers_of_all * hidden.clip, at_most=True)
 
 
 def asked_bytes(recipe: Swing) -> int:

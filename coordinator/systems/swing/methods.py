@@ -1,57 +1,90 @@
 """The methods that a comparison of swing distillation has as rows, each on the same simulated text."""
 
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from coordinator.comparing.comparable import Method, Outcome, changed, composed
 from coordinator.comparing.simulated_run import driven
+from coordinator.errors import PlanError
 from coordinator.language_models.comparing import Measured
 from coordinator.store.store import RunStore
 from coordinator.systems.swing.data import SwingData, teachers_of
+from coordinator.systems.swing.plan import SwingPlan
+from coordinator.systems.swing.public import clues_of
 from coordinator.systems.swing.questions import start_of
 from coordinator.systems.swing.recipe import Swing
 from coordinator.systems.swing.student import model_of
 from coordinator.systems.swing.teaching import taught
+from protos.console.settings import SettingsError, check_settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from learning.language.soft_targets import Targets
     from learning.language.speaker import Speaker
     from learning.models.batching import Tokens
 
 
 def _certified(data: SwingData, epsilon: float) -> Outcome:
     """The recipe itself: clipped differences under noise, every token charged."""
-    recipe = Swing(changed(data.plan, epsilon=epsilon), data.public)
+    plan = changed(data.plan, {"swing": {"form": "certified"}}, epsilon=epsilon)
+    return _driven(data, plan)
+
+
+def _softened(data: SwingData, epsilon: float, **settings: Any) -> Outcome:
+    """The published form of the recipe, which has no guarantee. settings: of `[swing]`."""
+    return _driven(data, unproven(data.plan, settings))
+
+
+def _driven(data: SwingData, plan: SwingPlan) -> Outcome:
+    recipe = Swing(plan, replace(data.public, clues=clues_of(plan, data.base)))
     with driven(recipe, data.shards, data.progress, data.base) as run:
         student = recipe.student(run.content, run.priced, run.present, run.store).model
         event = composed([release.event for release in run.priced.releases])
-        return Outcome(Measured((_speaker(student),)), event)
+        return Outcome(Measured((_speaker(student),)), None if plan.published else event)
+
+
+def unproven(plan: SwingPlan, settings: Mapping[str, Any]) -> SwingPlan:
+    """A plan in the published form, with other settings in `[swing]`: no party is promised anything.
+
+    Raises `PlanError` where it is not valid.
+    """
+    found = plan.model_dump()
+    privacy = found["privacy"]
+    found["privacy"] = {key: privacy[key] for key in ("unit", "record", "declared_size")} | {"guarantee": False}
+    found["federation"]["minimum_parties"] = None
+    found["teachers"]["per_party"] = 1
+    found["swing"] |= {"form": "published", **settings}
+    try:
+        return check_settings(found, SwingPlan, "the plan")
+    except SettingsError as error:
+        raise PlanError(str(error)) from None
 
 
 def _alone(data: SwingData, epsilon: float) -> Outcome:
     """The student of the texts alone, whom nobody teaches."""
-    return _distilled(data, None)
-
-
-def _kd(data: SwingData, epsilon: float) -> Outcome:
-    """Knowledge distillation from all parties' teachers, in clear. Source: Hinton et al. 2015."""
     from learning.language.soft_targets import graded
 
+    plan = changed(data.plan, {"distil": {"mixing": 0.0}})
     with TemporaryDirectory(dir=data.folder) as folder:
-        targets = graded(
-            tuple(map(_speaker, teachers_of(data))),
+        targets = graded(  # what the public model says counts for nothing
+            (_speaker(start_of(data.public)),),
             data.public.queries,
-            [[data.public.bare] * len(data.public.queries)] * len(data.plan.federation.names),
-            top=data.plan.distil.top,
+            [[data.public.bare] * len(data.public.queries)],
+            top=1,
             temperature=1.0,
-            folder=Path(folder),
+            folder=Path(folder) / "public",
         )
-        return _distilled(data, targets)
+        store = RunStore.create(Path(folder) / "run", "beside", "beside", bytes(32))
+        with closing(store):
+            content = taught(plan, data.public, targets, store, data.progress)
+    return Outcome(Measured((_speaker(model_of(plan, data.public, content)),)), None)
 
 
 def _fine_tuned(data: SwingData, epsilon: float) -> Outcome:
@@ -74,18 +107,6 @@ def _public(data: SwingData, epsilon: float) -> Outcome:
     return Outcome(Measured((_speaker(start_of(data.public)),)), None)
 
 
-def _distilled(data: SwingData, targets: "Targets | None") -> Outcome:
-    """A student of the texts, and of what was said of their tokens; None for one that nobody teaches."""
-    plan = data.plan if targets is not None else changed(data.plan, {"distil": {"mixing": 0.0}})
-    with TemporaryDirectory(dir=data.folder) as beside:
-        store = RunStore.create(Path(beside) / "run", "beside", "beside", bytes(32))
-        try:
-            content = taught(plan, data.public, targets, store, data.progress)
-        finally:
-            store.close()
-    return Outcome(Measured((_speaker(model_of(plan, data.public, content)),)), None)
-
-
 def _rows(data: SwingData) -> "list[Tokens]":
     """The texts that are asked, as a model reads them."""
     from learning.models.batching import Tokens
@@ -104,8 +125,12 @@ METHODS: Final[dict[str, Method]] = {
     method.name: method
     for method in (
         Method("swing", "swing, certified", _certified),
+        Method("published", "swing, as published", _softened, private=False),
+        Method("temperature", "dynamic temperature alone", partial(_softened, protection="none"), private=False),
+        Method("noise", "noise on the likeliest alone", partial(_softened, strength=0.0), private=False),
+        Method("laplace", "noise on all", partial(_softened, strength=0.0, protection="all"), private=False),
+        Method("kd", "KD", partial(_softened, strength=0.0, protection="none"), private=False),
         Method("alone", "student alone", _alone, private=False),
-        Method("kd", "KD from all teachers", _kd, private=False),
         Method("fine_tune", "a teacher, trained on", _fine_tuned, private=False),
         Method("teachers", "the teachers themselves", _teachers, private=False),
         Method("public", "public model", _public, private=False),

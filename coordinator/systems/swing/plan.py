@@ -1,15 +1,15 @@
 """The plan of the recipe `swing`: what language models of several parties say of somebody's texts, and a student."""
 
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from coordinator.language_models.distil import StudentModelTable
 from coordinator.language_models.plan import SpokenPlan
 from coordinator.plan.public_text import SourceTable
+from coordinator.plan.table import Table
 from coordinator.text_models.tables import FineTuneTable
-from protos.console.settings import Settings
 
 MOST_QUERIES = 1_000_000
 
@@ -36,17 +36,34 @@ class QueriesTable(SourceTable):
     public: bool = False
 
 
-class SwingTable(Settings):
+class SwingTable(Table):
     """`[swing]`: how what teachers say is protected.
 
-    clip: L2 norm of how far a teacher's probabilities may be from the public model's at one token.
+    form: "certified", differences from the public model, summed under noise, with a guarantee; "published", softened as
+    in the paper, which is a heuristic. clip: of the first, the L2 norm of how far a teacher's probabilities may be from
+    the public model's at one token. The others are of the second. temperature: T. strength: alpha, by which the
+    temperature grows near a privacy clue word; 0: it does not. cap: the highest temperature. protection: which
+    probabilities get Laplace noise of `scale`: "top", the `noised` likeliest of each token; "all"; "none". clues: a
+    file of clue words in place of those that are shipped (`learning.swing.clues`).
     """
 
-    clip: Annotated[float, Field(gt=0, le=2)] = 0.25
+    PLACES: ClassVar[tuple[str, ...]] = ("clues",)
+
+    form: Literal["certified", "published"] = "certified"
+    clip: Annotated[float, Field(gt=0, le=0.707)] = 0.25
+    temperature: Annotated[float, Field(gt=0, le=100)] = 2.0
+    strength: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    cap: Annotated[float, Field(gt=0, le=1000)] = 20.0
+    protection: Literal["none", "top", "all"] = "top"
+    scale: Annotated[float, Field(ge=1e-6, le=1e5)] = 0.1
+    noised: Annotated[int, Field(ge=1, le=1024)] = 3
+    clues: str | None = None
 
 
 class SwingPlan(SpokenPlan):
     """A plan whose `[model]` is the public start of teachers and student."""
+
+    UNPROVEN: ClassVar[bool] = True
 
     queries: QueriesTable
     teachers: TeachersTable = TeachersTable()
@@ -76,5 +93,38 @@ class SwingPlan(SpokenPlan):
             raise ValueError("[distil] hidden: no hidden state of a teacher leaves a party. Leave hidden out.")
         if self.distil.temperature != 1:
             raise ValueError(
-                "[distil] temperature: what leaves under noise is priced at temperature 1. Leave temperature out."
+                "[distil] temperature: the student's is 1 in the certified form, and [swing] temperature in the "
+                "published one. Leave temperature out."
             )
+        if self.published == self.privacy.guarantee:
+            wanted = "guarantee = false" if self.published else "an epsilon and a delta, and no guarantee = false"
+            raise ValueError(
+                f'[swing] form = "{self.swing.form}" {"has no proof" if self.published else "has a guarantee"}: write '
+                f"[privacy] {wanted}, or choose the other form."
+            )
+        if self.published:
+            self._check_published()
+
+    def _check_published(self) -> None:
+        settings = self.swing
+        if self.teachers.per_party != 1:
+            raise ValueError(
+                f"[teachers] per_party = {self.teachers.per_party}: in the published form a party has one teacher, of "
+                "all its text. Leave per_party out."
+            )
+        if settings.temperature > settings.cap:
+            raise ValueError(
+                f"[swing] cap = {settings.cap:g} is below temperature = {settings.temperature:g}. Use a higher cap."
+            )
+        if settings.protection == "top" and settings.noised > self.distil.top:
+            raise ValueError(
+                f"[swing] noised = {settings.noised} is more than the [distil] top = {self.distil.top} outcomes that "
+                "leave. Use fewer."
+            )
+        if settings.clues is not None and not settings.strength:
+            raise ValueError("[swing] clues: with strength = 0 no temperature grows near them. Leave clues out.")
+
+    @property
+    def published(self) -> bool:
+        """Whether what leaves is softened as in the paper, which is a heuristic."""
+        return self.swing.form == "published"

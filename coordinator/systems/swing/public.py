@@ -11,7 +11,7 @@ from coordinator.language_models.students import PublicTeacher, with_student
 from coordinator.plan.public_text import source_of
 from coordinator.systems.swing.plan import SwingPlan
 from learning.errors import DataError
-from learning.text.source import read
+from learning.text import source
 
 if TYPE_CHECKING:
     from learning.language.generation import Texts
@@ -22,25 +22,42 @@ LEAST_QUERIES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicSwing(PublicTeacher):
-    """The public data of a plan. queries: the texts that are asked, as tokens without what stands before them."""
+    """The public data of a plan.
+
+    queries: the texts that are asked, as tokens without what stands before them. clues: the file of privacy clue words;
+    empty where no temperature grows near them.
+    """
 
     queries: "Texts"
+    clues: bytes = b""
 
 
 def prepare(plan: SwingPlan, base: Path, cache: Path) -> PublicSwing:
     """Load the public model, read the texts that are asked and those of `[evaluation]`, and try the student.
 
     Raises as `coordinator.language_models.public.prepare` and `with_student`; `PlanError` where fewer than
-    `LEAST_QUERIES` texts are asked, or more outcomes are wanted than there are tokens.
+    `LEAST_QUERIES` texts are asked, or more outcomes are wanted than leave others; `ConclaveError` for clue words that
+    cannot be read.
     """
     found = with_student(plan, language_public.prepare(plan, base, cache), base, cache, part=1)
-    if plan.distil.top > found.tokens:
+    if plan.distil.top >= found.tokens:
         raise PlanError(
-            f"[distil] top = {plan.distil.top:,} is more than the {found.tokens:,} tokens of {plan.model.name}. Use "
-            "fewer."
+            f"[distil] top = {plan.distil.top:,} leaves no other of the {found.tokens:,} tokens of {plan.model.name}. "
+            "Use fewer."
         )
     kept = {field.name: getattr(found, field.name) for field in fields(found)}
-    return PublicSwing(**kept, queries=_queries(plan, found, base, cache))
+    return PublicSwing(**kept, queries=_queries(plan, found, base, cache), clues=clues_of(plan, base))
+
+
+def clues_of(plan: SwingPlan, base: Path) -> bytes:
+    """The file of privacy clue words; empty where no temperature grows near them. Raises `ConclaveError`."""
+    from learning.swing.clues import SHIPPED, read
+
+    if not (plan.published and plan.swing.strength):
+        return b""
+    path = SHIPPED if plan.swing.clues is None else base / plan.swing.clues
+    read(path)
+    return path.read_bytes()
 
 
 def _queries(plan: SwingPlan, public: PublicTeacher, base: Path, cache: Path) -> "Texts":
@@ -50,7 +67,7 @@ def _queries(plan: SwingPlan, public: PublicTeacher, base: Path, cache: Path) ->
     from learning.models.batching import encode_documents
 
     table = plan.queries
-    said = [each.text for each in islice(read(source_of(table, base), cache), table.limit)]
+    said = [each.text for each in islice(source.read(source_of(table, base), cache), table.limit)]
     if not said:
         raise DataError(f"[queries] {table.source} has no text. Name the column that holds it.")
     rows = encode_documents(public.tokenizer, said, longest=public.longest, codes=[None] * len(said)).rows

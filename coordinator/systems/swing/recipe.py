@@ -1,11 +1,13 @@
 """Recipe `swing`: parties that have much text teach whoever has little (Li et al., swing distillation).
 
 Every party trains language models on its own text. Whoever has little text asks what they would say in the place of
-every token of theirs, and a student learns from the tokens and from the answers. What is heuristic in the paper, hotter
-answers near words that announce something private, has here a form with a guarantee: the clipped differences between
-the teachers' probabilities and a public model's, summed over all teachers under noise, each token charged.
+every token of theirs, and a student learns from the tokens and from the answers. The paper's answers are softened:
+hotter near words that announce something private, with noise on the likeliest few. That is a heuristic. The form with a
+guarantee releases the clipped differences between the teachers' probabilities and a public model's, summed over all
+teachers under noise, each token charged.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dp_accounting import DpEvent
@@ -21,6 +23,7 @@ from coordinator.systems.swing.plan import SwingPlan
 from coordinator.systems.swing.public import PublicSwing
 from coordinator.systems.swing.questions import outcomes_content, public_outcomes, written_content
 from coordinator.systems.swing.releases import DIFFERENCES
+from coordinator.systems.swing.softened import softened_by_parties, softened_of
 from coordinator.systems.swing.student import PublishedSwing, student_of
 from coordinator.systems.swing.teaching import corrected, taught
 from coordinator.systems.system import Stage
@@ -28,7 +31,7 @@ from coordinator.text_models.messages import descent_message, model_message, pro
 from protos.conclave.v1 import party_pb2
 from protos.digest import artefact_digest
 
-ROWS_AT_ONCE = 1 << 20
+NUMBERS_AT_ONCE = 1 << 20
 """Numbers of a block of a sum."""
 
 
@@ -50,38 +53,54 @@ class Swing:
         return swing_releases.total_event(self.plan, multiplier)
 
     def releases(self, multiplier: float) -> tuple[Release, ...]:
-        return swing_releases.releases(self.plan, multiplier, len(self.read.queries.ids))
+        return swing_releases.releases(self.plan, multiplier, self.read)
 
     async def collect(
         self, priced: PricedPlan[SwingPlan], federation: Federation, store: RunStore, stage: Stage
     ) -> dict[str, int]:
         plan, public, (release,) = self.plan, self.read, priced.releases
-        if not store.finished("ask"):
-            with stage("ask"):
-                await aside(federation, lambda told: public_outcomes(plan, public, store, told))
-        written, outcomes = written_content(public), outcomes_content(plan, public, store)
+        content = {"written": written_content(public)}
+        if plan.published:
+            content |= {"clues": public.clues} if plan.swing.strength else {}
+        else:
+            if not store.finished("ask"):
+                with stage("ask"):
+                    await aside(federation, lambda told: public_outcomes(plan, public, store, told))
+            content["outcomes"] = outcomes_content(plan, public, store)
         with stage("provide"):
             await provide_model(public, plan, federation, store)
-            await federation.provide("written", written)
-            await federation.provide("outcomes", outcomes)
+            for kind, each in content.items():
+                await federation.provide(kind, each)
         with stage("train"):
-            await federation.train(_request(plan, public, written, outcomes), doing="teaching")
+            await federation.train(_request(plan, public, release.name, content), doing="teaching")
         with stage("aggregate") as result:
-            rows = max(1, ROWS_AT_ONCE // release.columns)
-            if plan.privacy.trust == "secure-sum":
-                present = await federation.sum_securely(release, priced.binding.terms, rows, store)
-            else:
-                note = budget(priced.guarantee, plan)
-                present = await federation.aggregate(release.name, release.rows, release.columns, rows, store, note)
-            found = {DIFFERENCES: present}
+            present = await self._released(priced, release, federation, store)
+            found = {release.name: present}
             result |= {"parties": list(federation.present), "present": found, "bytes": federation.traffic}
         return found
+
+    async def _released(
+        self, priced: PricedPlan[SwingPlan], release: Release, federation: Federation, store: RunStore
+    ) -> int:
+        """Have the release made and stored; how many parties are in it."""
+        plan, note = self.plan, budget(priced.guarantee, self.plan)
+        if plan.published:
+            await softened_by_parties(plan, self.read, release, federation, store, note)
+            return len(store.summed(release.name))
+        rows = max(1, NUMBERS_AT_ONCE // release.columns)
+        if plan.privacy.trust == "secure-sum":
+            return await federation.sum_securely(release, priced.binding.terms, rows, store)
+        return await federation.aggregate(release.name, release.rows, release.columns, rows, store, note)
 
     def learn(
         self, priced: PricedPlan[SwingPlan], present: dict[str, int], store: RunStore, progress: Progress
     ) -> bytes:
-        targets = corrected(priced, self.read, present[DIFFERENCES], store)
-        return taught(self.plan, self.read, targets, store, progress)
+        plan, public = self.plan, self.read
+        if plan.published:
+            targets = softened_of(plan, public, store)
+        else:
+            targets = corrected(priced, public, present[DIFFERENCES], store)
+        return taught(plan, public, targets, store, progress)
 
     def student(
         self, content: bytes, priced: PricedPlan[SwingPlan], present: dict[str, int], store: RunStore
@@ -96,17 +115,18 @@ class Swing:
         return self.public
 
 
-def _request(plan: SwingPlan, public: PublicSwing, written: bytes, outcomes: bytes) -> party_pb2.TrainRequest:
+def _request(
+    plan: SwingPlan, public: PublicSwing, release: str, content: Mapping[str, bytes]
+) -> party_pb2.TrainRequest:
     settings = plan.teachers
-    request = party_pb2.TrainRequest(operation_id=f"{DIFFERENCES}-0")
+    request = party_pb2.TrainRequest(operation_id=f"{release}-0")
     request.language_teachers.CopyFrom(
         party_pb2.LanguageTeachersTask(
-            release=DIFFERENCES,
+            release=release,
             model=model_message(plan, public),
             teachers=settings.per_party,
             descent=descent_message(settings, epochs=settings.epochs, batch=settings.batch),
-            written_sha256=artefact_digest(written),
-            outcomes_sha256=artefact_digest(outcomes),
+            **{f"{kind}_sha256": artefact_digest(each) for kind, each in content.items()},
         )
     )
     return request

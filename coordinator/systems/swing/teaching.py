@@ -1,7 +1,8 @@
 """From what parties released to a student: the teachers' probabilities out of their noise, and a distillation."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from coordinator.systems.swing.releases import DIFFERENCES
 if TYPE_CHECKING:
     from learning.language.soft_targets import Targets
 
-LEARNING: Final = "artefacts/learning"
+LEARNING, TARGETS = "artefacts/learning", "artefacts/targets"
 
 
 def corrected(priced: PricedPlan[SwingPlan], public: PublicSwing, present: int, store: RunStore) -> "Targets":
@@ -27,24 +28,26 @@ def corrected(priced: PricedPlan[SwingPlan], public: PublicSwing, present: int, 
 
     present: how many parties are in the sum. Post-processing of the release.
     """
-    from learning.language.differences import Outcomes, denoised
-    from learning.language.soft_targets import Targets, coded
+    from learning.language.soft_targets import stored
+    from learning.swing.answers import cells_kept
+    from learning.swing.shrinking import targets_of
 
     (release,) = priced.releases
     total = np.concatenate([block for _, _, block in store.blocks(DIFFERENCES)])
     said = release.under(JointMechanism).release(total, present).hidden
     assert said is not None
-    teachers = present * priced.plan.teachers.per_party
-    stored = stored_outcomes(priced.plan, public, store)
-    found = denoised(said.values / teachers, said.sigma / teachers, Outcomes(stored.ids, stored.codes))
-    return Targets(stored.ids, coded(np.log(found[:, :-1])), None, stored.stops, 1.0)
+    asked = stored_outcomes(priced.plan, public, store)
+    found = targets_of(said, cells_kept(asked.ids, asked.codes), present * priced.plan.teachers.per_party)
+    folder = store.folder / TARGETS
+    private_folder(folder)
+    named = np.asarray(asked.ids, np.int64)
+    stops, tokens = public.queries.stops, public.tokens
+    return stored(named, found[:, :-1], stops=stops, tokens=tokens, temperature=1.0, folder=folder)
 
 
-def taught(
-    plan: SwingPlan, public: PublicSwing, targets: "Targets | None", store: RunStore, progress: Progress
-) -> bytes:
-    """The student's parameters as safetensors. targets: what is said of every token of the texts; None for a student
-    that learns from the texts alone.
+def taught(plan: SwingPlan, public: PublicSwing, targets: "Targets", store: RunStore, progress: Progress) -> bytes:
+    """The student's parameters as safetensors. targets: what is said of every token of the texts, and the temperature
+    that the student has for it.
 
     Raises `ConclaveError` as learning does.
     """
@@ -53,6 +56,8 @@ def taught(
     from learning.language.distilling import distil
 
     student = first_student(plan, public, start_of(public))
+    # Without the t^2 of other distillations: see `learning.language.distilling`.
+    settings = replace(plan.distil.settings(), temperature=targets.temperature, squared=False)
     folder = store.folder / LEARNING
     private_folder(folder)
 
@@ -64,8 +69,8 @@ def taught(
             student,
             public.queries,
             [public.bare] * len(public.queries),
-            stored_outcomes(plan, public, store) if targets is None else targets,
-            plan.distil.settings(),
+            targets,
+            settings,
             seed=plan.run.seed,
             checkpoint=folder,
             on_step=on_step,

@@ -1,31 +1,36 @@
-"""A party's language models on disjoint units, and how far what they say of public tokens is from the public model.
+"""A party's language models on disjoint units, and what they say of tokens that are asked.
 
 A teacher depends only on its own units and on public values: its start, the plan's seed, the texts that are asked. So
-adding or removing one unit changes one teacher, and with it one vector of every token.
+adding or removing one unit changes one teacher. What teachers say leaves as differences from the public model, one
+vector of every token and teacher, clipped and summed under noise; or, of one teacher, as softened outcomes, for which
+no proof exists.
 """
 
 import logging
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 from torch import Tensor
 
 from aggregation.errors import IntegrityError
-from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
+from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.said import FreeTargets
+from aggregation.mechanisms.softened import SoftenedTargets
+from aggregation.noise.stream import NoiseStream
 from learning.classification.training import fit
 from learning.errors import Diverged
-from learning.language.differences import Outcomes, differences
 from learning.language.generation import Texts
 from learning.language.speaker import Speaker
 from learning.models.adapting import ADAPTERS, Lora, adapt, flatten, unflatten
 from learning.models.compute import on_device
 from learning.models.encoders import language_model, longest, tokens_of
+from learning.swing.answers import cells_kept, differences_of_texts
+from learning.swing.differences import Cells, signal
 from party.errors import TrainingError
 from party.provided.written import Written, written
 from party.shard.labelled import tell_if_few
@@ -34,6 +39,8 @@ from party.shard.plain import PlainUnits
 from party.shard.units import slot
 from party.tasks.job import Job, Private
 from party.tasks.language_teachers.request import LanguageTeachersWork
+from party.tasks.language_teachers.softening import Softening, softening_of
+from party.tasks.result import Sum, wrapped
 from party.tasks.text.documents import documents
 from party.tasks.text.ensembles import examples_of, settings_of
 from party.tasks.text.model import placed
@@ -45,77 +52,116 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("conclave.party")
 
+FOLDER: Final = ".saying"
+
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What is asked, all of it public: the texts, what stands before each, and the public model's outcomes."""
+class Asked:
+    """What is asked, all of it public: the model, its tokenizer, the texts, and what stands before each.
 
+    cells: the public model's outcomes, from which differences are taken; None where softened outcomes are asked.
+    softening: how these are softened; None for differences.
+    """
+
+    start: "PreTrainedModel"
+    tokenizer: "PreTrainedTokenizerBase"
     texts: Texts
     before: list[list[int]]
-    outcomes: Outcomes
+    cells: Cells | None
+    softening: Softening | None
 
 
-def prepare(job: Job, work: LanguageTeachersWork, mechanism: JointMechanism, kept: Memory | None) -> Private:
-    """Check everything except the party's units: the provided model, the texts and the public model's outcomes.
+def prepare(
+    job: Job, work: LanguageTeachersWork, mechanism: JointMechanism | SoftenedTargets, kept: Memory | None
+) -> Private:
+    """Check everything except the party's units: the provided model, the texts and what belongs to them.
 
     Raises `ConclaveError` where these cannot be used.
     """
     with placed(work.model, job.memory):
         start, tokenizer = _started(work.model)
-        asked = _asked(mechanism, work, start)
         most = longest(start, work.model.longest)
         rows = try_tokenizer(tokenizer, tokens_of(start), most, documents=True, pairs=False)
         try_model(start, rows, None, apart=False)
+        asked = _asked(mechanism, work, start, tokenizer)
+    if isinstance(mechanism, SoftenedTargets):
+        return lambda job, progress: soften(job, mechanism, asked, progress, kept)
+    return lambda job, progress: differ(job, mechanism, asked, progress, kept)
 
-    def finish(job: Job, progress: Callable[[int], None]) -> sparse.csr_array:
-        return say(job, work, mechanism, asked, start, tokenizer, progress, kept)
 
-    return finish
-
-
-def say(
+def differ(
     job: Job,
-    work: LanguageTeachersWork,
     mechanism: JointMechanism,
-    asked: _Asked,
-    start: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
+    asked: Asked,
     progress: Callable[[int], None],
     memory: Memory | None = None,
-) -> sparse.csr_array:
-    """Train this party's teachers, let them say what might stand in every token's place, and bound what they say:
-    int64 [tokens, cells], summed over teachers.
+) -> Sum:
+    """Train this party's teachers, and bound how far they are from the public model at every token: int64 [tokens,
+    cells], summed over teachers.
 
-    Adding or removing one unit changes one vector a token: see `aggregation.mechanisms.hidden.HiddenMechanism`. Memory:
-    the shard's tokens (`party.shard.labelled.TokenRows`), the model with its gradients, and all vectors in float32
-    [teachers, tokens, cells]. Raises `ConclaveError` where the shard cannot be used.
+    Adding or removing one unit changes one vector a token: see `learning.swing.differences`. A teacher without a unit
+    says what the public model says. So does one whose training diverges; only the party's log says so, because a
+    failure would reveal something of its units. Memory: the shard's tokens (`party.shard.labelled.TokenRows`), the
+    model with its gradients, and all vectors [teachers, tokens, cells]. Raises `ConclaveError` where the shard cannot
+    be used.
     """
+    assert asked.cells is not None
+    work, cells = _work(job), asked.cells
 
-    def make() -> NDArray[np.float32]:
-        return answers(job, work, asked, start, tokenizer, progress)
+    def of(taught: Tensor | None) -> NDArray[np.float64]:
+        if taught is None:
+            return np.zeros(cells.public.shape)
+        unflatten(asked.start, taught)
+        plain = np.ones(len(asked.texts.ids))
+        return differences_of_texts(Speaker(asked.start), asked.texts, asked.before, plain, cells)
 
-    states: Any = make() if memory is None else memory.once("answers", (job.reading.whose, repr(work)), make)
-    return sparse.csr_array(mechanism.contribute(TeacherSignal(None, states[:, :, None, :])))
+    def make() -> NDArray[np.float64]:
+        return np.stack([of(each) for each in _teachers(job, asked, progress)])
+
+    said = make() if memory is None else memory.once("answers", (job.reading.whose, repr(work)), make)
+    return mechanism.contribute(signal(said))
 
 
-def answers(
+def soften(
     job: Job,
-    work: LanguageTeachersWork,
-    asked: _Asked,
-    start: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
+    mechanism: SoftenedTargets,
+    asked: Asked,
     progress: Callable[[int], None],
-) -> NDArray[np.float32]:
-    """How far each teacher's probabilities are from the public model's, unbounded and in clear: float32 [teachers,
-    tokens, cells]. They must not leave the party like this.
+    memory: Memory | None = None,
+) -> NDArray[np.int32]:
+    """Train this party's one teacher, and soften what it says of every token: int32 [tokens, columns]. It is a
+    heuristic: see `SoftenedTargets`.
 
-    A teacher without a unit says what the public model says. So does one whose training diverges; only the party's log
-    says so, because a failure would reveal something of its units.
+    A text that is asked twice gets one answer, so that asking again averages no noise away. A party whose training
+    diverges, or that has no unit, answers as the public model does. Memory: as of `differ`, and as of
+    `learning.language.soft_targets.graded`. Raises `ConclaveError` where the shard cannot be used.
     """
-    key = bytes.fromhex(work.slot_key)
+    assert asked.softening is not None
+    work = _work(job)
+
+    def make() -> list[Tensor | None]:
+        return _teachers(job, asked, progress)
+
+    # The teacher is the same whatever is softened, and with whichever key.
+    whose = (job.reading.whose, repr(work.model), work.slot_key, repr(work.descent))
+    (taught,) = make() if memory is None else memory.once("answers", whose, make)
+    unflatten(asked.start, asked.softening.first if taught is None else taught)
+    folder = Path(job.result).with_suffix(FOLDER)
+    stream = NoiseStream.from_key(bytes.fromhex(work.key))
+    targets = asked.softening.said(Speaker(asked.start), asked.texts, asked.before, stream, folder)
+    made = wrapped(mechanism.contribute((targets.ids, targets.codes)))
+    del targets
+    shutil.rmtree(folder, ignore_errors=True)
+    return made
+
+
+def _teachers(job: Job, asked: Asked, progress: Callable[[int], None]) -> list[Tensor | None]:
+    """What each teacher learned, one after the other; None for one that learned nothing that can be used."""
+    work = _work(job)
+    key, start = bytes.fromhex(work.slot_key), asked.start
     read = documents(
         job.reading,
-        tokenizer,
+        asked.tokenizer,
         "",
         longest=longest(start, work.model.longest),
         known=tokens_of(start),
@@ -123,12 +169,14 @@ def answers(
     )
     if (declared := job.reading.declared_size) is not None:
         tell_if_few(len(read), needed=declared, why="[policy] declared_size")
-    first, found, diverged = flatten(start), np.zeros((work.teachers, *asked.outcomes.shape), np.float32), 0
+    first, diverged = flatten(start).clone(), 0
+    found: list[Tensor | None] = []
     assert read.slots is not None
     for number, places in enumerate(examples_of(read.slots, read.members, work.teachers)):
+        found.append(None)
         if len(places):
             try:
-                found[number] = _taught(start, first, read, places, work, number, asked)
+                found[-1] = _taught(start, first, read, places, work, number)
             except Diverged:
                 diverged += 1
         progress(min(99, 100 * (number + 1) // work.teachers))
@@ -149,16 +197,15 @@ def _taught(
     places: NDArray[np.int64],
     work: LanguageTeachersWork,
     number: int,
-    asked: _Asked,
-) -> NDArray[np.float32]:
-    """What one teacher says, [tokens, cells]. Raises `Diverged`."""
+) -> Tensor:
+    """What one teacher learns, from the public start. Raises `Diverged`."""
     unflatten(start, first)
     rng = np.random.default_rng([work.model.seed, number])
     fit(start, [read.rows[int(place)] for place in places], None, settings_of(work.descent), rng)
-    said = differences(Speaker(start), asked.texts, asked.before, asked.outcomes)
-    if not np.isfinite(said).all():
-        raise Diverged("What the teacher says is not finite.")
-    return said
+    taught = flatten(start).clone()
+    if not bool(taught.isfinite().all()):
+        raise Diverged("What the teacher learned is not finite.")
+    return taught
 
 
 def _started(text: TextModel) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
@@ -168,29 +215,48 @@ def _started(text: TextModel) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase
     return on_device(start), tokenizer
 
 
-def _asked(mechanism: JointMechanism, work: LanguageTeachersWork, start: "PreTrainedModel") -> _Asked:
-    """The texts that are asked. Raises `TrainingError` for texts that the model cannot read, and for outcomes that no
-    token of it has.
+def _asked(
+    mechanism: JointMechanism | SoftenedTargets,
+    work: LanguageTeachersWork,
+    start: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+) -> Asked:
+    """What is asked. Raises `TrainingError` for texts that the model cannot read, and for outcomes that no token of it
+    has.
     """
-    assert mechanism.hidden is not None
     given: Written = written(Path(work.written), texts=True)
-    tokens, top = tokens_of(start), mechanism.hidden.width - 1
+    tokens = tokens_of(start)
     if given.largest >= tokens:
         raise TrainingError(f"the model has {tokens:,} tokens, and the texts hold number {given.largest:,}.")
     if max(map(len, given.texts)) + given.longest_opening > longest(start, work.model.longest):
         raise TrainingError("the model that was provided reads no texts of this length. Provide another model.")
-    if top > tokens:
-        raise TrainingError(f"the best {top:,} of {tokens:,} tokens make no sense. Plan with fewer.")
+    texts = Texts.joined([np.array(each, np.int32) for each in given.texts], 0)
+    if isinstance(mechanism, SoftenedTargets):
+        clues = Path(work.clues) if work.clues else None
+        softening = softening_of(mechanism, clues, texts, tokenizer, tokens, flatten(start).clone())
+        return Asked(start, tokenizer, texts, given.before, None, softening)
+    assert mechanism.hidden is not None
+    cells = _cells(Path(work.outcomes), mechanism.hidden.width - 1, tokens, given.tokens)
+    return Asked(start, tokenizer, texts, given.before, cells, None)
+
+
+def _cells(path: Path, top: int, tokens: int, asked: int) -> Cells:
+    if top >= tokens:
+        raise TrainingError(f"the best {top:,} of {tokens:,} tokens leave no other. Plan with fewer.")
     kind = FreeTargets("public", top, tokens)
-    rows = np.fromfile(work.outcomes, "<i4").astype(np.int64)
-    if rows.size != given.tokens * kind.columns:
+    rows = np.fromfile(path, "<i4").astype(np.int64)
+    if rows.size != asked * kind.columns:
         raise TrainingError(
-            f"the outcomes that were provided are {rows.size:,} numbers, and {given.tokens:,} tokens have "
-            f"{given.tokens * kind.columns:,}."
+            f"the outcomes that were provided are {rows.size:,} numbers, and {asked:,} tokens have "
+            f"{asked * kind.columns:,}."
         )
     try:
-        ids, codes = kind.targets(rows.reshape(given.tokens, kind.columns))
+        return cells_kept(*kind.targets(rows.reshape(asked, kind.columns)))
     except IntegrityError as error:
         raise TrainingError(f"the outcomes that were provided cannot be used: {error}") from None
-    texts = Texts.joined([np.array(each, np.int32) for each in given.texts], 0)
-    return _Asked(texts, given.before, Outcomes(ids, codes))
+
+
+def _work(job: Job) -> LanguageTeachersWork:
+    work: Any = job.work
+    assert isinstance(work, LanguageTeachersWork)
+    return work

@@ -1305,16 +1305,21 @@ class LanguageTeachersTask(_message.Message):
     DESCENT_FIELD_NUMBER: _builtins.int
     WRITTEN_SHA256_FIELD_NUMBER: _builtins.int
     OUTCOMES_SHA256_FIELD_NUMBER: _builtins.int
+    CLUES_SHA256_FIELD_NUMBER: _builtins.int
     release: _builtins.str
     """The release that bounds what they say: hidden states of one layer. A vector is the difference between a teacher's and the
-    public model's probabilities of the named outcomes, and of all others together.
+    public model's probabilities of the named outcomes, and of all others together. Or softened outcomes of one teacher.
     """
     teachers: _builtins.int
     written_sha256: _builtins.bytes
     """As of GradingTask."""
     outcomes_sha256: _builtins.bytes
-    """What the public model says of every token, an artefact of kind "outcomes": rows as parties give them for FreeTargets,
-    int32, little-endian, [tokens of the texts, columns].
+    """For differences, what the public model says of every token, an artefact of kind "outcomes": rows as parties give them for
+    FreeTargets, int32, little-endian, [tokens of the texts, columns].
+    """
+    clues_sha256: _builtins.bytes
+    """For softened outcomes whose temperature grows near privacy clue words: these words, an artefact of kind "clues", TOML as of
+    learning.swing.clues.
     """
     @_builtins.property
     def model(self) -> Global___TextModel: ...
@@ -1329,10 +1334,11 @@ class LanguageTeachersTask(_message.Message):
         descent: Global___Descent | None = ...,
         written_sha256: _builtins.bytes = ...,
         outcomes_sha256: _builtins.bytes = ...,
+        clues_sha256: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["descent", b"descent", "model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["descent", b"descent", "model", b"model", "outcomes_sha256", b"outcomes_sha256", "release", b"release", "teachers", b"teachers", "written_sha256", b"written_sha256"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clues_sha256", b"clues_sha256", "descent", b"descent", "model", b"model", "outcomes_sha256", b"outcomes_sha256", "release", b"release", "teachers", b"teachers", "written_sha256", b"written_sha256"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
