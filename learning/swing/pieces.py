@@ -30,8 +30,9 @@ class Pieces:
     def of(cls, tokenizer: "PreTrainedTokenizerBase") -> "Pieces":
         """Of a tokenizer. Raises `ConclaveError` for one whose tokens do not stand for bytes."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
-        decoder = json.loads(backend.to_str()).get("decoder") if backend is not None else None
-        kinds = _kinds(decoder)
+        told = json.loads(backend.to_str()) if backend is not None else {}
+        # A party's copy of a tokenizer only reads, and has no decoder.
+        kinds = _kinds(told.get("decoder")) | _kinds(told.get("pre_tokenizer"))
         if "ByteLevel" in kinds:
             table = {letter: value for value, letter in _letters().items()}
         elif kinds & {"Metaspace", "ByteFallback"} or any(each == f"Replace {_SPACE}" for each in kinds):
@@ -77,11 +78,13 @@ def _bytes(token: str, table: dict[str, int] | None) -> bytes:
 
 
 def _kinds(decoder: Any) -> frozenset[str]:
-    """The kinds of a decoder's steps."""
+    """The kinds of the steps of a decoder or pre-tokenizer."""
     if not isinstance(decoder, dict):
         return frozenset()
     if decoder.get("type") == "Sequence":
-        return frozenset().union(*(_kinds(each) for each in decoder.get("decoders", [])))
+        return frozenset().union(
+            *(_kinds(each) for name in ("decoders", "pretokenizers") for each in decoder.get(name, []))
+        )
     if decoder.get("type") == "Replace":
         return frozenset({f"Replace {decoder.get('pattern', {}).get('String')}"})
     return frozenset({str(decoder.get("type"))})

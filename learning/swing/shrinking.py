@@ -3,14 +3,18 @@
 With N teachers, sums y and noise of standard deviation s a cell, y / N is the teachers' mean difference m under noise
 s / N. m sums to 0 over the cells of a token, so the mean of the noise over them is taken out. Then:
 
-1. **Variance.** Cells of like public probability r (one power of 2) are one group, the cell of all others one more. The
-   mean of (y/N)^2 over a group less the noise's variance is v, the variance of m there, less four standard errors of
-   that mean, so that noise alone gives 0. It is at most r (1 - r): that of a probability whose mean is r.
-2. **Scale.** Some tokens have far larger differences than others. The prior of a token is m ~ N(0, a v), its scale a
+1. **Words.** Part of what teachers know is which words their texts use, wherever they stand. With r the public
+   probability of a cell, m = r (b - sum r b) for a b of each token of the vocabulary: what a tilt exp(b) of the public
+   model does, to the first order. b is found by least squares over all places, and shrunk by a variance that all b
+   have in common, from their own squares less the noise's. What is left of y / N goes on as y / N below.
+2. **Variance.** Cells of like r (one power of 2) are one group, the cell of all others one more. The mean of (y/N)^2
+   over a group less the noise's variance is v, the variance of m there, less four standard errors of that mean, so
+   that noise alone gives 0. It is at most r (1 - r): that of a probability whose mean is r.
+3. **Scale.** Some tokens have far larger differences than others. The prior of a token is m ~ N(0, a v), its scale a
    one of `SCALES`, whose weights over all tokens are the likeliest, `_DOUBT` tokens of scale 0 added.
-3. **Shrinking.** The posterior mean: of each cell y/N times the mean of a v / (a v + s^2/N^2) over the posterior of a.
-4. **Tilting.** The public probability of a cell is multiplied by 1 + (posterior mean) / r, but never by less than
-   half of n / (n + r), n = s / N: no outcome that the public model knows is ruled out by noise.
+4. **Shrinking.** The posterior mean: of each cell y/N times the mean of a v / (a v + s^2/N^2) over the posterior of a.
+5. **Sum.** The public probability of a cell plus both parts, but never less than its half of n / (n + r), n = s / N:
+   no outcome that the public model knows is ruled out by noise. Divided by the sum.
 
 Without noise the result is the teachers' mean of clipped differences; drowned in noise it is the public model itself.
 
@@ -18,6 +22,7 @@ Source: James & Stein 1961; scale mixtures and the doubt, Stephens 2017, "False 
 of the variance, the floor and its size are ours.
 """
 
+import math
 from typing import Final
 
 import numpy as np
@@ -53,9 +58,33 @@ def targets_of(released: Released, cells: Cells, teachers: int) -> NDArray[np.fl
     mean = mean - mean.mean(axis=1, keepdims=True)
     noise = (released.sigma / teachers) ** 2 * (1 - 1 / size)
     if noise == 0:
-        return _tilted(cells.public, mean, 0.0)
-    factor = _factors(mean, _variances(mean, cells.public, noise), cells.public, noise)
-    return _tilted(cells.public, factor * mean, released.sigma / teachers)
+        return _joined(cells.public, mean, 0.0)
+    words = _words(mean, cells, noise)
+    left = mean - words
+    factor = _factors(left, _variances(left, cells.public, noise), cells.public, noise)
+    return _joined(cells.public, words + factor * left, released.sigma / teachers)
+
+
+def _words(mean: NDArray[np.float64], cells: Cells, noise: float) -> NDArray[np.float64]:
+    """What a tilt of the public model that is the same at all places explains, [tokens, cells]."""
+    public = cells.public
+    others = cells.ids.max(initial=0) + 1  # the cell of all others is a word of its own
+    named = np.concatenate([cells.ids, np.full((len(public), 1), others)], axis=1)
+    known, word = np.unique(named, return_inverse=True)
+    word = word.reshape(named.shape)
+    square = np.bincount(word.ravel(), (public * public).ravel(), minlength=len(known))
+    met = square > 0
+    tilt = np.zeros(len(known))
+    tilt[met] = np.bincount(word.ravel(), (public * mean).ravel(), minlength=len(known))[met] / square[met]
+    count = int(met.sum())
+    signal = float((square * tilt * tilt).sum()) - noise * (count + 4 * math.sqrt(2 * count))
+    if signal <= 0:
+        return np.zeros_like(mean)
+    variance = signal / float(square.sum())
+    tilt *= variance * square / (variance * square + noise)
+    each = tilt.clip(-1, None)[word]
+    result: NDArray[np.float64] = public * (each - (public * each).sum(axis=1, keepdims=True))
+    return result
 
 
 def _variances(mean: NDArray[np.float64], public: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
@@ -96,7 +125,7 @@ def _factors(
     return factor
 
 
-def _tilted(public: NDArray[np.float64], change: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
+def _joined(public: NDArray[np.float64], change: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
     """public + change as distributions, [tokens, cells], that keep in every cell a part of the public one."""
     floor = 0.5 * noise / (noise + public) * public if noise else 0.0
     found = np.maximum(public + change, floor)

@@ -198,3 +198,34 @@ def test_noisy_targets_are_kept_in_the_form_of_all_others(tmp_path):
     assert (again.codes == kept.codes).all()
     with pytest.raises(ConclaveError, match="not those of"):
         stored(cells.ids, cells.public, stops=stops, tokens=40, temperature=2.0, folder=tmp_path)
+
+
+def _with_words(places, rng, words=200, top=16):
+    """A public model over a vocabulary, and a teacher that prefers some words of it wherever they stand."""
+    logits = 1.5 * rng.normal(size=(places, words)) - np.log(np.arange(1, words + 1))
+    taught = logits + 0.8 * rng.normal(size=words)
+    public, teacher = (np.exp(each) / np.exp(each).sum(axis=1, keepdims=True) for each in (logits, taught))
+    ids = np.argsort(-public, axis=1)[:, :top]
+    over = [np.take_along_axis(each, ids, 1) for each in (public, teacher)]
+    cells, truth = (np.concatenate([each, 1 - each.sum(axis=1, keepdims=True)], axis=1) for each in over)
+    return Cells(ids, cells), truth
+
+
+def test_what_teachers_prefer_everywhere_is_found_where_every_single_place_is_drowned():
+    rng = np.random.default_rng(0)
+    cells, truth = _with_words(8000, rng)
+    teachers, clip = 40, 0.3
+    change = truth - cells.public
+    change *= np.minimum(1, clip / np.linalg.norm(change, axis=1, keepdims=True))
+    sigma = 40 * 2 * clip
+    noise = sigma * rng.normal(size=change.shape)
+    gap = _worse(truth, truth, cells.public)
+    found = targets_of(Released(teachers * change + noise, sigma), cells, teachers)
+    assert _worse(truth, found, cells.public) < 0.3 * gap < 0
+    # The same sums with the words' names lost: each place alone says nothing.
+    nameless = Cells(np.tile(np.arange(16), (8000, 1)) + 16 * np.arange(8000)[:, None], cells.public)
+    alone = targets_of(Released(teachers * change + noise, sigma), nameless, teachers)
+    assert _worse(truth, alone, cells.public) > 0.03 * gap
+    # And noise alone teaches nothing.
+    nothing = targets_of(Released(noise, sigma), cells, teachers)
+    assert abs(_worse(cells.public, nothing, cells.public)) < 1e-3
