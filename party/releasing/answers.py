@@ -143,7 +143,7 @@ class Answers:
             stream = NoiseStream.from_key(claim.noise_key).child(batch)
         if is_own(release):
             assert isinstance(counts, np.ndarray)
-            block = counts[start:stop]  # all noise is in what was trained, and paid for
+            block = counts[start:stop]  # whatever protects it is in it already: nothing is added here
         else:
             block = noised(counts[start:stop], answering(release), stream)
         run.keep_block(release.name, batch, block)

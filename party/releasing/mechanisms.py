@@ -58,7 +58,7 @@ def is_weights(release: plan_pb2.Release) -> bool:
 
 def is_own(release: plan_pb2.Release) -> bool:
     """Whether what leaves is one party's own and in no sum: parameters of a model that it trained alone, or what such a
-    model says. All of the noise is that party's.
+    model says. Whatever protects it is that party's own, and is done before it leaves.
     """
     return release.form in (plan_pb2.FORM_WEIGHTS, plan_pb2.FORM_SAID)
 
