@@ -4,6 +4,7 @@ Of each token the public model's most probable outcomes are named, and all other
 a vector of one number for each: the model's probability less the public model's, as that is kept on its grid.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,10 @@ from learning.models.batching import Tokens, batches, inputs_of
 from learning.models.compute import device_of, moved, passing
 
 _TOKENS = 4096
+_RARE = 3.0
+"""Standard deviations of what happens by chance once in 700 times. Of a variance these are the normal deviate of its
+chi-square (Wilson & Hilferty 1931).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,25 +78,31 @@ def differences(
 
 
 def denoised(
-    means: NDArray[np.float64], sigma: float, outcomes: Outcomes, *, least: float = SMALLEST
+    means: NDArray[np.float64], sigma: float, outcomes: Outcomes, *, least: float = 0.1
 ) -> NDArray[np.float64]:
     """The teachers' mean probabilities of every token's outcomes, all others last, float64 [tokens, top + 1]: the
     public model's, moved by as much of the noisy differences as stands out of their noise. Post-processing.
 
     means: the noisy mean difference over teachers, [tokens, top + 1]. sigma: standard deviation of the noise on each of
-    its numbers. Of every outcome, by its place among the public model's, the mean over tokens and what differs from it
-    are drawn towards 0 by the part of their variance that the noise explains: of pure noise nothing is left. Then each
-    row is made a distribution whose numbers are at least `least`. Source: empirical Bayes, Efron & Morris 1973.
+    its numbers. least: the share of the public model's probability that an outcome keeps under noise, for a number that
+    noise took below 0 says only that it is small. Of every outcome, by its place among the public model's, the mean
+    over tokens and what differs from it are drawn towards 0 by the part of their variance that the noise explains, and
+    wholly where the noise alone reaches that variance by chance (`_RARE`). Then each row is made a distribution.
+    Source: empirical Bayes, Efron & Morris 1973.
     """
-    public = outcomes.chances(slice(None)).astype(np.float64)
+    public, tokens = outcomes.chances(slice(None)).astype(np.float64), max(1, len(means))
     middle = means.mean(axis=0)
     apart = means - middle
-    kept = _standing(middle**2, sigma**2 / max(1, len(means))) * middle
-    found = public + kept + _standing((apart**2).mean(axis=0), sigma**2) * apart
-    found = np.maximum(found, least)
+    kept = _standing(middle**2, sigma**2 / tokens, 1) * middle
+    found = public + kept + _standing((apart**2).mean(axis=0), sigma**2, tokens) * apart
+    found = np.maximum(found, np.maximum(least * public if sigma > 0 else 0.0, SMALLEST))
     return np.asarray(found / found.sum(axis=1, keepdims=True))
 
 
-def _standing(variance: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
-    """The part of variances that noise of this variance does not explain, from 0 to 1."""
-    return np.asarray(np.clip(1 - noise / np.maximum(variance, np.finfo(float).tiny), 0.0, 1.0))
+def _standing(variance: NDArray[np.float64], noise: float, count: int) -> NDArray[np.float64]:
+    """The part of variances, each of so many numbers, that noise of this variance does not explain, from 0 to 1; 0
+    where it may be chance.
+    """
+    reached = noise * (1 - 2 / (9 * count) + _RARE * math.sqrt(2 / (9 * count))) ** 3
+    part = 1 - noise / np.maximum(variance, max(noise, np.finfo(float).tiny))
+    return np.where(variance > reached, part, 0.0)
