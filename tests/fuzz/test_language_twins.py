@@ -114,14 +114,24 @@ def spoken(scene, rng, kind, size):
     return terms, task
 
 
+LIES = ("texts", "other texts", "openings", "outcomes", "layers", "teachers", "longest", "descent")
+"""What of a request for language teachers may be an attacker's; two requests of three are honest in all of it."""
+
+
 def taught(scene, base, rng, size):
     """The terms of a plan of language models that say what might stand in the place of tokens, and what they are asked,
     honest or not.
     """
     _, tokens = size
-    texts = rng.choice([[[40, 41], [42]], [[40, 41], [42]], [[40], [41], [42]], [[1, 2, 3, 4]], [[tokens, 1, 2]], [[]]])
+    lie = rng.choice((*LIES, *[None] * (2 * len(LIES))))
+
+    def one(of, honest, *others):
+        return rng.choice(others) if lie == of else honest
+
+    texts = one("texts", [[40, 41], [42]], [[1, 2, 3, 4]], [[tokens, 1, 2]], [[]], [[40, 41], [42], 7], "?")
+    texts = one("other texts", texts, [[40], [41], [42]], [[40, 41]])
     hidden = plan_pb2.HiddenMechanism(
-        layers=rng.choice([1, 1, 1, 1, 2]), width=base.TAUGHT, clip=0.3, levels=400, noise=2.0, shares=2,
+        layers=one("layers", 1, 2), width=base.TAUGHT, clip=0.3, levels=400, noise=2.0, shares=2,
         distribution="gaussian",
     )  # fmt: skip
     joint = plan_pb2.JointMechanism(hidden=hidden)
@@ -132,27 +142,22 @@ def taught(scene, base, rng, size):
         files = []
         for name, content in scene.artefacts.files(rng).items():
             files.append(party_pb2.ModelFile(name=name, sha256=scene.twins.provide(context, "model", content)))
-        longest = rng.choice([24, 24, 24, 2, 1 << 20])
-        model = party_pb2.TextModel(files=files, adapt=party_pb2.ADAPT_LORA, longest=longest, rank=2, alpha=4)
-        asked = {"openings": rng.choice([[[0]], [[0]], [[0]], [[]], "?"]), "codes": [0] * len(texts), "texts": texts}
+        model = party_pb2.TextModel(
+            files=files, adapt=party_pb2.ADAPT_LORA, longest=one("longest", 24, 2, 1 << 20), rank=2, alpha=4
+        )
+        asked = {"openings": one("openings", [[0]], [[]], [[tokens]], "?"), "codes": [0] * len(texts), "texts": texts}
         top = base.TAUGHT - 1
         rows = np.array([rng.sample(range(tokens), top) for _ in range(3)], "<u4") << 16
         rows += np.array([[rng.randrange(1 << 16) for _ in range(top)] for _ in range(3)], "<u4")
-        match rng.randrange(12):
-            case 0:
-                rows[0] = rows[0, 0]
-            case 1:
-                rows[rng.randrange(3)] = 2**32 - 1
-            case 2:
-                rows = np.hstack([rows, rows])
-            case 3:
-                rows = rows[:2]
+        others = (np.repeat(rows[:, :1], top, axis=1), np.full_like(rows, 2**32 - 1), np.hstack([rows, rows]), rows[:2])
+        rows = one("outcomes", rows, *others)
         descent = party_pb2.Descent(
-            learning_rate=rng.choice([0.1, 0.1, 1e6, 1e30, 1e38]), optimiser=rng.choice([1, 2]), schedule=1,
-            momentum=0.9, epochs=rng.choice([1, 1, 2]), batch=rng.choice([1, 4]),
+            learning_rate=one("descent", 0.1, 1e6, 1e30, 1e38), optimiser=rng.choice([1, 2]), schedule=1,
+            momentum=0.9, epochs=1, batch=rng.choice([1, 4]),
         )  # fmt: skip
         asks = party_pb2.LanguageTeachersTask(
-            release="differences", model=model, teachers=rng.choice([1, 1, 2, 3, 0]), descent=descent,
+            release="differences", model=model, teachers=one("teachers", rng.choice([1, 2, 3]), 0, 10**6),
+            descent=descent,
             written_sha256=scene.twins.provide(context, "written", json.dumps(asked).encode()),
             outcomes_sha256=scene.twins.provide(context, "outcomes", scene.artefacts.small(rng, rows.tobytes())),
         )  # fmt: skip

@@ -11,7 +11,7 @@ from coordinator.comparing.simulated_run import driven
 from coordinator.language_models.comparing import Measured
 from coordinator.store.store import RunStore
 from coordinator.systems.swing.data import SwingData, teachers_of
-from coordinator.systems.swing.questions import start_of
+from coordinator.systems.swing.questions import public_outcomes, start_of
 from coordinator.systems.swing.recipe import Swing
 from coordinator.systems.swing.student import model_of
 from coordinator.systems.swing.teaching import taught
@@ -80,6 +80,8 @@ def _distilled(data: SwingData, targets: "Targets | None") -> Outcome:
     with TemporaryDirectory(dir=data.folder) as beside:
         store = RunStore.create(Path(beside) / "run", "beside", "beside", bytes(32))
         try:
+            if targets is None:
+                public_outcomes(plan, data.public, store, data.progress.bar)
             content = taught(plan, data.public, targets, store, data.progress)
         finally:
             store.close()
