@@ -26,9 +26,9 @@ RESULTS = ROOT / "benchmarks/results"
 MAIL = ROOT / "../shared/data/aeslc"
 PROMPT, DIGITS = "My ID is", 6
 CANARIES = 100
-REPEATS = 40
+REPEATS = 30
 """How often each canary stands in the teacher's text: it has to be known by heart for there to be a leak."""
-TEACHERS, OWN, OTHERS, TESTED = 400, 200, 100, 300
+TEACHERS, OWN, OTHERS, TESTED = 1000, 200, 100, 300
 """E-mails of the teacher's party, those of whoever has little text, other IDs among these, and e-mails of the test."""
 ROWS = (
     "alone", "kd", "published", "temperature", "noise", "laplace", "swing-4", "swing-8", "fine_tune", "teachers",
@@ -81,7 +81,7 @@ def made(seed: int) -> tuple[Any, Any]:
         },
         "text": {"longest": 64},
         "model": {"name": "../shared/models/public-lm", "adapt": "full"},
-        "teachers": {"per_party": 10, "epochs": 8, "batch": 32, "learning_rate": 0.001},
+        "teachers": {"per_party": 10, "epochs": 4, "batch": 32, "learning_rate": 0.0005},
         "queries": {"source": str(place / "own.jsonl"), "limit": OWN + OTHERS},
         "swing": {"clip": 0.25},
         "distil": {"top": 64, "mixing": 0.9, "passes": 12, "batch": 32, "learning_rate": 0.0005, "patience": 100},

@@ -71,6 +71,11 @@ def prepare(plan: SpokenPlan, base: Path, cache: Path) -> PublicLanguage:
     bare = tuple(opening(tokenizer, None)) or (end,)
     openings = (bare,) if codes is None else tuple(tuple(opening(tokenizer, text)) for text in codes.texts())
     longest = max(map(len, openings))
+    if longest + LEAST_ROOM > found.longest and codes is None:
+        raise PlanError(
+            f"[text] longest = {found.longest} leaves fewer than {LEAST_ROOM} tokens for a text after the {longest} "
+            "that stand before it. Use longer texts, if the model takes them."
+        )
     if longest + LEAST_ROOM > found.longest:
         raise PlanError(
             f"[codes] template: the longest code has {longest} tokens, and [text] longest = {found.longest} leaves "

@@ -27,7 +27,10 @@ MARKER: Final = "conclave-run.json"
 STUDENT: Final = "student"
 _ASIDE: Final = "replaced"
 
-_WITHIN: Final = r"(artefacts/(compressed|\.compressed\.part|distilling)|parties/[a-z0-9-]+|\.student\.part)"
+_WITHIN: Final = (
+    r"(artefacts/(compressed|\.compressed\.part|distilling|learning|public|softened|targets|written)|parties/[a-z0-9-]+"
+    r"|\.student\.part)"
+)
 """Folders in a run that a library or a party fills with files of its own naming."""
 _FOLDERS: Final = re.compile(
     rf"blocks(/[a-z0-9._-]+)?|masked(/[a-z0-9._-]+)?|artefacts|parties|{_WITHIN}(/.+)?", re.DOTALL

@@ -170,7 +170,14 @@ def _descend(
             size = nn.utils.clip_grad_norm_(parameters, settings.longest_gradient)
             if not torch.isfinite(size):
                 raise Diverged(f"Training went to infinity in step {step + 1:,}. Use a smaller learning rate.")
-            optimiser.step()
+            try:
+                optimiser.step()
+            except RuntimeError as error:  # a step that no single-precision number is as large as
+                if "overflow" not in str(error):
+                    raise
+                raise Diverged(
+                    f"Training went to infinity in step {step + 1:,}. Use a smaller learning rate."
+                ) from None
             step += 1
             if on_step is not None:
                 on_step(step / steps)

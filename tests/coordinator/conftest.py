@@ -387,3 +387,42 @@ def heuristic():
         return HeuristicRecipe(check_settings(tables, HeuristicPlan, "plan.toml"), releases or ("outcomes",))
 
     return makes
+
+
+@pytest.fixture(scope="session")
+def swing_tables(news, tiny_gpt2):
+    """`makes(**changes)`: the tables of a plan of swing distillation; a table that is None is left out."""
+
+    def makes(**changes):
+        tables = {
+            "run": {"name": "taught", "recipe": "swing", "seed": 5},
+            "privacy": {
+                "epsilon": 8.0, "delta": 1e-5, "unit": "record", "record": "document", "trust": "trusted-aggregator",
+                "declared_size": 120,
+            },
+            "federation": {
+                "launch": "ray",
+                "shards": {"source": str(news / "parties.jsonl"), "split": {"by": "hash", "parties": 2}},
+            },
+            "text": {"longest": 24},
+            "model": {"name": str(tiny_gpt2), "adapt": "lora-all", "rank": 2, "alpha": 4},
+            "teachers": {"per_party": 2, "epochs": 1, "batch": 16, "learning_rate": 0.01},
+            "queries": {"source": str(news / "public.jsonl"), "limit": 12},
+            "swing": {"clip": 0.3},
+            "distil": {"layers": 1, "passes": 2, "batch": 4, "held_out": 0.2, "top": 8, "mixing": 0.5},
+            "student": {"publish": "published"},
+            "evaluation": {"source": str(news / "public.jsonl")},
+        }  # fmt: skip
+        for name, change in changes.items():
+            if change is None:
+                tables.pop(name)
+            else:
+                tables[name] = tables.get(name, {}) | change
+        return tables
+
+    return makes
+
+
+@pytest.fixture(scope="session")
+def swing_plan(swing_tables):
+    return lambda **changes: plan_of(swing_tables(**changes))

@@ -21,10 +21,12 @@ from party.shard import plain
 from party.store.keys import insecure_key
 from party.tasks.codes.request import CodesWork
 from party.tasks.job import Job
+from party.tasks.language_teachers import training
+from party.tasks.language_teachers.request import LanguageTeachersWork
 from party.tasks.process import work
 from party.tasks.result import load_counts
 from party.tasks.step.request import StepWork
-from party.tasks.text.request import Lesson, TextModel, TokenizerFiles
+from party.tasks.text.request import Descent, Lesson, TextModel, TokenizerFiles
 from party.tasks.tokens.request import TokensWork
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import artefact_digest
@@ -165,6 +167,68 @@ async def test_links_give_what_their_parties_would_send_and_read_their_text_once
         stream = NoiseStream.insecure(SEED, name, release, "0")
         expected = noised(total.astype(np.int32), mechanism_of(message), stream)
         assert np.abs(blocks[release].astype(np.int64) - expected).max() <= (1 if release == "steps.0" else 0)
+
+
+ASKED = {"openings": [[0]], "codes": [0, 0], "texts": [[40, 41, 42], [60, 0]]}
+TOKENS, TOP, TEACHERS = 5, 4, 3
+OUTCOMES = ((40 + np.arange(TOKENS * TOP, dtype="<u4").reshape(TOKENS, TOP)) << 16).tobytes()
+"""Any tokens, each said to be as likely as can be."""
+
+
+async def taught(link, folder, noise):
+    """What a party's language models say of `ASKED`, noised, as a coordinator asks it; and the release."""
+    hidden = {"layers": 1, "width": TOP + 1, "clip": 0.05, "levels": 400, "shares": PARTIES, "distribution": "gaussian"}
+    joint = plan_pb2.JointMechanism(hidden=plan_pb2.HiddenMechanism(noise=noise, **hidden))
+    release = plan_pb2.Release(name="differences", charges=TOKENS, form=plan_pb2.FORM_SUMMED, joint=joint)
+    privacy = plan_pb2.Privacy(record=plan_pb2.RECORD_DOCUMENT, insecure_reproducible_noise=True)
+    bound = plan_pb2.Terms(recipe="swing", seed=SEED, privacy=privacy, releases=[release])
+    await link.join("simulated", plan_pb2.Plan(terms=bound), b"")
+    files = []
+    for path in sorted(folder.iterdir()):
+        await link.provide("model", path.read_bytes())
+        files.append(party_pb2.ModelFile(name=path.name, sha256=artefact_digest(path.read_bytes())))
+    for kind, content in (("written", json.dumps(ASKED).encode()), ("outcomes", OUTCOMES)):
+        await link.provide(kind, content)
+    task = party_pb2.LanguageTeachersTask(
+        release="differences", teachers=TEACHERS,
+        model=party_pb2.TextModel(files=files, adapt=party_pb2.ADAPT_LORA, longest=LONGEST, rank=2, alpha=4),
+        descent=party_pb2.Descent(
+            learning_rate=0.05, optimiser=party_pb2.OPTIMISER_ADAMW, schedule=party_pb2.FALLING_LINEAR, epochs=1,
+            batch=4,
+        ),
+        written_sha256=artefact_digest(json.dumps(ASKED).encode()), outcomes_sha256=artefact_digest(OUTCOMES),
+    )  # fmt: skip
+    await link.train(party_pb2.TrainRequest(operation_id="o", language_teachers=task), lambda percent: None)
+    (block,) = [each.value async for each in link.answer("differences", [Batch(0, 0, TOKENS)], TOP + 1)]
+    return block, release
+
+
+async def test_language_teachers_say_what_their_partys_would_and_are_trained_once_whatever_the_noise(
+    request_for, tiny_gpt2, tmp_path, monkeypatch
+):
+    own, trained = training._taught, []
+    monkeypatch.setattr(training, "_taught", lambda *given: trained.append(1) or own(*given))
+    links = {link.name: link for link in ClearShards(request_for).links()}
+    found = {name: await taught(link, tiny_gpt2, 1.0) for name, link in links.items()}
+    once = len(trained)
+    assert PARTIES < once <= PARTIES * TEACHERS
+    louder, _ = await taught(links["party-0"], tiny_gpt2, 2.0)
+    assert len(trained) == once
+    assert not np.array_equal(found["party-0"][0], louder)
+    (tmp_path / "written").write_text(json.dumps(ASKED))
+    (tmp_path / "outcomes").write_bytes(OUTCOMES)
+    for name, (block, release) in found.items():
+        done = LanguageTeachersWork(
+            TextModel({path.name: str(path) for path in tiny_gpt2.iterdir()}, str(tmp_path / "model"), "lora", 2, 4,
+                      LONGEST, SEED),
+            insecure_key(SEED, name, "slots").hex(), TEACHERS,
+            Descent(0.05, "adamw", "linear", 0.0, 0.0, 0.0, expected_batch=0.0, epochs=1, batch=4),
+            str(tmp_path / "written"), str(tmp_path / "outcomes"),
+        )  # fmt: skip
+        total = stored(request_for, name, release, done, tmp_path)
+        assert total.any()
+        stream = NoiseStream.insecure(SEED, name, "differences", "0")
+        assert np.array_equal(block, noised(total.astype(np.int32), mechanism_of(release), stream))
 
 
 def test_documents_in_clear_are_those_that_parties_train_on(request_for, tiny_gpt2):

@@ -6,12 +6,14 @@ import os
 import numpy as np
 import pytest
 
+from aggregation.errors import ConclaveError
 from learning.models.adapting import Lora, adapt, flatten
 from learning.models.encoders import language_model
 from protos.conclave.v1 import party_pb2, plan_pb2
 
 SHARE = 0.004 if os.environ.get("CONCLAVE_FUZZ") else 0.03
 """Of the inputs that are made, as in `test_twins`."""
+TAUGHT_SHARE = 2 * SHARE
 VALUES = (("no", "yes"), ("purple", "nobody"), ("yes", "p1"))
 """What a plan calls public: most rows' values, or one row's alone."""
 
@@ -26,13 +28,13 @@ def start(tiny_gpt2):
 @pytest.fixture(scope="module")
 def scene(tests, hostile, tmp_path_factory, tiny_gpt2, own_recipes, start):
     made, base, twins = (tests(each) for each in ("party/conftest.py", "fuzz/test_twins.py", "fuzz/twins.py"))
-    policy = {"epsilon": 1e15, "recipes": ["distildp"], "weights": True, "trust": "trusted-aggregator"}
+    policy = {"epsilon": 1e15, "recipes": ["distildp", "swing"], "weights": True, "trust": "trusted-aggregator"}
     shard = {"label": None, "codes": {"opinion": "stars"}}
     where = tmp_path_factory.mktemp("twins")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(own_recipes)
         pairs, process = {}, twins.Process(patch)
-        for name in ("document", "user"):
+        for name in ("document", "sentence", "user"):
             unit = {"unit": "user"} if name == "user" else {"record": name}
             pairs[name] = twins.Twins(made, where / name, policy | unit, process, shard)
         artefacts = base.Artefacts(hostile, tiny_gpt2)
@@ -112,6 +114,65 @@ def spoken(scene, rng, kind, size):
     return terms, task
 
 
+LIES = ("texts", "other texts", "openings", "outcomes", "layers", "teachers", "longest", "descent")
+"""What of a request for language teachers may be an attacker's; two requests of three are honest in all of it."""
+
+
+def taught(scene, base, rng, size):
+    """The terms of a plan of language models that say what might stand in the place of tokens, and what they are asked,
+    honest or not.
+    """
+    _, tokens = size
+    lie = rng.choice((*LIES, *[None] * (2 * len(LIES))))
+
+    def one(of, honest, *others):
+        return rng.choice(others) if lie == of else honest
+
+    texts = one("texts", [[40, 41], [42]], [[1, 2, 3, 4]], [[tokens, 1, 2]], [[]], [[40, 41], [42], 7], "?")
+    texts = one("other texts", texts, [[40], [41], [42]], [[40, 41]])
+    hidden = plan_pb2.HiddenMechanism(
+        layers=one("layers", 1, 2), width=base.TAUGHT, clip=0.3, levels=400, noise=2.0, shares=2,
+        distribution="gaussian",
+    )  # fmt: skip
+    joint = plan_pb2.JointMechanism(hidden=hidden)
+    release = plan_pb2.Release(name="differences", charges=3, form=plan_pb2.FORM_SUMMED, joint=joint)
+    terms = scene.terms(rng, release, ("document", "sentence", "user"), recipe="swing")
+
+    def task(context):
+        files = []
+        for name, content in scene.artefacts.files(rng).items():
+            files.append(party_pb2.ModelFile(name=name, sha256=scene.twins.provide(context, "model", content)))
+        model = party_pb2.TextModel(
+            files=files, adapt=party_pb2.ADAPT_LORA, longest=one("longest", 24, 2, 1 << 20), rank=2, alpha=4
+        )
+        asked = {"openings": one("openings", [[0]], [[]], [[tokens]], "?"), "codes": [0] * len(texts), "texts": texts}
+        top = base.TAUGHT - 1
+        rows = np.array([rng.sample(range(tokens), top) for _ in range(3)], "<u4") << 16
+        rows += np.array([[rng.randrange(1 << 16) for _ in range(top)] for _ in range(3)], "<u4")
+        others = (np.repeat(rows[:, :1], top, axis=1), np.full_like(rows, 2**32 - 1), np.hstack([rows, rows]), rows[:2])
+        rows = one("outcomes", rows, *others)
+        descent = party_pb2.Descent(
+            learning_rate=one("descent", 0.1, 1e6, 1e30, 1e38), optimiser=rng.choice([1, 2]), schedule=1,
+            momentum=0.9, epochs=1, batch=rng.choice([1, 4]),
+        )  # fmt: skip
+        asks = party_pb2.LanguageTeachersTask(
+            release="differences", model=model, teachers=one("teachers", rng.choice([1, 2, 3]), 0, 10**6),
+            descent=descent,
+            written_sha256=scene.twins.provide(context, "written", json.dumps(asked).encode()),
+            outcomes_sha256=scene.twins.provide(context, "outcomes", scene.artefacts.small(rng, rows.tobytes())),
+        )  # fmt: skip
+        return {"language_teachers": asks}, "differences", 3
+
+    return terms, task
+
+
+def test_teachers_of_language_tell_a_coordinator_nothing_of_a_record_but_what_is_charged(fuzz, hostile, scene, start):
+    @fuzz(hostile.made(lambda rng: rng), mebibytes=1024, seconds=60, share=TAUGHT_SHARE)
+    def _(rng):
+        played, base = scene
+        played.play(rng, taught(played, base, rng, start))
+
+
 @pytest.mark.parametrize("kind", ["step", "weights", "texts", "tokens", "codes"])
 def test_language_models_tell_a_coordinator_nothing_of_a_record_but_what_is_charged(fuzz, hostile, scene, kind, start):
     @fuzz(hostile.made(lambda rng: rng), mebibytes=1024, seconds=60, share=SHARE)
@@ -140,5 +201,39 @@ def test_a_difference_that_is_there_is_found(scene, start, monkeypatch):
     context = played.joined(terms)
     task = party_pb2.CodesTask(release="counts")
     request = party_pb2.TrainRequest(run=context, operation_id="one", codes=task)
+    with pytest.raises(AssertionError, match="Train tells the shards apart"):
+        played.twins.ask("Train", [request])
+
+
+def test_teachers_that_tell_a_record_are_found(scene, start, monkeypatch):
+    """The negative control: a teacher that fails where it has a text, as one that diverges might."""
+    played, _ = scene
+    monkeypatch.setattr("party.tasks.job.Job.frank", property(lambda job: True))
+
+    def fails(*given):
+        raise ConclaveError("told")
+
+    monkeypatch.setattr("party.tasks.language_teachers.training._taught", fails)
+    played.twins = played.pairs["document"]
+    played.twins.shards([], [b'{"text": "good film", "who": "p0"}'])
+    hidden = plan_pb2.HiddenMechanism(
+        layers=1, width=2, clip=0.3, levels=400, noise=2.0, shares=2, distribution="gaussian"
+    )  # fmt: skip
+    joint = plan_pb2.JointMechanism(hidden=hidden)
+    release = plan_pb2.Release(name="differences", charges=1, form=plan_pb2.FORM_SUMMED, joint=joint)
+    context = played.joined(played.made.make_terms(epsilon=1e12, recipe="swing", releases=[release]))
+    files = [
+        party_pb2.ModelFile(name=name, sha256=played.twins.provide(context, "model", content))
+        for name, content in played.artefacts.model.items()
+    ]
+    asked = json.dumps({"openings": [[0]], "codes": [0], "texts": [[40]]}).encode()
+    asks = party_pb2.LanguageTeachersTask(
+        release="differences", teachers=1,
+        model=party_pb2.TextModel(files=files, adapt=party_pb2.ADAPT_LORA, longest=24, rank=2, alpha=4),
+        descent=party_pb2.Descent(learning_rate=0.1, optimiser=1, schedule=1, epochs=1, batch=1),
+        written_sha256=played.twins.provide(context, "written", asked),
+        outcomes_sha256=played.twins.provide(context, "outcomes", np.array([5 << 16], "<u4").tobytes()),
+    )  # fmt: skip
+    request = party_pb2.TrainRequest(run=context, operation_id="one", language_teachers=asks)
     with pytest.raises(AssertionError, match="Train tells the shards apart"):
         played.twins.ask("Train", [request])

@@ -49,7 +49,7 @@ south = "SHA256:0000000000000000000000000000000000000000000000000000000000000000
 def plans():
     found = [path.read_text() for path in EXAMPLES.glob("*/*.toml") if "[federation]" in path.read_text()]
     return [
-        template(launch, recipe) for launch in ("ray", "connect") for recipe in ("dped", "dp_sgd", "distildp")
+        template(launch, recipe) for launch in ("ray", "connect") for recipe in ("dped", "dp_sgd", "distildp", "swing")
     ] + found
 
 

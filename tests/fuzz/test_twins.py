@@ -22,6 +22,8 @@ PLANTED = "mallory 4711"
 """What an attacker looks for: in one shard alone."""
 EPSILON = 1e12
 OFTEN = 4
+TAUGHT = 4
+"""Numbers that language models say of a token."""
 WORDS_SHARE, TEXT_SHARE = (0.004, 0.002) if os.environ.get("CONCLAVE_FUZZ") else (0.06, 0.03)
 """Of the inputs that are made: a run is some fifty requests. `make fuzz` plays 2,600 runs."""
 UNITS = {
@@ -303,7 +305,8 @@ class Scene:
             trained |= self.ask(rng, "Train", request)[0] == "OK"
         own = any(each.name == release and is_own(each) for each in terms.releases)  # and so in no sum
         if secure and trained and not own:
-            columns = {"counts": 6, "moments": 12, "answers": 11, "votes": 2, "steps.0": self.made.HEAD}[release]
+            columns = {"counts": 6, "moments": 12, "answers": 11, "votes": 2, "steps.0": self.made.HEAD}
+            columns = (columns | {"differences": TAUGHT})[release]
             self.twins.sum_up(context, terms, release, 6 if release == "counts" else rows, columns)
         for number, (start, stop) in enumerate([(0, rows), (0, rows), (0, 10**6), (0, 1)]):
             batch = party_pb2.AnswerRequest(

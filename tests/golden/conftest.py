@@ -38,7 +38,7 @@ def _of_the_coordinators_tests():
 _beside = _of_the_coordinators_tests()
 here, opinions, public_texts = _beside.here, _beside.opinions, _beside.public_texts
 classifier_tables, privdistil_tables = _beside.classifier_tables, _beside.privdistil_tables
-news, distildp_tables = _beside.news, _beside.distildp_tables
+news, distildp_tables, swing_tables = _beside.news, _beside.distildp_tables, _beside.swing_tables
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,7 @@ def dped_tables(letters):
 
 
 @pytest.fixture
-def tables(dped_tables, classifier_tables, privdistil_tables, distildp_tables):
+def tables(dped_tables, classifier_tables, privdistil_tables, distildp_tables, swing_tables):
     """`tables(recipe, *signals, **changes)`: of a small plan, whose noise is from its seed."""
 
     def makes(recipe, *signals, privacy=None, **changes):
@@ -101,6 +101,8 @@ def tables(dped_tables, classifier_tables, privdistil_tables, distildp_tables):
             return privdistil_tables(privacy=privacy, **changes)
         if recipe == "distildp":
             return distildp_tables(privacy=privacy, **changes)
+        if recipe == "swing":
+            return swing_tables(privacy=privacy, **changes)
         if recipe == "fine_tune":
             privacy = {}
         return classifier_tables(recipe, privacy=privacy, **changes)
@@ -163,6 +165,7 @@ def priced(tmp_path):
         opposed=1000,
         corpus=SimpleNamespace(count=lambda: 10_000),
         tokens=8192,
+        queries=SimpleNamespace(ids=range(9000)),
     )
 
     def binds(path):

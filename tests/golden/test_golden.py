@@ -74,6 +74,8 @@ RUNS = {
     "distildp-secure-sum": (("distildp",), {"privacy": SECURE}),
     "distildp-local": (("distildp",), {"dp_sgd": {"form": "local"}}),
     "distildp-kept": (("distildp",), {"dp_sgd": {"form": "local"}, "generation": {"where": "parties"}}),
+    "swing": (("swing",), {}),
+    "swing-secure-sum": (("swing",), {"privacy": SECURE}),
     "fine_tune": (("fine_tune",), {}),
 }
 LEARNED = ("dped-moments-suggested-clip",)
@@ -141,7 +143,7 @@ def test_a_plan_that_is_shipped_binds_parties_to_the_same(name, priced):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["dped", "dp_sgd", "privdistil", "distildp"])
+@pytest.mark.parametrize("recipe", ["dped", "dp_sgd", "privdistil", "distildp", "swing"])
 @pytest.mark.parametrize("launch", ["ray", "connect"])
 def test_a_plan_that_init_writes_binds_parties_to_the_same(launch, recipe, priced, written):
     compare(f"init-{launch}-{recipe}", priced(written(launch, recipe)))

@@ -70,16 +70,16 @@ def test_init_writes_a_plan_and_leaves_one_that_is_there_alone(capsys):
 
 
 @pytest.mark.parametrize("launch", ["ray", "connect"])
-@pytest.mark.parametrize("recipe", ["dped", "dp_sgd", "privdistil"])
+@pytest.mark.parametrize("recipe", ["dped", "dp_sgd", "privdistil", "swing"])
 def test_every_plan_that_init_writes_is_one(launch, recipe):
     assert main(["init", "mine.toml", "--launch", launch, "--recipe", recipe]) == 0
     assert read_plan(Path("mine.toml")).run.recipe == recipe
 
 
 def test_init_knows_no_other_recipe(capsys):
-    code, said = failing(capsys, "init", "mine.toml", "--recipe", "swing")
-    known = '"distildp", "dped", "dp_sgd" and "privdistil"'
-    assert (code, said) == (2, f"--recipe swing: there is a plan to start from for {known}.")
+    code, said = failing(capsys, "init", "mine.toml", "--recipe", "waltz")
+    known = '"distildp", "dped", "dp_sgd", "privdistil" and "swing"'
+    assert (code, said) == (2, f"--recipe waltz: there is a plan to start from for {known}.")
     assert not Path("mine.toml").exists()
 
 

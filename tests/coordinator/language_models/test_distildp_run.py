@@ -9,6 +9,7 @@ import pytest
 from coordinator import api
 from coordinator.errors import RunError, RunStopped
 from coordinator.progress.progress import Silent
+from coordinator.store import output
 from coordinator.systems.distildp import pooling
 from coordinator.systems.registry import plan_of
 
@@ -67,6 +68,13 @@ def test_the_student_is_set_beside_its_teacher_the_floor_and_the_public_model(fi
     assert metrics["floor_perplexity"] < metrics["public_perplexity"]
     assert metrics["teacher_perplexity"] < metrics["public_perplexity"]
     assert metrics["token_perplexity"] < metrics["public_perplexity"]
+
+
+def test_all_of_it_is_a_runs_own_so_that_a_new_run_may_take_its_place(finished):
+    _, folder = finished
+    assert output.strangers(folder) == []
+    output.check_folder(folder)
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (folder / "artefacts").rglob("*") if path.is_dir())
 
 
 class _Stops(Silent):

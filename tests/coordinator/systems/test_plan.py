@@ -13,7 +13,7 @@ from coordinator.errors import PlanError
 from coordinator.plan.named import named
 from coordinator.pricing.release import rounded_up
 from coordinator.systems.registry import price_of, read_plan, template
-from coordinator.text_models.plan import TrainedPlan
+from coordinator.text_models.plan import ModelPlan
 from protos.digest import plan_hash
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -43,11 +43,12 @@ def test_the_plan_that_init_writes_is_a_good_one(tmp_path, launch):
 @pytest.mark.parametrize("example", sorted(ROOT.glob("examples/*/*.toml")), ids=lambda path: path.name)
 def test_every_example_is_a_good_plan(example):
     plan = read_plan(example)
-    if isinstance(plan, TrainedPlan):
+    if isinstance(plan, ModelPlan):
         model = SimpleNamespace(start=np.zeros(770, np.float32))
         corpus = SimpleNamespace(text=model, domain=model, opposed=1000)  # of PrivDistil
         language = SimpleNamespace(start=model.start, tokens=8192)
-        public = {"privdistil": corpus, "distildp": language}.get(plan.run.recipe, model)
+        taught = SimpleNamespace(queries=SimpleNamespace(ids=range(4000)))
+        public = {"privdistil": corpus, "distildp": language, "swing": taught}.get(plan.run.recipe, model)
         assert 0 < price_of(plan, public).guarantee.epsilon <= plan.privacy.epsilon
     else:
         assert price_of(with_clip(plan)).guarantee.epsilon > 0

@@ -13,6 +13,8 @@ from coordinator.pricing.release import PricedPlan
 from coordinator.systems.dped.public import prepare
 from coordinator.systems.privdistil.recipe import _student, domain_classifiers
 from coordinator.systems.registry import names, plan_of, read_plan, system
+from coordinator.systems.swing.public import prepare as asked_texts
+from coordinator.systems.swing.questions import public_outcomes
 from coordinator.text_models.federated_training import descend
 from party.admission.recipes import kind_of, task_of, tasks_of, why_not
 from party.recipes.registry import find_recipe, recipe_names
@@ -83,6 +85,8 @@ def text(**more):
 
 def public_of(plan):
     """The same of a whole plan, for a recipe of classifiers."""
+    if plan.run.recipe == "swing":
+        return text(queries=SimpleNamespace(ids=range(40)))
     if plan.run.recipe == "distildp":
         return text(tokens=100, openings=((0,),), tokenizer=range(50))
     if plan.run.recipe != "privdistil":
@@ -229,6 +233,15 @@ async def test_all_that_a_language_model_may_be_made_of_is_its(distildp_plan, tm
     assert [request.WhichOneof("task") for request in requests] == ["tokens"]
 
 
+@pytest.mark.parametrize("trust", TRUST)
+async def test_all_that_teachers_of_language_may_be_asked_is_theirs(swing_plan, tmp_path, trust):
+    plan, store = swing_plan(privacy={"trust": trust}), Store(folder=tmp_path)
+    public = asked_texts(plan, tmp_path, tmp_path / "cache")
+    public_outcomes(plan, public, store, lambda *told: None)
+    priced = bound_of(plan, public)
+    asks_what_its_recipe_has(priced, await asked_of(priced, public, tmp_path))
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_example_is_of_its_recipe(path, dped):
     plan = read_plan(path)
@@ -240,13 +253,14 @@ def test_every_recipe_that_a_plan_may_name_is_known_to_parties_and_no_other_is()
     assert set(recipe_names()) == set(names())
 
 
-def test_no_part_of_the_table_is_of_no_use(dped, classifier_plan, privdistil_plan, distildp_plan):
+def test_no_part_of_the_table_is_of_no_use(dped, classifier_plan, privdistil_plan, distildp_plan, swing_plan):
     """Each kind and number of releases that a recipe may have is one that some honest plan of it has."""
     plans = [dped(signals, "trusted-aggregator", **settings) for signals, settings in LISTED]
     others = [classifier_plan(recipe, **changes) for recipe, changes, _ in CLASSIFIERS]
     for changes, release in itertools.product(({}, {"dp_sgd": MOST_LOCAL}), ("weights", "scores")):
         others.append(privdistil_plan(domain={"release": release, "epsilon": 3.0}, **changes))
     others += [distildp_plan(dp_sgd={"form": form}, generation={"where": where}) for form, where in SPOKEN]
+    others.append(swing_plan())
     plans += [(plan, public_of(plan)) for plan in others]
     met = [(plan.run.recipe, *_counted(bound_of(plan, public).binding.terms)) for plan, public in plans]
     for name in recipe_names():

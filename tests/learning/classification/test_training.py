@@ -5,7 +5,7 @@ import torch
 from aggregation.errors import ConclaveError
 from learning.classification.metrics import measure_classifier, measure_regression
 from learning.classification.training import Fit, fit, predict, probabilities
-from learning.errors import DataError
+from learning.errors import DataError, Diverged
 from learning.language.perplexity import perplexity
 from learning.language.speaker import Speaker
 from learning.models.adapting import adapt
@@ -116,3 +116,12 @@ def test_a_language_model_learns_examples_without_labels(tiny_gpt2) -> None:
     assert perplexity([Speaker(model)], rows).perplexity < before / 4
     with pytest.raises(DataError, match="example"):
         fit(model, [], None, Fit(), np.random.default_rng(0))
+
+
+def test_a_step_larger_than_any_number_is_a_training_that_went_to_infinity(tiny_gpt2) -> None:
+    model, tokenizer = language_model(str(tiny_gpt2))
+    adapt(model, "full", seed=7)
+    rows = encode_documents(tokenizer, ["the film was good"], longest=16, codes=[None]).rows
+    wild = Fit(epochs=2, batch=1, learning_rate=1e38, schedule=Schedule("constant"))
+    with pytest.raises(Diverged, match="went to infinity in step 1"):
+        fit(model, rows, None, wild, np.random.default_rng(0))

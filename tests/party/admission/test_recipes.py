@@ -82,6 +82,8 @@ def honest(recipe, kinds):
             return once and (has <= {Kind.STEPS} or (has <= {Kind.WEIGHTS} and many[Kind.WEIGHTS] <= 50))
         case "pate":
             return once and has <= {Kind.VOTES}
+        case "swing":
+            return once and has <= {Kind.HIDDEN}
         case "privdistil":
             student = has - trained
             domain = not has & trained
@@ -152,6 +154,7 @@ TASKS = {
     "tokens": party_pb2.TrainRequest(tokens=party_pb2.TokensTask()),
     "codes": party_pb2.TrainRequest(codes=party_pb2.CodesTask()),
     "ensemble": party_pb2.TrainRequest(ensemble=party_pb2.EnsembleTask()),
+    "language teachers": party_pb2.TrainRequest(language_teachers=party_pb2.LanguageTeachersTask()),
     "labels": party_pb2.TrainRequest(text_model=party_pb2.TextModelTask(objective=party_pb2.OBJECTIVE_LABELS)),
     "domain": party_pb2.TrainRequest(text_model=party_pb2.TextModelTask(objective=party_pb2.OBJECTIVE_DOMAIN)),
     "language": party_pb2.TrainRequest(text_model=party_pb2.TextModelTask(objective=party_pb2.OBJECTIVE_LANGUAGE)),
@@ -170,6 +173,7 @@ GIVES = [
     ("dp_sgd", (), Kind.STEPS, {"step"}),
     ("dp_sgd", (Kind.WEIGHTS,), Kind.WEIGHTS, {"labels"}),
     ("pate", (), Kind.VOTES, {"ensemble"}),
+    ("swing", (), Kind.HIDDEN, {"language teachers"}),
     ("privdistil", (Kind.STEPS,), Kind.WEIGHTS, {"domain"}),
     ("privdistil", (Kind.WEIGHTS,), Kind.STEPS, {"step"}),
     ("privdistil", (Kind.WEIGHTS,), Kind.WEIGHTS, {"domain", "labels"}),
@@ -191,21 +195,21 @@ def test_a_release_is_given_by_the_tasks_of_its_recipe_alone(recipe, others, kin
 
 
 def test_a_party_file_with_a_recipe_that_does_not_exist_is_told_which_do(config):
-    with pytest.raises(SettingsError, match=r'there is no recipe "swing"\. Known here: .*dp_sgd, dped, fine_tune, '):
-        config(policy={"recipes": ["dped", "swing"]})
+    with pytest.raises(SettingsError, match=r'there is no recipe "waltz"\. Known here: .*dp_sgd, dped, fine_tune, '):
+        config(policy={"recipes": ["dped", "waltz"]})
 
 
 def test_a_further_recipe_is_one_package_that_the_administrator_installed(terms, config, installed):
-    assert "swing" not in recipe_names()
-    installed("swing", 'Recipe(({Kind.VOTES: part("ensemble")},))')
-    assert "swing" in recipe_names()
+    assert "waltz" not in recipe_names()
+    installed("waltz", 'Recipe(({Kind.VOTES: part("ensemble")},))')
+    assert "waltz" in recipe_names()
     votes = plan_pb2.VotesMechanism(classes=2, levels=2, noise=12.0, shares=2, distribution="gaussian")
     asked = [
         plan_pb2.Release(name="votes", charges=2, form=plan_pb2.FORM_SUMMED, joint=plan_pb2.JointMechanism(votes=votes))
     ]
-    assert admit(terms(recipe="swing", releases=asked), config(policy={"recipes": ["swing"]})) is None
-    with pytest.raises(Refusal, match="release counts is of counts, and swing has noised votes"):
-        admit(terms(recipe="swing"), config(policy={"recipes": ["swing"]}))
+    assert admit(terms(recipe="waltz", releases=asked), config(policy={"recipes": ["waltz"]})) is None
+    with pytest.raises(Refusal, match="release counts is of counts, and waltz has noised votes"):
+        admit(terms(recipe="waltz"), config(policy={"recipes": ["waltz"]}))
 
 
 def test_a_plan_of_a_recipe_that_nobody_installed_is_refused(terms):

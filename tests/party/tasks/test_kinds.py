@@ -12,6 +12,7 @@ from party.tasks.counts.request import CountsWork
 from party.tasks.ensemble.request import EnsembleWork
 from party.tasks.grading.request import GradingWork
 from party.tasks.job import Job, Spread
+from party.tasks.language_teachers.request import LanguageTeachersWork
 from party.tasks.moments.request import MomentsWork
 from party.tasks.step.request import StepWork
 from party.tasks.task import TRAINS, Asks, half, request_of, work_of
@@ -51,6 +52,7 @@ WORKS = [
     TokensWork(TokenizerFiles({"config.json": "/a"}, "/made", 16), "aa"),
     CodesWork("aa"),
     GradingWork(MODEL, Lesson("language"), "/parameters", "/written", Voice("/voices", 0.1), 1.5),
+    LanguageTeachersWork(MODEL, "bb", 3, DESCENT, "/written", "/outcomes"),
 ]
 WRITING = WritingWork("/written", (1, 4), Voice("/voices", 0.1), 50, 0.9, 1.0, 64, 7, "/kept")
 """What a model that stays is to write; the other text models of `WORKS` write nothing."""
