@@ -66,7 +66,7 @@ def test_a_plan_is_read_or_refused_in_a_sentence(fuzz, hostile, tmp_path, plans)
         else:
             assert plan.document()
             assert plan.minimum_parties
-            assert plan.block_rows if isinstance(plan, DpedPlan) else plan.OBJECTIVE
+            assert plan.block_rows if isinstance(plan, DpedPlan) else plan.MODELS
 
 
 def test_a_party_file_is_read_or_refused_in_a_sentence(fuzz, hostile, tmp_path):

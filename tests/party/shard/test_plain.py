@@ -108,6 +108,29 @@ def test_a_row_of_an_empty_first_text_is_a_unit_of_nothing(make, read):
     assert read(make([("", "alone"), ("good", "bad")])) == [[], ["good", "bad"]]
 
 
+@pytest.mark.parametrize("by_user", [False, True])
+def test_each_unit_has_the_slot_of_its_own_id_and_one_more_moves_no_other(make, tokenizer, by_user, monkeypatch):
+    def slots(pairs):
+        asked = []
+        found = plain_units(
+            make(pairs, by_user=by_user).reading, partial(encode, tokenizer, longest=16, known=len(tokenizer)),
+            longest=16, slot_of=lambda unit: asked.append(unit) or len(asked) % 7,
+        )  # fmt: skip
+        assert found.slots.dtype == np.int32
+        assert found.slots.tolist() == [place % 7 for place in range(1, len(asked) + 1)]
+        assert len(found) == len(asked)
+        return asked
+
+    monkeypatch.setattr(plain, "_CHUNK_EXAMPLES", 3)
+    ids = slots([*PAIRS, (" ", "")])
+    assert sorted(ids) == (["u0", "u1", "u2"] if by_user else sorted([*(f"r{place}" for place in range(6)), ""]))
+
+
+def test_no_slot_is_given_where_none_is_asked(make, tokenizer):
+    encoded = partial(encode, tokenizer, longest=16, known=len(tokenizer))
+    assert plain_units(make().reading, encoded, longest=16).slots is None
+
+
 def test_a_second_text_belongs_to_a_document(make, read):
     with pytest.raises(ShardError, match="a second text belongs to a document"):
         read(make(record="sentence"))

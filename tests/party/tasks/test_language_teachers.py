@@ -423,7 +423,7 @@ async def test_the_answer_is_the_bounded_sum_of_the_partys_own_teachers_and_ever
     assert event_of(release()) != event_of(release(charges=TOKENS - 1))
     signal = learned(units, RUN_KEY, teachers)
     expected = mechanism_of(release()).contribute(TeacherSignal(None, signal[:, :, None, :])).toarray()
-    assert np.array_equal(await clean(caller, release()), expected)
+    assert np.abs(await clean(caller, release()) - expected).max() <= TEACHERS  # of rounding, each once
     assert (np.linalg.norm(expected, axis=1) <= teachers * LEVELS).all()
     assert (np.linalg.norm(expected, axis=1) > LEVELS / 2).any()
 
@@ -438,7 +438,7 @@ async def test_where_users_are_protected_all_of_a_persons_texts_are_in_one_teach
     signal = learned([("p0", ["the film was good", "a slow plot"])], RUN_KEY)
     expected = mechanism_of(release()).contribute(TeacherSignal(None, signal[:, :, None, :])).toarray()
     assert expected.any()
-    assert np.array_equal(await clean(caller, release()), expected)
+    assert np.abs(await clean(caller, release()) - expected).max() <= TEACHERS  # of rounding, each once
 
 
 async def test_a_party_without_units_answers_noise_alone(taught, release, public, films):
