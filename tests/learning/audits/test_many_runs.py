@@ -27,7 +27,9 @@ def test_half_the_noise_is_caught_at_a_ten_thousandth_and_the_honest_is_not():
     """Power: at 100,000 runs of each kind the bound of mu is 0.5 of 0.54, and the claim is 0.27."""
     claim = Gaussian(0.27)
     for seed in range(20):
-        assert not distinguished(*_runs(0.27, seed, 100_000), delta=1e-5, confidence=1 - 1e-4, by_mu=True).refutes(claim)
+        assert not distinguished(*_runs(0.27, seed, 100_000), delta=1e-5, confidence=1 - 1e-4, by_mu=True).refutes(
+            claim
+        )
         caught = distinguished(*_runs(0.54, seed, 100_000), delta=1e-5, confidence=1 - 1e-4, by_mu=True)
         assert caught.refutes(claim)
         assert caught.mu > 0.27
