@@ -120,6 +120,8 @@ def of_joint(mechanism: JointMechanism, queries: int) -> Suspect:
         shape = (queries, mechanism.columns)
         total = _summed(mechanism, _shared(np.arange(canaries), mechanism.shares, part), shape, stream)
         released = mechanism.release(total, mechanism.shares)
+        assert released.votes is not None
+        assert released.hidden is not None
         first = _difference(released.votes.values, canaries) / votes.noise**2
         second = released.hidden.values.reshape(-1, canaries).sum(axis=0) * hidden.clip / hidden.noise**2
         return np.asarray(first + second)
