@@ -82,10 +82,10 @@ def unlikely(
 ) -> list[Canary]:
     """Canaries with a suffix of `length` tokens of about this perplexity each, drawn from the model after each prefix.
 
-    Every token is drawn at the temperature at which a draw's expected surprise is ln(perplexity): a natural suffix at
-    the model's own perplexity, a random one at the highest; or as near to that as its tokens allow. speaker: the public model, never one that saw private
-    text. begins: prefixes, all different and of one length. Raises as `apart`, and for a perplexity of no more than 1,
-    a length of none, or prefixes of different lengths.
+    Every token is drawn at the temperature at which a draw's expected surprise is ln(perplexity), or as near to that as
+    the model's tokens allow: a natural suffix at the model's own perplexity, a random one at the highest. speaker: the
+    public model, never one that saw private text. begins: prefixes, all different and of one length. Raises as `apart`,
+    and for a perplexity of no more than 1, a length of none, or prefixes of different lengths.
     """
     if not (perplexity > 1 and math.isfinite(perplexity)) or length < 1:
         raise ConclaveError(f"A suffix of {length} tokens at perplexity {perplexity:g} cannot be drawn.")

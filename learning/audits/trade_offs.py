@@ -84,10 +84,11 @@ class Profile:
 def trade_off(events: Sequence[DpEvent]) -> TradeOff | None:
     """The trade-off that a list of events claims under add-or-remove of one unit; None where none is known.
 
-    Gaussian events alone give one Gaussian, exactly. Poisson-sampled Gaussians among them give a profile from privacy
-    loss distributions. Skellam and discrete Gaussian releases are priced by Renyi divergences, which give no curve.
+    Gaussian events alone give one Gaussian, exactly, and so do samples that take every unit. Other Poisson-sampled
+    Gaussians give a profile from privacy loss distributions. Skellam and discrete Gaussian releases are priced by Renyi
+    divergences, which give no curve.
     """
-    parts = [each for event in events for each in leaves(event)]
+    parts = [(_whole(part), count) for event in events for part, count in leaves(event)]
     if all(isinstance(part, GaussianDpEvent) for part, _ in parts):
         return Gaussian(math.sqrt(sum(count / part.noise_multiplier**2 for part, count in parts)))
     if not all(_sampled(part) for part, _ in parts):
@@ -113,6 +114,11 @@ def louder(events: Sequence[DpEvent], factor: float) -> list[DpEvent]:
                 raise ConclaveError(f"The noise of a {type(part).__name__} cannot be scaled. Audit its epsilon alone.")
             made.append(SelfComposedDpEvent(less, count))
     return made
+
+
+def _whole(event: DpEvent) -> DpEvent:
+    """The event without a sampling that takes every unit."""
+    return event.event if isinstance(event, PoissonSampledDpEvent) and event.sampling_probability == 1 else event
 
 
 def _sampled(event: DpEvent) -> bool:

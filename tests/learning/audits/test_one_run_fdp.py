@@ -110,7 +110,9 @@ def test_events_are_turned_into_the_trade_off_that_they_claim():
     assert isinstance(found, Gaussian)
     assert found.mu == pytest.approx(math.sqrt(0.5))
     assert trade_off([SkellamDpEvent(100.0, 10, 10)]) is None
-    full = trade_off([PoissonSampledDpEvent(1.0, GaussianDpEvent(1.0))])
+    assert trade_off([PoissonSampledDpEvent(1.0, GaussianDpEvent(2.0))]) == Gaussian(0.5)
+    full = trade_off([PoissonSampledDpEvent(1 - 1e-9, GaussianDpEvent(1.0))])
+    assert isinstance(full, Profile)
     for probability in (0.01, 0.1, 0.5, 0.9):
         assert full.least(probability) == pytest.approx(Gaussian(1.0).least(probability), rel=0.02)
         assert full.least(probability) <= Gaussian(1.0).least(probability) + 1e-9  # it claims no more
