@@ -3,9 +3,9 @@
 A canary is a prefix that is like the training text, and a suffix that nothing suggests: a token that occurs nowhere
 else, or tokens that the model finds unlikely. Its score is the log-probability of the suffix after the prefix; numbers
 are in `learning.audits.exposure`.
-Sources: new tokens, Panda, Tang, Choquette-Choo, Nasr & Mittal 2025, "Privacy Auditing of Large Language Models",
-section 3; unlikely suffixes after natural prefixes, Meeus, Wutschitz, Zanella-Beguelin, Tople & Shokri 2025, "The
-Canary's Echo: Auditing Privacy Risks of LLM-Generated Synthetic Text", section 5.
+Sources: new tokens, Panda, Tang, Nasr, Choquette-Choo & Mittal 2025, "Privacy Auditing of Large Language Models";
+unlikely suffixes after natural prefixes, Meeus, Wutschitz, Zanella-Beguelin, Tople & Shokri 2025, "The
+Canary's Echo: Auditing Privacy Risks of LLM-Generated Synthetic Text".
 """
 
 import math

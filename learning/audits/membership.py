@@ -4,7 +4,7 @@ Shadow models are trained as the target was, each on some of the examples by a f
 [models, examples] of per-example figures and of which model was trained on which example. Scores are higher where an
 example seems to be a member.
 Sources: LiRA, Carlini, Chien, Nasr, Song, Terzis & Tramer 2022, "Membership Inference Attacks From First Principles",
-algorithm 1; RMIA, Zarifzadeh, Liu & Shokri 2024, "Low-Cost High-Power Membership Inference Attacks", equations 2 to 4.
+algorithm 1; RMIA, Zarifzadeh, Liu & Shokri 2024, "Low-Cost High-Power Membership Inference Attacks".
 """
 
 from collections.abc import Callable
@@ -28,9 +28,7 @@ Attack: TypeAlias = Callable[[Floats, Floats, Members], Floats]
 
 
 def confidences(losses: Floats) -> Floats:
-    """ln(p / (1 - p)) of losses -ln p, of the same shape: nearly normal over models (Carlini et al. 2022, section
-    IV-C).
-    """
+    """ln(p / (1 - p)) of losses -ln p, of the same shape: nearly normal over models (Carlini et al. 2022)."""
     held = np.maximum(losses, _SMALLEST)
     return np.asarray(-held - np.log(-np.expm1(-held)))
 
@@ -40,7 +38,7 @@ def lira(target: Floats, shadows: Floats, members: Members) -> Floats:
 
     target: losses of the model that is attacked, [examples]. shadows: losses of other models, [models, examples].
     members: which example was in which of these, of the same shape. Variances are shared by all examples where an
-    example has fewer than 16 models of either kind, as in the paper's section VI-C. Raises `ConclaveError` for shapes
+    example has fewer than 16 models of either kind, as the paper does. Raises `ConclaveError` for shapes
     that do not fit, and for an example with fewer than two models with it or without it.
     """
     _check(target, shadows, members, online=True)
@@ -66,7 +64,7 @@ def rmia(target: Floats, shadows: Floats, members: Members, *, gamma: float = 1.
     p(x | target) / mean of p(x | shadow model).
 
     Given as `lira`; the examples themselves are the population. online: the mean is of models with x and without it in
-    equal parts; otherwise of those without it alone, moved by `OFFLINE` (their appendix B.2). Raises as `lira`, and for
+    equal parts; otherwise of those without it alone, moved by `OFFLINE`. Raises as `lira`, and for
     a gamma not above 0.
     """
     if not gamma > 0:

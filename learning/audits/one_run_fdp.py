@@ -4,7 +4,8 @@ Canaries, coins and guesses are those of `learning.audits.one_run`. Let r_i be t
 are right, weighted by how many are right, and h_i the same by how many are wrong, both over the number of canaries.
 Flipping one canary's coin turns a right guess about it into a wrong one, so the trade-off function bounds r_{i+1} by
 h_i. Beginning with what was seen, the bounds add up to more than there is: then the function is refuted.
-Source: Mahloujifar, Melis & Chaudhuri 2024, "Auditing f-Differential Privacy in One Run", theorem 3.2 and algorithm 3.
+Source: Mahloujifar, Melis & Chaudhuri 2024, "Auditing f-Differential Privacy in One Run", the recursion
+with a bound on the number of guesses.
 """
 
 from collections.abc import Callable, Sequence

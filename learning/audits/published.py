@@ -2,8 +2,8 @@
 
 Whoever has published texts and nothing else trains a small model on them and asks it for the canaries: one that left
 its words in the texts is likelier under it than one that was never there.
-Sources: Meeus et al. 2025, "The Canary's Echo", section 4 (the n-gram attack); Li et al., "Swing Distillation", figure
-1 (the likeliest words after a prompt).
+Sources: Meeus et al. 2025, "The Canary's Echo" (the n-gram attack); Li et al., "Swing Distillation", figure 1
+(the likeliest words after a prompt).
 """
 
 import heapq

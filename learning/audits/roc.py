@@ -1,7 +1,7 @@
 """What an attack's scores are worth: rates of true and false positives at every threshold, and a picture of them.
 
 An attack that is sure of a few members is worse than one that is a little right about all. So the rate of true
-positives is read at low rates of false ones, and the picture is in logarithms (Carlini et al. 2022, section III).
+positives is read at low rates of false ones, and the picture is in logarithms (Carlini et al. 2022).
 """
 
 from collections.abc import Mapping
@@ -73,7 +73,7 @@ def roc(scores: NDArray[np.float64], members: NDArray[np.bool_]) -> Roc:
 def draw(curves: Mapping[str, Roc], path: Path, *, epsilon: float | None = None, delta: float = 0.0) -> None:
     """Draw curves by their names in logarithms as PNG, with what guessing gives.
 
-    epsilon, delta: of a claim; what is above it, no attack may reach (Kairouz, Oh & Viswanath 2015, theorem 2.1).
+    epsilon, delta: of a claim; what is above it, no attack may reach (Kairouz, Oh & Viswanath 2015).
     Raises `ConclaveError` without a curve.
     """
     if not curves:

@@ -44,7 +44,7 @@ class TradeOff(Protocol):
 class Gaussian:
     """The trade-off of mu-Gaussian differential privacy: N(0, 1) against N(mu, 1).
 
-    Raises `ConclaveError` for a mu that is not a number from 0. Source: Dong, Roth & Su 2022, definition 2.6.
+    Raises `ConclaveError` for a mu that is not a number from 0. Source: Dong, Roth & Su 2022.
     """
 
     mu: float
@@ -67,7 +67,7 @@ class Profile:
     """The trade-off that (epsilon, delta(epsilon)) give together, for all of some epsilons from 0.
 
     epsilons, deltas: float64 [points]. What lies between the points is not claimed, so that a refuted profile is a
-    refuted claim. Source: Dong, Roth & Su 2022, proposition 2.12.
+    refuted claim. Source: Dong, Roth & Su 2022, on the dual of a trade-off.
     """
 
     epsilons: NDArray[np.float64]

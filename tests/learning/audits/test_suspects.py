@@ -148,6 +148,13 @@ def test_noise_off_is_caught(name, epsilon):
     assert caught(SILENT[name](epsilon))
 
 
+def test_one_run_alone_catches_noise_that_is_off():
+    """Certain: all guesses are right. Here nothing rests on noise that is independent from number to number."""
+    found = audited_mechanism(SILENT["counts"](1.0), key(), np.random.default_rng(0), delta=DELTA, confidence=GATE)
+    assert found.right == found.guesses
+    assert found.one_run > found.claimed
+
+
 def test_noise_off_in_training_is_caught():
     """Certain but for a sample that leaves nearly all out: a unit is in no batch with 0.8^4, and its absence shows."""
     assert caught(of_gradients(gradients(1.0, silent(GradientMechanism), 4000)))
