@@ -6,7 +6,7 @@ sums are integers modulo 2^32. Scores are the likeliest distinguisher's, from th
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from scipy.special import log_ndtr
 
 from aggregation.accounting.library import DpEvent, SelfComposedDpEvent
 from aggregation.arrays import IntArray
+from aggregation.errors import ConclaveError
 from aggregation.mechanisms.counts import CountsMechanism
 from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.hidden import HiddenMechanism
@@ -100,12 +101,17 @@ def of_hidden(mechanism: HiddenMechanism, queries: int) -> Suspect:
 
 
 def of_joint(mechanism: JointMechanism, queries: int) -> Suspect:
-    """Votes and hidden states of the same teachers, as `of_votes` and `of_hidden` have them; both parts are needed, and
-    2 * width classes. Each part counts by what it says: its change over its variance.
+    """Votes and hidden states of the same teachers, as `of_votes` and `of_hidden` have them.
+
+    Each part counts by what it says: its change over its variance. Raises `ConclaveError` without both parts, or with
+    fewer than two classes a canary.
     """
     votes, hidden = mechanism.votes, mechanism.hidden
-    assert votes is not None
-    assert hidden is not None
+    if votes is None or hidden is None or votes.classes < 2 * hidden.width:
+        raise ConclaveError(
+            "This audit needs votes of at least twice as many classes as a hidden state has numbers. Audit a part "
+            "alone with `of_votes` or `of_hidden`."
+        )
     canaries = hidden.width
 
     def play(coins: Coins, stream: NoiseStream) -> Floats:
@@ -182,6 +188,18 @@ def of_gradients(mechanism: GradientMechanism) -> Suspect:
         return scores
 
     return Suspect("gradients", canaries, [mechanism.event()], play)
+
+
+SUSPECTS: Final[Mapping[str, Callable[..., Suspect]]] = {
+    CountsMechanism.kind: of_counts,
+    VectorMechanism.kind: of_vectors,
+    VotesMechanism.kind: of_votes,
+    HiddenMechanism.kind: of_hidden,
+    JointMechanism.kind: of_joint,
+    ThresholdedVotes.kind: of_thresholded,
+    GradientMechanism.kind: of_gradients,
+}
+"""The audit of every mechanism that charges something, by its kind."""
 
 
 class _Weights:

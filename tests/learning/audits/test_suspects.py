@@ -18,11 +18,14 @@ from aggregation.mechanisms.counts import CountsMechanism
 from aggregation.mechanisms.gradients import GradientMechanism, fine_levels
 from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism
+from aggregation.mechanisms.mechanism import Free
+from aggregation.mechanisms.registry import MECHANISMS
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
 from aggregation.noise.stream import NoiseStream
 from learning.audits.mechanisms import (
+    SUSPECTS,
     of_counts,
     of_gradients,
     of_hidden,
@@ -89,6 +92,13 @@ HONEST = {
     "thresholded": lambda epsilon: of_thresholded(thresholded(epsilon), QUERIES, 300),
     "gradients": lambda epsilon: of_gradients(gradients(epsilon)),
 }
+
+
+def test_every_mechanism_that_charges_something_has_an_audit():
+    """A new one needs a function of its own in `learning.audits.mechanisms`."""
+    charging = {kind for kind, each in MECHANISMS.items() if not issubclass(each, Free)}
+    assert charging <= set(SUSPECTS)
+    assert set(HONEST) == set(SUSPECTS)
 
 
 def key(number=0):
@@ -309,6 +319,7 @@ def test_a_broken_mechanisms_bounds_say_so():
     assert found.many > found.claimed
 
 
+@pytest.mark.slow
 def test_a_sampled_claims_bounds_are_of_its_own_form():
     """Unsampled batches: the bound is the epsilon of the same steps under as little noise as it takes."""
     mechanism = gradients(1.0, _Unsampled, 4000)
@@ -346,6 +357,13 @@ def test_a_party_of_several_trains_on_its_own_units_under_its_own_share():
     assert not caught(of_gradients(shared))
     assert caught(replace(of_gradients(replace(shared, noise_multiplier=shared.noise_multiplier / 2)),
                           events=[shared.event()]))  # fmt: skip
+
+
+def test_a_joint_audit_needs_both_parts_and_classes_for_all():
+    whole = joint(8.0)
+    for parts in ((whole.votes, None), (None, whole.hidden), (replace(whole.votes, classes=4), whole.hidden)):
+        with pytest.raises(ConclaveError, match="Audit a part"):
+            of_joint(JointMechanism(*parts), QUERIES)
 
 
 def test_one_canary_is_no_audit():
