@@ -131,8 +131,8 @@ def likeliest_words(
     """The most probable words after a prompt, most probable first: what an attacker of figure 1 reads off.
 
     A word is what stands between two spaces; its probability is that of its tokens and of a token after it that begins
-    something new, added over the ways to spell it. The search is exact: a beginning is left out only where it is less
-    probable than `count` whole words, or than `LEAST`. Words of more than `LONGEST` tokens are left out. After 12,800
+    something new, added over the ways to spell it. Nothing is drawn: a beginning is left out where it alone is less
+    probable than `count` whole words, or than `LEAST`; so are words of more than `LONGEST` tokens. After 12,800
     beginnings the search ends. Raises `ConclaveError` for a prompt without a token, and for a count below 1.
     """
     opening = [int(each) for each in tokenizer(prompt, add_special_tokens=False)["input_ids"]]
