@@ -40,6 +40,7 @@ BENCHMARKS = {
     "sst2": ["sst2.py"],
     "corpus": ["corpus.py", "--rows", "500", "--out", "{results}/corpus.json"],
     "comparing": ["comparing.py", "--out", "{results}/comparing.json"],
+    "audits": ["audits.py", "--out", "{results}"],
     "clustering": ["clustering.py", "--out", "{results}/clustering.json"],
     "selecting": ["selecting.py", "--out", "{results}/selecting.json"],
     "privdistil": ["privdistil.py"],

@@ -95,8 +95,26 @@ def audited(
     """The audit of scores [canaries], higher where a canary seems to be in, against which were in [canaries].
 
     How many are guessed is chosen after looking, among `shares`; each of these is held to its share of 1 - confidence
-    (Bonferroni). As many are guessed to be in as to be out. Scores that are not finite count as least. Raises
-    `ConclaveError` for arrays that do not fit, no share, or fewer than two canaries.
+    (Bonferroni). Raises as `counted`.
+    """
+    each = 1 - (1 - confidence) / max(1, len(shares))
+    best: Audit | None = None
+    for guesses, right in counted(scores, included, shares):
+        lower = lower_bound(len(scores), guesses, right, delta=delta, confidence=each)
+        if best is None or lower > best.lower:
+            best = Audit(lower, confidence, len(scores), guesses, right, len(shares))
+    assert best is not None
+    return best
+
+
+def counted(
+    scores: NDArray[np.float64], included: NDArray[np.bool_], shares: Sequence[float] = SHARES
+) -> list[tuple[int, int]]:
+    """How many canaries are guessed and how many of the guesses are right, for each of some shares of them.
+
+    scores, included: [canaries]. Half of the guesses, those of the highest scores, say in, the others out. A score
+    that is no number counts as least. Raises `ConclaveError` for arrays that do not fit, no share, or fewer than two
+    canaries.
     """
     if scores.shape != included.shape or scores.ndim != 1 or len(scores) < 2 or not shares:
         raise ConclaveError(
@@ -104,16 +122,10 @@ def audited(
             "canaries or more, and a number of guesses."
         )
     order = np.argsort(np.nan_to_num(scores, nan=-np.inf), kind="stable")
-    each = 1 - (1 - confidence) / len(shares)
-    best: Audit | None = None
-    for share in shares:
-        half = min(len(scores) // 2, max(1, round(share * len(scores) / 2)))
-        right = int((~included[order[:half]]).sum() + included[order[-half:]].sum())
-        lower = lower_bound(len(scores), 2 * half, right, delta=delta, confidence=each)
-        if best is None or lower > best.lower:
-            best = Audit(lower, confidence, len(scores), 2 * half, right, len(shares))
-    assert best is not None
-    return best
+    halves = [min(len(scores) // 2, max(1, round(share * len(scores) / 2))) for share in shares]
+    return [
+        (2 * half, int((~included[order[:half]]).sum() + included[order[len(order) - half :]].sum())) for half in halves
+    ]
 
 
 def canaries_for(epsilon: float, *, delta: float, confidence: float) -> int:
