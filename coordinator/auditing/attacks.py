@@ -1,0 +1,81 @@
+"""The interface by which a system is attacked: its canaries, and their scores in what a run released and published."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.auditing.canaries import Planted
+from coordinator.auditing.watching import Watch
+from coordinator.comparing.simulated_run import SimulatedRun
+from coordinator.progress.progress import Progress
+from coordinator.published.audit import Exposed
+from coordinator.transport.launchers import Simulation
+from learning.text.source import Document
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A simulated run, and its parties."""
+
+    run: SimulatedRun[Any]
+    parties: Simulation
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What an attacker has: every release and the student, and all records but the canaries.
+
+    ran: with the canaries that are in. without: the same plan with none of them, where the attacks ask for it: what is
+    known of the others. watch: what `Attacks.watch` returned.
+    """
+
+    planted: Planted
+    ran: Ran
+    without: Ran | None
+    watch: Watch | None
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """One attack. attacked: the release, or "student". how: what the attacker does, as a sentence. values: the score of
+    every canary [canaries], higher where it seems to be in.
+    """
+
+    attacked: str
+    how: str
+    values: Floats
+
+
+class Attacks(Protocol):
+    """The attacks on one plan of a system.
+
+    compares: whether they need the same run without canaries (`Seen.without`).
+    """
+
+    @property
+    def compares(self) -> bool: ...
+
+    def worst(self, count: int, rows: Sequence[Document], rng: np.random.Generator) -> list[Document]:
+        """So many records that the plan's mechanisms hide least, fewer where there are no more.
+
+        rows: of the source; what is made has the columns of one of them. Each has to be one unit.
+        """
+        ...
+
+    def watch(self, planted: Planted) -> Watch | None:
+        """What follows a run's releases while it runs, where they are not stored; None where they are."""
+        ...
+
+    def scores(self, seen: Seen) -> Iterable[Scores]:
+        """The scores of all canaries in every release, and in the student."""
+        ...
+
+    def exposures(self, seen: Seen) -> Iterable[Exposed]:
+        """How far numbers stand out under the student; nothing where it is no language model."""
+        ...
