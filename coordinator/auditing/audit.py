@@ -153,8 +153,8 @@ def _says(audit: Audit, kept: int) -> list[str]:
     found = []
     if kept < audit.source:
         found.append(
-            f"The simulation has {kept:,} of the source's {audit.source:,} records. Its noise is the plan's own, and the "
-            "claim has to hold whatever the other records are, so what refutes it here refutes it for the plan."
+            f"The simulation has {kept:,} of the source's {audit.source:,} records. Its noise is the plan's own, and "
+            "the claim has to hold whatever the other records are, so what refutes it here refutes it for the plan."
         )
     most = max(each.count for each in audit.attacks)
     each = 1 - (1 - audit.each) / len(one_run.SHARES)

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 from protos.console.settings import Settings
 
 CANARIES: Final = 500
+KINDS: Final[tuple[Literal["worst", "natural"], ...]] = ("worst", "natural")
 
 
 class AuditTable(Settings):
@@ -18,7 +19,7 @@ class AuditTable(Settings):
     """
 
     canaries: Annotated[int, Field(ge=2, le=20_000)] = CANARIES
-    kinds: Annotated[list[Literal["worst", "natural"]], Field(min_length=1)] = ["worst", "natural"]
+    kinds: Annotated[list[Literal["worst", "natural"]], Field(min_length=1, default_factory=lambda: list(KINDS))]
     confidence: Annotated[float, Field(ge=0.5, lt=1)] = 0.95
     records: Annotated[int, Field(ge=10)] | None = None
 

@@ -148,8 +148,8 @@ class Plan(Settings):
         """Raises ValueError for a plan that no simulation with canaries can audit."""
         if self.federation.shards is None:
             raise ValueError(
-                f'[audit] belongs to launch = "ray", and this plan has launch = "{self.federation.launch}": canaries go '
-                "into simulated shards alone, never into a real party's. Audit a plan with [federation.shards] of text "
+                f'[audit] belongs to launch = "ray", and this plan has launch = "{self.federation.launch}": canaries '
+                "go into simulated shards alone, never into a real party's. Audit a plan with [federation.shards] of text "
                 "that is nobody's secret."
             )
         if self.privacy.insecure_reproducible_noise:

@@ -7,10 +7,13 @@ from coordinator.auditing.audit import audited as attacked
 from coordinator.errors import PlanError
 from coordinator.plan.audit import AuditTable
 from coordinator.plan.plan import Plan
+from coordinator.pricing.priced_plan import price_plan
 from coordinator.progress.progress import Progress
 from coordinator.published.audit import Audit
 from coordinator.run.party_files import party_tables
+from coordinator.run.resuming import check_same
 from coordinator.store.private_files import home
+from coordinator.store.store import RunStore
 from coordinator.systems.registry import system
 from coordinator.transport.launchers import Launcher
 
@@ -37,17 +40,20 @@ def audited(
     settings: AuditTable,
     progress: Progress,
     *,
-    run: str | None = None,
+    run: RunStore | None = None,
     seed: int | None = None,
 ) -> Audit:
     """Audit a plan. Its public data is read anew, so that nothing of the run that is audited changes.
 
-    Raises `PlanError` as `check_auditable`, and what the simulation raises.
+    run: whose plan it is; None for a plan that was not run. Raises `PlanError` as `check_auditable`, and where the
+    public data is not the one that the run began with; and what the simulation raises.
     """
     check_auditable(plan)
     found, cache = system(plan.run.recipe), home() / "cache"
     assert found.audit is not None
     recipe = found.prepared(plan, base, cache)
+    if run is not None:
+        check_same(run, price_plan(recipe))
     return attacked(
         AuditRequest(
             plan=plan,
@@ -59,7 +65,7 @@ def audited(
             cache=cache,
             settings=settings,
             progress=progress,
-            run=run,
+            run=None if run is None else run.id,
             seed=seed,
         )
     )

@@ -179,5 +179,3 @@ def _places(listed: NDArray[np.int64], words: NDArray[np.int64]) -> NDArray[np.i
     """The place of each word in a list of words, -1 for one that is not in it."""
     places = {int(word): place for place, word in enumerate(listed)}
     return np.array([places.get(int(word), -1) for word in words], np.int64)
-
-

@@ -1,10 +1,18 @@
-"""Shows an audit: as a table with sentences for a terminal or a page, and as a picture."""
+"""Shows an audit, as a table with sentences for a terminal or a page and as a picture, and keeps both in a folder."""
 
+import io
+import json
+import os
 from pathlib import Path
 
+from aggregation.errors import IntegrityError
+from coordinator.errors import RunError
 from coordinator.pricing.release import rounded_up
-from coordinator.published.audit import Audit
+from coordinator.published.audit import AUDIT, Audit
+from coordinator.reading import shaped
+from coordinator.store.private_files import write_whole
 
+PICTURE = "audit.png"
 HEADS = ("attacked", "canaries", "guesses", "right", "epsilon at least", "claimed")
 _KINDS = {"worst": "worst case", "natural": "natural text", "numbers": "numbers"}
 
@@ -27,10 +35,9 @@ def rows(audit: Audit) -> list[list[str]]:
 def summary(audit: Audit) -> list[str]:
     """The sentences below the table: how to read it, and what was found."""
     lines = [
-        f"How to read it: a coin put every canary in or left it out; an attacker who sees the output guessed which. Under "
-        f"epsilon {rounded_up(audit.claimed)} at delta {audit.delta:g} (unit: {audit.unit}) so many right guesses are "
-        f"this likely only for an epsilon of the lower bound or more. All bounds hold together at "
-        f"{100 * audit.confidence:g}%.",
+        f"How to read it: a coin put each canary ({audit.unit}) into a simulation of the plan or left it out, and an "
+        f"attacker who saw the output guessed which. With so many guesses right, no epsilon below the lower bound can "
+        f"be true at delta {audit.delta:g}; all bounds hold together at {100 * audit.confidence:g}%.",
         verdict(audit),
     ]
     for each in audit.exposures:
@@ -56,6 +63,16 @@ def verdict(audit: Audit) -> str:
     )
 
 
+def lines(audit: Audit) -> list[str]:
+    """Every attack in a line, and the sentences, for a report."""
+    found = [
+        f"{each.attacked} ({each.count:,} {_KINDS[each.canaries]}): {each.right:,} of {each.guesses:,} guesses right, "
+        f"epsilon {each.lower:.2f} or more; claimed {rounded_up(audit.claimed, 2)}"
+        for each in audit.attacks
+    ]
+    return [*found, *summary(audit)]
+
+
 def markdown(audit: Audit) -> str:
     """The table and its sentences, as the card of a student has them."""
     lines = ["## Audit", "", f"| {' | '.join(HEADS)} |", f"|{'---|' * len(HEADS)}"]
@@ -63,19 +80,45 @@ def markdown(audit: Audit) -> str:
     return "\n".join([*lines, "", *(f"{line}\n" for line in summary(audit))])
 
 
-def draw(audit: Audit, path: Path) -> None:
-    """Draw every lower bound beside the claim, as a PNG."""
+def content_of(audit: Audit) -> bytes:
+    """The content of `audit.json`."""
+    return (json.dumps(audit.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def keep(audit: Audit, folder: Path) -> None:
+    """Write an audit and its picture into a run's folder, in place of an earlier one. Raises `RunError`."""
+    write_whole(folder / AUDIT, content_of(audit))
+    write_whole(folder / PICTURE, drawn(audit))
+
+
+def kept(folder: Path) -> Audit | None:
+    """The audit in a run's folder, None where there is none. Raises `RunError` for a file that is damaged."""
+    path = folder / AUDIT
+    if not os.path.exists(path):
+        return None
+    try:
+        return shaped(path.read_bytes(), AUDIT, Audit)
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}.") from None
+    except IntegrityError as error:
+        raise RunError(f"{path} is damaged: {error} Remove it, and audit the run again.") from None
+
+
+def drawn(audit: Audit) -> bytes:
+    """A picture of every lower bound beside the claim, PNG."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     names = [f"{each.attacked}, {_KINDS[each.canaries]}" for each in audit.attacks]
-    figure, axes = pyplot.subplots(figsize=(7, 1.2 + 0.35 * len(names)), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(7, 1.4 + 0.35 * len(names)), layout="constrained")
     axes.barh(names[::-1], [each.lower for each in audit.attacks][::-1], color="#33658a")
     axes.axvline(audit.claimed, color="#c1121f", linestyle="--", label=f"claimed: {rounded_up(audit.claimed, 2)}")
     axes.set_xlim(0, 1.1 * max(audit.claimed, audit.lower))
     axes.set_xlabel(f"epsilon at least, at {100 * audit.confidence:g}% for all attacks together")
     axes.legend(loc="lower right", frameon=False)
-    figure.savefig(path, dpi=120)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=120, format="png")
     pyplot.close(figure)
+    return picture.getvalue()
