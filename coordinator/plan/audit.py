@@ -19,7 +19,9 @@ class AuditTable(Settings):
     """
 
     canaries: Annotated[int, Field(ge=2, le=20_000)] = CANARIES
-    kinds: Annotated[list[Literal["worst", "natural"]], Field(min_length=1, default_factory=lambda: list(KINDS))]
+    kinds: Annotated[list[Literal["worst", "natural"]], Field(min_length=1)] = Field(
+        default_factory=lambda: list(KINDS)
+    )
     confidence: Annotated[float, Field(ge=0.5, lt=1)] = 0.95
     records: Annotated[int, Field(ge=10)] | None = None
 

@@ -149,8 +149,8 @@ class Plan(Settings):
         if self.federation.shards is None:
             raise ValueError(
                 f'[audit] belongs to launch = "ray", and this plan has launch = "{self.federation.launch}": canaries '
-                "go into simulated shards alone, never into a real party's. Audit a plan with [federation.shards] of text "
-                "that is nobody's secret."
+                "go into simulated shards alone, never into a real party's. Audit a plan with [federation.shards] of "
+                "text that is nobody's secret."
             )
         if self.privacy.insecure_reproducible_noise:
             raise ValueError(

@@ -74,8 +74,8 @@ class Audit(Settings):
     source: Annotated[int, Field(ge=1)]
     coins: Literal["system", "seed"]
     attacks: Annotated[list[Attacked], Field(min_length=1, max_length=MOST_ATTACKS)]
-    exposures: Annotated[list[Exposed], Field(max_length=MOST_ATTACKS, default_factory=list)]
-    says: Annotated[list[Sentence], Field(max_length=16, default_factory=list)]
+    exposures: Annotated[list[Exposed], Field(max_length=MOST_ATTACKS)] = Field(default_factory=list)
+    says: Annotated[list[Sentence], Field(max_length=16)] = Field(default_factory=list)
 
     @property
     def lower(self) -> float:

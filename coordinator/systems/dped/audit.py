@@ -30,6 +30,8 @@ Floats = NDArray[np.float64]
 
 TURNS: Final = 150
 """How often each of two words stands in a worst case: more pairs than any usual clip admits."""
+_ATTEMPTS: Final = 20
+"""Tries for each worst case: a small vocabulary has few pairs that are not taken."""
 _SUM: Final = (
     "Took the other records' sum, which is known, from the noisy one, and looked for each canary's own bounded part."
 )
@@ -55,10 +57,11 @@ class DpedAttacks:
         if self.recipe.plan.dped.teaches:
             firsts, seconds = public.queries, public.classes
         pairs: dict[frozenset[int], tuple[int, int]] = {}
-        for first in rng.permutation(firsts).repeat(4):
-            second = int(rng.choice(seconds))
+        order = rng.permutation(firsts)
+        for attempt in range(_ATTEMPTS * count):
+            first, second = int(order[attempt % len(order)]), int(rng.choice(seconds))
             if first != second and len(pairs) < count:
-                pairs.setdefault(frozenset((int(first), second)), (int(first), second))
+                pairs.setdefault(frozenset((first, second)), (first, second))
         likes = rng.integers(0, len(rows), len(pairs))
         return [
             replace(rows[like], text=" ".join([words[first], words[second]] * TURNS))
@@ -154,7 +157,7 @@ class DpedAttacks:
         logs = from_bytes(seen.ran.run.content).log_probabilities(np.arange(size)).astype(np.float64)
         logs -= logs.mean(axis=0)
         counted = np.maximum(np.asarray(units.sum(axis=1)).reshape(-1), 1.0)
-        return np.asarray(units @ logs.reshape(-1)).reshape(-1) / counted
+        return np.asarray(np.asarray(units @ logs.reshape(-1)).reshape(-1) / counted, np.float64)
 
 
 def _summed(
