@@ -31,13 +31,15 @@ class Seen:
     """What an attacker has: every release and the student, and all records but the canaries.
 
     ran: with the canaries that are in. without: the same plan with none of them, where the attacks ask for it: what is
-    known of the others. watch: what `Attacks.watch` returned.
+    known of the others. watch: what a store does not keep, where they ask for it. rows: the records that are in
+    whatever the coins say.
     """
 
     planted: Planted
     ran: Ran
     without: Ran | None
     watch: Watch | None
+    rows: Sequence[Document]
     progress: Progress
 
 
@@ -55,21 +57,25 @@ class Scores:
 class Attacks(Protocol):
     """The attacks on one plan of a system.
 
-    compares: whether they need the same run without canaries (`Seen.without`).
+    compares: whether they need the same run without canaries (`Seen.without`). watches: whether they need what a store
+    does not keep (`Seen.watch`). most: records of the source that are simulated where nobody says how many; None for
+    all. Fewer hide a canary less, and a claim has to hold whatever the other records are.
     """
 
     @property
     def compares(self) -> bool: ...
+
+    @property
+    def watches(self) -> bool: ...
+
+    @property
+    def most(self) -> int | None: ...
 
     def worst(self, count: int, rows: Sequence[Document], rng: np.random.Generator) -> list[Document]:
         """So many records that the plan's mechanisms hide least, fewer where there are no more.
 
         rows: of the source; what is made has the columns of one of them. Each has to be one unit.
         """
-        ...
-
-    def watch(self, planted: Planted) -> Watch | None:
-        """What follows a run's releases while it runs, where they are not stored; None where they are."""
         ...
 
     def scores(self, seen: Seen) -> Iterable[Scores]:

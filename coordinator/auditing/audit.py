@@ -23,6 +23,7 @@ from coordinator.comparing.simulated_run import Collecting, SimulatedRun, driven
 from coordinator.errors import PlanError
 from coordinator.plan.audit import AuditTable
 from coordinator.plan.plan import Plan
+from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import rounded_up
 from coordinator.progress.progress import Progress
 from coordinator.published.audit import Attacked, Audit, Kind
@@ -63,13 +64,17 @@ def audited(given: AuditRequest) -> Audit:
     plan, settings = given.plan, given.settings
     rng = np.random.default_rng(secrets.randbits(128) if given.seed is None else [given.seed, 0])
     given.progress.say("audit: a simulation of the plan, with canaries that coins put in or leave out")
-    rows = source.rows_of(plan, given.base, given.cache, settings.records, rng)
+    most = settings.records or given.attacks.most
+    rows = source.rows_of(plan, given.base, given.cache, most, rng)
     planted, left = _planted(given, rows, rng)
     with TemporaryDirectory(prefix="conclave-audit-") as place, ExitStack() as opened:
         without = _ran(given, left, Path(place) / "without", opened, None) if given.attacks.compares else None
-        watch = given.attacks.watch(planted)
+        watch = None
+        if given.attacks.watches:
+            own = [each.name for each in price_plan(given.recipe).releases if each.form.alone]
+            watch = Watch(frozenset(own), len(given.parties))
         ran = _ran(given, [*left, *planted.rows], Path(place) / "with", opened, watch)
-        seen = Seen(planted, ran, without, watch, given.progress)
+        seen = Seen(planted, ran, without, watch, left, given.progress)
         guarantee = ran.run.priced.guarantee
         found = list(given.attacks.scores(seen))
         exposures = list(given.attacks.exposures(seen))

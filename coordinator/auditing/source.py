@@ -26,7 +26,7 @@ ID: Final = "conclave-audit-id"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records of a source, with all its columns. kept: those of the audit; source: how many there are in all."""
+    """Records of a source, with all its columns. kept: those of the audit; source: how many the plan's parties have."""
 
     kept: tuple[Document, ...]
     source: int
@@ -57,6 +57,10 @@ def rows_of(plan: Plan, base: Path, cache: Path, most: int | None, rng: np.rando
             kept.append(document)
         elif (place := int(rng.integers(count))) < most:
             kept[place] = document
+    unused = shards.split.of or shards.split.parties
+    if unused > shards.split.parties:  # the plan leaves parts of the source aside, and so as many records
+        count = max(1, count * shards.split.parties // unused)
+        kept = [kept[place] for place in sorted(rng.permutation(len(kept))[:count])]
     return Rows(tuple(kept), count)
 
 
@@ -98,7 +102,11 @@ def divided(
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror}. Make room for a copy of the source.") from None
     own = {"source": str(path), "id": ID, "stream": False}
-    return {name: {**tables, "shard": {**tables["shard"], **own}} for name, tables in parties.items()}
+    found = {}
+    for name, tables in parties.items():
+        part = {**tables["shard"]["part"], "parts": len(parties)}  # no part is left aside, or canaries would be in none
+        found[name] = {**tables, "shard": {**tables["shard"], **own, "part": part}}
+    return found
 
 
 def _units(plan: Plan, rows: Sequence[Document]) -> list[tuple[Document, ...]]:

@@ -1,64 +1,75 @@
 """Follows what simulated parties release while they run: the sums of steps, which a run's store does not keep."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.federation.federation import modular_sum
 from coordinator.transport.link import Answered, Batch, OnPercent, Outcome, PartyLink
 from protos.computed import Computed
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.identity.signing import Signed
+from protos.steps import number_of, whole_of
 
 PARAMETERS: Final = "parameters"
+TILT: Final = "tilt"
+
+Floats: TypeAlias = NDArray[np.float32]
 
 
-class Watch(Protocol):
-    """Is told of every release as an attacker sees it."""
+@dataclass(slots=True)
+class Watch:
+    """What simulated parties released, beside the public parameters that each release began at.
 
-    def released(self, release: str, point: NDArray[np.float32], values: NDArray[np.int32]) -> None:
-        """All parties' noisy rows of a release together, modulo 2**32, [rows, columns].
+    sums: by the release's name, the parameters [parameters] and all parties' noisy rows, int64 [rows, columns]. alone:
+    each party's own rows, int32 [rows, columns], of releases that are in no sum. tilt: float32 [tokens], what was
+    provided for a language model's logits. Memory: all of it.
+    """
 
-        point: the parameters that were provided last, [parameters].
-        """
-        ...
+    own: frozenset[str]
+    parties: int
+    sums: dict[str, tuple[Floats, NDArray[np.int64]]] = field(default_factory=dict)
+    alone: dict[str, dict[str, NDArray[np.int32]]] = field(default_factory=dict)
+    tilt: Floats | None = None
+    _point: Floats = field(default_factory=lambda: np.empty(0, np.float32))
+    _given: dict[str, list[NDArray[np.int32]]] = field(default_factory=dict)
 
-    def alone(self, release: str, party: str, point: NDArray[np.float32], values: NDArray[np.int32]) -> None:
-        """One party's own noisy rows, before those of all are added up."""
-        ...
+    def provided(self, kind: str, content: bytes) -> None:
+        """Is told of every public file that parties are sent."""
+        if kind == PARAMETERS:
+            self._point = np.frombuffer(content, "<f4").astype(np.float32)
+        elif kind == TILT:
+            self.tilt = np.frombuffer(content, "<f4").astype(np.float32)
 
-
-class _Totals:
-    """The rows of each release, as the parties give them."""
-
-    def __init__(self, watch: Watch, parties: int) -> None:
-        self._watch, self._parties = watch, parties
-        self._given: dict[str, list[NDArray[np.int32]]] = {}
-        self.point = np.empty(0, np.float32)
-
-    def add(self, release: str, party: str, values: NDArray[np.int32]) -> None:
-        self._watch.alone(release, party, self.point, values)
+    def answered(self, release: str, party: str, values: NDArray[np.int32]) -> None:
+        """Is told of all of a party's rows of a release."""
+        if whole_of(release) in self.own:
+            self.alone.setdefault(release, {})[party] = values
+            return
         given = self._given.setdefault(release, [])
         given.append(values)
-        if len(given) == self._parties:
-            total = np.zeros(values.shape, np.uint32)
-            for each in self._given.pop(release):
-                total += each.view(np.uint32)
-            self._watch.released(release, self.point, total.view(np.int32))
+        if len(given) == self.parties:
+            self.sums[release] = self._point, modular_sum(self._given.pop(release))
+
+    def steps(self, release: str) -> list[tuple[Floats, NDArray[np.int64]]]:
+        """The parameters and the noisy sum of each step of a release, in order."""
+        found = {number_of(name): each for name, each in self.sums.items() if whole_of(name) == release}
+        return [found[number] for number in sorted(number for number in found if number is not None)]
 
 
 def watched(links: Sequence[PartyLink], watch: Watch) -> list[PartyLink]:
-    """The links, with what their parties release told to `watch`. Memory: the rows of one release."""
-    totals = _Totals(watch, len(links))
-    return [_Watched(link, totals) for link in links]
+    """The links, with what their parties release told to `watch`."""
+    return [_Watched(link, watch) for link in links]
 
 
 class _Watched:
     """A `PartyLink` that asks another, and tells what it released."""
 
-    def __init__(self, link: PartyLink, totals: _Totals) -> None:
-        self._link, self._totals = link, totals
+    def __init__(self, link: PartyLink, watch: Watch) -> None:
+        self._link, self._watch = link, watch
 
     @property
     def name(self) -> str:
@@ -78,8 +89,7 @@ class _Watched:
         return await self._link.leave()
 
     async def provide(self, kind: str, content: bytes) -> Outcome[None]:
-        if kind == PARAMETERS:
-            self._totals.point = np.frombuffer(content, "<f4").astype(np.float32)
+        self._watch.provided(kind, content)
         return await self._link.provide(kind, content)
 
     async def train(self, request: party_pb2.TrainRequest, on_percent: OnPercent) -> Outcome[None]:
@@ -93,7 +103,7 @@ class _Watched:
             if isinstance(outcome, Answered):
                 found.append(outcome.value)
                 if len(found) == len(wanted):
-                    self._totals.add(release, self.name, np.concatenate(found))
+                    self._watch.answered(release, self.name, np.concatenate(found))
             yield outcome
 
     def sum_round(self, request: party_pb2.SecureSumRequest) -> AsyncIterator[Outcome[bytes]]:

@@ -49,6 +49,14 @@ class DpedAttacks:
     def compares(self) -> bool:
         return True
 
+    @property
+    def watches(self) -> bool:
+        return False
+
+    @property
+    def most(self) -> None:
+        return None
+
     def worst(self, count: int, rows: Sequence[Document], rng: np.random.Generator) -> list[Document]:
         """Two words of the rarer half of the vocabulary in turn, each pair of words once; the first is asked about."""
         words, public = self.recipe.read.vocabulary.words, self.recipe.read
@@ -67,9 +75,6 @@ class DpedAttacks:
             replace(rows[like], text=" ".join([words[first], words[second]] * TURNS))
             for like, (first, second) in zip(likes, pairs.values(), strict=True)
         ]
-
-    def watch(self, planted: object) -> None:
-        return None
 
     def exposures(self, seen: Seen) -> Iterable[Exposed]:
         return ()
