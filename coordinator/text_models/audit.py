@@ -1,12 +1,12 @@
 """Attacks on text classifiers: on noisy gradient sums, on the models of parties, on votes, and on the student.
 
-A worst case is a text of words that nobody writes together, under the label that the public start finds least likely:
-its gradient is long, and like no other.
+A worst case is a text of two halves of different records, under the label that the public start finds least likely: its
+gradient is long, and like no other.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -25,14 +25,10 @@ from coordinator.text_models.step_audit import Known, known, scores_in_steps
 from learning.text.labelled import LabelMap, TextColumns, examples
 from learning.text.source import Document, Skipped
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 Floats: TypeAlias = NDArray[np.float64]
 
 ENOUGH: Final = 200
 """Records beside the canaries: with more, what a step samples of them hides a canary, which is no part of the claim."""
-_WORDS: Final = 12
 _STEPS: Final = (
     "Knew all records, and regressed each step's noisy sum on their clipped gradients at its released parameters."
 )
@@ -126,15 +122,15 @@ def grouped(plan: Any, rows: Sequence[Document]) -> list[tuple[Document, ...]]:
 def mislabelled(
     plan: ClassifierPlan, public: PublicText, count: int, rows: Sequence[Document], rng: np.random.Generator
 ) -> list[Document]:
-    """Records of words that nobody writes together, with the label that the public start finds least likely."""
+    """Records of halves of two others, with the label that the public start finds least likely."""
     from learning.classification.training import predict
     from learning.models.adapting import unflatten
 
     shards, targets = plan.federation.shards, plan.text.targets
     assert shards is not None
     assert shards.label is not None
-    texts = [unlikely(public.tokenizer, rng) for _ in range(count)]
-    seconds = [unlikely(public.tokenizer, rng) for _ in range(count)] if plan.text.pairs else None
+    texts = [halves(rows, rng) for _ in range(count)]
+    seconds = [halves(rows, rng) for _ in range(count)] if plan.text.pairs else None
     unflatten(public.model, torch.from_numpy(public.start))
     said = predict(public.model, _encoded(public, texts, seconds))
     if isinstance(targets, LabelMap):
@@ -152,16 +148,10 @@ def mislabelled(
     return made
 
 
-def unlikely(tokenizer: "PreTrainedTokenizerBase", rng: np.random.Generator) -> str:
-    """A text of random words of a tokenizer."""
-    special = set(tokenizer.all_special_ids)
-    words: list[str] = []
-    while len(words) < _WORDS:
-        token = int(rng.integers(len(tokenizer)))
-        word = "" if token in special else str(tokenizer.decode([token])).strip()
-        if word.isalpha():
-            words.append(word)
-    return " ".join(words)
+def halves(rows: Sequence[Document], rng: np.random.Generator) -> str:
+    """The first half of one record's words and the second of another's."""
+    one, other = (rows[int(place)].text.split() for place in rng.integers(0, len(rows), 2))
+    return " ".join([*one[: -(-len(one) // 2)], *other[len(other) // 2 :]])
 
 
 def _columns(plan: ClassifierPlan) -> TextColumns:

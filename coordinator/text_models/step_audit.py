@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from aggregation.mechanisms.gradients import GradientMechanism
 from coordinator.progress.progress import Progress
-from learning.models.adapting import unflatten
-from learning.models.batching import inputs_of, losses
+from learning.models.adapting import trainable, unflatten
+from learning.models.batching import inputs_of, losses, losses_of
 from learning.models.features import features, head_alone
 from learning.private_training.feature_units import INPUT, head_losses
 from learning.private_training.per_example import PerExample, single_precision
@@ -35,8 +35,9 @@ Steps: TypeAlias = Sequence[tuple[Points, NDArray[np.int64]]]
 
 _AT_ONCE: Final = 2048
 """Tokens of one pass, padding included; of examples that are vectors, as many examples."""
-MOST_NUMBERS: Final = 1 << 28
-"""Gradients of all units together, in numbers: 1 GiB."""
+_LEAST: Final = 1e-3
+"""The least noise that is reckoned with, in parts of the charged one."""
+_SMALL: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +73,33 @@ class Known:
     def gradients_at(self, point: Points, mechanism: GradientMechanism) -> Points:
         """The gradient of every unit, clipped as in a step, float32 [units, parameters]."""
         self.begun(point)
+        found = self._of_head() if isinstance(self.trained, nn.Linear) else self._of_layers()
+        norms = np.linalg.norm(found.astype(np.float64), axis=1)
+        return np.asarray(found * mechanism.scales(norms)[:, None], np.float32)
+
+    def _of_head(self) -> Points:
+        """The unclipped gradients of a last layer: of each example an outer product."""
+        head = self.trained
+        assert isinstance(head, nn.Linear)
+        found: Points = np.zeros((self.units, sum(each.numel() for each in trainable(head).values())), np.float32)
+        parts = torch.from_numpy(1 / self._counts[self.owner]).float()
+        for places in self.batches:
+            given = self.inputs(places)[INPUT]
+            said = head(given.to(head.weight.device)).detach().requires_grad_()
+            assert self.labels is not None
+            loss = losses_of(said, self.labels[torch.from_numpy(places)].to(said.device)).sum()
+            (back,) = torch.autograd.grad(loss, said)
+            back = back.cpu() * parts[torch.from_numpy(places)][:, None]
+            whole = {"weight": torch.einsum("ec,ew->ecw", back, given).flatten(1), "bias": back}
+            each = torch.cat([whole[name] for name in trainable(head)], dim=1)
+            np.add.at(found, self.owner[places], each.numpy())
+        return found
+
+    def _of_layers(self) -> Points:
+        """The unclipped gradients of a model, unit by unit."""
         per = PerExample(self.trained)
-        found = np.zeros((self.units, per.count), np.float32)
-        counts = np.maximum(np.bincount(self.owner, minlength=self.units), 1)
+        found: Points = np.zeros((self.units, per.count), np.float32)
+        counts = self._counts
         with single_precision():
             for places in self.batches:
                 with per.recording(len(places)):
@@ -89,16 +114,19 @@ class Known:
                     per.add_weighted(one, totals)
                     found[self.owner[place]] += torch.cat([each.reshape(-1) for each in totals.values()]).cpu().numpy()
                 per.clear()
-        norms = np.linalg.norm(found.astype(np.float64), axis=1)
-        return np.asarray(found * mechanism.scales(norms)[:, None], np.float32)
+        return found
+
+    @property
+    def _counts(self) -> Floats:
+        """How many examples each unit has, 1 at least."""
+        return np.maximum(np.bincount(self.owner, minlength=self.units), 1).astype(np.float64)
 
     def _loss(self, places: NDArray[np.int64]) -> Tensor:
         labels = None if self.labels is None else self.labels[torch.from_numpy(places)]
         return self.losses(self.trained, self.inputs(places), labels)
 
     def _by_unit(self, values: Floats) -> Floats:
-        counts = np.maximum(np.bincount(self.owner, minlength=self.units), 1)
-        return np.asarray(np.bincount(self.owner, values, minlength=self.units) / counts, np.float64)
+        return np.asarray(np.bincount(self.owner, values, minlength=self.units) / self._counts, np.float64)
 
 
 def known(
@@ -107,7 +135,7 @@ def known(
     labels: Tensor | None,
     owner: Sequence[int],
     units: int,
-    losses_of: Losses = losses,
+    how: Losses = losses,
 ) -> Known:
     """Units of a model whose trained parameters are marked. owner: the unit of each row. Memory: vectors or tokens."""
     model.eval()
@@ -126,7 +154,7 @@ def known(
     def tokens(places: NDArray[np.int64]) -> dict[str, Tensor]:
         return inputs_of(config, [rows[place] for place in places], documents=labels is None)
 
-    return Known(model, losses_of, tokens, labels, np.array(owner, np.int64), tuple(_chunks(order, lengths)), units)
+    return Known(model, how, tokens, labels, np.array(owner, np.int64), tuple(_chunks(order, lengths)), units)
 
 
 def _chunks(order: NDArray[np.int64], lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
@@ -144,7 +172,8 @@ def scores_in_steps(
 
     known: the canaries, and then all other units. With G the clipped gradients of all n units [n, parameters], Z a
     step's noisy sum, m and V the mean and the variance of what a unit's coin and sample make of it, and s the noise, a
-    step adds (G G' / s^2 + V^-1)^-1 G (Z - G' m) / s^2: the linear estimate of least mean square error.
+    step adds (G G' / s^2 + V^-1)^-1 G (Z - G' m) / s^2: the linear estimate of least mean square error. s is the noise
+    as it shows in the directions that no gradient has, and the charged one where there are none.
     """
     rate = mechanism.sampling_probability
     taken = np.full(known.units, rate)
@@ -157,9 +186,22 @@ def scores_in_steps(
         progress.bar("attack", number, len(steps), "steps")
         gradients = known.gradients_at(point, mechanism).astype(np.float64)
         noisy = total.reshape(-1) * mechanism.granularity
-        left = gradients @ (noisy - gradients.T @ taken) / sigma**2
-        precision = gradients @ gradients.T / sigma**2
+        gram, seen = gradients @ gradients.T, gradients @ noisy
+        noise = max(_noise(gram, seen, noisy, sigma), _LEAST * sigma) ** 2
+        left = (seen - gram @ taken) / noise
+        precision = gram / noise
         precision[np.diag_indices(known.units)] += 1 / spread
         found += np.linalg.solve(precision, left)[:canaries]
     progress.bar("attack", len(steps), len(steps), "steps")
     return found
+
+
+def _noise(gram: Floats, seen: Floats, noisy: Floats, charged: float) -> float:
+    """The standard deviation of a step's noise, of the part of the sum that no gradient explains."""
+    sizes, vectors = np.linalg.eigh(gram)
+    own = sizes > _SMALL * sizes.max()
+    spare = noisy.size - int(own.sum())
+    if spare < noisy.size // 2:
+        return charged
+    along = vectors.T @ seen
+    return float(np.sqrt(max(0.0, noisy @ noisy - (along[own] ** 2 / sizes[own]).sum()) / spare))
