@@ -104,7 +104,7 @@ def labelled_units(plan: ClassifierPlan, public: PublicText, seen: Seen) -> Know
             first.append(each.first)
             second.append(each.second or "")
             targets.append(each.target)
-    rows = _encoded(public, first, second if plan.text.pairs else None)
+    rows = encoded(public, first, second if plan.text.pairs else None)
     return known(public.model, rows, _labels(plan, targets), owner, len(units))
 
 
@@ -123,21 +123,12 @@ def mislabelled(
     plan: ClassifierPlan, public: PublicText, count: int, rows: Sequence[Document], rng: np.random.Generator
 ) -> list[Document]:
     """Records of halves of two others, with the label that the public start finds least likely."""
-    from learning.classification.training import predict
-    from learning.models.adapting import unflatten
-
-    shards, targets = plan.federation.shards, plan.text.targets
+    shards = plan.federation.shards
     assert shards is not None
     assert shards.label is not None
     texts = [halves(rows, rng) for _ in range(count)]
     seconds = [halves(rows, rng) for _ in range(count)] if plan.text.pairs else None
-    unflatten(public.model, torch.from_numpy(public.start))
-    said = predict(public.model, _encoded(public, texts, seconds))
-    if isinstance(targets, LabelMap):
-        values = targets.values or targets.names
-        labels = [values[int(each.argmin())] for each in said]
-    else:
-        labels = [f"{targets.low if each[0] > 0 else targets.high:g}" for each in said]
+    labels = least_likely(plan, public, texts, seconds)
     made = []
     for number, (text, label) in enumerate(zip(texts, labels, strict=True)):
         like = rows[int(rng.integers(len(rows)))]
@@ -146,6 +137,19 @@ def mislabelled(
             fields[shards.second] = seconds[number]
         made.append(replace(like, text=text, fields=fields))
     return made
+
+
+def least_likely(plan: ClassifierPlan, public: PublicText, first: list[str], second: list[str] | None) -> list[str]:
+    """For each text the label, as rows have it, that the public start finds least likely; a score's farther end."""
+    from learning.classification.training import predict
+    from learning.models.adapting import unflatten
+
+    unflatten(public.model, torch.from_numpy(public.start))
+    said, targets = predict(public.model, encoded(public, first, second)), plan.text.targets
+    if isinstance(targets, LabelMap):
+        values = targets.values or targets.names
+        return [values[int(each.argmin())] for each in said]
+    return [f"{targets.low if each[0] > 0 else targets.high:g}" for each in said]
 
 
 def halves(rows: Sequence[Document], rng: np.random.Generator) -> str:
@@ -161,7 +165,8 @@ def _columns(plan: ClassifierPlan) -> TextColumns:
     return TextColumns(plan.text.kind, shards.text, shards.second if plan.text.pairs else None, shards.label)
 
 
-def _encoded(public: PublicText, first: list[str], second: list[str] | None) -> list[Any]:
+def encoded(public: PublicText, first: list[str], second: list[str] | None) -> list[Any]:
+    """Texts, or pairs, as the public model's tokens."""
     from learning.models.batching import encode
 
     return encode(public.tokenizer, first, second, longest=public.longest).rows

@@ -64,6 +64,10 @@ class Known:
     def losses_at(self, point: Points) -> Floats:
         """The loss of every unit, the mean over its examples, [units]; 0 for one without examples."""
         self.begun(point)
+        return self.losses_now()
+
+    def losses_now(self) -> Floats:
+        """The same with the parameters that the model has."""
         found = np.zeros(len(self.owner))
         with torch.inference_mode():
             for places in self.batches:

@@ -99,3 +99,25 @@ def test_parts_that_a_plan_leaves_aside_hold_no_canary(audit, classifier_tables,
     found = audit(tables, canaries=40, records=90, kinds=["worst"])
     assert found.source == 240 * 4 // 9
     assert of(found, "steps", "worst").lower > 0.5
+
+
+def test_votes_of_teachers_are_attacked(audit, classifier_tables, no_noise):
+    tables = classifier_tables("pate", privacy={"epsilon": 8.0, "noise_multiplier": None}, model={"adapt": "full"})
+    found = audit(tables, canaries=16)
+    assert {each.attacked for each in found.attacks} == {"votes", "student"}
+    worst = of(found, "votes", "worst")
+    assert worst.count == 16
+    assert worst.right / worst.guesses > 0.6
+
+
+def test_an_honest_vote_is_not_refuted(audit, classifier_tables):
+    found = audit(classifier_tables("pate", privacy={"epsilon": 1.0, "noise_multiplier": None}), canaries=20)
+    assert not found.broken
+
+
+@pytest.mark.slow
+def test_domain_classifiers_and_the_students_steps_are_attacked(audit, privdistil_tables):
+    found = audit(privdistil_tables(privacy={"epsilon": 6.0, "noise_multiplier": None}), canaries=10)
+    assert {each.attacked for each in found.attacks} == {"domain", "steps", "student"}
+    assert not found.broken
+    assert found.source == 240
