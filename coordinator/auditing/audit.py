@@ -64,7 +64,8 @@ def audited(given: AuditRequest) -> Audit:
     plan, settings = given.plan, given.settings
     rng = np.random.default_rng(secrets.randbits(128) if given.seed is None else [given.seed, 0])
     given.progress.say("audit: a simulation of the plan, with canaries that coins put in or leave out")
-    most = settings.records or given.attacks.most
+    enough = None if given.attacks.most is None else given.attacks.most + settings.canaries
+    most = settings.records or enough
     rows = source.rows_of(plan, given.base, given.cache, most, rng)
     planted, left = _planted(given, rows, rng)
     with TemporaryDirectory(prefix="conclave-audit-") as place, ExitStack() as opened:

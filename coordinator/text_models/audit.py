@@ -86,7 +86,7 @@ def trained_scores(
             models = [floats_of(each.astype(np.int64)) for each in watch.alone[release.name].values()]
             found = [loss_scores(units, seen, start, model) for model in models]
             yield Scores(release.name, _ALONE, np.mean(found, axis=0))
-            start = np.mean(models, axis=0, dtype=np.float64).astype(np.float32)
+            start = np.asarray(np.mean(models, axis=0, dtype=np.float64), np.float32)
 
 
 def loss_scores(units: Known, seen: Seen, before: NDArray[np.float32], after: NDArray[np.float32]) -> Floats:
@@ -104,8 +104,8 @@ def labelled_units(plan: ClassifierPlan, public: PublicText, seen: Seen) -> Know
             first.append(each.first)
             second.append(each.second or "")
             targets.append(each.target)
-    rows = encoded(public, first, second if plan.text.pairs else None)
-    return known(public.model, rows, _labels(plan, targets), owner, len(units))
+    tokens = encoded(public, first, second if plan.text.pairs else None)
+    return known(public.model, tokens, _labels(plan, targets), owner, len(units))
 
 
 def grouped(plan: Any, rows: Sequence[Document]) -> list[tuple[Document, ...]]:

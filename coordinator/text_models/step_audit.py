@@ -142,7 +142,7 @@ def known(
     how: Losses = losses,
 ) -> Known:
     """Units of a model whose trained parameters are marked. owner: the unit of each row. Memory: vectors or tokens."""
-    model.eval()
+    model.eval()  # type: ignore[no-untyped-call]
     head = None if labels is None else head_alone(model)
     lengths = np.array([len(row) for row in rows])
     order = np.argsort(-lengths, kind="stable").astype(np.int64)
@@ -189,7 +189,7 @@ def scores_in_steps(
     for number, (point, total) in enumerate(steps):
         progress.bar("attack", number, len(steps), "steps")
         gradients = known.gradients_at(point, mechanism).astype(np.float64)
-        noisy = total.reshape(-1) * mechanism.granularity
+        noisy = total.reshape(-1).astype(np.float64) * mechanism.granularity
         gram, seen = gradients @ gradients.T, gradients @ noisy
         noise = max(_noise(gram, seen, noisy, sigma), _LEAST * sigma) ** 2
         left = (seen - gram @ taken) / noise

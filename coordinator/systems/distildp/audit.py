@@ -111,7 +111,7 @@ class DistilDpAttacks:
         begun = [*opening(public.tokenizer, None), *prompt]
         found = []
         for model in (student_of(self.recipe, seen), _started(self.recipe)):
-            model.eval()
+            model.eval()  # type: ignore[no-untyped-call]
             ranked = exposure.ranks(exposure.likelihoods(Speaker(model), begun, digits, DIGITS), numbers)
             found.append((ranked, exposure.exposures(ranked, size)))
         (ranked, own), (_, before) = found
