@@ -286,9 +286,11 @@ def audit(
     finished; and what the simulation raises.
     """
     wanted = {name: each for name, each in (("canaries", canaries), ("records", records)) if each is not None}
+    if seed is not None and seed < 0:
+        raise PlanError(f"seed = {seed}: a seed is 0 or more.")
 
     def found(plan: Plan, base: Path, folder: Path, store: RunStore | None) -> Audited:
-        settings = (plan.audit or AuditTable()).model_copy(update=wanted)
+        settings = AuditTable.checked((plan.audit or AuditTable()).model_dump() | wanted)
         check_auditable(plan)
         with computing(plan):
             made = audited(plan, _launcher(plan), base, settings, progress or Silent(), run=store, seed=seed)

@@ -81,6 +81,8 @@ def audited(given: AuditRequest) -> Audit:
         exposures = list(given.attacks.exposures(seen))
         digest = plan_hash(ran.run.priced.binding).hex()
     tested = [(scores, kind) for scores in found for kind in planted.kinds if planted.of(kind).sum() >= 2]
+    if not tested:
+        raise PlanError("[audit] An audit needs two canaries of a kind or more, and this plan allows fewer.")
     each = 1 - (1 - settings.confidence) / len(tested)
     attacks = [_attacked(scores, kind, planted, plan.privacy.delta, each) for scores, kind in tested]
     audit = Audit(

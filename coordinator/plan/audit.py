@@ -1,10 +1,11 @@
 """`[audit]` of a plan: attacks on a simulation of it, before its student is published."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, field_validator
 
-from protos.console.settings import Settings
+from coordinator.errors import PlanError
+from protos.console.settings import Settings, SettingsError, check_settings
 
 CANARIES: Final = 500
 KINDS: Final[tuple[Literal["worst", "natural"], ...]] = ("worst", "natural")
@@ -24,6 +25,14 @@ class AuditTable(Settings):
     )
     confidence: Annotated[float, Field(ge=0.5, lt=1)] = 0.95
     records: Annotated[int, Field(ge=10)] | None = None
+
+    @classmethod
+    def checked(cls, settings: dict[str, Any]) -> Self:
+        """The table with these settings. Raises `PlanError` for one that is out of range."""
+        try:
+            return check_settings(settings, cls, "the audit")
+        except SettingsError as error:
+            raise PlanError(str(error)) from None
 
     @field_validator("kinds")
     @classmethod

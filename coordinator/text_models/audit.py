@@ -29,6 +29,8 @@ Floats: TypeAlias = NDArray[np.float64]
 
 ENOUGH: Final = 200
 """Records beside the canaries: with more, what a step samples of them hides a canary, which is no part of the claim."""
+_ROUNDS: Final = 8
+"""Rounds of training alone that are attacked, the last ones: each attack costs all of them some confidence."""
 _STEPS: Final = (
     "Knew all records, and regressed each step's noisy sum on their clipped gradients at its released parameters."
 )
@@ -74,8 +76,9 @@ def trained_scores(
     seen: Seen, releases: Iterable[Release], units: Known, start: NDArray[np.float32]
 ) -> Iterator[Scores]:
     """The scores of canaries in every release of a training under DP-SGD: in steps, or in parties' own models."""
-    watch, canaries = seen.watch, len(seen.planted.canaries)
+    watch, canaries, releases = seen.watch, len(seen.planted.canaries), tuple(releases)
     assert watch is not None
+    last = {release.name for release in releases[-_ROUNDS:]}
     for release in releases:
         if release.form == Form.STEPPED:
             mechanism = release.under(GradientMechanism)
@@ -84,8 +87,9 @@ def trained_scores(
             yield Scores(release.name, _STEPS, values)
         elif release.form == Form.WEIGHTS:
             models = [floats_of(each.astype(np.int64)) for each in watch.alone[release.name].values()]
-            found = [loss_scores(units, seen, start, model) for model in models]
-            yield Scores(release.name, _ALONE, np.mean(found, axis=0))
+            if release.name in last:
+                found = [loss_scores(units, seen, start, model) for model in models]
+                yield Scores(release.name, _ALONE, np.mean(found, axis=0))
             start = np.asarray(np.mean(models, axis=0, dtype=np.float64), np.float32)
 
 

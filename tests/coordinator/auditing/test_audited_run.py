@@ -163,6 +163,14 @@ def test_what_a_run_needs_is_looked_at_with_its_audit(dped_tables, tmp_path, mon
     assert line.state is State.OK
 
 
+@pytest.mark.parametrize("wrong", [{"canaries": 1}, {"records": 2}, {"seed": -1}])
+def test_settings_out_of_range_are_refused(dped_tables, tmp_path, monkeypatch, wrong):
+    monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
+    path = written(dped_tables("counts"), tmp_path / "plan.toml")
+    with pytest.raises(PlanError, match=next(iter(wrong))):
+        api.audit(path, **wrong)
+
+
 def test_a_run_that_is_not_finished_has_no_audit(tmp_path, monkeypatch):
     monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
     RunStore.create(tmp_path / "run", "abcd-demo", "demo", b"\0" * 32).close()
