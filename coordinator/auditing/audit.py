@@ -25,7 +25,7 @@ from coordinator.plan.audit import AuditTable
 from coordinator.plan.plan import Plan
 from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import rounded_up
-from coordinator.progress.progress import Progress
+from coordinator.progress.progress import Progress, Silent
 from coordinator.published.audit import Attacked, Audit, Kind
 from coordinator.transport.launchers import Launcher, SimulationRequest
 from learning.audits import one_run
@@ -136,9 +136,19 @@ def _ran(given: AuditRequest, rows: Sequence[Document], folder: Path, opened: Ex
     )
     links = None if watch is None else watched(parties.links(), watch)
     run: SimulatedRun[Any] = opened.enter_context(
-        driven(given.recipe, parties, given.progress, given.base, links=links)
+        driven(given.recipe, parties, given.progress, given.base, links=links, shown=_Bars(given.progress))
     )
     return Ran(run, parties)
+
+
+class _Bars(Silent):
+    """Shows how many sums are there, and nothing of parties that do not exist or of a budget that is not spent."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def bar(self, label: str, done: int, total: int, note: str = "") -> None:
+        self._progress.bar(label, done, total)
 
 
 def _attacked(scores: Scores, kind: Kind, planted: Planted, delta: float, confidence: float) -> Attacked:

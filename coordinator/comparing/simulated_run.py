@@ -59,13 +59,14 @@ def driven(
     base: Path | None = None,
     folder: Path | None = None,
     links: Sequence[PartyLink] | None = None,
+    shown: Progress | None = None,
 ) -> Iterator[SimulatedRun[PlanT_co]]:
     """Price a recipe, collect from simulated parties, and learn. Its store is deleted when the context closes.
 
     base: the folder against which the plan's paths are resolved, for recipes that read files while they run. folder:
     where the store is kept instead, so that a run that was stopped goes on after what is stored there. links: what is
-    asked in place of the simulation's own links, for whoever listens. Every
-    release has the plan's own noise, in shares. Secure sums are added up without masks, which gives the same sum.
+    asked in place of the simulation's own links, for whoever listens. shown: sees the sums arrive; nobody by default.
+    Every release has the plan's own noise, in shares. Secure sums are added up without masks, which gives the same sum.
     Raises whatever the recipe, its pricing and the parties' tasks raise; `RunError` where the folder holds the run of
     another plan.
     """
@@ -77,7 +78,7 @@ def driven(
                 store.note(base=str(base))
 
             async def collect() -> dict[str, int]:
-                federation = InClear(simulation.links() if links is None else links, priced.plan, Silent())
+                federation = InClear(simulation.links() if links is None else links, priced.plan, shown or Silent())
                 await federation.open(RUN, priced)
                 return await recipe.collect(priced, federation, store, store.stage)
 

@@ -298,7 +298,7 @@ def render(report: dict[str, Any]) -> str:
         lines += [f"trust      {line}" for line in privacy["trust_means"]]
         lines += [f"computed   {line}" for line in _computed(privacy)]
         lines += ["", "not protected", *(f"  - {line}" for line in privacy["not_protected"])]
-    if report["audit"] is not None:
+    if report.get("audit") is not None:
         lines += ["", "audit", *(f"  {line}" for line in audited.lines(Audit.model_validate(report["audit"])))]
     if report["metrics"] is not None:
         lines += ["", "measured", *(f"  {label}: {value}" for label, value in measurements(report["metrics"]))]
