@@ -4,7 +4,9 @@ A worst case is a text that no model expects: a prompt that all have, a number o
 tokens. The number also shows how far it stands out under the student among all that it could have been.
 """
 
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -38,7 +40,8 @@ if TYPE_CHECKING:
 
 Floats: TypeAlias = NDArray[np.float64]
 
-PROMPT: Final = "The number is"
+_WAYS: Final = (("The number is", " "), ("The number is ", ""))
+"""Prompts of numbers, and what stands before each digit."""
 DIGITS: Final = 4
 _RARE: Final = 12
 """Random tokens of a worst case."""
@@ -69,14 +72,13 @@ class DistilDpAttacks:
         return ENOUGH
 
     def worst(self, count: int, rows: Sequence[Document], rng: np.random.Generator) -> list[Document]:
-        numbers = rng.permutation(10**DIGITS)[:count]
-        return [
-            replace(
-                rows[int(rng.integers(len(rows)))],
-                text=f"{PROMPT} {' '.join(f'{number:0{DIGITS}}')} {_unlikely(self.recipe, rows, rng)}",
-            )
-            for number in numbers
-        ]
+        prompt, separator = _said_as(self.recipe) or _WAYS[0]
+        made = []
+        for number in rng.permutation(10**DIGITS)[:count]:
+            said = "".join(f"{separator}{digit}" for digit in f"{number:0{DIGITS}}")
+            like = rows[int(rng.integers(len(rows)))]
+            made.append(replace(like, text=f"{prompt}{said} {_unlikely(self.recipe, rows, rng)}"))
+        return made
 
     def scores(self, seen: Seen) -> Iterator[Scores]:
         run, public, watch = seen.ran.run, self.recipe.read, seen.watch
@@ -103,11 +105,11 @@ class DistilDpAttacks:
         numbers = [_number(canary.texts[0]) for canary, there in pairs if there and canary.kind == "worst"]
         if len(numbers) < 2:
             return
-        try:
-            prompt, digits = exposure.digit_tokens(public.tokenizer, PROMPT)
-        except ConclaveError as error:
-            seen.progress.say(f"  no exposure is measured: {error}")
+        way = _said_as(self.recipe)
+        if way is None:
+            seen.progress.say("  no exposure is measured: the tokenizer has no token of its own for each digit")
             return
+        prompt, digits = exposure.digit_tokens(public.tokenizer, *way)
         begun = [*opening(public.tokenizer, None), *prompt]
         found = []
         for model in (student_of(self.recipe, seen), _started(self.recipe)):
@@ -232,7 +234,18 @@ def _grams(ids: NDArray[np.int32]) -> list[tuple[int, ...]]:
 
 def _number(text: str) -> int:
     """The number of a worst case."""
-    return int("".join(text.removeprefix(PROMPT).split()[:DIGITS]))
+    return int("".join(re.findall(r"[0-9]", text)[:DIGITS]))
+
+
+def _said_as(recipe: DistilDp) -> tuple[str, str] | None:
+    """The prompt and what separates digits after it, so that each digit is a token; None where no way makes it one."""
+    from learning.audits.exposure import digit_tokens
+
+    for way in _WAYS:
+        with suppress(ConclaveError):
+            digit_tokens(recipe.read.tokenizer, *way)
+            return way
+    return None
 
 
 def _unlikely(recipe: DistilDp, rows: Sequence[Document], rng: np.random.Generator) -> str:

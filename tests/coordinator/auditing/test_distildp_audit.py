@@ -24,3 +24,7 @@ def test_without_noise_counts_and_steps_tell_who_is_in(audit, distildp_tables, n
     assert of(found, "tokens", "worst").lower > 0.5
     assert of(found, "steps", "worst").lower > 0.5
     assert found.broken
+    (exposed,) = found.exposures  # of the numbers that are in, beside the public model
+    assert (exposed.attacked, exposed.digits) == ("student", 4)
+    assert 20 < exposed.count < 50
+    assert exposed.low <= exposed.mean <= exposed.high
