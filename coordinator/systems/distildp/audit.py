@@ -214,7 +214,7 @@ def _copied(recipe: DistilDp, seen: Seen, read: _Read) -> Floats:
     """Of each unit how many runs of tokens stand in the published texts, each less the more units have it, [units]."""
     run = seen.ran.run
     shares = recipe.shares(run.priced, run.present, run.store)
-    said = recipe._said(run.priced, shares, run.store)
+    said = recipe.said(run.priced, shares, run.store)
     texts, _, _ = written(recipe.teacher(run.store), shares, run.store, Silent(), said)
     there = {gram for text in texts for gram in _grams(text)}
     own: list[set[tuple[int, ...]]] = [set() for _ in range(read.units)]
