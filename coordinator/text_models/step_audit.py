@@ -35,7 +35,7 @@ Steps: TypeAlias = Sequence[tuple[Points, NDArray[np.int64]]]
 
 _AT_ONCE: Final = 2048
 """Tokens of one pass, padding included; of examples that are vectors, as many examples."""
-MOST_GRADIENTS: Final = 6000
+MOST_GRADIENTS: Final = 4000
 """Gradients of single units by more than a last layer that one attack computes: a few minutes' worth."""
 _LEAST: Final = 1e-3
 """The least noise that is reckoned with, in parts of the charged one."""
@@ -102,23 +102,20 @@ class Known:
         return found
 
     def _of_layers(self) -> Points:
-        """The unclipped gradients of a model, unit by unit."""
+        """The unclipped gradients of a model: example by example, for of a batch only sums are quick to make."""
         per = PerExample(self.trained)
         found: Points = np.zeros((self.units, per.count), np.float32)
-        counts = self._counts
         with single_precision():
-            for places in self.batches:
-                with per.recording(len(places)):
-                    self._loss(places).sum().backward()  # type: ignore[no-untyped-call]
-                for at, place in enumerate(places):
-                    one = torch.zeros(len(places), dtype=torch.float64, device=per.device)
-                    one[at] = 1 / counts[self.owner[place]]
-                    totals = {
-                        name: torch.zeros(each.shape, dtype=torch.float64, device=per.device)
-                        for name, each in per.parameters.items()
-                    }
-                    per.add_weighted(one, totals)
-                    found[self.owner[place]] += torch.cat([each.reshape(-1) for each in totals.values()]).cpu().numpy()
+            for place in np.concatenate(self.batches):
+                with per.recording(1):
+                    self._loss(np.array([place])).sum().backward()  # type: ignore[no-untyped-call]
+                totals = {
+                    name: torch.zeros(each.shape, dtype=torch.float64, device=per.device)
+                    for name, each in per.parameters.items()
+                }
+                owner = self.owner[place]
+                per.add_weighted(torch.tensor([1 / self._counts[owner]], dtype=torch.float64).to(per.device), totals)
+                found[owner] += torch.cat([each.reshape(-1) for each in totals.values()]).cpu().numpy()
                 per.clear()
         return found
 
