@@ -43,8 +43,8 @@ def summary(audit: Audit) -> list[str]:
     for each in audit.exposures:
         lines.append(
             f"Exposure of {each.count:,} numbers of {each.digits} digits in {each.attacked}: {each.mean:+.2f} bits "
-            f"({each.low:+.2f} to {each.high:+.2f}) beside a model that never saw them; p = {each.p:.3f} that nothing "
-            "leaked."
+            f"({each.low:+.2f} to {each.high:+.2f}) beside a model that never saw them; ranks as "
+            f"small as these come with p = {each.p:.3f} where nothing leaked."
         )
     return [*lines, *audit.says]
 
