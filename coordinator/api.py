@@ -23,12 +23,16 @@ from coordinator.forecasting.devices import on_device
 from coordinator.forecasting.forecast import Forecast
 from coordinator.identity.identity import own_identity
 from coordinator.identity.provisioning import CA
+from coordinator.plan.audit import AuditTable
 from coordinator.plan.plan import Plan
 from coordinator.pricing.priced_plan import price_plan
 from coordinator.progress.events import Observer, Unobserved
 from coordinator.progress.progress import Progress, Silent
+from coordinator.published.audit import Audit
+from coordinator.publishing import audited as audits
 from coordinator.publishing.publish import try_place
 from coordinator.publishing.report import Statement, statement_of
+from coordinator.run.audited import audited, check_auditable
 from coordinator.run.cancelling import cancelled
 from coordinator.run.computing import computing, device_here
 from coordinator.run.driver import Drive
@@ -38,7 +42,7 @@ from coordinator.store.faults import sound
 from coordinator.store.index import RunEntry, RunIndex
 from coordinator.store.output import STUDENT, left_aside
 from coordinator.store.private_files import close_to_others, home, write_whole
-from coordinator.store.store import FAILED, check_unused
+from coordinator.store.store import FAILED, FINISHED, RunStore, check_unused
 from coordinator.systems.registry import prepared, read_plan, recipe_of, system
 from coordinator.systems.system import Alone, TrainedAlone
 from coordinator.transport.launchers import (
@@ -80,6 +84,14 @@ class Result:
         return self.statement.metrics
 
 
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """A finished audit. folder: holds `audit.json` and its picture, an absolute path."""
+
+    audit: Audit
+    folder: Path
+
+
 def run(
     plan: Plan | Path | str,
     *,
@@ -104,6 +116,8 @@ def run(
     path = None if isinstance(plan, Plan) else Path(plan).absolute()
     base = Path.cwd() if path is None else path.parent
     plan = (plan if isinstance(plan, Plan) else read_plan(Path(plan))).on_cluster(ray_address)
+    if plan.audit is not None:
+        check_auditable(plan)
     progress = progress or Silent()
     launcher = _launcher(plan)
     folder = _output(output)
@@ -252,6 +266,45 @@ def compare(
     table.draw(found, folder)
     close_to_others(folder)
     return found
+
+
+def audit(
+    run: str | Path,
+    *,
+    canaries: int | None = None,
+    records: int | None = None,
+    seed: int | None = None,
+    output: Path | str = "audit",
+    progress: Progress | None = None,
+) -> Audited:
+    """Attack a simulation of a finished run, found by its id or folder, or of a plan file, and bound its epsilon from
+    below. No party of the run is asked, and nothing is spent.
+
+    canaries: of each kind; records: of the source, at the most; both by default as `[audit]` of the plan says. seed:
+    for an audit that can be repeated. output: for the audit of a plan; a run keeps its own in its folder. Raises
+    `PlanError` for a plan that cannot be audited, above all one of real parties; `RunError` for a run that is not
+    finished; and what the simulation raises.
+    """
+    wanted = {name: each for name, each in (("canaries", canaries), ("records", records)) if each is not None}
+    if seed is not None and seed < 0:
+        raise PlanError(f"seed = {seed}: a seed is 0 or more.")
+
+    def found(plan: Plan, base: Path, folder: Path, store: RunStore | None) -> Audited:
+        settings = AuditTable.checked((plan.audit or AuditTable()).model_dump() | wanted)
+        check_auditable(plan)
+        with computing(plan):
+            made = audited(plan, _launcher(plan), base, settings, progress or Silent(), run=store, seed=seed)
+        audits.keep(made, folder)
+        return Audited(made, folder.absolute())
+
+    path, folder = Path(run), _output(output)
+    assert folder is not None
+    if path.suffix == ".toml" or path.is_file():
+        return found(read_plan(path), path.absolute().parent, folder, None)
+    with closing(RunIndex().find(str(run))) as store:
+        if store.status() != FINISHED:
+            raise RunError(f"run {store.id} is {store.status()}; a run is audited when it is finished, or its plan is.")
+        return found(*plan_kept(store), store.folder, store)
 
 
 def verify(folder: Path | str, *, trust: Path | str | None = None, revoked: Path | str | None = None) -> Verdict:

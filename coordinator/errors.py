@@ -21,3 +21,7 @@ class RunError(ConclaveError):
 
 class RunStopped(ConclaveError):
     """The run was asked to stop. Everything that was released is stored, and `coordinator resume` continues it."""
+
+
+class ClaimRefuted(ConclaveError):
+    """An audit found more than the plan claims. Nothing was published."""

@@ -1,7 +1,7 @@
 """Runs a recipe over simulated parties in this process, by its own `collect` and `learn`."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from coordinator.pricing.release import PricedPlan
 from coordinator.progress.progress import Progress, Silent
 from coordinator.store.store import RunStore, holds_run
 from coordinator.transport.launchers import Simulation
+from coordinator.transport.link import PartyLink
 from protos.digest import plan_hash
 
 PlanT_co = TypeVar("PlanT_co", bound=Plan, covariant=True)
@@ -57,12 +58,15 @@ def driven(
     progress: Progress,
     base: Path | None = None,
     folder: Path | None = None,
+    links: Sequence[PartyLink] | None = None,
+    shown: Progress | None = None,
 ) -> Iterator[SimulatedRun[PlanT_co]]:
     """Price a recipe, collect from simulated parties, and learn. Its store is deleted when the context closes.
 
     base: the folder against which the plan's paths are resolved, for recipes that read files while they run. folder:
-    where the store is kept instead, so that a run that was stopped goes on after what is stored there. Every
-    release has the plan's own noise, in shares. Secure sums are added up without masks, which gives the same sum.
+    where the store is kept instead, so that a run that was stopped goes on after what is stored there. links: what is
+    asked in place of the simulation's own links, for whoever listens. shown: sees the sums arrive; nobody by default.
+    Every release has the plan's own noise, in shares. Secure sums are added up without masks, which gives the same sum.
     Raises whatever the recipe, its pricing and the parties' tasks raise; `RunError` where the folder holds the run of
     another plan.
     """
@@ -74,7 +78,7 @@ def driven(
                 store.note(base=str(base))
 
             async def collect() -> dict[str, int]:
-                federation = InClear(simulation.links(), priced.plan, Silent())
+                federation = InClear(simulation.links() if links is None else links, priced.plan, shown or Silent())
                 await federation.open(RUN, priced)
                 return await recipe.collect(priced, federation, store, store.stage)
 

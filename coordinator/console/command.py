@@ -18,6 +18,7 @@ from rich.table import Table
 
 from aggregation.errors import ConclaveError
 from coordinator.console import shown
+from coordinator.console.audit import audit
 from coordinator.console.provision import provision
 from coordinator.errors import PlanError, RunStopped
 from protos.console.command_line import FAILURE, INTERRUPTED, USAGE, run_command
@@ -267,6 +268,9 @@ def compare(
                 },
             }
         )
+
+
+app.command()(audit)
 
 
 @app.command()

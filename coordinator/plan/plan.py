@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from coordinator.errors import PlanError
+from coordinator.plan.audit import AuditTable
 from coordinator.plan.federation import FederationTable, Name
 from coordinator.plan.privacy import PrivacyTable
 from coordinator.plan.public_text import SourceTable
@@ -81,6 +82,7 @@ class Plan(Settings):
     federation: FederationTable
     student: StudentTable = StudentTable()
     evaluation: EvaluationTable | None = None
+    audit: AuditTable | None = None
 
     @model_validator(mode="after")
     def _tables_agree(self) -> "Plan":
@@ -115,6 +117,8 @@ class Plan(Settings):
             raise ValueError(
                 '[privacy] unit = "user" protects all text of a user; record = "pair" does not go with it.'
             )
+        if self.audit is not None:
+            self.check_audit()
         self._check_recipe()
         return self
 
@@ -151,6 +155,25 @@ class Plan(Settings):
 
     def _check_recipe(self) -> None:
         """Check that a recipe's own tables agree with the rest. Raises ValueError."""
+
+    def check_audit(self) -> None:
+        """Raises ValueError for a plan that no simulation with canaries can audit."""
+        if self.federation.shards is None:
+            raise ValueError(
+                f'[audit] belongs to launch = "ray", and this plan has launch = "{self.federation.launch}": canaries '
+                "go into simulated shards alone, never into a real party's. Audit a plan with [federation.shards] of "
+                "text that is nobody's secret."
+            )
+        if self.privacy.insecure_reproducible_noise:
+            raise ValueError(
+                "[audit] holds what attacks find against a claim, and with insecure_reproducible_noise there is none. "
+                "Leave that out."
+            )
+        if self.privacy.unit == "record" and self.privacy.record == "pair":
+            raise ValueError(
+                '[audit] needs canaries that are one unit each, and with record = "pair" no text is. Audit a plan with '
+                'record = "document" or "sentence".'
+            )
 
     def _check_secure_sum(self) -> None:
         """Raises ValueError where no threshold could make a secure sum safe."""
@@ -196,6 +219,8 @@ class Plan(Settings):
             "shards": {key: value for key, value in (federation["shards"] or {}).items() if key != "stream"} or None,
         }
         del tables["student"]["publish"]
+        if self.audit is None:  # a plan without the table binds parties to what it did before there was one
+            del tables["audit"]
         self._document(tables)
         told(self, tables, places=places)
         return json.dumps(tables, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

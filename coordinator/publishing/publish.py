@@ -15,7 +15,9 @@ from typing import Any
 
 from coordinator.errors import RunError
 from coordinator.published import manifest
+from coordinator.published.audit import AUDIT
 from coordinator.published.manifest import Seal
+from coordinator.publishing.audited import content_of
 from coordinator.publishing.report import Statement
 from coordinator.publishing.student import Student
 
@@ -58,6 +60,8 @@ def publish(student: Student, statement: Statement, folder: Path, seal: Seal) ->
     def fill(beside: Path) -> None:
         student.write(beside)
         (beside / manifest.PRIVACY).write_text(_json(statement.privacy), encoding="utf-8")
+        if statement.audit is not None:
+            (beside / AUDIT).write_bytes(content_of(statement.audit))
         (beside / manifest.CARD).write_text(student.card(statement), encoding="utf-8")
         manifest.write(beside, seal)
 

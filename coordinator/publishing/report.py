@@ -11,6 +11,8 @@ from aggregation.mechanisms.mechanism import HEURISTIC, Form
 from aggregation.mechanisms.registry import numbers_of
 from coordinator.plan.plan import Plan
 from coordinator.pricing.release import PricedPlan, rounded_up, shares
+from coordinator.published.audit import Audit
+from coordinator.publishing import audited
 from coordinator.publishing.computing import NOT_PROTECTED as NOT_ITS_DEVICE
 from coordinator.publishing.measured import learned_nothing, measurements
 from coordinator.store.store import RunStore
@@ -79,7 +81,8 @@ _UNMEASURED = "Nothing was measured: the plan names no public test text."
 class Statement:
     """The statement of one run.
 
-    privacy: the content of `privacy.json`. epsilon: None where there is no guarantee.
+    privacy: the content of `privacy.json`. epsilon: None where there is no guarantee. audit: of the plan, where it asks
+    for one.
     """
 
     plan: Plan
@@ -87,6 +90,7 @@ class Statement:
     epsilon: float | None
     privacy: dict[str, Any]
     metrics: dict[str, Any]
+    audit: Audit | None = None
 
     @property
     def heuristic(self) -> bool:
@@ -256,6 +260,7 @@ def markdown(statement: Statement) -> str:
         "",
         *(f"- {line}" for line in privacy["not_protected"]),
         "",
+        *([audited.markdown(statement.audit)] if statement.audit is not None else []),
         "## Evaluation",
         "",
         *([f"- {label}: {value}" for label, value in measurements(statement.metrics)] or [_UNMEASURED]),
@@ -296,6 +301,7 @@ def statement_of(store: RunStore) -> dict[str, Any]:
         "epsilon": store.fact("epsilon"),
         "privacy": store.fact("privacy"),
         "metrics": store.fact("metrics"),
+        "audit": None if (audit := audited.kept(store.folder)) is None else audit.model_dump(mode="json"),
         "stages": {
             name: {"seconds": None if end is None else round(end - start, 3), "result": result}
             for name, (start, end, result) in store.stages().items()
@@ -331,6 +337,8 @@ def render(report: dict[str, Any]) -> str:
         lines += [f"trust      {line}" for line in privacy["trust_means"]]
         lines += [f"computed   {line}" for line in _computed(privacy)]
         lines += ["", "not protected", *(f"  - {line}" for line in privacy["not_protected"])]
+    if report.get("audit") is not None:
+        lines += ["", "audit", *(f"  {line}" for line in audited.lines(Audit.model_validate(report["audit"])))]
     if report["metrics"] is not None:
         lines += ["", "measured", *(f"  {label}: {value}" for label, value in measurements(report["metrics"]))]
     lines += ["", "stages"]

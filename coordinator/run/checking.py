@@ -24,6 +24,7 @@ from coordinator.plan.plan import Plan
 from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import PricedPlan, rounded_up
 from coordinator.publishing.publish import try_place
+from coordinator.run.audited import check_auditable
 from coordinator.run.computing import computing, devices
 from coordinator.store.index import RunIndex
 from coordinator.store.private_files import home
@@ -52,6 +53,8 @@ def check(path: Path, ray_address: str | None = None) -> list[Line]:
     try:
         cache = home() / "cache"
         with nullcontext() if device.state is State.TO_DO else computing(plan):
+            if plan.audit is not None:
+                check_auditable(plan)
             recipe = prepared(plan, base, cache)
             priced = price_plan(recipe)
             room = system(plan.run.recipe).needs(recipe, priced, base, cache)

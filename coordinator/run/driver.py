@@ -14,19 +14,22 @@ from typing import Any, Final
 
 from aggregation.errors import ConclaveError
 from aggregation.mechanisms.mechanism import Form
-from coordinator.errors import PartyLost, PartyRefused, RunError, RunStopped
+from coordinator.errors import ClaimRefuted, PartyLost, PartyRefused, RunError, RunStopped
 from coordinator.federation.federation import Federation
 from coordinator.identity.identity import Own
 from coordinator.pricing.release import PricedPlan
 from coordinator.progress.events import Observer
 from coordinator.progress.progress import Progress
+from coordinator.published.audit import Audit
 from coordinator.published.manifest import SIGNATURE
+from coordinator.publishing.audited import keep, verdict
 from coordinator.publishing.computing import differing, stated
 from coordinator.publishing.publish import check_free, publish
 from coordinator.publishing.report import Statement, state
 from coordinator.publishing.student import Student
 from coordinator.run import computing
 from coordinator.run.attesting import attest, seal
+from coordinator.run.audited import audited
 from coordinator.run.cancelling import LEAVE_SECONDS, leave
 from coordinator.run.interrupts import waited
 from coordinator.run.party_files import party_tables
@@ -105,10 +108,12 @@ class Drive:
         store = self.store
         present, sizes = self._collected()
         content = self._learned(sizes)
+        audit = self._audited()
         with self._stage("evaluate") as result:
             student = self.recipe.student(content, self.priced, sizes, store)
             result |= {"metrics": student.metrics, "neighbours": student.neighbours}
         statement = self._statement(present, student.metrics, self._left_out(), student.claimed)
+        statement = replace(statement, audit=audit)
         if not store.finished("publish"):
             self._publish(student, statement)
         store.note(status=FINISHED, epsilon=statement.epsilon, privacy=statement.privacy, metrics=statement.metrics)
@@ -255,6 +260,22 @@ class Drive:
             content = self.recipe.learn(self.priced, sizes, self.store, self.progress)
             self.store.write(STUDENT, content)
         return content
+
+    def _audited(self) -> Audit | None:
+        """The audit that the plan asks for, made once. Raises `ClaimRefuted` where it found more than the claim."""
+        settings, store = self.priced.plan.audit, self.store
+        if settings is None:
+            return None
+        if not store.finished("audit"):
+            with self._stage("audit") as result:
+                found = audited(self.priced.plan, self.launcher, self.base, settings, self.progress, run=store)
+                keep(found, store.folder)
+                result |= {"audit": found.model_dump(mode="json")}
+        with sound(store.folder):
+            audit = Audit.model_validate(store.stages()["audit"][2]["audit"])
+        if audit.broken:
+            raise ClaimRefuted(f"{verdict(audit)} Nothing was published:  coordinator report {store.id}")
+        return audit
 
     def _publish(self, student: Student, statement: Statement) -> None:
         folder = self.student_folder

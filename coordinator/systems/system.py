@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from coordinator.auditing.attacks import Attacks
 from coordinator.comparing.comparable import Comparable, ComparisonRequest
 from coordinator.federation.federation import Federation
 from coordinator.forecasting.forecast import Forecast
@@ -97,7 +98,7 @@ class System:
     comparison: its rows and measures in a comparison. example: the commented plan that `coordinator init` writes, None
     for a system without one. alone: trains without parties and without privacy, on simulated text; such a system has no
     recipe, and its `prepare` says so. first: whether its plan is the one to start from where no system is named,
-    because it needs no files.
+    because it needs no files. audit: the attacks on a prepared recipe, None for a system that offers no audit.
     """
 
     name: str
@@ -110,6 +111,7 @@ class System:
     example: Example | None = None
     alone: Callable[[Alone], TrainedAlone] | None = None
     first: bool = False
+    audit: Callable[[Any], Attacks] | None = None
 
     def prepared(self, plan: Plan, base: Path, cache: Path) -> Recipe[Any]:
         """The recipe of a plan with its public data read. base: the folder against which the plan's paths are

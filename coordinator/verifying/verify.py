@@ -20,6 +20,7 @@ from coordinator.published.statement import Privacy
 from coordinator.publishing.report import promised
 from coordinator.reading import shown, some
 from coordinator.verifying.attestations import check_parties
+from coordinator.verifying.audits import check_audit
 from coordinator.verifying.charges import Charged
 from coordinator.verifying.check import Check, Trust, certificate_in, stands, told, tried
 from coordinator.verifying.evidence import against_plan, claiming, plan_of, recomputed
@@ -73,6 +74,7 @@ def verify(folder: Path, trust: Trust | None = None) -> Verdict:
     checks.append(_plan(manifest, plan, no_plan))
     checks.append(_privacy(manifest, privacy, no_privacy, plan, [each for each, _ in attested.statements]))
     checks.append(_card(found, privacy))
+    checks += [] if (audit := check_audit(found, privacy, plan)) is None else [audit]
     checks.append(_trust(plan, trust, any(said.simulation for _, said in attested.statements)))
     epsilon = None if privacy is None else privacy.epsilon
     return Verdict(folder, None if manifest is None else shown(manifest.run), epsilon, tuple(checks))

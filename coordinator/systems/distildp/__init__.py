@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from coordinator.systems.distildp.audit import DistilDpAttacks
 from coordinator.systems.distildp.compare import DistilDpComparison
 from coordinator.systems.distildp.forecast import forecast, needs
 from coordinator.systems.distildp.plan import DistilDpPlan
@@ -19,4 +20,5 @@ SYSTEM: Final = System(
     forecast=forecast,
     comparison=DistilDpComparison,
     example=example(__name__),
+    audit=DistilDpAttacks,
 )

@@ -121,14 +121,14 @@ class DistilDp:
         self, priced: PricedPlan[DistilDpPlan], present: dict[str, int], store: RunStore, progress: Progress
     ) -> bytes:
         shares = self.shares(priced, present, store)
-        return taught(self.teacher(store), shares, store, progress, self._said(priced, shares, store))
+        return taught(self.teacher(store), shares, store, progress, self.said(priced, shares, store))
 
     def student(
         self, content: bytes, priced: PricedPlan[DistilDpPlan], present: dict[str, int], store: RunStore
     ) -> PublishedLanguageModel:
         teacher = self.teacher(store)
         shares = self.shares(priced, present, store)
-        texts, cells, _ = written(teacher, shares, store, Silent(), self._said(priced, shares, store))
+        texts, cells, _ = written(teacher, shares, store, Silent(), self.said(priced, shares, store))
         return student_of(teacher, content, texts, cells, store)
 
     def teacher(self, store: RunStore) -> Teacher:
@@ -140,7 +140,7 @@ class DistilDp:
             return Teacher(self.plan, self.read, (descended(self.plan, self.read, store),), floor)
         return Teacher(self.plan, self.read, _teachers(store), floor)
 
-    def _said(self, priced: PricedPlan[DistilDpPlan], shares: Floats, store: RunStore) -> Said | None:
+    def said(self, priced: PricedPlan[DistilDpPlan], shares: Floats, store: RunStore) -> Said | None:
         """What parties' teachers said; None where the coordinator has the teachers themselves."""
         if not self.plan.kept:
             return None

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from coordinator.systems.dped.audit import DpedAttacks
 from coordinator.systems.dped.compare import DpedComparison
 from coordinator.systems.dped.forecast import forecast, needs
 from coordinator.systems.dped.plan import DpedPlan
@@ -20,4 +21,5 @@ SYSTEM: Final = System(
     comparison=DpedComparison,
     example=example(__name__),
     first=True,
+    audit=DpedAttacks,
 )

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Final
 
+from coordinator.systems.pate.audit import PateAttacks
 from coordinator.systems.pate.forecast import forecast
 from coordinator.systems.pate.plan import PatePlan
 from coordinator.systems.pate.recipe import Pate
@@ -19,4 +20,5 @@ SYSTEM: Final = System(
     needs=needs,
     forecast=forecast,
     comparison=ClassifierComparison,
+    audit=PateAttacks,
 )

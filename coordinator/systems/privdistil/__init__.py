@@ -3,6 +3,7 @@
 from typing import Final
 
 from coordinator.systems.example import example
+from coordinator.systems.privdistil.audit import PrivDistilAttacks
 from coordinator.systems.privdistil.compare import PrivDistilComparison
 from coordinator.systems.privdistil.forecast import forecast, needs
 from coordinator.systems.privdistil.plan import PrivDistilPlan
@@ -19,4 +20,5 @@ SYSTEM: Final = System(
     forecast=forecast,
     comparison=PrivDistilComparison,
     example=example(__name__),
+    audit=PrivDistilAttacks,
 )

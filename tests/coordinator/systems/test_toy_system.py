@@ -106,6 +106,17 @@ def test_everything_that_it_needs_is_looked_at_before_a_run():
     assert lines["plan"].state is State.OK
 
 
+def test_it_offers_no_audit_and_says_so(here):
+    with pytest.raises(PlanError, match='The system "tally" offers no audit: it names no attacks'):
+        api.audit("plan.toml")
+    Path("plan.toml").write_text(PLAN.replace("TRUST", "trusted-aggregator") + "\n[audit]\ncanaries = 10\n")
+    with pytest.raises(PlanError, match="Leave \\[audit\\] out"):
+        api.run("plan.toml")
+    assert here.asked == []
+    (line,) = [each for each in check(Path("plan.toml")) if each.what == "plan"]
+    assert line.state is State.TO_DO
+
+
 def test_a_mistake_in_its_tables_is_told_like_any_other():
     Path("plan.toml").write_text(PLAN.replace("TRUST", "trusted-aggregator").replace('"sail"', '"ship"'))
     with pytest.raises(PlanError, match=r"^plan.toml: \[tally\] words has one twice"):

@@ -1,0 +1,196 @@
+"""Audits a plan: runs its recipe over simulated parties with canaries, attacks what comes out, and bounds epsilon.
+
+Every coin is fair and known to the auditor alone. The lower bounds are those of `learning.audits.one_run`, with the
+confidence divided among the attacks, so that all of them hold together.
+"""
+
+import secrets
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from aggregation.errors import ConclaveError
+from coordinator.auditing import source
+from coordinator.auditing.attacks import Attacks, Ran, Scores, Seen
+from coordinator.auditing.canaries import Canary, Planted, flipped
+from coordinator.auditing.watching import Watch, watched
+from coordinator.comparing.simulated_run import Collecting, SimulatedRun, driven
+from coordinator.errors import PlanError
+from coordinator.plan.audit import AuditTable
+from coordinator.plan.plan import Plan
+from coordinator.pricing.priced_plan import price_plan
+from coordinator.pricing.release import rounded_up
+from coordinator.progress.progress import Progress, Silent
+from coordinator.published.audit import Attacked, Audit, Kind
+from coordinator.transport.launchers import Launcher, SimulationRequest
+from learning.audits import one_run
+from learning.text.source import Document
+from protos.digest import plan_hash
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRequest:
+    """A plan to audit. recipe: with its public data read, of nobody else's use, because attacks set its model's
+    parameters.
+
+    parties: the tables of the simulated parties; base: the folder against which the plan's paths are resolved.
+    settings: how it is audited. run: the run that is audited, None for a plan that was not run. seed: of the coins and
+    of the choice of canaries, for an audit that can be repeated; None for the system's stream.
+    """
+
+    plan: Plan
+    recipe: Collecting[Any]
+    attacks: Attacks
+    launcher: Launcher
+    parties: dict[str, dict[str, Any]]
+    base: Path
+    cache: Path
+    settings: AuditTable
+    progress: Progress
+    run: str | None = None
+    seed: int | None = None
+
+
+def audited(given: AuditRequest) -> Audit:
+    """Simulate the plan with canaries, attack it, and state what was found. Nothing of the run that is audited changes.
+
+    Raises `PlanError` for a plan that cannot be audited, and whatever the recipe and its parties' tasks raise.
+    """
+    plan, settings = given.plan, given.settings
+    rng = np.random.default_rng(secrets.randbits(128) if given.seed is None else [given.seed, 0])
+    given.progress.say("audit: a simulation of the plan, with canaries that coins put in or leave out")
+    enough = None if given.attacks.most is None else given.attacks.most + settings.canaries
+    most = settings.records or enough
+    rows = source.rows_of(plan, given.base, given.cache, most, rng)
+    planted, left = _planted(given, rows, rng)
+    with TemporaryDirectory(prefix="conclave-audit-") as place, ExitStack() as opened:
+        without = _ran(given, left, Path(place) / "without", opened, None) if given.attacks.compares else None
+        watch = None
+        if given.attacks.watches:
+            own = [each.name for each in price_plan(given.recipe).releases if each.form.alone]
+            watch = Watch(frozenset(own), len(given.parties))
+        ran = _ran(given, [*left, *planted.rows], Path(place) / "with", opened, watch)
+        seen = Seen(planted, ran, without, watch, left, given.progress)
+        guarantee = ran.run.priced.guarantee
+        found = list(given.attacks.scores(seen))
+        exposures = list(given.attacks.exposures(seen))
+        digest = plan_hash(ran.run.priced.binding).hex()
+    tested = [(scores, kind) for scores in found for kind in planted.kinds if planted.of(kind).sum() >= 2]
+    if not tested:
+        raise PlanError("[audit] An audit needs two canaries of a kind or more, and this plan allows fewer.")
+    each = 1 - (1 - settings.confidence) / len(tested)
+    attacks = [_attacked(scores, kind, planted, plan.privacy.delta, each) for scores, kind in tested]
+    audit = Audit(
+        format=1,
+        run=given.run,
+        plan_hash=digest,
+        claimed=guarantee.epsilon,
+        delta=plan.privacy.delta,
+        unit="all text of one user" if plan.privacy.unit == "user" else f"one {plan.privacy.record}",
+        confidence=settings.confidence,
+        records=len(left),
+        source=rows.source,
+        coins="system" if given.seed is None else "seed",
+        attacks=attacks,
+        exposures=exposures,
+    )
+    return audit.model_copy(update={"says": _says(audit, len(rows.kept))})
+
+
+def _planted(given: AuditRequest, rows: source.Rows, rng: np.random.Generator) -> tuple[Planted, Sequence[Document]]:
+    """The canaries with their coins, and the records of the source that are in whatever the coins say."""
+    plan, settings = given.plan, given.settings
+    canaries: list[Canary] = []
+    left: Sequence[Document] = rows.kept
+    if "worst" in settings.kinds:
+        canaries += source.made(plan, given.attacks.worst(settings.canaries, rows.kept, rng))
+    if "natural" in settings.kinds:
+        found, left = source.natural(plan, rows, settings.canaries, rng)
+        canaries += found
+    if len(canaries) < 2:
+        raise PlanError("[audit] An audit needs two canaries or more, and this plan allows fewer.")
+    return flipped(canaries, given.seed), left
+
+
+def _ran(given: AuditRequest, rows: Sequence[Document], folder: Path, opened: ExitStack, watch: Watch | None) -> Ran:
+    """The plan's recipe over parties that share these records. Its store is there until `opened` closes."""
+    shards = given.plan.federation.shards
+    assert shards is not None
+    folder.mkdir(mode=0o700)
+    given.progress.say(f"  {len(rows):,} records at {len(given.parties)} simulated parties")
+    parties = given.launcher.simulate(
+        SimulationRequest(
+            parties=source.divided(given.parties, folder / "source.jsonl", shards.text, rows),
+            folder=folder,
+            base=given.base,
+            vocabulary=b"",
+            window=0,
+            record=given.plan.privacy.record,
+            by_user=given.plan.privacy.unit == "user",
+        )
+    )
+    links = None if watch is None else watched(parties.links(), watch)
+    run: SimulatedRun[Any] = opened.enter_context(
+        driven(given.recipe, parties, given.progress, given.base, links=links, shown=_Bars(given.progress))
+    )
+    return Ran(run, parties)
+
+
+class _Bars(Silent):
+    """Shows how many sums are there, and nothing of parties that do not exist or of a budget that is not spent."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def bar(self, label: str, done: int, total: int, note: str = "") -> None:
+        self._progress.bar(label, done, total)
+
+
+def _attacked(scores: Scores, kind: Kind, planted: Planted, delta: float, confidence: float) -> Attacked:
+    own = planted.of(kind)
+    found = one_run.audited(scores.values[own], planted.included[own], delta=delta, confidence=confidence)
+    return Attacked(
+        attacked=scores.attacked,
+        canaries=kind,
+        count=found.canaries,
+        how=scores.how,
+        guesses=found.guesses,
+        right=found.right,
+        tried=found.tried,
+        lower=found.lower,
+    )
+
+
+def _says(audit: Audit, kept: int) -> list[str]:
+    """What a reader has to know of an audit beside its numbers. kept: records of the source that were used."""
+    found = []
+    if kept < audit.source:
+        found.append(
+            f"The simulation has {kept:,} of the source's {audit.source:,} records. Its noise is the plan's own, and "
+            "the claim has to hold whatever the other records are, so what refutes it here refutes it for the plan."
+        )
+    most = max(each.count for each in audit.attacks)
+    each = 1 - (1 - audit.each) / len(one_run.SHARES)
+    highest = one_run.lower_bound(most, most, most, delta=audit.delta, confidence=each)
+    if highest <= audit.claimed:
+        found.append(
+            f"{most:,} canaries show epsilon {highest:.2f} at the most, were every guess right: this audit could not "
+            f"have refuted {rounded_up(audit.claimed)}. {_needed(audit, each)}"
+        )
+    if audit.coins == "seed":
+        found.append("The coins are of a seed, so that this audit can be repeated: whoever knew it knew the canaries.")
+    return found
+
+
+def _needed(audit: Audit, confidence: float) -> str:
+    """How many canaries it takes to refute the claim, in a sentence."""
+    try:
+        needed = one_run.canaries_for(audit.claimed, delta=audit.delta, confidence=confidence)
+    except ConclaveError:
+        return f"At delta {audit.delta:g} no number of canaries in one run does: audit the plan at a smaller epsilon."
+    return f"That takes {needed:,} canaries or more."

@@ -1,0 +1,124 @@
+"""Shows an audit, as a table with sentences for a terminal or a page and as a picture, and keeps both in a folder."""
+
+import io
+import json
+import os
+from pathlib import Path
+
+from aggregation.errors import IntegrityError
+from coordinator.errors import RunError
+from coordinator.pricing.release import rounded_up
+from coordinator.published.audit import AUDIT, Audit
+from coordinator.reading import shaped
+from coordinator.store.private_files import write_whole
+
+PICTURE = "audit.png"
+HEADS = ("attacked", "canaries", "guesses", "right", "epsilon at least", "claimed")
+_KINDS = {"worst": "worst case", "natural": "natural text", "numbers": "numbers"}
+
+
+def rows(audit: Audit) -> list[list[str]]:
+    """A row of `HEADS` for each attack."""
+    return [
+        [
+            each.attacked,
+            f"{each.count:,} {_KINDS[each.canaries]}",
+            f"{each.guesses:,}",
+            f"{each.right:,}",
+            f"{each.lower:.2f}",
+            rounded_up(audit.claimed, 2),
+        ]
+        for each in audit.attacks
+    ]
+
+
+def summary(audit: Audit) -> list[str]:
+    """The sentences below the table: how to read it, and what was found."""
+    lines = [
+        f"How to read it: a coin put each canary ({audit.unit}) into a simulation of the plan or left it out, and an "
+        f"attacker who saw the output guessed which. With so many guesses right, no epsilon below the lower bound can "
+        f"be true at delta {audit.delta:g}; all bounds hold together at {100 * audit.confidence:g}%.",
+        verdict(audit),
+    ]
+    for each in audit.exposures:
+        lines.append(
+            f"Exposure of {each.count:,} numbers of {each.digits} digits in {each.attacked}: {each.mean:+.2f} bits "
+            f"({each.low:+.2f} to {each.high:+.2f}) beside a model that never saw them; ranks as "
+            f"small as these come with p = {each.p:.3f} where nothing leaked."
+        )
+    return [*lines, *audit.says]
+
+
+def verdict(audit: Audit) -> str:
+    """What the audit says of the claim, in one sentence."""
+    if audit.broken:
+        worst = max(audit.attacks, key=lambda each: each.lower)
+        return (
+            f"REFUTED: the attack on {worst.attacked} shows epsilon {worst.lower:.2f} or more, above the claimed "
+            f"{rounded_up(audit.claimed)}. The mechanism does not keep what the plan promises."
+        )
+    return (
+        f"No attack refutes the claim: the largest lower bound is {audit.lower:.2f}, and the plan claims "
+        f"{rounded_up(audit.claimed)}. A bound from below is no guarantee; the guarantee is the accountant's."
+    )
+
+
+def lines(audit: Audit) -> list[str]:
+    """Every attack in a line, and the sentences, for a report."""
+    found = [
+        f"{each.attacked} ({each.count:,} {_KINDS[each.canaries]}): {each.right:,} of {each.guesses:,} guesses right, "
+        f"epsilon {each.lower:.2f} or more; claimed {rounded_up(audit.claimed, 2)}"
+        for each in audit.attacks
+    ]
+    return [*found, *summary(audit)]
+
+
+def markdown(audit: Audit) -> str:
+    """The table and its sentences, as the card of a student has them."""
+    lines = ["## Audit", "", f"| {' | '.join(HEADS)} |", f"|{'---|' * len(HEADS)}"]
+    lines += [f"| {' | '.join(row)} |" for row in rows(audit)]
+    return "\n".join([*lines, "", *(f"{line}\n" for line in summary(audit))])
+
+
+def content_of(audit: Audit) -> bytes:
+    """The content of `audit.json`."""
+    return (json.dumps(audit.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def keep(audit: Audit, folder: Path) -> None:
+    """Write an audit and its picture into a run's folder, in place of an earlier one. Raises `RunError`."""
+    write_whole(folder / AUDIT, content_of(audit))
+    write_whole(folder / PICTURE, drawn(audit))
+
+
+def kept(folder: Path) -> Audit | None:
+    """The audit in a run's folder, None where there is none. Raises `RunError` for a file that is damaged."""
+    path = folder / AUDIT
+    if not os.path.exists(path):
+        return None
+    try:
+        return shaped(path.read_bytes(), AUDIT, Audit)
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}.") from None
+    except IntegrityError as error:
+        raise RunError(f"{path} is damaged: {error} Remove it, and audit the run again.") from None
+
+
+def drawn(audit: Audit) -> bytes:
+    """A picture of every lower bound beside the claim, PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = [f"{each.attacked}, {_KINDS[each.canaries]}" for each in audit.attacks]
+    figure, axes = pyplot.subplots(figsize=(7, 1.4 + 0.35 * len(names)), layout="constrained")
+    axes.barh(names[::-1], [each.lower for each in audit.attacks][::-1], color="#33658a")
+    axes.axvline(audit.claimed, color="#c1121f", linestyle="--", label=f"claimed: {rounded_up(audit.claimed, 2)}")
+    axes.set_xlim(0, 1.1 * max(audit.claimed, audit.lower))
+    axes.set_xlabel(f"epsilon at least, at {100 * audit.confidence:g}% for all attacks together")
+    axes.legend(loc="lower right", frameon=False)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=120, format="png")
+    pyplot.close(figure)
+    return picture.getvalue()

@@ -1,0 +1,75 @@
+"""Whether the audit in a published folder is one of its run, and its bounds follow from its guesses."""
+
+import json
+import math
+from typing import Final
+
+from aggregation.errors import ConclaveError
+from coordinator.pricing.release import rounded_up
+from coordinator.published.audit import AUDIT, Audit
+from coordinator.published.folder import Published
+from coordinator.published.statement import Privacy
+from coordinator.reading import shown
+from coordinator.verifying.check import Check, told, tried
+from protos.conclave.v1 import plan_pb2
+
+NAME: Final = "audit"
+_TOLERANCE: Final = 1e-6
+
+
+def check_audit(found: Published, privacy: Privacy | None, plan: plan_pb2.Plan | None) -> Check | None:
+    """Check the folder's audit; None where it has none and its plan asks for none.
+
+    An audit is the coordinator's own word: nothing shows that the guesses were made. What is checked is that the file
+    belongs here, hides nothing that the plan asked for, and that its bounds are those of its guesses.
+    """
+    asked = plan is not None and _asked(plan)
+    if AUDIT not in found.sizes:
+        return told(NAME, [f"The plan asks for an audit, and {AUDIT} is missing."], "") if asked else None
+    audit, unread = tried(lambda: found.model(AUDIT, Audit))
+    if audit is None:
+        return told(NAME, [unread], "")
+    wrong = [] if asked else [f"{AUDIT} is here, and the plan asks for no audit."]
+    if privacy is not None and (audit.run, audit.plan_hash) != (privacy.run, privacy.plan_hash):
+        wrong.append(f"{AUDIT} is of another run than privacy.json.")
+    if privacy is not None and (audit.claimed, audit.delta) != (privacy.epsilon, privacy.delta):
+        wrong.append(f"{AUDIT} holds epsilon {audit.claimed:.6g} against its attacks, and privacy.json states another.")
+    wrong += _bounds(audit)
+    if audit.broken:
+        wrong.append(
+            f"An attack shows epsilon {audit.lower:.3f} or more, above the claimed {rounded_up(audit.claimed)}."
+        )
+    well = (
+        f"{len(audit.attacks)} attacks on a simulation of the plan, epsilon {audit.lower:.2f} or more at "
+        f"{100 * audit.confidence:g}%, claimed {rounded_up(audit.claimed)}"
+    )
+    return told(NAME, wrong, well)
+
+
+def _asked(plan: plan_pb2.Plan) -> bool:
+    """Whether a plan has the table `[audit]`."""
+    try:
+        document = json.loads(plan.document)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and document.get("audit") is not None
+
+
+def _bounds(audit: Audit) -> list[str]:
+    """In sentences, which lower bounds do not follow from their guesses."""
+    from learning.audits.one_run import lower_bound
+
+    wrong = []
+    for each in audit.attacks:
+        confidence = 1 - (1 - audit.each) / each.tried
+        try:
+            lower = lower_bound(each.count, each.guesses, each.right, delta=audit.delta, confidence=confidence)
+        except ConclaveError as error:
+            wrong.append(f"{AUDIT}, {shown(each.attacked)}: {error}")
+            continue
+        if not math.isclose(lower, each.lower, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
+            wrong.append(
+                f"{AUDIT} says epsilon {each.lower:.4g} or more for {shown(each.attacked)}; its guesses show "
+                f"{lower:.4g}."
+            )
+    return wrong

@@ -1,0 +1,114 @@
+"""An audit of embeddings does not refute an honest run, and refutes one whose mechanism is broken."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from aggregation.mechanisms.counts import CountsMechanism
+from coordinator.errors import PlanError
+from learning.text.source import Document
+
+
+def of(audit, attacked, kind):
+    (found,) = [each for each in audit.attacks if (each.attacked, each.canaries) == (attacked, kind)]
+    return found
+
+
+def test_an_honest_run_is_not_refuted(audit, dped_tables):
+    found = audit(dped_tables("counts"), canaries=120)
+    assert [(each.attacked, each.canaries) for each in found.attacks] == [
+        ("counts", "worst"), ("counts", "natural"), ("student", "worst"), ("student", "natural"),
+    ]  # fmt: skip
+    assert not found.broken
+    assert found.claimed == pytest.approx(1.0, abs=0.01)
+    assert {each.count for each in found.attacks} == {120}
+    assert (found.records, found.source, found.coins, found.run) == (180, 300, "seed", None)
+
+
+@pytest.mark.parametrize(("signal", "canaries"), [("counts", 120), ("moments", 40)])
+def test_without_noise_coins_are_guessed_and_the_claim_is_refuted(audit, dped_tables, no_noise, signal, canaries):
+    """Moments have few columns here, so that many canaries would hide each other."""
+    found = audit(dped_tables(signal), canaries=canaries, kinds=["worst"])
+    worst = of(found, signal, "worst")
+    assert worst.right > 0.9 * worst.guesses
+    assert worst.lower > found.claimed
+    assert found.broken
+
+
+def test_a_party_that_does_not_clip_is_caught_though_the_attacker_assumes_it_does(audit, dped_tables, monkeypatch):
+    """A worst case has pairs enough that, unclipped, it stands far above the noise of a clipped one."""
+    own = CountsMechanism.contribute
+
+    def unclipped(mechanism, units):
+        rows = own(mechanism, units)
+        return rows if units.shape[0] == 1 else own(mechanism, units) * 50
+
+    assert not audit(dped_tables("counts"), canaries=100, kinds=["worst"]).broken
+    monkeypatch.setattr(CountsMechanism, "contribute", unclipped)
+    assert audit(dped_tables("counts"), canaries=100, kinds=["worst"]).broken
+
+
+def test_teachers_that_hold_canaries_show_it_where_there_is_no_noise(audit, dped_tables, no_noise):
+    asked = {"queries": 30, "classes": 30, "teachers_per_party": 10}
+    found = audit(dped_tables("votes", "hidden", dped=asked), canaries=40, kinds=["worst"])
+    assert {each.attacked for each in found.attacks} == {"votes", "hidden", "student"}
+    for name in ("votes", "hidden"):
+        each = of(found, name, "worst")
+        assert each.right / each.guesses > 0.6, name
+
+
+def test_the_same_seed_gives_the_same_canaries_and_coins(audit, dped_tables, no_noise):
+    one, other = (audit(dped_tables("counts"), canaries=60) for _ in range(2))
+    assert one == other
+    assert audit(dped_tables("counts"), canaries=60, seed=1) != one
+
+
+def test_coins_are_the_systems_where_no_seed_is_given(audit, dped_tables, no_noise):
+    found = audit(dped_tables("counts"), canaries=40, seed=None)
+    assert found.coins == "system"
+    assert of(found, "counts", "worst").lower > 0  # as many are guessed to be in as out, whatever the coins were
+
+
+def test_users_and_sentences_are_units_of_their_own(audit, dped_tables, no_noise, letters):
+    by_user = {"privacy": {"unit": "user"}, "shards": {"user": "sender", "split": {"by": "hash", "parties": 1}}}
+    found = audit(dped_tables("counts", **by_user), canaries=60)
+    assert found.unit == "all text of one user"
+    assert of(found, "counts", "natural").count == 6  # half of twelve senders
+    assert of(found, "counts", "worst").lower > 1
+    found = audit(dped_tables("counts", privacy={"record": "sentence"}), canaries=60)
+    assert found.unit == "one sentence"
+    assert of(found, "counts", "worst").lower > 1
+
+
+def test_an_audit_says_what_it_cannot_show(audit, dped_tables):
+    found = audit(dped_tables("counts"), canaries=4, records=100)
+    assert (found.records, found.source) == (96, 300)
+    fewer, few, seed = found.says
+    assert fewer.startswith("The simulation has 100 of the source's 300 records.")
+    assert few.startswith("4 canaries show epsilon 0.00 at the most")
+    assert few.endswith("canaries or more.")
+    assert "seed" in seed
+    (_, none, _) = audit(dped_tables("counts", privacy={"epsilon": 9.0}), canaries=4, records=100).says
+    assert none.endswith("no number of canaries in one run does: audit the plan at a smaller epsilon.")
+
+
+def test_too_few_records_for_canaries_are_told(audit, dped_tables, tmp_path):
+    (tmp_path / "few.jsonl").write_text('{"text": "balam baner"}\n' * 3)
+    tables = dped_tables("counts", shards={"source": str(tmp_path / "few.jsonl")})
+    with pytest.raises(PlanError, match="The source has 3 units, too few to take canaries from"):
+        audit(tables, canaries=4)
+
+
+def test_a_worst_case_is_two_rare_words_that_reach_the_clip(dped_tables, tmp_path):
+    from coordinator.systems.registry import plan_of, prepared, system
+
+    recipe = prepared(plan_of(dped_tables("counts")), tmp_path, tmp_path / "cache")
+    attacks = system("dped").audit(recipe)
+    found = attacks.worst(30, [Document("a", "x", {"sender": "s1"})], np.random.default_rng(0))
+    assert len({frozenset(each.text.split()) for each in found}) == len(found) == 30
+    words = recipe.read.vocabulary.words
+    assert all(words.index(word) >= len(words) // 2 for each in found for word in each.text.split())
+    assert {each.fields["sender"] for each in found} == {"s1"}
+    units = attacks._units([SimpleNamespace(texts=(each.text,)) for each in found])
+    assert np.sqrt(units.multiply(units).sum(axis=1)).min() > recipe.plan.dped.clip
