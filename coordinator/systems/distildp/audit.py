@@ -21,10 +21,10 @@ from aggregation.mechanisms.counts import CountsMechanism
 from coordinator.auditing.attacks import Scores, Seen
 from coordinator.auditing.sums import scores_in_sum
 from coordinator.language_models.counts import TOKENS
+from coordinator.language_models.students import first_student
 from coordinator.pricing.release import Release
 from coordinator.progress.progress import Silent
 from coordinator.published.audit import Exposed
-from coordinator.systems.distildp.public import first_student
 from coordinator.systems.distildp.recipe import DistilDp
 from coordinator.systems.distildp.teaching import written
 from coordinator.text_models.audit import ENOUGH, grouped, halves, trained_scores
