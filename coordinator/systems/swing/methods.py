@@ -125,10 +125,20 @@ METHODS: Final[dict[str, Method]] = {
     method.name: method
     for method in (
         Method("swing", "swing, certified", _certified),
-        Method("published", "swing, as published", _softened, private=False),
-        Method("temperature", "dynamic temperature alone", partial(_softened, protection="none"), private=False),
-        Method("noise", "noise on the likeliest alone", partial(_softened, strength=0.0), private=False),
-        Method("laplace", "noise on all", partial(_softened, strength=0.0, protection="all"), private=False),
+        Method("published", "swing, as published", _softened, private=False, heuristic=True),
+        Method(
+            "temperature",
+            "dynamic temperature alone",
+            partial(_softened, protection="none"),
+            private=False,
+            heuristic=True,
+        ),
+        Method(
+            "noise", "noise on the likeliest alone", partial(_softened, strength=0.0), private=False, heuristic=True
+        ),
+        Method(
+            "laplace", "noise on all", partial(_softened, strength=0.0, protection="all"), private=False, heuristic=True
+        ),
         Method("kd", "KD", partial(_softened, strength=0.0, protection="none"), private=False),
         Method("alone", "student alone", _alone, private=False),
         Method("fine_tune", "a teacher, trained on", _fine_tuned, private=False),
