@@ -431,3 +431,20 @@ def swing_tables(news, tiny_gpt2):
 @pytest.fixture(scope="session")
 def swing_plan(swing_tables):
     return lambda **changes: plan_of(swing_tables(**changes))
+
+
+@pytest.fixture(scope="session")
+def softened_tables(swing_tables):
+    """`makes(**changes)`: the tables of a plan in the published form."""
+
+    def makes(**changes):
+        tables = swing_tables(
+            teachers={"per_party": 1}, swing={"form": "published"}, distil={"mixing": 0.9}, privacy=None
+        )  # fmt: skip
+        tables["privacy"] = {"guarantee": False, "unit": "record", "record": "document", "declared_size": 120}
+        del tables["swing"]["clip"]
+        for name, change in changes.items():
+            tables[name] = tables.get(name, {}) | change
+        return tables
+
+    return makes

@@ -76,7 +76,7 @@ def test_it_is_the_first_line_of_the_card(monkeypatch):
 
 
 def test_it_is_the_first_line_of_what_a_run_prints(monkeypatch, capsys):
-    privacy = {"epsilon": None, "trust_means": []}
+    privacy = {"epsilon": None, "trust_means": [], "unit": "record", "record": "document"}
     result = SimpleNamespace(
         metrics=NOTHING, student="student", statement=SimpleNamespace(privacy=privacy), neighbours={},
         verdict=SimpleNamespace(ok=True), authority=None, run="1-demo",

@@ -40,7 +40,7 @@ def ready(swing_plan, tmp_path):
     [
         ({"privacy": {"record": "pair"}}, 'a language model learns from texts. Use record = "document" or "sentence"'),
         ({"distil": {"hidden": 0.1}}, "no hidden state of a teacher leaves a party. Leave hidden out"),
-        ({"distil": {"temperature": 2.0}}, "is priced at temperature 1. Leave temperature out"),
+        ({"distil": {"temperature": 2.0}}, "the student's is 1 in the certified form.*Leave temperature out"),
         ({"queries": None}, "queries is missing"),
         ({"queries": {"limit": 0}}, r"\[queries\] limit = 0 should be greater than or equal to 1"),
         ({"swing": {"clip": 0.0}}, r"\[swing\] clip = 0"),
@@ -99,7 +99,7 @@ def test_texts_that_leave_no_room_are_refused(ready):
 
 
 def test_more_outcomes_than_tokens_are_refused(ready):
-    with pytest.raises(PlanError, match=r"\[distil\] top = 1,000 is more than the .* tokens of .*Use fewer"):
+    with pytest.raises(PlanError, match=r"\[distil\] top = 1,000 leaves no other of the 300 tokens of .*Use fewer"):
         ready(distil={"top": 1000})
 
 

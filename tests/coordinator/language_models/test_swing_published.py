@@ -16,25 +16,6 @@ from coordinator.systems.swing.plan import SwingPlan
 from coordinator.systems.swing.public import prepare
 from protos.console.settings import SettingsError, check_settings
 
-NOTHING = {"guarantee": False, "unit": "record", "record": "document", "declared_size": 120}
-
-
-@pytest.fixture(scope="session")
-def softened_tables(swing_tables):
-    """`makes(**changes)`: the tables of a plan in the published form."""
-
-    def makes(**changes):
-        tables = swing_tables(
-            teachers={"per_party": 1}, swing={"form": "published"}, distil={"mixing": 0.9}, privacy=None
-        )  # fmt: skip
-        tables["privacy"] = dict(NOTHING)
-        del tables["swing"]["clip"]
-        for name, change in changes.items():
-            tables[name] = tables.get(name, {}) | change
-        return tables
-
-    return makes
-
 
 @pytest.mark.parametrize(
     ("changes", "said"),

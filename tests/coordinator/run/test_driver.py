@@ -140,7 +140,9 @@ def test_one_that_is_interrupted_while_it_notes_that_it_was_overtaken_says_that_
         raise overtaken
 
     monkeypatch.setattr(Drive, "_stages", stages)
-    plan = SimpleNamespace(privacy=SimpleNamespace(epsilon=1.0), federation=drive.priced.plan.federation)
+    plan = SimpleNamespace(
+        privacy=SimpleNamespace(epsilon=1.0, guarantee=True), federation=drive.priced.plan.federation
+    )
     drive.priced.plan, drive.priced.private = plan, False
     with pytest.raises(RunError, match="another coordinator took this run over"):
         drive.to_the_end()

@@ -72,6 +72,12 @@ class Store(SimpleNamespace):
         return {}
 
 
+class Queries(list):
+    """Texts that are asked, as tokens."""
+
+    ids = range(40)
+
+
 @contextmanager
 def stage(name):
     yield {}
@@ -86,7 +92,7 @@ def text(**more):
 def public_of(plan):
     """The same of a whole plan, for a recipe of classifiers."""
     if plan.run.recipe == "swing":
-        return text(queries=SimpleNamespace(ids=range(40)))
+        return text(queries=Queries([[1] * 10] * 4), tokens=100, clues=b"")
     if plan.run.recipe == "distildp":
         return text(tokens=100, openings=((0,),), tokenizer=range(50))
     if plan.run.recipe != "privdistil":
@@ -242,6 +248,12 @@ async def test_all_that_teachers_of_language_may_be_asked_is_theirs(swing_plan, 
     asks_what_its_recipe_has(priced, await asked_of(priced, public, tmp_path))
 
 
+async def test_all_that_a_teacher_whose_answers_are_softened_may_be_asked_is_its(softened_tables, tmp_path):
+    plan = plan_of(softened_tables())
+    priced = bound_of(plan, asked_texts(plan, tmp_path, tmp_path / "cache"))
+    asks_what_its_recipe_has(priced, await asked_of(priced, asked_texts(plan, tmp_path, tmp_path / "cache"), tmp_path))
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_example_is_of_its_recipe(path, dped):
     plan = read_plan(path)
@@ -253,14 +265,16 @@ def test_every_recipe_that_a_plan_may_name_is_known_to_parties_and_no_other_is()
     assert set(recipe_names()) == set(names())
 
 
-def test_no_part_of_the_table_is_of_no_use(dped, classifier_plan, privdistil_plan, distildp_plan, swing_plan):
+def test_no_part_of_the_table_is_of_no_use(
+    dped, classifier_plan, privdistil_plan, distildp_plan, swing_plan, softened_tables
+):
     """Each kind and number of releases that a recipe may have is one that some honest plan of it has."""
     plans = [dped(signals, "trusted-aggregator", **settings) for signals, settings in LISTED]
     others = [classifier_plan(recipe, **changes) for recipe, changes, _ in CLASSIFIERS]
     for changes, release in itertools.product(({}, {"dp_sgd": MOST_LOCAL}), ("weights", "scores")):
         others.append(privdistil_plan(domain={"release": release, "epsilon": 3.0}, **changes))
     others += [distildp_plan(dp_sgd={"form": form}, generation={"where": where}) for form, where in SPOKEN]
-    others.append(swing_plan())
+    others += [swing_plan(), plan_of(softened_tables())]
     plans += [(plan, public_of(plan)) for plan in others]
     met = [(plan.run.recipe, *_counted(bound_of(plan, public).binding.terms)) for plan, public in plans]
     for name in recipe_names():
