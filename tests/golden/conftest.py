@@ -150,6 +150,12 @@ def bind_of(priced):
     }
 
 
+class Queries(list):
+    """Texts that are asked, as far as a plan's price depends on them."""
+
+    ids = range(9000)
+
+
 @pytest.fixture
 def priced(tmp_path):
     """`bound(path)`: what the plan in a file binds parties to, from the file alone.
@@ -165,7 +171,7 @@ def priced(tmp_path):
         opposed=1000,
         corpus=SimpleNamespace(count=lambda: 10_000),
         tokens=8192,
-        queries=SimpleNamespace(ids=range(9000)),
+        queries=Queries([0] * 400),
     )
 
     def binds(path):

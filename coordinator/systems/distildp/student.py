@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.language_models.folder import CHECKING, PICTURE, base_of, beginning, picture_of, save_model
 from coordinator.language_models.students import PublicTeacher, first_student
-from coordinator.plan.named import named
-from coordinator.publishing.measured import learned_nothing
 from coordinator.publishing.report import Statement, markdown
 from coordinator.store.faults import sound
 from coordinator.store.store import RunStore
 from coordinator.systems.distildp.plan import DistilDpPlan
 from coordinator.systems.distildp.teaching import Teacher, cells_of, facts_of, rows_of
-from learning.text.hub import is_hub_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from learning.language.generation import Texts
 
 TEXTS: Final = "texts"
-PICTURE: Final = "evaluation.png"
+TAGS: Final = "differential-privacy, text-generation, synthetic-text"
 _ENDS: Final = {each: f"\\u{each:04x}" for each in (0x85, 0x2028, 0x2029)}
 """Ends of lines that JSON leaves as they are in a string."""
 
@@ -53,13 +51,7 @@ class PublishedLanguageModel:
 
     def write(self, folder: Path) -> None:
         """Write the model, its tokenizer, the texts as a dataset that `datasets.load_dataset` reads, and a picture."""
-        from learning.models.checkpoints import save
-        from learning.models.encoders import longest
-
-        tokenizer = self.public.tokenizer
-        tokenizer.model_max_length = longest(self.model, self.public.longest)
-        self.model.config.use_cache = True
-        save(self.model, tokenizer, folder)
+        save_model(self.model, self.public, folder)
         self._texts(folder / TEXTS)
         if "token_perplexity" in self.metrics:
             from learning.language.chart import draw
@@ -77,27 +69,10 @@ class PublishedLanguageModel:
 
     def card(self, statement: Statement) -> str:
         plan, public = self.plan, self.public
-        base = plan.model.name if is_hub_name(plan.model.name) else f"{named(plan.model.name)} (a local folder)"
-        head = {
-            "language": plan.student.language,
-            "license": plan.student.licence,
-            "library_name": "transformers",
-            "pipeline_tag": "text-generation",
-        }
-        front = "\n".join(f"{key}: {value}" for key, value in head.items())
-        nothing = learned_nothing(self.metrics)
-        first = "" if nothing is None else f"**{nothing}**\n\n"
         layers, depth = public.layers
-        shown = f"![Perplexity on public held-out text]({PICTURE})\n\n" if "token_perplexity" in self.metrics else ""
-        return f"""---
-{front}
-tags: [differential-privacy, text-generation, synthetic-text]
----
-
-# {plan.run.name}
-
-{first}A causal language model of {layers} layers, learned from the text of {len(statement.parties)} parties that did
-not show it to each other. It was distilled from {_who(plan, depth)}, begun as `{base}`, on {len(self.texts):,}
+        return f"""{beginning(plan, self.metrics, TAGS)}\
+A causal language model of {layers} layers, learned from the text of {len(statement.parties)} parties that did
+not show it to each other. It was distilled from {_who(plan, depth)}, begun as `{base_of(plan)}`, on {len(self.texts):,}
 texts {"of its own" if plan.dp_sgd.form == "federated" else "of theirs"}; those are in `{TEXTS}`, under the same
 guarantee. Made by Conclave, recipe `{plan.run.recipe}`.
 
@@ -110,11 +85,7 @@ load_dataset("this-folder/{TEXTS}", split="train")
 ```
 
 {markdown(statement)}
-{shown}## Checking it
-
-`coordinator verify this-folder --trust ca.pem`, with the `ca.pem` of the federation's authority, compares every file
-with the coordinator's signature, and this promise with what the parties signed about its cost.
-"""
+{picture_of(self.metrics)}{CHECKING}"""
 
 
 def json_line(row: dict[str, str]) -> str:

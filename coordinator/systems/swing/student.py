@@ -4,23 +4,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from coordinator.language_models.folder import CHECKING, PICTURE, base_of, beginning, picture_of, save_model
 from coordinator.language_models.students import first_student
-from coordinator.plan.named import named
-from coordinator.publishing.measured import learned_nothing
 from coordinator.publishing.report import Statement, markdown
 from coordinator.store.faults import sound
 from coordinator.store.store import RunStore
 from coordinator.systems.swing.plan import SwingPlan
 from coordinator.systems.swing.public import PublicSwing
 from coordinator.systems.swing.questions import start_of
-from learning.text.hub import is_hub_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from learning.models.batching import Tokens
 
-PICTURE: Final = "evaluation.png"
+TAGS: Final = "differential-privacy, text-generation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +40,7 @@ class PublishedSwing:
 
     def write(self, folder: Path) -> None:
         """Write the model and its tokenizer, and a picture where something was measured."""
-        from learning.models.checkpoints import save
-        from learning.models.encoders import longest
-
-        tokenizer = self.public.tokenizer
-        tokenizer.model_max_length = longest(self.model, self.public.longest)
-        self.model.config.use_cache = True
-        save(self.model, tokenizer, folder)
+        save_model(self.model, self.public, folder)
         if "token_perplexity" in self.metrics:
             from learning.language.chart import draw
 
@@ -57,28 +49,12 @@ class PublishedSwing:
 
     def card(self, statement: Statement) -> str:
         plan, public = self.plan, self.public
-        base = plan.model.name if is_hub_name(plan.model.name) else f"{named(plan.model.name)} (a local folder)"
-        head = {
-            "language": plan.student.language,
-            "license": plan.student.licence,
-            "library_name": "transformers",
-            "pipeline_tag": "text-generation",
-        }
-        front = "\n".join(f"{key}: {value}" for key, value in head.items())
-        nothing = learned_nothing(self.metrics)
-        first = "" if nothing is None else f"**{nothing}**\n\n"
-        shown = f"![Perplexity on public held-out text]({PICTURE})\n\n" if "token_perplexity" in self.metrics else ""
         texts = "public texts" if plan.queries.public else "texts of whoever ran this"
-        return f"""---
-{front}
-tags: [differential-privacy, text-generation]
----
-
-# {plan.run.name}
-
-{first}A causal language model of {public.layers[0]} layers, begun as `{base}`. It learned from {len(public.queries):,}
-{texts}, and from what {plan.teachers_of_all:,} language models would say in the place of every token of them. Those
-were trained on the text of {len(statement.parties)} parties. Made by Conclave, recipe `{plan.run.recipe}`.
+        return f"""{beginning(plan, self.metrics, TAGS)}\
+A causal language model of {public.layers[0]} layers, begun as `{base_of(plan)}`. It learned from
+{len(public.queries):,} {texts}, and from what {plan.teachers_of_all:,} language models would say in the place of every
+token of them. Those were trained on the text of {len(statement.parties)} parties. Made by Conclave, recipe
+`{plan.run.recipe}`.
 
 ```python
 from transformers import pipeline
@@ -87,11 +63,7 @@ pipeline("text-generation", "this-folder")("")
 ```
 
 {markdown(statement)}
-{shown}## Checking it
-
-`coordinator verify this-folder --trust ca.pem`, with the `ca.pem` of the federation's authority, compares every file
-with the coordinator's signature, and this promise with what the parties signed about its cost.
-"""
+{picture_of(self.metrics)}{CHECKING}"""
 
 
 def student_of(plan: SwingPlan, public: PublicSwing, content: bytes, store: RunStore) -> PublishedSwing:
