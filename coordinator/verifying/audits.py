@@ -25,6 +25,8 @@ def check_audit(found: Published, privacy: Privacy | None, plan: plan_pb2.Plan |
     """
     asked = plan is not None and _asked(plan)
     if AUDIT not in found.sizes:
+        if privacy is not None and privacy.audited and not asked:
+            return told(NAME, [f"privacy.json says that an audit measured the releases, and {AUDIT} is missing."], "")
         return told(NAME, [f"The plan asks for an audit, and {AUDIT} is missing."], "") if asked else None
     audit, unread = tried(lambda: found.model(AUDIT, Audit))
     if audit is None:
