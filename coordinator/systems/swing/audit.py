@@ -7,6 +7,8 @@ trains the public model on each canary alone, and so knows along which direction
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -140,8 +142,20 @@ def _asked(recipe: Swing, texts: "Texts", places: Iterable[int]) -> "Cells":
 
 
 def _warmth(recipe: Swing, texts: "Texts") -> Floats:
-    """The temperature of every token: what the published form adds near clue words is left out."""
-    return np.full(len(texts.ids), recipe.plan.swing.temperature if recipe.plan.published else 1.0)
+    """The temperature of every token, which is public: 1, or in the published form higher near clue words."""
+    from learning.swing.clues import marked, read
+    from learning.swing.temperature import Temperature, temperatures
+
+    plan, public = recipe.plan, recipe.read
+    if not plan.published:
+        return np.ones(len(texts.ids))
+    clues = np.zeros(len(texts.ids), np.bool_)
+    if public.clues:
+        with TemporaryDirectory(prefix="conclave-audit-") as folder:
+            (path := Path(folder) / "clues.toml").write_bytes(public.clues)
+            clues = marked(read(path), texts, public.tokenizer)
+    settings = Temperature(plan.swing.temperature, plan.swing.strength, plan.swing.cap)
+    return temperatures(settings, clues, texts.stops).each
 
 
 def _said(recipe: Swing, seen: Seen, read: Read) -> Floats:
