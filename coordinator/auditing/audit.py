@@ -26,7 +26,7 @@ from coordinator.plan.plan import Plan
 from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import rounded_up
 from coordinator.progress.progress import Progress, Silent
-from coordinator.published.audit import Attacked, Audit, Kind
+from coordinator.published.audit import DELTA, Attacked, Audit, Kind
 from coordinator.transport.launchers import Launcher, SimulationRequest
 from learning.audits import one_run
 from learning.text.source import Document
@@ -76,7 +76,7 @@ def audited(given: AuditRequest) -> Audit:
             watch = Watch(frozenset(own), len(given.parties))
         ran = _ran(given, [*left, *planted.rows], Path(place) / "with", opened, watch)
         seen = Seen(planted, ran, without, watch, left, given.progress)
-        guarantee = ran.run.priced.guarantee
+        claimed = ran.run.priced.guarantee.epsilon if ran.run.priced.private else None
         found = list(given.attacks.scores(seen))
         exposures = list(given.attacks.exposures(seen))
         digest = plan_hash(ran.run.priced.binding).hex()
@@ -84,13 +84,14 @@ def audited(given: AuditRequest) -> Audit:
     if not tested:
         raise PlanError("[audit] An audit needs two canaries of a kind or more, and this plan allows fewer.")
     each = 1 - (1 - settings.confidence) / len(tested)
-    attacks = [_attacked(scores, kind, planted, plan.privacy.delta, each) for scores, kind in tested]
+    delta = DELTA if claimed is None else plan.privacy.delta
+    attacks = [_attacked(scores, kind, planted, delta, each) for scores, kind in tested]
     audit = Audit(
         format=1,
         run=given.run,
         plan_hash=digest,
-        claimed=guarantee.epsilon,
-        delta=plan.privacy.delta,
+        claimed=claimed,
+        delta=delta,
         unit="all text of one user" if plan.privacy.unit == "user" else f"one {plan.privacy.record}",
         confidence=settings.confidence,
         records=len(left),
@@ -169,28 +170,43 @@ def _attacked(scores: Scores, kind: Kind, planted: Planted, delta: float, confid
 def _says(audit: Audit, kept: int) -> list[str]:
     """What a reader has to know of an audit beside its numbers. kept: records of the source that were used."""
     found = []
+    if audit.claimed is None:
+        found.append(
+            "The plan promises nothing, so nothing here could be refuted. What attacks found is a measurement; a "
+            "better attack may find more."
+        )
     if kept < audit.source:
-        found.append(
-            f"The simulation has {kept:,} of the source's {audit.source:,} records. Its noise is the plan's own, and "
-            "the claim has to hold whatever the other records are, so what refutes it here refutes it for the plan."
+        rest = (
+            "How much of a record they hide, nobody has proved."
+            if audit.claimed is None
+            else "Its noise is the plan's own, and the claim has to hold whatever the other records are, so what "
+            "refutes it here refutes it for the plan."
         )
-    most = max(each.count for each in audit.attacks)
-    each = 1 - (1 - audit.each) / len(one_run.SHARES)
-    highest = one_run.lower_bound(most, most, most, delta=audit.delta, confidence=each)
-    if highest <= audit.claimed:
-        found.append(
-            f"{most:,} canaries show epsilon {highest:.2f} at the most, were every guess right: this audit could not "
-            f"have refuted {rounded_up(audit.claimed)}. {_needed(audit, each)}"
-        )
+        found.append(f"The simulation has {kept:,} of the source's {audit.source:,} records. {rest}")
+    if audit.claimed is not None:
+        found += _power(audit, audit.claimed)
     if audit.coins == "seed":
         found.append("The coins are of a seed, so that this audit can be repeated: whoever knew it knew the canaries.")
     return found
 
 
-def _needed(audit: Audit, confidence: float) -> str:
+def _power(audit: Audit, claimed: float) -> list[str]:
+    """That the canaries could not have refuted the claim, where they could not."""
+    most = max(each.count for each in audit.attacks)
+    each = 1 - (1 - audit.each) / len(one_run.SHARES)
+    highest = one_run.lower_bound(most, most, most, delta=audit.delta, confidence=each)
+    if highest > claimed:
+        return []
+    return [
+        f"{most:,} canaries show epsilon {highest:.2f} at the most, were every guess right: this audit could not "
+        f"have refuted {rounded_up(claimed)}. {_needed(audit, claimed, each)}"
+    ]
+
+
+def _needed(audit: Audit, claimed: float, confidence: float) -> str:
     """How many canaries it takes to refute the claim, in a sentence."""
     try:
-        needed = one_run.canaries_for(audit.claimed, delta=audit.delta, confidence=confidence)
+        needed = one_run.canaries_for(claimed, delta=audit.delta, confidence=confidence)
     except ConclaveError:
         return f"At delta {audit.delta:g} no number of canaries in one run does: audit the plan at a smaller epsilon."
     return f"That takes {needed:,} canaries or more."

@@ -10,6 +10,8 @@ from protos.console.settings import Settings
 AUDIT: Final = "audit.json"
 MOST_ATTACKS: Final = 64
 MOST_CANARIES: Final = 100_000
+DELTA: Final = 1e-5
+"""Delta at which epsilon is bounded where a plan claims none."""
 
 Kind = Literal["worst", "natural", "numbers"]
 Sentence = Annotated[str, Field(min_length=1, max_length=2000)]
@@ -57,16 +59,17 @@ class Exposed(Settings):
 class Audit(Settings):
     """The whole file.
 
-    run: the run that is audited, None for a plan that was not run; plan_hash: of it. claimed, delta: what the plan
-    promises. confidence: at which all lower bounds hold together. records: of the simulated shards, canaries apart;
-    source: of the plan's own. coins: whether they came from the system, or from a seed. says: what else a reader has to
-    know.
+    run: the run that is audited, None for a plan that was not run; plan_hash: of it. claimed: the epsilon that the plan
+    promises, None for one that promises nothing. delta: at which epsilon is bounded, the plan's own or, where it has
+    none, `DELTA`. confidence: at which all lower bounds hold together. records: of the simulated shards, canaries
+    apart; source: of the plan's own. coins: whether they came from the system, or from a seed. says: what else a reader
+    has to know.
     """
 
     format: Literal[1]
     run: Annotated[str, Field(min_length=1, max_length=200)] | None
     plan_hash: Digest
-    claimed: Annotated[float, Field(gt=0)]
+    claimed: Annotated[float, Field(gt=0)] | None
     delta: Annotated[float, Field(gt=0, lt=1)]
     unit: Annotated[str, Field(min_length=1, max_length=100)]
     confidence: Annotated[float, Field(gt=0, lt=1)]
@@ -84,8 +87,8 @@ class Audit(Settings):
 
     @property
     def broken(self) -> bool:
-        """Whether an attack refutes the claim."""
-        return self.lower > self.claimed
+        """Whether an attack refutes the claim; never where nothing is claimed."""
+        return self.claimed is not None and self.lower > self.claimed
 
     @property
     def each(self) -> float:

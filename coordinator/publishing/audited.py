@@ -26,7 +26,7 @@ def rows(audit: Audit) -> list[list[str]]:
             f"{each.guesses:,}",
             f"{each.right:,}",
             f"{each.lower:.2f}",
-            rounded_up(audit.claimed, 2),
+            _claimed(audit, 2),
         ]
         for each in audit.attacks
     ]
@@ -51,6 +51,11 @@ def summary(audit: Audit) -> list[str]:
 
 def verdict(audit: Audit) -> str:
     """What the audit says of the claim, in one sentence."""
+    if audit.claimed is None:
+        return (
+            f"There is no claim: the plan promises nothing. The largest lower bound that attacks show is "
+            f"{audit.lower:.2f}; it bounds nothing from above."
+        )
     if audit.broken:
         worst = max(audit.attacks, key=lambda each: each.lower)
         return (
@@ -63,11 +68,21 @@ def verdict(audit: Audit) -> str:
     )
 
 
+def _claimed(audit: Audit, digits: int = 3) -> str:
+    """What the plan claims, as it stands in a table."""
+    return "no claim" if audit.claimed is None else rounded_up(audit.claimed, digits)
+
+
+def _held(audit: Audit) -> str:
+    """The same in a sentence."""
+    return "no claim" if audit.claimed is None else f"claimed {rounded_up(audit.claimed, 2)}"
+
+
 def lines(audit: Audit) -> list[str]:
     """Every attack in a line, and the sentences, for a report."""
     found = [
         f"{each.attacked} ({each.count:,} {_KINDS[each.canaries]}): {each.right:,} of {each.guesses:,} guesses right, "
-        f"epsilon {each.lower:.2f} or more; claimed {rounded_up(audit.claimed, 2)}"
+        f"epsilon {each.lower:.2f} or more; {_held(audit)}"
         for each in audit.attacks
     ]
     return [*found, *summary(audit)]
@@ -105,7 +120,7 @@ def kept(folder: Path) -> Audit | None:
 
 
 def drawn(audit: Audit) -> bytes:
-    """A picture of every lower bound beside the claim, PNG."""
+    """A picture of every lower bound, beside the claim where there is one, PNG."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -114,10 +129,14 @@ def drawn(audit: Audit) -> bytes:
     names = [f"{each.attacked}, {_KINDS[each.canaries]}" for each in audit.attacks]
     figure, axes = pyplot.subplots(figsize=(7, 1.4 + 0.35 * len(names)), layout="constrained")
     axes.barh(names[::-1], [each.lower for each in audit.attacks][::-1], color="#33658a")
-    axes.axvline(audit.claimed, color="#c1121f", linestyle="--", label=f"claimed: {rounded_up(audit.claimed, 2)}")
-    axes.set_xlim(0, 1.1 * max(audit.claimed, audit.lower))
+    if audit.claimed is None:
+        axes.set_title("no claim: a measurement")
+        axes.set_xlim(0, 1.1 * max(1.0, audit.lower))
+    else:
+        axes.axvline(audit.claimed, color="#c1121f", linestyle="--", label=f"claimed: {_claimed(audit, 2)}")
+        axes.set_xlim(0, 1.1 * max(audit.claimed, audit.lower))
+        axes.legend(loc="lower right", frameon=False)
     axes.set_xlabel(f"epsilon at least, at {100 * audit.confidence:g}% for all attacks together")
-    axes.legend(loc="lower right", frameon=False)
     picture = io.BytesIO()
     figure.savefig(picture, dpi=120, format="png")
     pyplot.close(figure)

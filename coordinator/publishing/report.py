@@ -72,8 +72,6 @@ NOT_PROTECTED = (
 )
 
 
-AUDIT = "audit"
-"""Under this name a student's metrics have what an audit measured, where there was one."""
 _UNMEASURED = "Nothing was measured: the plan names no public test text."
 
 
@@ -110,14 +108,16 @@ def state(
     left_out: Mapping[str, str] = MappingProxyType({}),
     claimed: float | None = None,
     computed: Mapping[str, Any] = MappingProxyType({}),
+    audit: Audit | None = None,
 ) -> Statement:
     """Make the statement of a run whose sum over `parties` is complete.
 
-    Without a guarantee `privacy.json` says so, has no figure where one would claim anything, and says whether an audit
-    is among the metrics (`AUDIT`). sums: the parties in the sum of each release, by its name; a release that is missing
+    Without a guarantee `privacy.json` says so, has no figure where one would claim anything, and says whether there was
+    an audit. sums: the parties in the sum of each release, by its name; a release that is missing
     (a training) has all of `parties`. steps: for a stepped release, the parties in the sum of each step. left_out: why
     the guarantee leaves a party out. claimed: the epsilon that a paper's own formula gives for the same noise
-    (`coordinator.publishing.student`). computed: what `coordinator.publishing.computing.stated` gives.
+    (`coordinator.publishing.student`). computed: what `coordinator.publishing.computing.stated` gives. audit:
+    of the plan, where it asked for one.
     """
     plan, proven = priced.plan, priced.plan.privacy.guarantee
     epsilon = priced.guarantee.epsilon if priced.private else None
@@ -141,7 +141,7 @@ def state(
         "unit": plan.privacy.unit,
         "record": plan.privacy.record,
         "relation": RELATION if proven else NO_RELATION,
-        **({} if proven else {"guarantee": False, "audited": AUDIT in metrics}),
+        **({} if proven else {"guarantee": False, "audited": audit is not None}),
         "epsilon": epsilon,
         "delta": plan.privacy.delta if priced.private else None,
         "accountant": priced.guarantee.accountant if proven else None,
@@ -174,7 +174,7 @@ def state(
         "not_protected": [*plan.exposed, *_not_protected(proven), *([NOT_ITS_DEVICE] if computed else [])],
         **({"computed": dict(computed)} if computed else {}),
     }
-    return Statement(plan, parties, epsilon, privacy, metrics)
+    return Statement(plan, parties, epsilon, privacy, metrics, audit)
 
 
 def _not_protected(proven: bool) -> list[str]:

@@ -19,8 +19,8 @@ from coordinator.transport.launchers import Launcher
 
 
 def check_auditable(plan: Plan) -> None:
-    """Raises `PlanError` for a plan that cannot be audited: of real parties, without a claim, or of a system that
-    offers no audit.
+    """Raises `PlanError` for a plan that cannot be audited: of real parties, with noise that can be reproduced, or of
+    a system that offers no audit.
     """
     try:
         plan.check_audit()

@@ -112,8 +112,7 @@ class Drive:
         with self._stage("evaluate") as result:
             student = self.recipe.student(content, self.priced, sizes, store)
             result |= {"metrics": student.metrics, "neighbours": student.neighbours}
-        statement = self._statement(present, student.metrics, self._left_out(), student.claimed)
-        statement = replace(statement, audit=audit)
+        statement = self._statement(present, student.metrics, self._left_out(), student.claimed, audit)
         if not store.finished("publish"):
             self._publish(student, statement)
         store.note(status=FINISHED, epsilon=statement.epsilon, privacy=statement.privacy, metrics=statement.metrics)
@@ -125,6 +124,7 @@ class Drive:
         metrics: dict[str, Any],
         left_out: Mapping[str, str] = MappingProxyType({}),
         claimed: float | None = None,
+        audit: Audit | None = None,
     ) -> Statement:
         """What can be stated of the run once its sums are complete. present: the parties that stayed to the end."""
         store, sums = self.store, self._sums()
@@ -147,6 +147,7 @@ class Drive:
             steps=steps,
             left_out=left_out,
             claimed=claimed,
+            audit=audit,
             computed=stated(*computing.noted(store), sorted({*whole, *(name for each in every for name in each)})),
         )
 

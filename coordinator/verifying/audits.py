@@ -25,6 +25,8 @@ def check_audit(found: Published, privacy: Privacy | None, plan: plan_pb2.Plan |
     """
     asked = plan is not None and _asked(plan)
     if AUDIT not in found.sizes:
+        if privacy is not None and privacy.audited and not asked:
+            return told(NAME, [f"privacy.json says that an audit measured the releases, and {AUDIT} is missing."], "")
         return told(NAME, [f"The plan asks for an audit, and {AUDIT} is missing."], "") if asked else None
     audit, unread = tried(lambda: found.model(AUDIT, Audit))
     if audit is None:
@@ -32,18 +34,33 @@ def check_audit(found: Published, privacy: Privacy | None, plan: plan_pb2.Plan |
     wrong = [] if asked else [f"{AUDIT} is here, and the plan asks for no audit."]
     if privacy is not None and (audit.run, audit.plan_hash) != (privacy.run, privacy.plan_hash):
         wrong.append(f"{AUDIT} is of another run than privacy.json.")
-    if privacy is not None and (audit.claimed, audit.delta) != (privacy.epsilon, privacy.delta):
-        wrong.append(f"{AUDIT} holds epsilon {audit.claimed:.6g} against its attacks, and privacy.json states another.")
+    if privacy is not None:
+        wrong += _claims(audit, privacy)
     wrong += _bounds(audit)
-    if audit.broken:
+    if audit.claimed is not None and audit.broken:
         wrong.append(
             f"An attack shows epsilon {audit.lower:.3f} or more, above the claimed {rounded_up(audit.claimed)}."
         )
     well = (
         f"{len(audit.attacks)} attacks on a simulation of the plan, epsilon {audit.lower:.2f} or more at "
-        f"{100 * audit.confidence:g}%, claimed {rounded_up(audit.claimed)}"
+        f"{100 * audit.confidence:g}%, {_held(audit)}"
     )
     return told(NAME, wrong, well)
+
+
+def _claims(audit: Audit, privacy: Privacy) -> list[str]:
+    """In sentences, where the audit holds another claim against its attacks than the folder makes."""
+    if audit.claimed is None and privacy.epsilon is None:
+        said = f"{AUDIT} is here, and privacy.json says that no audit measured the releases."
+        return [] if privacy.audited else [said]
+    if audit.claimed is None or (audit.claimed, audit.delta) != (privacy.epsilon, privacy.delta):
+        held = "no epsilon" if audit.claimed is None else f"epsilon {audit.claimed:.6g}"
+        return [f"{AUDIT} holds {held} against its attacks, and privacy.json states another."]
+    return []
+
+
+def _held(audit: Audit) -> str:
+    return "no claim" if audit.claimed is None else f"claimed {rounded_up(audit.claimed)}"
 
 
 def _asked(plan: plan_pb2.Plan) -> bool:

@@ -4,10 +4,8 @@ A worst case is a text that no model expects: a prompt that all have, a number o
 tokens. The number also shows how far it stands out under the student among all that it could have been.
 """
 
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -16,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
-from aggregation.errors import ConclaveError
 from aggregation.mechanisms.counts import CountsMechanism
 from coordinator.auditing.attacks import Scores, Seen
 from coordinator.auditing.sums import scores_in_sum
+from coordinator.language_models.audit import STUDENT, Read, exposures, fallen, numbered, started
 from coordinator.language_models.counts import TOKENS
 from coordinator.language_models.students import first_student
 from coordinator.pricing.release import Release
@@ -28,21 +26,17 @@ from coordinator.published.audit import Exposed
 from coordinator.systems.distildp.recipe import DistilDp
 from coordinator.systems.distildp.teaching import written
 from coordinator.text_models.audit import ENOUGH, grouped, halves, trained_scores
-from coordinator.text_models.step_audit import Known, known
-from learning.models.batching import encode_documents, losses, opening
+from coordinator.text_models.step_audit import known
+from learning.models.batching import encode_documents, losses
 from learning.models.encoders import tokens_of
 from learning.text.source import Document
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from learning.models.batching import Tokens
 
 Floats: TypeAlias = NDArray[np.float64]
 
-_WAYS: Final = (("The number is", " "), ("The number is ", ""))
-"""Prompts of numbers, and what stands before each digit."""
-DIGITS: Final = 4
 _RARE: Final = 12
 """Random tokens of a worst case."""
 _GRAM: Final = 3
@@ -50,7 +44,6 @@ _COUNTS: Final = (
     "Took the other records' counts, which are known, from the noisy ones, and looked for each canary's own tokens."
 )
 _TEXTS: Final = f"Looked in the published texts for runs of {_GRAM} tokens that a canary has and few other records."
-_STUDENT: Final = "Compared the loss of each canary under the published student with that of the public model."
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +65,14 @@ class DistilDpAttacks:
         return ENOUGH
 
     def worst(self, count: int, rows: Sequence[Document], rng: np.random.Generator) -> list[Document]:
-        prompt, separator = _said_as(self.recipe) or _WAYS[0]
-        made = []
-        for number in rng.permutation(10**DIGITS)[:count]:
-            said = "".join(f"{separator}{digit}" for digit in f"{number:0{DIGITS}}")
-            like = rows[int(rng.integers(len(rows)))]
-            made.append(replace(like, text=f"{prompt}{said} {_unlikely(self.recipe, rows, rng)}"))
-        return made
+        tokenizer = self.recipe.read.tokenizer
+        return numbered(tokenizer, count, rows, rng, lambda: _unlikely(self.recipe, rows, rng))
 
     def scores(self, seen: Seen) -> Iterator[Scores]:
         run, public, watch = seen.ran.run, self.recipe.read, seen.watch
         assert watch is not None
         units = [canary.rows for canary in seen.planted.canaries] + grouped(self.recipe.plan, seen.rows)
-        read = _Read.of(self.recipe, units)
+        read = _read(self.recipe, units)
         for release in run.priced.releases:
             if release.name == TOKENS:
                 yield Scores(TOKENS, _COUNTS, _counted(self.recipe, seen, release, read))
@@ -93,79 +81,32 @@ class DistilDpAttacks:
         yield from trained_scores(seen, run.priced.releases, model, public.start)
         canaries = len(seen.planted.canaries)
         yield Scores("texts", _TEXTS, _copied(self.recipe, seen, read)[:canaries])
-        yield Scores("student", _STUDENT, self._student(seen, read, model)[:canaries])
+        yield Scores("student", STUDENT, fallen(public, read, model, student_of(self.recipe, seen))[:canaries])
 
-    def exposures(self, seen: Seen) -> Iterator[Exposed]:
-        """Of the numbers that are in: by how much they stand out more than under the public model, which saw none."""
-        from learning.audits import exposure
-        from learning.language.speaker import Speaker
-
-        public, size = self.recipe.read, 10**DIGITS
-        pairs = zip(seen.planted.canaries, seen.planted.included, strict=True)
-        numbers = [_number(canary.texts[0]) for canary, there in pairs if there and canary.kind == "worst"]
-        if len(numbers) < 2:
-            return
-        way = _said_as(self.recipe)
-        if way is None:
-            seen.progress.say("  no exposure is measured: the tokenizer has no token of its own for each digit")
-            return
-        prompt, digits = exposure.digit_tokens(public.tokenizer, *way)
-        begun = [*opening(public.tokenizer, None), *prompt]
-        found = []
-        for model in (student_of(self.recipe, seen), _started(self.recipe)):
-            model.eval()  # type: ignore[no-untyped-call]
-            ranked = exposure.ranks(exposure.likelihoods(Speaker(model), begun, digits, DIGITS), numbers)
-            found.append((ranked, exposure.exposures(ranked, size)))
-        (ranked, own), (_, before) = found
-        beyond = exposure.excess(own, before)
-        yield Exposed(
-            attacked="student",
-            count=len(numbers),
-            digits=DIGITS,
-            mean=beyond.mean,
-            low=beyond.low,
-            high=beyond.high,
-            p=exposure.uniform(ranked, size),
-        )
-
-    def _student(self, seen: Seen, read: "_Read", model: Known) -> Floats:
+    def exposures(self, seen: Seen) -> Iterable[Exposed]:
         public = self.recipe.read
-        before = replace(model, losses=losses).losses_at(public.start)
-        student = student_of(self.recipe, seen)
-        return before - known(student, read.rows, None, read.owner, model.units).losses_now()
+        return exposures(public, seen, student_of(self.recipe, seen), started(public))
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """Units as documents of the model. rows, owner, cells: of every text its tokens, its unit and its control code, -1
-    without codes.
-    """
-
-    rows: "list[Tokens]"
-    owner: list[int]
-    cells: list[int]
-    units: int
-
-    @classmethod
-    def of(cls, recipe: DistilDp, units: Sequence[Sequence[Document]]) -> "_Read":
-        """The units' texts, as parties read them: a text without a control code of the plan is none."""
-        plan, public = recipe.plan, recipe.read
-        codes = None if plan.codes is None else plan.codes.codes()
-        columns = plan.shard_columns.get("codes", {})
-        texts, said, owner, cells = [], [], [], []
-        for number, rows in enumerate(units):
-            for row in rows:
-                cell = None
-                if codes is not None:
-                    cell = codes.cell({name: row.fields.get(column, "") for name, column in columns.items()})
-                    if cell is None:
-                        continue
-                texts.append(row.text)
-                said.append(None if codes is None or cell is None else codes.texts()[cell])
-                owner.append(number)
-                cells.append(-1 if cell is None else cell)
-        found = encode_documents(public.tokenizer, texts, longest=public.longest, codes=said).rows
-        return cls(list(found), owner, cells, len(units))
+def _read(recipe: DistilDp, units: Sequence[Sequence[Document]]) -> Read:
+    """The units' texts, as parties read them: a text without a control code of the plan is none."""
+    plan, public = recipe.plan, recipe.read
+    codes = None if plan.codes is None else plan.codes.codes()
+    columns = plan.shard_columns.get("codes", {})
+    texts, said, owner, cells = [], [], [], []
+    for number, rows in enumerate(units):
+        for row in rows:
+            cell = None
+            if codes is not None:
+                cell = codes.cell({name: row.fields.get(column, "") for name, column in columns.items()})
+                if cell is None:
+                    continue
+            texts.append(row.text)
+            said.append(None if codes is None or cell is None else codes.texts()[cell])
+            owner.append(number)
+            cells.append(-1 if cell is None else cell)
+    found = encode_documents(public.tokenizer, texts, longest=public.longest, codes=said).rows
+    return Read(list(found), owner, cells, len(units))
 
 
 def student_of(recipe: DistilDp, seen: Seen) -> "PreTrainedModel":
@@ -180,16 +121,7 @@ def student_of(recipe: DistilDp, seen: Seen) -> "PreTrainedModel":
     return model
 
 
-def _started(recipe: DistilDp) -> "PreTrainedModel":
-    """The public model, which saw no canary."""
-    from learning.models.adapting import unflatten
-
-    public = recipe.read
-    unflatten(public.model, torch.from_numpy(public.start))
-    return public.model
-
-
-def _counted(recipe: DistilDp, seen: Seen, release: Release, read: _Read) -> Floats:
+def _counted(recipe: DistilDp, seen: Seen, release: Release, read: Read) -> Floats:
     """The scores in the counts of tokens, which are apart by code where the plan says so."""
     tokens, canaries = tokens_of(recipe.read.model), len(seen.planted.canaries)
     apart = release.columns > tokens
@@ -210,7 +142,7 @@ def _counted(recipe: DistilDp, seen: Seen, release: Release, read: _Read) -> Flo
     return scores_in_sum(total.astype(np.float64), others, parts, sigma)
 
 
-def _copied(recipe: DistilDp, seen: Seen, read: _Read) -> Floats:
+def _copied(recipe: DistilDp, seen: Seen, read: Read) -> Floats:
     """Of each unit how many runs of tokens stand in the published texts, each less the more units have it, [units]."""
     run = seen.ran.run
     shares = recipe.shares(run.priced, run.present, run.store)
@@ -230,22 +162,6 @@ def _copied(recipe: DistilDp, seen: Seen, read: _Read) -> Floats:
 def _grams(ids: NDArray[np.int32]) -> list[tuple[int, ...]]:
     listed: list[int] = ids.tolist()
     return [tuple(listed[place : place + _GRAM]) for place in range(len(listed) - _GRAM + 1)]
-
-
-def _number(text: str) -> int:
-    """The number of a worst case."""
-    return int("".join(re.findall(r"[0-9]", text)[:DIGITS]))
-
-
-def _said_as(recipe: DistilDp) -> tuple[str, str] | None:
-    """The prompt and what separates digits after it, so that each digit is a token; None where no way makes it one."""
-    from learning.audits.exposure import digit_tokens
-
-    for way in _WAYS:
-        with suppress(ConclaveError):
-            digit_tokens(recipe.read.tokenizer, *way)
-            return way
-    return None
 
 
 def _unlikely(recipe: DistilDp, rows: Sequence[Document], rng: np.random.Generator) -> str:

@@ -3,6 +3,7 @@
 from typing import Final
 
 from coordinator.systems.example import example
+from coordinator.systems.swing.audit import SwingAttacks
 from coordinator.systems.swing.compare import SwingComparison
 from coordinator.systems.swing.forecast import forecast, needs
 from coordinator.systems.swing.plan import SwingPlan
@@ -18,5 +19,6 @@ SYSTEM: Final = System(
     needs=needs,
     forecast=forecast,
     comparison=SwingComparison,
+    audit=SwingAttacks,
     example=example(__name__),
 )

@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,8 +66,8 @@ def test_who_was_trusted_is_said_without_a_guarantee_that_holds_against_anybody(
 
 
 def test_an_audit_is_a_measurement_and_bounds_nothing(heuristic):
-    metrics = {"audit": {"exposure": 1.5}}
-    audited = state(price_plan(heuristic()), PARTIES, "00" * 32, metrics, run="r", sums={})
+    audit = SimpleNamespace(claimed=None)
+    audited = state(price_plan(heuristic()), PARTIES, "00" * 32, {}, run="r", sums={}, audit=audit)
     assert audited.privacy["audited"] is True
     assert promise(audited).endswith("is not bounded, and an audit measured it, which bounds nothing.")
 

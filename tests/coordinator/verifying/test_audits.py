@@ -12,7 +12,9 @@ from coordinator.verifying.audits import check_audit
 from learning.audits.one_run import lower_bound
 
 HASH = "ab" * 32
-PRIVACY = SimpleNamespace(run="7f3a-demo", plan_hash=HASH, epsilon=2.0, delta=1e-6)
+PRIVACY = SimpleNamespace(run="7f3a-demo", plan_hash=HASH, epsilon=2.0, delta=1e-6, audited=False)
+HEURISTIC = SimpleNamespace(run="7f3a-demo", plan_hash=HASH, epsilon=None, delta=None, audited=True)
+UNSAID = SimpleNamespace(run="7f3a-demo", plan_hash=HASH, epsilon=None, delta=None, audited=False)
 ASKED = SimpleNamespace(document=json.dumps({"audit": {"canaries": 100}}))
 NOT_ASKED = SimpleNamespace(document=json.dumps({"audit": None}))
 
@@ -35,10 +37,10 @@ def audit(right=90, lower=None, **changes):
 def checked(tmp_path):
     """`checked(audit, plan)`: the check of a folder that holds this audit, or these bytes."""
 
-    def check(found, plan=ASKED):
+    def check(found, plan=ASKED, privacy=PRIVACY):
         if found is not None:
             (tmp_path / "audit.json").write_bytes(found if isinstance(found, bytes) else content_of(found))
-        return check_audit(Published.at(tmp_path), PRIVACY, plan)
+        return check_audit(Published.at(tmp_path), privacy, plan)
 
     return check
 
@@ -51,6 +53,27 @@ def test_a_sound_audit_passes(checked):
 
 def test_a_folder_without_one_has_no_such_check(checked):
     assert checked(None, NOT_ASKED) is None
+
+
+def test_one_of_a_heuristic_claims_nothing_and_nothing_refutes_it(checked):
+    found = checked(audit(right=99, claimed=None), privacy=HEURISTIC)
+    assert found.ok, found.sentences
+    assert found.sentences[0].endswith("at 95%, no claim")
+
+
+@pytest.mark.parametrize(
+    ("found", "plan", "privacy", "said"),
+    [
+        (audit(claimed=2.0), ASKED, HEURISTIC, "holds epsilon 2 against its attacks, and privacy.json states another"),
+        (audit(claimed=None), ASKED, PRIVACY, "holds no epsilon against its attacks, and privacy.json states another"),
+        (audit(claimed=None), ASKED, UNSAID, "privacy.json says that no audit measured the releases"),
+        (None, NOT_ASKED, HEURISTIC, "says that an audit measured the releases, and audit.json is missing"),
+    ],
+)
+def test_what_an_audit_holds_and_what_the_folder_says_agree(checked, found, plan, privacy, said):
+    check = checked(found, plan, privacy)
+    assert not check.ok
+    assert any(said in each for each in check.sentences), check.sentences
 
 
 @pytest.mark.parametrize(

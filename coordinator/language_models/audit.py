@@ -1,0 +1,140 @@
+"""What audits of language models share: canaries that hold a number, how far numbers stand out, and canaries' losses.
+
+A number is random digits after a prompt that all canaries have. So it also shows how far a canary stands out under a
+student among all that it could have been.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from aggregation.errors import ConclaveError
+from coordinator.auditing.attacks import Seen
+from coordinator.language_models.public import PublicLanguage
+from coordinator.published.audit import Exposed
+from coordinator.text_models.step_audit import Known, known
+from learning.models.batching import losses, opening
+from learning.text.source import Document
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from learning.models.batching import Tokens
+
+Floats: TypeAlias = NDArray[np.float64]
+
+DIGITS: Final = 4
+_WAYS: Final = (("The number is", " "), ("The number is ", ""))
+"""Prompts of numbers, and what stands before each digit."""
+STUDENT: Final = "Compared the loss of each canary under the published student with that of the public model."
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Units as documents of a model. rows, owner, cells: of every text its tokens, its unit and its control code, -1
+    without codes. units: how many there are.
+    """
+
+    rows: "list[Tokens]"
+    owner: list[int]
+    cells: list[int]
+    units: int
+
+    def of(self, unit: int) -> "list[Tokens]":
+        """The documents of one unit."""
+        return [row for row, owner in zip(self.rows, self.owner, strict=True) if owner == unit]
+
+
+def numbered(
+    tokenizer: "PreTrainedTokenizerBase",
+    count: int,
+    rows: Sequence[Document],
+    rng: np.random.Generator,
+    more: Callable[[], str],
+) -> list[Document]:
+    """So many records with a number of their own, fewer where there are no more numbers. more: what follows a number;
+    asked for each record.
+    """
+    prompt, separator = _said_as(tokenizer) or _WAYS[0]
+    made = []
+    for number in rng.permutation(10**DIGITS)[:count]:
+        said = "".join(f"{separator}{digit}" for digit in f"{number:0{DIGITS}}")
+        like = rows[int(rng.integers(len(rows)))]
+        made.append(replace(like, text=f"{prompt}{said} {more()}"))
+    return made
+
+
+def exposures(
+    public: PublicLanguage, seen: Seen, student: "PreTrainedModel", start: "PreTrainedModel"
+) -> Iterator[Exposed]:
+    """Of the numbers that are in: by how much they stand out more under the student than under the public model, which
+    saw none. Nothing where fewer than two are in, or the tokenizer has no tokens for digits.
+
+    student, start: one is asked after the other; `start` may be `public.model` with its first parameters.
+    """
+    from learning.audits import exposure
+    from learning.language.speaker import Speaker
+
+    size = 10**DIGITS
+    pairs = zip(seen.planted.canaries, seen.planted.included, strict=True)
+    numbers = [_number(canary.texts[0]) for canary, there in pairs if there and canary.kind == "worst"]
+    if len(numbers) < 2:
+        return
+    way = _said_as(public.tokenizer)
+    if way is None:
+        seen.progress.say("  no exposure is measured: the tokenizer has no token of its own for each digit")
+        return
+    prompt, digits = exposure.digit_tokens(public.tokenizer, *way)
+    begun = [*opening(public.tokenizer, None), *prompt]
+    found = []
+    for model in (student, start):
+        model.eval()  # type: ignore[no-untyped-call]
+        ranked = exposure.ranks(exposure.likelihoods(Speaker(model), begun, digits, DIGITS), numbers)
+        found.append((ranked, exposure.exposures(ranked, size)))
+    (ranked, own), (_, before) = found
+    beyond = exposure.excess(own, before)
+    yield Exposed(
+        attacked="student",
+        count=len(numbers),
+        digits=DIGITS,
+        mean=beyond.mean,
+        low=beyond.low,
+        high=beyond.high,
+        p=exposure.uniform(ranked, size),
+    )
+
+
+def started(public: PublicLanguage) -> "PreTrainedModel":
+    """The public model as it starts, which saw no canary."""
+    from learning.models.adapting import unflatten
+
+    unflatten(public.model, torch.from_numpy(public.start))
+    return public.model
+
+
+def fallen(public: PublicLanguage, read: Read, model: Known, student: "PreTrainedModel") -> Floats:
+    """By how much the loss of each unit is lower under the student than under the public model, [units]."""
+    before = replace(model, losses=losses).losses_at(public.start)
+    return before - known(student, read.rows, None, read.owner, read.units).losses_now()
+
+
+def _said_as(tokenizer: "PreTrainedTokenizerBase") -> tuple[str, str] | None:
+    """The prompt and what separates digits after it, so that each digit is a token; None where no way makes it one."""
+    from learning.audits.exposure import digit_tokens
+
+    for way in _WAYS:
+        with suppress(ConclaveError):
+            digit_tokens(tokenizer, *way)
+            return way
+    return None
+
+
+def _number(text: str) -> int:
+    """The number of a worst case."""
+    return int("".join(re.findall(r"[0-9]", text)[:DIGITS]))
