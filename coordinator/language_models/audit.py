@@ -18,7 +18,7 @@ from aggregation.errors import ConclaveError
 from coordinator.auditing.attacks import Seen
 from coordinator.language_models.public import PublicLanguage
 from coordinator.published.audit import Exposed
-from coordinator.text_models.step_audit import Known, known
+from coordinator.text_models.auditing.steps import Known, known
 from learning.models.batching import losses, opening
 from learning.text.source import Document
 

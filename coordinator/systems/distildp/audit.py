@@ -25,8 +25,8 @@ from coordinator.progress.progress import Silent
 from coordinator.published.audit import Exposed
 from coordinator.systems.distildp.recipe import DistilDp
 from coordinator.systems.distildp.teaching import written
-from coordinator.text_models.audit import ENOUGH, grouped, halves, trained_scores
-from coordinator.text_models.step_audit import known
+from coordinator.text_models.auditing.steps import known
+from coordinator.text_models.auditing.trained import ENOUGH, grouped, halves, trained_scores
 from learning.models.batching import encode_documents, losses
 from learning.models.encoders import tokens_of
 from learning.text.source import Document

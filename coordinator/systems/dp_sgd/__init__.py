@@ -7,7 +7,7 @@ from coordinator.systems.dp_sgd.plan import DpSgdPlan
 from coordinator.systems.dp_sgd.recipe import DpSgd
 from coordinator.systems.example import example
 from coordinator.systems.system import System
-from coordinator.text_models.audit import ClassifierAttacks
+from coordinator.text_models.auditing.trained import ClassifierAttacks
 from coordinator.text_models.compare import ClassifierComparison
 from coordinator.text_models.forecast import needs
 from coordinator.text_models.public import prepare

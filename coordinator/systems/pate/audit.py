@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 from aggregation.mechanisms.joint import JointMechanism
 from coordinator.auditing.attacks import Scores, Seen
 from coordinator.published.audit import Exposed
-from coordinator.text_models.audit import ClassifierAttacks, encoded, labelled_units, least_likely, loss_scores
+from coordinator.text_models.auditing.trained import (
+    ClassifierAttacks,
+    encoded,
+    labelled_units,
+    least_likely,
+    loss_scores,
+)
 from coordinator.text_models.votes import VOTES
 from learning.text.labelled import LabelMap
 from learning.text.source import Document

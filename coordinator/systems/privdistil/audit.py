@@ -1,6 +1,6 @@
 """Attacks on PrivDistil: on the parties' domain classifiers, on the student's noisy gradient sums, and on the student.
 
-Worst cases are those of other classifiers (`coordinator.text_models.audit`).
+Worst cases are those of other classifiers (`coordinator.text_models.auditing.trained`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,8 +15,15 @@ from coordinator.published.audit import Exposed
 from coordinator.systems.privdistil.distillation import COMPRESSED
 from coordinator.systems.privdistil.recipe import DOMAIN_FILE, PrivDistil
 from coordinator.systems.privdistil.releases import DOMAIN, SCORES
-from coordinator.text_models.audit import ENOUGH, encoded, labelled_units, loss_scores, mislabelled, trained_scores
-from coordinator.text_models.step_audit import known
+from coordinator.text_models.auditing.steps import known
+from coordinator.text_models.auditing.trained import (
+    ENOUGH,
+    encoded,
+    labelled_units,
+    loss_scores,
+    mislabelled,
+    trained_scores,
+)
 from learning.text.source import Document
 
 PRIVATE: Final = 0

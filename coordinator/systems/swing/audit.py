@@ -25,8 +25,8 @@ from coordinator.systems.swing.recipe import Swing
 from coordinator.systems.swing.releases import DIFFERENCES, SOFTENED
 from coordinator.systems.swing.softened import softened_of
 from coordinator.systems.swing.student import model_of
-from coordinator.text_models.audit import ENOUGH, grouped, halves
-from coordinator.text_models.step_audit import known
+from coordinator.text_models.auditing.steps import known
+from coordinator.text_models.auditing.trained import ENOUGH, grouped, halves
 from learning.errors import Diverged
 from learning.language.soft_targets import STEP
 from learning.models.batching import encode_documents

@@ -46,7 +46,7 @@ def test_the_head_has_the_gradients_that_a_party_clips(classifier_tables, tmp_pa
 
     from aggregation.mechanisms.gradients import GradientMechanism
     from coordinator.pricing.priced_plan import price_plan
-    from coordinator.text_models.step_audit import known
+    from coordinator.text_models.auditing.steps import known
     from learning.models.batching import encode
     from learning.private_training.clipped_sum import clipped_sum
     from learning.private_training.feature_units import FeatureUnits, head_losses

@@ -17,11 +17,11 @@ from aggregation.mechanisms.mechanism import Form
 from coordinator.auditing.attacks import Scores, Seen
 from coordinator.pricing.release import Release
 from coordinator.published.audit import Exposed
+from coordinator.text_models.auditing.steps import Known, known, scores_in_steps
 from coordinator.text_models.federated_training import floats_of
 from coordinator.text_models.plan import ClassifierPlan
 from coordinator.text_models.public import PublicText
 from coordinator.text_models.recipe import TextRecipe
-from coordinator.text_models.step_audit import Known, known, scores_in_steps
 from learning.text.labelled import LabelMap, TextColumns, examples
 from learning.text.source import Document, Skipped
 
