@@ -59,7 +59,7 @@ def forecast(recipe: Swing, priced: PricedPlan[SwingPlan], base: Path, cache: Pa
         memory=memory(recipe, priced),
         clear=plan.exposed,
         assumptions=(text_models.supposed(plan, lengths),),
-        warnings=warnings,
+        warnings=(*warnings, *recipe.doubts()),
         teachers=plan.teachers.per_party,
     )
 

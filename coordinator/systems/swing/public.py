@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
 
 from coordinator.errors import PlanError
@@ -79,3 +80,20 @@ def _queries(plan: SwingPlan, public: PublicTeacher, base: Path, cache: Path) ->
             "Give more texts."
         )
     return Texts.joined(own, public.end)
+
+
+def temperature_doubts(plan: SwingPlan, public: PublicSwing) -> list[str]:
+    """A sentence for each way in which clue words make no difference to the texts that are asked: none is there, or all
+    tokens are at the highest temperature. None where no temperature grows.
+    """
+    from learning.swing.clues import marked, read
+    from learning.swing.temperature import Temperature, temperatures
+
+    if not public.clues:
+        return []
+    with NamedTemporaryFile(suffix=".toml") as file:
+        file.write(public.clues)
+        file.flush()
+        found = marked(read(Path(file.name)), public.queries, public.tokenizer)
+    settings = Temperature(plan.swing.temperature, plan.swing.strength, plan.swing.cap)
+    return list(temperatures(settings, found, public.queries.stops).warnings)

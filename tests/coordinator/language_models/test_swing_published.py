@@ -64,7 +64,7 @@ def test_a_forecast_states_no_epsilon_and_no_signal_over_noise(softened_tables, 
     found = forecast(recipe, price_plan(recipe), tmp_path, tmp_path / "cache", 0.0)
     assert found.epsilon is None
     assert not found.rows
-    assert not found.warnings
+    assert found.warnings == tuple(recipe.doubts())
 
 
 def test_a_comparison_turns_a_plan_with_a_guarantee_into_one_without_and_checks_it(swing_plan):
@@ -123,3 +123,22 @@ def test_a_run_that_was_stopped_asks_no_party_again(here_for_all, softened_table
     result = api.resume(tmp_path / "run")
     assert result.verdict.ok
     assert not here_for_all.asked
+
+
+@pytest.mark.parametrize(
+    ("swing", "clues", "said"),
+    [
+        ({"strength": 1000.0}, 'personal = ["the", "a"]', "Every token is at the highest temperature"),
+        ({}, 'personal = ["unheardofword"]', "No text has a clue word: this is plain distillation"),
+        ({"strength": 0.0}, None, None),
+    ],
+)
+def test_clue_words_that_make_no_difference_are_doubted(softened_tables, tmp_path, swing, clues, said):
+    if clues is not None:
+        (tmp_path / "own.toml").write_text(clues)
+        swing = swing | {"clues": "own.toml"}
+    tables = softened_tables(swing=swing)
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps({"text": f"the {each} the"}) + "\n" for each in "abcd"))
+    tables["queries"] = {"source": "own.jsonl"}
+    doubts = prepared(plan_of(tables), tmp_path, tmp_path / "cache").doubts()
+    assert [said in each for each in doubts] == ([] if said is None else [True])
