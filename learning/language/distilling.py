@@ -13,6 +13,9 @@ each token's own, and the student's is t. With a t^2 a student at t = 2 heeds th
 DistilDP (Flemings & Annavaram 2024, equation 1) has the same loss; its published code sums the KL over positions where
 its CE is a mean, and counts padding, so that its l is none of ours.
 
+Where targets have weights w, each token has its own share l w in place of l: mean((1 - l w)(-ln q_y)) and mean(l w
+KL(p || q)). So answers that say nothing of a token leave the token itself to teach.
+
 Every `every`-th text is held out. The student that is kept is the best on these; training ends early when it got no
 better for `patience` looks. All chance comes from the seed and the place in the training, so that a training that was
 killed goes on from its checkpoint to the same bytes, on one thread.
@@ -230,12 +233,13 @@ class _Learning:
     def _sizes(self, places: NDArray[np.int64]) -> dict[str, int]:
         lengths = [len(self._texts[int(each)]) for each in places]
         graded = sum(max(0, length - self._settings.skip) for length in lengths)
-        return {"hard": sum(lengths), "soft": graded, "hidden": sum(lengths)}
+        return {"hard": sum(lengths), "heeded": sum(lengths), "soft": graded, "hidden": sum(lengths)}
 
     def _total(self, parts: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Tensor:
         settings = self._settings
         weights = {
-            "hard": 1 - settings.mixing,
+            "hard": 1.0 if "heeded" in parts else 1 - settings.mixing,
+            "heeded": -settings.mixing,
             "soft": settings.mixing * (settings.temperature**2 if settings.squared else 1.0),
             "hidden": settings.hidden,
         }
@@ -258,12 +262,18 @@ class _Learning:
         )
         found: dict[str, Tensor] = {}
         plain = torch.log_softmax(logits, dim=-1)
-        found["hard"] = -plain.gather(1, truth[:, None]).sum()
+        hard = -plain.gather(1, truth[:, None]).squeeze(1)
+        found["hard"] = hard.sum()
         if settings.mixing:
+            heeded = self._targets.heeded(places.tolist())
+            if heeded is not None:
+                heeded = heeded.to(device)
+                found["heeded"] = (heeded * hard).sum()
             ids, asked = (each.to(device) for each in self._targets.several(places.tolist()))
             soft = plain if settings.temperature == 1 else torch.log_softmax(logits / settings.temperature, dim=-1)
             counted = torch.cat([torch.arange(len(self._texts[int(each)])) >= settings.skip for each in places])
-            found["soft"] = divergence(asked, soft.gather(1, ids))[counted.to(device)].sum()
+            apart = divergence(asked, soft.gather(1, ids))
+            found["soft"] = (apart if heeded is None else heeded * apart)[counted.to(device)].sum()
         if states is not None:
             states = states if self._map is None else states @ self._map.T
             wanted = torch.cat([self._targets.states(int(each)) for each in places]).to(device)

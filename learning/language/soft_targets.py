@@ -44,7 +44,8 @@ class Targets:
 
     ids: uint16 or uint32 [tokens, top]. codes: uint16 [tokens, top], see the module. hidden: float16 [tokens, width],
     the first teacher's last hidden states, None where they are not kept. stops: as of the texts. temperature: of the
-    teachers, or, where every place had its own, the constant one of the student.
+    teachers, or, where every place had its own, the constant one of the student. weights: float32 [tokens], from 0 to
+    1, how much of what is said of a token is to be heeded; None where all of it is.
     """
 
     ids: NDArray[Any]
@@ -52,6 +53,7 @@ class Targets:
     hidden: NDArray[np.float16] | None
     stops: NDArray[np.int64]
     temperature: float
+    weights: NDArray[np.float32] | None = None
 
     @property
     def tokens(self) -> int:
@@ -73,6 +75,14 @@ class Targets:
         """The same of several texts, one after the other."""
         ids, logs = zip(*(self.of(text) for text in texts), strict=True)
         return torch.cat(ids), torch.cat(logs)
+
+    def heeded(self, texts: Sequence[int]) -> Tensor | None:
+        """How much of what is said of each token of some texts is to be heeded, one text after the other, float32
+        [tokens]; None where it is all.
+        """
+        if self.weights is None:
+            return None
+        return _several(self.weights, self.stops, texts)
 
     def states(self, text: int) -> Tensor:
         """The hidden states at each place of a text, float32 [length, width]."""
@@ -133,7 +143,7 @@ def graded(
         block = range(start, min(start + _BLOCK, len(texts)))
         for places in batches([_row(texts[place], openings[0][place]) for place in block], _TOKENS):
             some = [block[int(place)] for place in places]
-            asked_of = temperature if temperatures is None else _several(temperatures, texts, some)[:, None]
+            asked_of = temperature if temperatures is None else _several(temperatures, texts.stops, some)[:, None]
             said, held = _said(speakers, texts, openings, after, some, asked_of, hidden)
             if protect is not None:
                 parts = torch.split(said, [len(texts[place]) for place in some])
@@ -192,11 +202,16 @@ def stored(
     tokens: int,
     temperature: float,
     folder: Path,
+    weights: NDArray[np.float64] | None = None,
 ) -> Targets:
-    """Keep tokens and their probabilities, both [places, top], as `averaged` does; `opened` opens them.
+    """Keep tokens and their probabilities, both [places, top], as `averaged` does; `opened` opens them, but for the
+    weights, float64 [places], which stay in memory.
 
-    A probability below `SMALLEST` is kept as that. Raises `ConclaveError` for other places than those of the texts.
+    A probability below `SMALLEST` is kept as that. Raises `ConclaveError` for other places than those of the texts, or
+    weights that are not between 0 and 1.
     """
+    if weights is not None and (weights.shape != (len(ids),) or not ((weights >= 0) & (weights <= 1)).all()):
+        raise ConclaveError(f"Weights of {weights.shape} are not between 0 and 1, one of each of {len(ids):,} tokens.")
     if ids.shape != chances.shape or len(ids) != stops[-1]:
         raise ConclaveError(f"Probabilities of {chances.shape} places are not those of {int(stops[-1]):,} tokens.")
     folder.mkdir(parents=True, exist_ok=True)
@@ -206,7 +221,8 @@ def stored(
     codes[:] = (np.log(np.maximum(chances, SMALLEST)) / -STEP).round().clip(0, LARGEST_CODE)
     named.flush()
     codes.flush()
-    return Targets(named, codes, None, stops, temperature)
+    heeded = None if weights is None else weights.astype(np.float32)
+    return Targets(named, codes, None, stops, temperature, heeded)
 
 
 def opened(folder: Path, stops: NDArray[np.int64], top: int, tokens: int, temperature: float) -> Targets:
@@ -310,7 +326,7 @@ def _claim(
     return 0, name
 
 
-def _several(each: NDArray[np.float64], texts: Texts, some: Sequence[int]) -> Tensor:
+def _several(each: NDArray[Any], stops: NDArray[np.int64], some: Sequence[int]) -> Tensor:
     """What is said of each token of some texts, one after the other, float32 [tokens]."""
-    parts = [each[int(texts.stops[place]) : int(texts.stops[place + 1])] for place in some]
+    parts = [each[int(stops[place]) : int(stops[place + 1])] for place in some]
     return torch.from_numpy(np.concatenate(parts).astype(np.float32))

@@ -30,19 +30,22 @@ def corrected(priced: PricedPlan[SwingPlan], public: PublicSwing, present: int, 
     """
     from learning.language.soft_targets import stored
     from learning.swing.answers import cells_kept
-    from learning.swing.shrinking import targets_of
+    from learning.swing.shrinking import answers_of
 
     (release,) = priced.releases
     total = np.concatenate([block for _, _, block in store.blocks(DIFFERENCES)])
     said = release.under(JointMechanism).release(total, present).hidden
     assert said is not None
     asked = stored_outcomes(priced.plan, public, store)
-    found = targets_of(said, cells_kept(asked.ids, asked.codes), present * priced.plan.teachers.per_party)
+    found = answers_of(said, cells_kept(asked.ids, asked.codes), present * priced.plan.teachers.per_party)
     folder = store.folder / TARGETS
     private_folder(folder)
     named = np.asarray(asked.ids, np.int64)
     stops, tokens = public.queries.stops, public.tokens
-    return stored(named, found[:, :-1], stops=stops, tokens=tokens, temperature=1.0, folder=folder)
+    store.note(heeded=float(found.weights.mean()))
+    return stored(
+        named, found.chances[:, :-1], stops=stops, tokens=tokens, temperature=1.0, folder=folder, weights=found.weights
+    )
 
 
 def taught(plan: SwingPlan, public: PublicSwing, targets: "Targets", store: RunStore, progress: Progress) -> bytes:

@@ -179,7 +179,7 @@ def test_the_student_learns_from_the_noisy_mean_of_all_teachers_as_it_stands_out
     from learning.language.distilling import distil
     from learning.language.soft_targets import STEP, Targets
     from learning.swing.answers import cells_kept
-    from learning.swing.shrinking import targets_of
+    from learning.swing.shrinking import answers_of
 
     content, folder = undisturbed
     recipe = prepared(same, tmp_path, tmp_path / "cache")
@@ -189,15 +189,17 @@ def test_the_student_learns_from_the_noisy_mean_of_all_teachers_as_it_stands_out
         total = np.concatenate([block for *_, block in store.blocks("differences")])
         kept = stored_outcomes(same, public, store)
         said = Released(total * hidden.clip / hidden.levels, hidden.noise)
-        found = targets_of(said, cells_kept(kept.ids, kept.codes), 4)  # two parties, two teachers each
+        found = answers_of(said, cells_kept(kept.ids, kept.codes), 4)  # two parties, two teachers each
         targets = teaching.corrected(priced, public, 2, store)
         assert np.array_equal(targets.ids, kept.ids)
-        codes = (np.log(found[:, :-1]) / -STEP).round()
+        codes = (np.log(found.chances[:, :-1]) / -STEP).round()
         assert np.abs(targets.codes.astype(int) - codes.astype(int)).max() <= 1
+        assert np.allclose(targets.weights, found.weights, atol=1e-6)
+        assert store.fact("heeded") == pytest.approx(found.weights.mean())
     finally:
         store.close()
     student = first_student(same, public, start_of(public))
-    lesson = Targets(targets.ids, targets.codes, None, public.queries.stops, 1.0)
+    lesson = Targets(targets.ids, targets.codes, None, public.queries.stops, 1.0, targets.weights)
     (tmp_path / "learning").mkdir()
     distil(
         student, public.queries, [public.bare] * len(public.queries), lesson, same.distil.settings(),

@@ -1,6 +1,7 @@
 """A student of stored targets: its losses, what counts, and a kill that changes nothing."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -81,6 +82,47 @@ def test_the_loss_is_per_token_and_masked_and_leaves_the_first_tokens_out_of_the
     assert found["hard"] == pytest.approx(hard / tokens, rel=1e-4)
     assert found["soft"] == pytest.approx(soft / graded_tokens, rel=2e-3)
     assert found["total"] == pytest.approx(0.4 * found["hard"] + 0.6 * found["soft"], rel=1e-5)
+
+
+def test_answers_are_heeded_by_their_weight_and_the_token_itself_by_the_rest(lesson, speaker, texts, tmp_path):
+    student, _, openings, targets = lesson()
+    weights = np.linspace(0, 1, len(texts.ids)).astype(np.float32)
+    weighted = replace(targets, weights=weights)
+    still = Settings(**{**_fields(FEW), "learning_rate": 1e-12, "mixing": 0.6, "held_out": 0.5})
+    found = distil(copy.deepcopy(student), texts, openings, weighted, still, seed=1, checkpoint=tmp_path).losses
+    total, hard, tokens = 0.0, 0.0, 0
+    for place in range(0, len(texts), 2):
+        ids = torch.tensor([[0, *texts[place].tolist()]])
+        own = torch.from_numpy(weights[texts.stops[place] : texts.stops[place + 1]])
+        with torch.no_grad():
+            q = torch.log_softmax(student(ids).logits[0, :-1], dim=-1)
+            p = speaker.log_probabilities(speaker.model(ids).logits[0, :-1])
+        each = -q.gather(1, ids[0, 1:, None])[:, 0]
+        apart = functional.kl_div(q, p, reduction="none", log_target=True).sum(dim=1)
+        total += float(((1 - 0.6 * own) * each + 0.6 * own * apart).sum())
+        hard += float(each.sum())
+        tokens += len(own)
+    assert found["hard"] == pytest.approx(hard / tokens, rel=1e-4)
+    assert found["total"] == pytest.approx(total / tokens, rel=1e-3)
+
+
+@pytest.mark.parametrize(("weight", "mixing"), [(0.0, 0.0), (1.0, 0.7)])
+def test_answers_of_no_weight_teach_what_the_texts_alone_teach_and_those_of_full_weight_as_without_weights(
+    weight, mixing, lesson, texts, tmp_path
+):
+    students = []
+    for name, share, weights in (
+        ("weighted", 0.7, np.full(len(texts.ids), weight, np.float32)),
+        ("plain", mixing, None),
+    ):
+        student, _, openings, targets = lesson()
+        (tmp_path / name).mkdir()
+        settings = Settings(**{**_fields(FEW), "passes": 1, "mixing": share})
+        distil(student, texts, openings, replace(targets, weights=weights), settings, seed=1,
+               checkpoint=tmp_path / name)  # fmt: skip
+        students.append(student)
+    for one, other in zip(*(each.parameters() for each in students), strict=True):
+        assert (one - other).abs().mean() < 1e-4  # the steps are of 5e-3, and rounding turns some that should be 0
 
 
 def test_the_loss_of_swing_has_each_tokens_temperature_for_the_teacher_and_one_for_the_student(

@@ -15,7 +15,7 @@ from learning.swing.answers import cells_of_texts, differences_of_texts
 from learning.swing.clues import Clues, marked
 from learning.swing.differences import mechanism, signal
 from learning.swing.protection import Protection, Protector
-from learning.swing.shrinking import targets_of
+from learning.swing.shrinking import answers_of
 from learning.swing.temperature import Temperature, temperatures
 
 TOP = 12
@@ -52,7 +52,7 @@ def test_without_noise_the_targets_are_the_mean_of_what_teachers_say_under_each_
     assert np.linalg.norm(each, axis=2).max() < 0.7
     certified = mechanism(TOP, clip=0.7, noise_multiplier=1.0, shares=1, levels=1 << 20)
     sums = certified.release(certified.contribute(signal(each)).toarray(), 1).hidden.values
-    chances = targets_of(Released(sums, 0.0), cells, len(teachers))
+    chances = answers_of(Released(sums, 0.0), cells, len(teachers)).chances
     size = public.model.config.vocab_size
     whole = graded(teachers, texts, [openings] * 3, top=size, temperature=1.0, folder=tmp_path, temperatures=found.each)
     wanted = np.zeros((len(texts.ids), size))
@@ -79,7 +79,7 @@ def test_all_parties_noise_gives_targets_that_a_student_can_learn_from(world, tm
         + certified.noise_share((len(texts.ids), TOP + 1), NoiseStream.insecure(party))
         for party, one in enumerate(teachers)
     )
-    chances = targets_of(certified.release(total, 3).hidden, cells, len(teachers))
+    chances = answers_of(certified.release(total, 3).hidden, cells, len(teachers)).chances
     kept = stored(
         cells.ids, chances[:, :TOP], stops=texts.stops, tokens=public.model.config.vocab_size, temperature=1.0,
         folder=tmp_path,

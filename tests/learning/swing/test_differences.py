@@ -15,7 +15,7 @@ from aggregation.mechanisms.mechanism import Released
 from aggregation.mechanisms.registry import made, numbers_of
 from aggregation.noise.stream import NoiseStream
 from learning.swing.differences import LARGEST_CLIP, Cells, cells_of, differences, mechanism, signal
-from learning.swing.shrinking import targets_of
+from learning.swing.shrinking import answers_of
 
 
 def _said(rows, seed, scale=2.0, tokens=40):
@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(IntegrityError, match="add up"):
         Cells(np.array([[1, 2]]), np.array([[0.2, 0.2, 0.2]]))
     with pytest.raises(ConclaveError, match="not of cells"):
-        targets_of(Released(np.zeros((4, 7)), 1.0), cells, 3)
+        answers_of(Released(np.zeros((4, 7)), 1.0), cells, 3)
 
 
 @pytest.mark.parametrize("few", [1, 7])
@@ -128,7 +128,7 @@ def test_without_noise_the_teachers_mean_comes_back(few):
     assert (np.linalg.norm(each, axis=2) > LARGEST_CLIP).mean() < 0.2
     clipped = each * np.minimum(1, LARGEST_CLIP / np.linalg.norm(each, axis=2, keepdims=True))
     sums = found.release(np.asarray(found.contribute(signal(each)).toarray()), 1).hidden.values
-    targets = targets_of(Released(sums, 0.0), cells, few)
+    targets = answers_of(Released(sums, 0.0), cells, few).chances
     np.testing.assert_allclose(targets, cells.public + clipped.mean(axis=0), atol=1e-5)
 
 
@@ -163,7 +163,7 @@ def test_targets_are_never_worse_than_the_public_model_by_more_than_a_hundredth_
     for multiplier in (0.1, 1.0, 3.0, 10.0, 30.0, 100.0, 1e4, 1e6):
         sigma = multiplier * 2 * clip
         released = Released(change.sum(axis=0) + sigma * rng.normal(size=change.shape[1:]), sigma)
-        found = targets_of(released, cells, teachers)
+        found = answers_of(released, cells, teachers).chances
         np.testing.assert_allclose(found.sum(axis=1), 1)
         assert (found > 0).all()
         gained[multiplier] = _worse(truth, found, public)
@@ -175,13 +175,49 @@ def test_targets_are_never_worse_than_the_public_model_by_more_than_a_hundredth_
     assert _worse(truth, raw / raw.sum(axis=1, keepdims=True), public) > 1
 
 
+@pytest.mark.parametrize("moved", [0.0, 1.0, 3.0])
+def test_the_weight_of_an_answer_follows_how_much_of_it_is_known(moved):
+    """From all of it without noise to nothing in noise that drowns it; in between, what is really known: 1 - |m - e|^2
+    / |m|^2, of an estimate e.
+    """
+    rng = np.random.default_rng(int(moved))
+    teachers = 40
+    public, each = _world(2000, 16, teachers, rng, moved, 1.0)
+    truth = (each - public).mean(axis=0)
+    cells = Cells(np.tile(np.arange(16), (2000, 1)), public)
+    exact = answers_of(Released(teachers * truth, 0.0), cells, teachers)
+    assert (exact.weights == 1).all()
+    means = []
+    for sigma in (0.05, 1.0, 4.0, 16.0, 1e4):
+        found = answers_of(Released(teachers * truth + sigma * rng.normal(size=truth.shape), sigma), cells, teachers)
+        known = 1 - ((found.chances - each.mean(axis=0)) ** 2).sum() / (truth**2).sum()
+        assert ((found.weights >= 0) & (found.weights <= 1)).all()
+        size = (truth**2).sum(axis=1)
+        assert np.average(found.weights, weights=size) == pytest.approx(max(0, known), abs=0.08)
+        means.append(found.weights.mean())
+    assert means == sorted(means, reverse=True)
+    assert means[0] > 0.9
+    assert means[-1] == 0
+
+
+def test_noise_alone_has_no_weight():
+    heeded = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        public, _ = _world(500, 8, 2, rng, 0.0, 0.0)
+        cells = Cells(np.tile(np.arange(8), (500, 1)), public)
+        heeded.append(answers_of(Released(rng.normal(size=public.shape), 1.0), cells, 40).weights.mean())
+    assert np.count_nonzero(heeded) <= 2
+    assert max(heeded) < 0.1
+
+
 def test_drowned_in_noise_the_public_model_is_left():
     rng = np.random.default_rng(0)
     public, each = _world(500, 16, 10, rng, 1.0, 1.0)
     cells = Cells(np.tile(np.arange(16), (500, 1)), public)
     for sigma, hair in ((300.0, 0.01), (1e6, 1e-5)):
         values = (each - public).sum(axis=0) + sigma * rng.normal(size=public.shape)
-        found = targets_of(Released(values, sigma), cells, 10)
+        found = answers_of(Released(values, sigma), cells, 10).chances
         assert np.abs(found - public).max() < hair
 
 
@@ -198,6 +234,17 @@ def test_noisy_targets_are_kept_in_the_form_of_all_others(tmp_path):
     assert (again.codes == kept.codes).all()
     with pytest.raises(ConclaveError, match="not those of"):
         stored(cells.ids, cells.public, stops=stops, tokens=40, temperature=2.0, folder=tmp_path)
+
+
+@pytest.mark.parametrize("weights", [np.ones(4), np.array([0.5, 0, 1, 1.1, 0]), np.array([0.5, 0, np.nan, 1, 0])])
+def test_weights_that_are_no_shares_are_refused(weights, tmp_path):
+    from learning.language.soft_targets import stored
+
+    cells, stops = cells_of(_said(5, 0), 6), np.array([0, 2, 5])
+    with pytest.raises(ConclaveError, match="between 0 and 1"):
+        stored(
+            cells.ids, cells.public[:, :6], stops=stops, tokens=40, temperature=2.0, folder=tmp_path, weights=weights
+        )
 
 
 def _with_words(places, rng, words=200, top=16):
@@ -220,12 +267,12 @@ def test_what_teachers_prefer_everywhere_is_found_where_every_single_place_is_dr
     sigma = 40 * 2 * clip
     noise = sigma * rng.normal(size=change.shape)
     gap = _worse(truth, truth, cells.public)
-    found = targets_of(Released(teachers * change + noise, sigma), cells, teachers)
+    found = answers_of(Released(teachers * change + noise, sigma), cells, teachers).chances
     assert _worse(truth, found, cells.public) < 0.3 * gap < 0
     # The same sums with the words' names lost: each place alone says nothing.
     nameless = Cells(np.tile(np.arange(16), (8000, 1)) + 16 * np.arange(8000)[:, None], cells.public)
-    alone = targets_of(Released(teachers * change + noise, sigma), nameless, teachers)
+    alone = answers_of(Released(teachers * change + noise, sigma), nameless, teachers).chances
     assert _worse(truth, alone, cells.public) > 0.03 * gap
     # And noise alone teaches nothing.
-    nothing = targets_of(Released(noise, sigma), cells, teachers)
+    nothing = answers_of(Released(noise, sigma), cells, teachers).chances
     assert abs(_worse(cells.public, nothing, cells.public)) < 1e-3
