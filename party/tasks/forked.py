@@ -15,8 +15,8 @@ IMPORTED: Final = 60.0
 """The most seconds to wait for a nursery that may still be importing."""
 _KILLED: Final = -9
 _LOADED: Final = (
-    *("ATEN_", "BLIS_", "GOMP_", "HF_", "KMP_", "LD_", "MALLOC_", "MKL_", "NUMEXPR_", "OMP_", "OPENBLAS_", "TORCH_"),
-    *("GLIBC_TUNABLES", "PYTHONPATH", "TOKENIZERS_", "TRANSFORMERS_"),
+    *("ATEN_", "BLIS_", "GOMP_", "HF_", "KMP_", "LD_", "MALLOC_", "MKL_", "NUMEXPR_", "OMP_", "OPENBLAS_", "THP_"),
+    *("GLIBC_TUNABLES", "PYTHONPATH", "TOKENIZERS_", "TORCH_", "TRANSFORMERS_"),
 )
 """Beginnings of the names of settings that libraries read when they are loaded: later ones would come too late."""
 

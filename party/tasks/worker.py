@@ -30,11 +30,13 @@ _SPARING: Final = {
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(32 << 20),
+    "THP_MEM_ALLOC_ENABLE": "1",
 }
 """What glibc's allocator keeps of freed memory: it would have eight arenas a core, and keep arrays of up to 32 MiB.
 
 Arrays of 4 MiB and more go back to the system at once, and come back by page faults: at 1 MiB, where a micro-batch has
-many of them, embedding took 1.1 times as long as at 4, for 2% less memory.
+many of them, embedding took 1.1 times as long as at 4, for 2% less memory. In pages of 2 MiB (torch asks for them under
+the last name) a step of a language model has a sixth of the faults, and takes 0.88 of the processor time for 2% more.
 """
 _LIBRARIES: Final = {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"}
 """What scikit-learn sets when it is imported: then it makes no difference whether a launcher imported it before."""
