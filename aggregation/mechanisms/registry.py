@@ -17,7 +17,7 @@ from aggregation.mechanisms.mechanism import Mechanism, OfTeachers
 from aggregation.mechanisms.said import FreeTargets, FreeTexts
 from aggregation.mechanisms.softened import SoftenedTargets
 from aggregation.mechanisms.thresholded import ThresholdedVotes
-from aggregation.mechanisms.vectors import VectorMechanism
+from aggregation.mechanisms.vectors import DifferencesMechanism, VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
 
 Numbers: TypeAlias = Mapping[str, Any]
@@ -35,6 +35,7 @@ MECHANISMS: Final[Mapping[str, type[Mechanism]]] = {
         FreeTexts,
         FreeTargets,
         SoftenedTargets,
+        DifferencesMechanism,
     )
 }
 OF_TEACHERS: Final = frozenset(each.kind for each in (JointMechanism, ThresholdedVotes, FreeAnswers))

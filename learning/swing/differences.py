@@ -1,21 +1,16 @@
 """The certified form of swing: what teachers say, as differences from a public model, summed under Gaussian noise.
 
 Of each query token the public model's own likeliest tokens are the cells, and one more cell is all other tokens: a
-public index set, which says nothing of a teacher. A teacher's vector is its distribution over the cells minus the
-public model's, clipped to L2 norm C, on an integer grid; vectors are summed over all teachers of all parties, under
-noise in shares. A difference is small where private texts teach nothing new, so that little is clipped.
+public index set, which says nothing of a teacher. A teacher's matrix is its distribution over the cells of every token
+minus the public model's, clipped to an L2 norm over all tokens together, on an integer grid; matrices are summed over
+all teachers of all parties, under noise in shares: `DifferencesMechanism`, whose sensitivity is 2 * clip under
+add-or-remove of one unit. A difference is small where private texts teach nothing new, so that little is clipped.
 
-That is the mathematics of `HiddenMechanism`, one vector of one layer a query, and so it is that mechanism: released as
-a `JointMechanism` without votes, priced by one event a query token, every token charged.
-
-**Sensitivity**, under add-or-remove of one unit: one teacher changes, arbitrarily, from a distribution p to p' over
-the cells, r being the public model's. Clipped vectors lie in the ball of radius C, so they differ by at most 2C.
-Clipping is the projection onto a convex set, which brings no two points further apart, so they differ by at most
-|p - p'|, too, and |p - p'|^2 = |p|^2 + |p'|^2 - 2 p.p' <= 2. The bound is min(2C, sqrt(2)). The mechanism charges 2C,
-exact in integers on the grid; a C above sqrt(1/2), for which that is too much, is refused.
+At one token two distributions p and p' differ by |p - p'|^2 = |p|^2 + |p'|^2 - 2 p.p' <= 2, so two matrices of T tokens
+by sqrt(2 T) at most. A clip above sqrt(T / 2), for which 2 * clip is too much, is refused.
 
 It holds only if texts, cells, temperatures and clue words are public; every teacher learned from its own units and
-public values alone; and what `HiddenMechanism` asks of the noise.
+public values alone; and what `DifferencesMechanism` asks of the noise.
 """
 
 import math
@@ -28,13 +23,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aggregation.errors import ConclaveError, IntegrityError
-from aggregation.mechanisms.hidden import HiddenMechanism
-from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
+from aggregation.mechanisms.vectors import DifferencesMechanism
 from aggregation.noise.shares import GAUSSIAN
 
 LARGEST_CLIP: Final = math.sqrt(0.5)
-"""Half of the distance of two certainties: with a larger clip the sensitivity would be that distance, not 2C."""
-LEVELS: Final = 1 << 10
+"""Half of the distance of two certainties: with a larger clip a token the sensitivity would be that distance."""
+LEVELS: Final = 1 << 16
 """Grid steps in the clip by default: rounding is then far below any noise."""
 
 
@@ -93,27 +87,29 @@ def differences(said: Tensor, cells: Cells) -> NDArray[np.float64]:
 
 
 def mechanism(
-    top: int, *, clip: float, noise_multiplier: float, shares: int, levels: int = LEVELS, distribution: str = GAUSSIAN
-) -> JointMechanism:
-    """The mechanism of the sum: one query a token, one vector of `top` + 1 numbers a teacher.
+    tokens: int,
+    top: int,
+    *,
+    clip: float,
+    noise_multiplier: float,
+    shares: int,
+    levels: int = LEVELS,
+    distribution: str = GAUSSIAN,
+) -> DifferencesMechanism:
+    """The mechanism of the sum of `top` + 1 numbers of each of so many tokens.
 
-    clip: C, of a vector, in units of probability. noise_multiplier: of the sum's noise over 2C, as its event has it.
-    shares, levels, distribution: as of `HiddenMechanism`. Sensitivity and assumptions: see the module. Raises
-    `ConclaveError` for a clip above `LARGEST_CLIP`, and as `HiddenMechanism` does.
+    clip: C, the root of the mean over tokens of a teacher's squared norms, in units of probability: its matrix is
+    clipped to C sqrt(tokens). noise_multiplier: of the sum's noise over the sensitivity of all tokens together.
+    shares, levels, distribution: as of `DifferencesMechanism`. Raises `ConclaveError` for a clip above `LARGEST_CLIP`,
+    and as `DifferencesMechanism` does.
     """
     if clip > LARGEST_CLIP:
         raise ConclaveError(
             f"A clip of {clip:g} is more than half the distance of any two distributions: its noise would hide what "
             f"cannot happen. Give at most {math.floor(LARGEST_CLIP * 1e4) / 1e4:g}."
         )
-    return JointMechanism(
-        None, HiddenMechanism(1, top + 1, clip, levels, noise_multiplier * 2 * clip, shares, distribution)
-    )
-
-
-def signal(teachers: NDArray[np.float64]) -> TeacherSignal:
-    """What a party contributes: its teachers' differences [teachers, tokens, cells], as the mechanism takes them."""
-    return TeacherSignal(None, teachers[:, :, None, :])
+    whole = clip * math.sqrt(tokens)
+    return DifferencesMechanism(whole, levels, noise_multiplier, shares, distribution, tokens, top + 1)
 
 
 def _over(said: Tensor, ids: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -31,6 +31,8 @@ def kind_of(release: plan_pb2.Release) -> Kind | None:
             return Kind.COUNTS
         case "vectors", plan_pb2.FORM_SUMMED:
             return Kind.MOMENTS
+        case "differences", plan_pb2.FORM_SUMMED:
+            return Kind.DIFFERENCES
         case "thresholded", plan_pb2.FORM_CLEAR_VOTES:
             return Kind.CLEAR_VOTES
         case "free", plan_pb2.FORM_FREE:

@@ -20,6 +20,7 @@ class Kind(StrEnum):
     SCORES = "free scores"
     TEXTS = "free texts of a language model"
     TARGETS = "free outcomes of tokens"
+    DIFFERENCES = "noised differences of language models from a public one"
     SOFTENED = "softened outcomes of tokens, without a guarantee"
     STEPS = "gradients in steps"
     WEIGHTS = "the parameters of a model"

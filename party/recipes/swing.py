@@ -7,5 +7,5 @@ from typing import Final
 from party.recipes.recipe import Kind, Recipe, part
 
 RECIPE: Final = Recipe(
-    ({Kind.HIDDEN: part("language_teachers")}, {Kind.SOFTENED: part("language_teachers")}),
+    ({Kind.DIFFERENCES: part("language_teachers")}, {Kind.SOFTENED: part("language_teachers")}),
 )

@@ -177,9 +177,11 @@ OUTCOMES = ((40 + np.arange(TOKENS * TOP, dtype="<u4").reshape(TOKENS, TOP)) << 
 
 async def taught(link, folder, noise):
     """What a party's language models say of `ASKED`, noised, as a coordinator asks it; and the release."""
-    hidden = {"layers": 1, "width": TOP + 1, "clip": 0.05, "levels": 400, "shares": PARTIES, "distribution": "gaussian"}
-    joint = plan_pb2.JointMechanism(hidden=plan_pb2.HiddenMechanism(noise=noise, **hidden))
-    release = plan_pb2.Release(name="differences", charges=TOKENS, form=plan_pb2.FORM_SUMMED, joint=joint)
+    bounds = plan_pb2.DifferencesMechanism(
+        clip=0.05, levels=400, noise_multiplier=noise, shares=PARTIES, distribution="gaussian", tokens=TOKENS,
+        outcomes=TOP + 1,
+    )  # fmt: skip
+    release = plan_pb2.Release(name="differences", charges=1, form=plan_pb2.FORM_SUMMED, differences=bounds)
     privacy = plan_pb2.Privacy(record=plan_pb2.RECORD_DOCUMENT, insecure_reproducible_noise=True)
     bound = plan_pb2.Terms(recipe="swing", seed=SEED, privacy=privacy, releases=[release])
     await link.join("simulated", plan_pb2.Plan(terms=bound), b"")

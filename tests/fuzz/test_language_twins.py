@@ -114,7 +114,7 @@ def spoken(scene, rng, kind, size):
     return terms, task
 
 
-LIES = ("texts", "other texts", "openings", "outcomes", "layers", "teachers", "longest", "descent")
+LIES = ("texts", "other texts", "openings", "outcomes", "tokens", "teachers", "longest", "descent")
 """What of a request for language teachers may be an attacker's; two requests of three are honest in all of it."""
 
 
@@ -130,12 +130,11 @@ def taught(scene, base, rng, size):
 
     texts = one("texts", [[40, 41], [42]], [[1, 2, 3, 4]], [[tokens, 1, 2]], [[]], [[40, 41], [42], 7], "?")
     texts = one("other texts", texts, [[40], [41], [42]], [[40, 41]])
-    hidden = plan_pb2.HiddenMechanism(
-        layers=one("layers", 1, 2), width=base.TAUGHT, clip=0.3, levels=400, noise=2.0, shares=2,
-        distribution="gaussian",
+    bounds = plan_pb2.DifferencesMechanism(
+        clip=0.3, levels=400, noise_multiplier=2.0, shares=2, distribution="gaussian", tokens=one("tokens", 3, 2, 4),
+        outcomes=base.TAUGHT,
     )  # fmt: skip
-    joint = plan_pb2.JointMechanism(hidden=hidden)
-    release = plan_pb2.Release(name="differences", charges=3, form=plan_pb2.FORM_SUMMED, joint=joint)
+    release = plan_pb2.Release(name="differences", charges=1, form=plan_pb2.FORM_SUMMED, differences=bounds)
     terms = scene.terms(rng, release, ("document", "sentence", "user"), recipe="swing")
 
     def task(context):
@@ -216,11 +215,10 @@ def test_teachers_that_tell_a_record_are_found(scene, start, monkeypatch):
     monkeypatch.setattr("party.tasks.language_teachers.training._taught", fails)
     played.twins = played.pairs["document"]
     played.twins.shards([], [b'{"text": "good film", "who": "p0"}'])
-    hidden = plan_pb2.HiddenMechanism(
-        layers=1, width=2, clip=0.3, levels=400, noise=2.0, shares=2, distribution="gaussian"
+    bounds = plan_pb2.DifferencesMechanism(
+        clip=0.3, levels=400, noise_multiplier=2.0, shares=2, distribution="gaussian", tokens=1, outcomes=2
     )  # fmt: skip
-    joint = plan_pb2.JointMechanism(hidden=hidden)
-    release = plan_pb2.Release(name="differences", charges=1, form=plan_pb2.FORM_SUMMED, joint=joint)
+    release = plan_pb2.Release(name="differences", charges=1, form=plan_pb2.FORM_SUMMED, differences=bounds)
     context = played.joined(played.made.make_terms(epsilon=1e12, recipe="swing", releases=[release]))
     files = [
         party_pb2.ModelFile(name=name, sha256=played.twins.provide(context, "model", content))

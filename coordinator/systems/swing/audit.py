@@ -6,7 +6,7 @@ trains the public model on each canary alone, and so knows along which direction
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from aggregation.mechanisms.joint import JointMechanism
+from aggregation.mechanisms.vectors import DifferencesMechanism
 from coordinator.auditing.attacks import Ran, Scores, Seen
 from coordinator.auditing.sums import scores_in_sum
 from coordinator.language_models.audit import STUDENT, Read, exposures, fallen, numbered, started
@@ -30,7 +30,6 @@ from coordinator.text_models.auditing.trained import ENOUGH, grouped, halves
 from learning.errors import Diverged
 from learning.language.soft_targets import STEP
 from learning.models.batching import encode_documents
-from learning.swing.differences import signal
 from learning.text.source import Document
 
 if TYPE_CHECKING:
@@ -173,13 +172,14 @@ def _said(recipe: Swing, seen: Seen, read: Read) -> Floats:
         with_canaries, without = (_softened(recipe, ran, asked, tokens) for ran in (seen.ran, seen.without))
     else:
         (release,) = seen.ran.run.priced.releases
-        mechanism = release.under(JointMechanism)
-        assert mechanism.hidden is not None
-        sigma = mechanism.hidden.noise / mechanism.hidden.granularity
+        mechanism = release.under(DifferencesMechanism)
+        sigma = mechanism.noise_multiplier * mechanism.sensitivity
         total = np.concatenate([block for _, _, block in seen.ran.run.store.blocks(DIFFERENCES)])
         with_canaries = total[tokens].astype(np.float64)
         without = sum(_dense(each)[tokens] for each in seen.without.parties.bounded(DIFFERENCES))
-        parts = np.stack([_dense(mechanism.contribute(signal(each[None]))).reshape(-1) for each in moved])
+        # Of the asked tokens that are looked at: a clip of all would leave a canary more room on these.
+        some = replace(mechanism, tokens=len(tokens))
+        parts = np.stack([some.contribute(each[None]).reshape(-1) for each in moved])
     found = sparse.csr_array(parts)
     return scores_in_sum(with_canaries.reshape(-1), without.reshape(-1), found, sigma)
 

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Final
 
-from aggregation.mechanisms.joint import JointMechanism
+from aggregation.mechanisms.vectors import DifferencesMechanism
 from coordinator.forecasting.forecast import Forecast, Row
 from coordinator.forecasting.needs import Needs
 from coordinator.forecasting.pace import Lengths, pace_of
@@ -83,11 +83,11 @@ def memory(recipe: Swing, priced: PricedPlan[SwingPlan]) -> dict[str, int]:
 
 
 def _row(plan: SwingPlan, release: Release) -> Row:
-    hidden = release.under(JointMechanism).hidden
-    assert hidden is not None
-    # Teachers of like text move the same outcomes: at the most each by all of the clip.
-    noise = hidden.noise * math.sqrt(hidden.columns)
-    return Row(release.name, release.rows, 2 * hidden.clip, noise, plan.teachers_of_all * hidden.clip, at_most=True)
+    bounds = release.under(DifferencesMechanism)
+    # Teachers of like text move the same outcomes: at the most all by all of the clip.
+    noise = 2 * bounds.clip * bounds.noise_multiplier * math.sqrt(release.rows * release.columns)
+    most = plan.teachers_of_all * bounds.clip
+    return Row(release.name, release.rows, 2 * bounds.clip, noise, most, at_most=True)
 
 
 def asked_bytes(recipe: Swing) -> int:

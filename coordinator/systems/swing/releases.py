@@ -10,17 +10,20 @@ from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
 from aggregation.errors import ConclaveError
 from aggregation.mechanisms.mechanism import Form
 from aggregation.mechanisms.softened import SoftenedTargets
+from aggregation.noise.shares import MOST_LEVELS
 from coordinator.errors import PlanError
 from coordinator.pricing.release import Release, shares
 from coordinator.systems.swing.plan import SwingPlan
 from coordinator.systems.swing.public import PublicSwing
 
 if TYPE_CHECKING:
-    from aggregation.mechanisms.joint import JointMechanism
+    from aggregation.mechanisms.vectors import DifferencesMechanism
 
 DIFFERENCES, SOFTENED = "differences", "softened"
-_SIGMA: Final = 4096.0
-"""Standard deviation of one party's share of the noise, on the grid: fine enough, and quick to draw."""
+_SIGMA: Final = 32768.0
+"""Standard deviation of one party's share of the noise, on the grid: fine enough for one teacher's word on a token."""
+_ROOM: Final = 1 << 29
+"""Grid units that all teachers together have in a number of the sum."""
 
 
 def total_event(plan: SwingPlan, multiplier: float) -> DpEvent:
@@ -32,9 +35,9 @@ def total_event(plan: SwingPlan, multiplier: float) -> DpEvent:
 def releases(plan: SwingPlan, multiplier: float, public: PublicSwing) -> tuple[Release, ...]:
     """The release of a run; of differences, all tokens together with this noise multiplier.
 
-    A unit is in one teacher, whose vector at every token moves from one place in the ball of radius `clip` to any
-    other: L2 sensitivity 2 clip a token under add-or-remove of one unit. Every token is charged once. Softened outcomes
-    have no guarantee, and no noise that is calibrated. Raises `PlanError`.
+    A unit is in one teacher, whose differences at all tokens together move from one place in the ball of radius `clip`
+    sqrt(tokens) to any other: twice that is the L2 sensitivity, under add-or-remove of one unit. All tokens are charged
+    together, once. Softened outcomes have no guarantee, and no noise that is calibrated. Raises `PlanError`.
     """
     tokens = len(public.queries.ids)
     if plan.published:
@@ -43,26 +46,26 @@ def releases(plan: SwingPlan, multiplier: float, public: PublicSwing) -> tuple[R
         return (Release(SOFTENED, softened, tokens, softened.columns, charges=texts, form=Form.SAID),)
     mechanism = differences_under(plan, multiplier, tokens)
     attempts = plan.privacy.attempts
-    return (Release(DIFFERENCES, mechanism, tokens, mechanism.columns, tokens, attempts=attempts),)
+    return (Release(DIFFERENCES, mechanism, tokens, mechanism.columns, attempts=attempts),)
 
 
-def differences_under(plan: SwingPlan, multiplier: float, tokens: int) -> "JointMechanism":
-    """The mechanism of one token's differences: a number for each outcome and one for all others.
+def differences_under(plan: SwingPlan, multiplier: float, tokens: int) -> "DifferencesMechanism":
+    """The mechanism of all tokens' differences: a number for each outcome and one for all others.
 
     Raises `PlanError`.
     """
     from learning.swing.differences import mechanism
 
-    clip, honest = plan.swing.clip, shares(plan)
-    one = multiplier * math.sqrt(tokens)
-    levels = max(1, int(_SIGMA * math.sqrt(honest) / (2 * one)))
+    honest = shares(plan)
+    levels = int(_SIGMA * math.sqrt(honest) / (2 * multiplier))
     try:
         return mechanism(
+            tokens,
             plan.distil.top,
-            clip=clip,
-            noise_multiplier=one,
+            clip=plan.swing.clip,
+            noise_multiplier=multiplier,
             shares=honest,
-            levels=levels,
+            levels=min(max(1, levels), MOST_LEVELS, _ROOM // plan.teachers_of_all),
             distribution=plan.privacy.noise,
         )
     except ConclaveError as error:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aggregation.mechanisms.joint import JointMechanism
+from aggregation.mechanisms.vectors import DifferencesMechanism
 from coordinator.language_models.students import first_student
 from coordinator.pricing.release import PricedPlan
 from coordinator.progress.progress import Progress
@@ -34,8 +34,7 @@ def corrected(priced: PricedPlan[SwingPlan], public: PublicSwing, present: int, 
 
     (release,) = priced.releases
     total = np.concatenate([block for _, _, block in store.blocks(DIFFERENCES)])
-    said = release.under(JointMechanism).release(total, present).hidden
-    assert said is not None
+    said = release.under(DifferencesMechanism).release(total, present)
     asked = stored_outcomes(priced.plan, public, store)
     found = answers_of(said, cells_kept(asked.ids, asked.codes), present * priced.plan.teachers.per_party)
     folder = store.folder / TARGETS

@@ -49,13 +49,12 @@ WORK: Final = LanguageTeachersWork
 
 
 def checked(task: party_pb2.LanguageTeachersTask, given: Given) -> LanguageTeachersWork:
-    """Check the request. Raises `Refusal`: REQUEST for a release of anything but hidden states of one layer or softened
-    outcomes, where a record is no text, and for invalid values; ARTEFACT; and as `model_of` does.
+    """Check the request. Raises `Refusal`: REQUEST for a release of anything but differences or softened outcomes,
+    where a record is no text, and for invalid values; ARTEFACT; and as `model_of` does.
     """
     release, terms = given.release, given.run.terms
-    softened, bounds = release.HasField("softened"), release.joint.hidden
-    differences = release.HasField("joint") and not release.joint.HasField("votes")
-    if not softened and not (differences and bounds.layers == 1 and bounds.width >= 2):
+    softened = release.HasField("softened")
+    if not softened and not release.HasField("differences"):
         raise cannot_give(LanguageTeachersWork.kind, release)
     if terms.privacy.record == plan_pb2.RECORD_PAIR:
         raise wrong('a text model learns from texts, and a record is a pair of words; plan with record = "document".')
@@ -87,13 +86,14 @@ def fits(work: LanguageTeachersWork, release: plan_pb2.Release, memory: int) -> 
     """Raises `Refusal`: ARTEFACT for invalid texts and for outcomes of other texts, REQUEST for more than the release
     is paid for and for too long texts, MEMORY where what teachers say takes more than the job may.
     """
-    found = written_fits(work.written, release, work.model.longest)
+    paid = None if work.softened else release.differences.tokens  # no text has less than a token
+    found = written_fits(work.written, release, work.model.longest, paid=paid)
     if work.softened:
         columns = release.softened.top * (1 if release.softened.tokens <= 1 << 16 else 2)
         if work.clues and Path(work.clues).stat().st_size > MOST_CLUES:
             raise Refusal(Reason.ARTEFACT, f"the clue words that were provided are more than {MOST_CLUES:,} bytes.")
     else:
-        columns = work.teachers * release.joint.hidden.width
+        columns = work.teachers * release.differences.outcomes
         _differ(work, found, release)
     held = 6 * _CELL * found.tokens * columns / 2**20
     if memory and held > memory:
@@ -110,10 +110,10 @@ def paid_before(work: LanguageTeachersWork) -> plan_pb2.Release | None:
 
 
 def _differ(work: LanguageTeachersWork, found: Written, release: plan_pb2.Release) -> None:
-    """Check that no more tokens are asked than are paid for, and that the outcomes are of so many."""
-    if found.tokens > release.charges:
-        raise wrong(f"{found.tokens:,} tokens are asked, and release {release.name} is paid for {release.charges:,}.")
-    top = release.joint.hidden.width - 1
+    """Check that just those tokens are asked that are paid for, and that the outcomes are of so many."""
+    if found.tokens != (paid := release.differences.tokens):
+        raise wrong(f"{found.tokens:,} tokens are asked, and release {release.name} is paid for {paid:,}.")
+    top = release.differences.outcomes - 1
     size = Path(work.outcomes).stat().st_size
     if size not in (_CELL * found.tokens * top, 2 * _CELL * found.tokens * top):
         raise Refusal(

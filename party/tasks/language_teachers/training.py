@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aggregation.errors import IntegrityError
-from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.said import FreeTargets
 from aggregation.mechanisms.softened import SoftenedTargets
+from aggregation.mechanisms.vectors import DifferencesMechanism
 from aggregation.noise.stream import NoiseStream
 from learning.classification.training import fit
 from learning.errors import Diverged
@@ -30,7 +30,7 @@ from learning.models.adapting import ADAPTERS, Lora, adapt, flatten, unflatten
 from learning.models.compute import on_device
 from learning.models.encoders import language_model, longest, tokens_of
 from learning.swing.answers import cells_kept, differences_of_texts
-from learning.swing.differences import Cells, signal
+from learning.swing.differences import Cells
 from party.errors import TrainingError
 from party.provided.written import Written, written
 from party.shard.labelled import tell_if_few
@@ -72,7 +72,7 @@ class Asked:
 
 
 def prepare(
-    job: Job, work: LanguageTeachersWork, mechanism: JointMechanism | SoftenedTargets, kept: Memory | None
+    job: Job, work: LanguageTeachersWork, mechanism: DifferencesMechanism | SoftenedTargets, kept: Memory | None
 ) -> Private:
     """Check everything except the party's units: the provided model, the texts and what belongs to them.
 
@@ -91,7 +91,7 @@ def prepare(
 
 def differ(
     job: Job,
-    mechanism: JointMechanism,
+    mechanism: DifferencesMechanism,
     asked: Asked,
     progress: Callable[[int], None],
     memory: Memory | None = None,
@@ -119,7 +119,7 @@ def differ(
         return np.stack([of(each) for each in _teachers(job, asked, progress)])
 
     said = make() if memory is None else memory.once("answers", (job.reading.whose, repr(work)), make)
-    return mechanism.contribute(signal(said))
+    return mechanism.contribute(said)
 
 
 def soften(
@@ -216,7 +216,7 @@ def _started(text: TextModel) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase
 
 
 def _asked(
-    mechanism: JointMechanism | SoftenedTargets,
+    mechanism: DifferencesMechanism | SoftenedTargets,
     work: LanguageTeachersWork,
     start: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase",
@@ -235,8 +235,7 @@ def _asked(
         clues = Path(work.clues) if work.clues else None
         softening = softening_of(mechanism, clues, texts, tokenizer, tokens, flatten(start).clone())
         return Asked(start, tokenizer, texts, given.before, None, softening)
-    assert mechanism.hidden is not None
-    cells = _cells(Path(work.outcomes), mechanism.hidden.width - 1, tokens, given.tokens)
+    cells = _cells(Path(work.outcomes), mechanism.outcomes - 1, tokens, given.tokens)
     return Asked(start, tokenizer, texts, given.before, cells, None)
 
 

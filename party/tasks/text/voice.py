@@ -49,20 +49,27 @@ def trained_path(given: Given, training: str) -> str:
 
 
 def written_fits(
-    path: str, release: plan_pb2.Release, longest: int, *, room: int = 0, part: tuple[int, int] | None = None
+    path: str,
+    release: plan_pb2.Release,
+    longest: int,
+    *,
+    room: int = 0,
+    part: tuple[int, int] | None = None,
+    paid: int | None = None,
 ) -> Written:
     """What was provided as written. longest: tokens of a text with its opening. room: for a text that is still to be
-    written. part: of what is still to be written, as of `written`; None for texts that are there.
+    written. part: of what is still to be written, as of `written`; None for texts that are there. paid: the most texts;
+    None for one a charge of the release.
 
-    Raises `Refusal`: ARTEFACT for what is no such thing, REQUEST for more texts than the release has charges, and for
-    longer ones than the model reads.
+    Raises `Refusal`: ARTEFACT for what is no such thing, REQUEST for more texts than are paid for, and for longer
+    ones than the model reads.
     """
     try:
         found = written(Path(path), texts=True) if part is None else written(Path(path), texts=False, part=part)
     except TrainingError as error:
         raise Refusal(Reason.ARTEFACT, str(error)) from None
-    if len(found.codes) > release.charges:
-        raise wrong(f"{len(found.codes):,} texts are asked, and release {release.name} is of {release.charges:,}.")
+    if len(found.codes) > (most := release.charges if paid is None else paid):
+        raise wrong(f"{len(found.codes):,} texts are asked, and release {release.name} is of {most:,}.")
     most = max((len(before) + len(ids) for before, ids in zip(found.before, found.texts, strict=False)), default=0)
     if max(most, found.longest_opening + room) > longest:
         raise wrong(f"texts and their openings are longer than the {longest:,} tokens that the model is to read.")

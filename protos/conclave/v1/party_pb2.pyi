@@ -1307,8 +1307,8 @@ class LanguageTeachersTask(_message.Message):
     OUTCOMES_SHA256_FIELD_NUMBER: _builtins.int
     CLUES_SHA256_FIELD_NUMBER: _builtins.int
     release: _builtins.str
-    """The release that bounds what they say: hidden states of one layer. A vector is the difference between a teacher's and the
-    public model's probabilities of the named outcomes, and of all others together. Or softened outcomes of one teacher.
+    """The release that bounds what they say: differences between a teacher's and the public model's probabilities of the named
+    outcomes, and of all others together. Or softened outcomes of one teacher.
     """
     teachers: _builtins.int
     written_sha256: _builtins.bytes

@@ -413,6 +413,7 @@ class Release(_message.Message):
     TEXTS_FIELD_NUMBER: _builtins.int
     TARGETS_FIELD_NUMBER: _builtins.int
     SOFTENED_FIELD_NUMBER: _builtins.int
+    DIFFERENCES_FIELD_NUMBER: _builtins.int
     FORM_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     charges: _builtins.int
@@ -440,6 +441,8 @@ class Release(_message.Message):
     def targets(self) -> Global___FreeTargets: ...
     @_builtins.property
     def softened(self) -> Global___SoftenedTargets: ...
+    @_builtins.property
+    def differences(self) -> Global___DifferencesMechanism: ...
     def __init__(
         self,
         *,
@@ -454,13 +457,14 @@ class Release(_message.Message):
         texts: Global___FreeTexts | None = ...,
         targets: Global___FreeTargets | None = ...,
         softened: Global___SoftenedTargets | None = ...,
+        differences: Global___DifferencesMechanism | None = ...,
         form: Global___Form.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "differences", b"differences", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "form", b"form", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "differences", b"differences", "form", b"form", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts", "joint", "thresholded", "gradients", "free", "vectors", "texts", "targets", "softened"]  # noqa: Y015
+    _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts", "joint", "thresholded", "gradients", "free", "vectors", "texts", "targets", "softened", "differences"]  # noqa: Y015
     _WhichOneofArgType_mechanism: _TypeAlias = _typing.Literal["mechanism", b"mechanism"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_mechanism) -> _WhichOneofReturnType_mechanism | None: ...
 
@@ -533,6 +537,46 @@ class VectorMechanism(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___VectorMechanism: _TypeAlias = VectorMechanism  # noqa: Y015
+
+@_typing.final
+class DifferencesMechanism(_message.Message):
+    """aggregation.mechanisms.vectors.DifferencesMechanism, field by field: one matrix a teacher, charged once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIP_FIELD_NUMBER: _builtins.int
+    LEVELS_FIELD_NUMBER: _builtins.int
+    NOISE_MULTIPLIER_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
+    DISTRIBUTION_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    OUTCOMES_FIELD_NUMBER: _builtins.int
+    clip: _builtins.float
+    levels: _builtins.int
+    noise_multiplier: _builtins.float
+    shares: _builtins.int
+    distribution: _builtins.str
+    """aggregation.noise.shares.DISTRIBUTIONS: gaussian, skellam or discrete-gaussian."""
+    tokens: _builtins.int
+    outcomes: _builtins.int
+    def __init__(
+        self,
+        *,
+        clip: _builtins.float = ...,
+        levels: _builtins.int = ...,
+        noise_multiplier: _builtins.float = ...,
+        shares: _builtins.int = ...,
+        distribution: _builtins.str = ...,
+        tokens: _builtins.int = ...,
+        outcomes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clip", b"clip", "distribution", b"distribution", "levels", b"levels", "noise_multiplier", b"noise_multiplier", "outcomes", b"outcomes", "shares", b"shares", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DifferencesMechanism: _TypeAlias = DifferencesMechanism  # noqa: Y015
 
 @_typing.final
 class VotesMechanism(_message.Message):

@@ -18,7 +18,7 @@ from aggregation.mechanisms.registry import MECHANISMS, made, numbers_of, of_tea
 from aggregation.mechanisms.said import FreeTargets, FreeTexts
 from aggregation.mechanisms.softened import SoftenedTargets
 from aggregation.mechanisms.thresholded import ThresholdedVotes
-from aggregation.mechanisms.vectors import VectorMechanism
+from aggregation.mechanisms.vectors import DifferencesMechanism, VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
 
 VOTES = VotesMechanism(classes=5000, levels=3, noise=20.5, shares=3)
@@ -30,6 +30,7 @@ KNOWN: dict[str, Mechanism] = {
     "counts, Skellam": CountsMechanism(4.0, 64, 1.25, 2, "skellam"),
     "vectors": VectorMechanism(clip=120.5, levels=4096, noise_multiplier=0.75, shares=2),
     "vectors, discrete Gaussian": VectorMechanism(120.5, 4096, 0.75, 2, "discrete-gaussian"),
+    "differences": DifferencesMechanism(12.5, 4096, 0.75, 2, tokens=100, outcomes=30),
     "votes alone": JointMechanism(VOTES, None),
     "hidden states alone": JointMechanism(None, HIDDEN),
     "both": JointMechanism(VOTES, HIDDEN),
@@ -50,6 +51,9 @@ SENTENCES = {
     "Gaussian noise of standard deviation 0.75 times that on each of 30 sums, charged once",
     "vectors, discrete Gaussian": "each unit's word frequencies and second moments along public directions clipped to "
     "L2 norm 120.5, discrete Gaussian noise of standard deviation 0.75 times that on each of 30 sums, charged once",
+    "differences": "what teachers say of 100 tokens, as differences from a public model over 30 outcomes of each, "
+    "clipped to L2 norm 12.5 over all tokens together (sensitivity of the sum 25), Gaussian noise of 18.75 on every "
+    "number of the sum, charged once",
     "votes alone": "one vote a teacher among 5,000 classes (L2 sensitivity sqrt(2)), Gaussian noise of 20.5 votes on "
     "every class; one joint event a query, 100 queries, abstained ones charged too",
     "hidden states alone": "hidden states of 2 layer(s) clipped to L2 norm 1.5 each (sensitivity of the sum 4.24), "
@@ -122,6 +126,7 @@ def test_queries_are_what_is_charged_one_by_one():
     failing, _ = THRESHOLDED.charges
     larger, _ = KNOWN["thresholded, more noise below"].charges
     assert asked.pop("free") == asked.pop("texts") == asked.pop("targets") == 0
+    assert asked.pop("differences") == 100 * 100
     assert asked.pop("thresholded") == 100 * math.floor(0.25 / failing)
     assert asked.pop("thresholded, more noise below") == 100 * math.floor(0.25 / larger)
     assert set(asked.values()) == {100}

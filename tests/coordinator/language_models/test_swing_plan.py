@@ -12,7 +12,7 @@ from dp_accounting import GaussianDpEvent
 from dp_accounting.pld import PLDAccountant
 
 from aggregation.accounting.price import price
-from aggregation.mechanisms.joint import JointMechanism
+from aggregation.mechanisms.vectors import DifferencesMechanism
 from coordinator.comparing.comparable import changed
 from coordinator.errors import PlanError
 from coordinator.pricing.priced_plan import price_plan
@@ -130,20 +130,20 @@ def test_an_encoder_is_refused(ready, tiny_bert):
 
 @pytest.mark.parametrize("trust", ["trusted-aggregator", "secure-sum"])
 @pytest.mark.parametrize("per_party", [1, 50])
-def test_every_token_is_one_gaussian_and_all_together_cost_the_plans_epsilon(ready, trust, per_party):
-    """By hand: a teacher's vector moves by 2 clip at each of T tokens, so that the whole sum moves by 2 clip sqrt(T)
-    under noise s on each number, whatever the number of teachers: one Gaussian of multiplier s / (2 clip sqrt(T)).
-    """
+def test_all_tokens_are_one_gaussian_that_costs_the_plans_epsilon(ready, trust, per_party):
+    """By hand: a teacher's differences move by 2 clip sqrt(T) at T tokens together, whatever the number of teachers."""
     plan, public = ready(privacy={"trust": trust}, teachers={"per_party": per_party})
     priced = price_of(plan, public)
     (release,) = priced.releases
-    tokens, hidden = len(public.queries.ids), release.under(JointMechanism).hidden
+    tokens, bounds = len(public.queries.ids), release.under(DifferencesMechanism)
     assert (release.name, release.rows, release.columns, release.charges) == (
-        "differences", tokens, plan.distil.top + 1, tokens,
+        "differences", tokens, plan.distil.top + 1, 1,
     )  # fmt: skip
-    assert (hidden.layers, hidden.width, hidden.clip) == (1, plan.distil.top + 1, 0.3)
+    assert (bounds.tokens, bounds.outcomes) == (tokens, plan.distil.top + 1)
+    assert bounds.clip == pytest.approx(0.3 * math.sqrt(tokens))
+    assert bounds.sensitivity * bounds.granularity == pytest.approx(2 * 0.3 * math.sqrt(tokens))
     accountant = PLDAccountant()
-    accountant.compose(GaussianDpEvent(hidden.noise / (2 * hidden.clip * math.sqrt(tokens))))
+    accountant.compose(GaussianDpEvent(bounds.noise_multiplier))
     delta = plan.privacy.delta * (1 - SAMPLER_SHARE)
     by_hand = accountant.get_epsilon(delta)
     assert price([release.event], delta).epsilon == pytest.approx(by_hand, rel=0.01)
@@ -155,7 +155,8 @@ def test_more_tokens_make_more_noise_and_wider_vectors_or_more_teachers_do_not(r
     def noise(**changes):
         plan, public = ready(**changes)
         (release,) = price_of(plan, public).releases
-        return release.under(JointMechanism).hidden.noise, len(public.queries.ids)
+        bounds = release.under(DifferencesMechanism)
+        return 2 * bounds.clip * bounds.noise_multiplier, len(public.queries.ids)
 
     (few, tokens), (many, more) = noise(queries={"limit": 4}), noise(queries={"limit": 16})
     assert many / few == pytest.approx(math.sqrt(more / tokens), rel=0.02)
@@ -168,7 +169,7 @@ def test_more_tokens_make_more_noise_and_wider_vectors_or_more_teachers_do_not(r
 def test_other_noise_is_priced_as_what_it_is(ready, noise):
     plan, public = ready(privacy={"noise": noise, "trust": "secure-sum"})
     priced = price_of(plan, public)
-    assert priced.releases[0].under(JointMechanism).hidden.distribution == noise
+    assert priced.releases[0].under(DifferencesMechanism).distribution == noise
     assert 7.5 < priced.guarantee.epsilon <= 8.0
 
 
@@ -177,15 +178,15 @@ def test_attempts_are_charged_each(ready):
         price_of(*ready(privacy={"trust": "secure-sum", "attempts": attempts})).releases[0] for attempts in (1, 3)
     )
     assert again.attempts == 3
-    assert again.under(JointMechanism).hidden.noise > 1.5 * once.under(JointMechanism).hidden.noise
+    few, many = (each.under(DifferencesMechanism).noise_multiplier for each in (once, again))
+    assert many > 1.5 * few
 
 
-def test_parties_are_bound_to_as_many_charges_as_there_are_tokens(ready):
+def test_parties_are_bound_to_one_charge_of_all_tokens(ready):
     plan, public = ready()
     (bound,) = price_of(plan, public).binding.terms.releases
-    assert bound.charges == len(public.queries.ids)
-    assert bound.joint.hidden.clip == pytest.approx(0.3)
-    assert not bound.joint.HasField("votes")
+    assert (bound.charges, bound.differences.tokens) == (1, len(public.queries.ids))
+    assert bound.differences.clip == pytest.approx(0.3 * math.sqrt(len(public.queries.ids)))
 
 
 def test_whose_texts_are_exposed_is_said_unless_they_are_public(swing_plan, swing_tables):

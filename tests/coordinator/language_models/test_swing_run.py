@@ -172,8 +172,8 @@ def test_the_student_learns_from_the_noisy_mean_of_all_teachers_as_it_stands_out
     import torch
     from safetensors.numpy import load
 
-    from aggregation.mechanisms.joint import JointMechanism
     from aggregation.mechanisms.mechanism import Released
+    from aggregation.mechanisms.vectors import DifferencesMechanism
     from coordinator.pricing.priced_plan import price_plan
     from coordinator.systems.swing.questions import stored_outcomes
     from learning.language.distilling import distil
@@ -185,10 +185,10 @@ def test_the_student_learns_from_the_noisy_mean_of_all_teachers_as_it_stands_out
     recipe = prepared(same, tmp_path, tmp_path / "cache")
     store, priced, public = RunStore(folder), price_plan(recipe), recipe.read
     try:
-        hidden = priced.releases[0].under(JointMechanism).hidden
+        bounds = priced.releases[0].under(DifferencesMechanism)
         total = np.concatenate([block for *_, block in store.blocks("differences")])
         kept = stored_outcomes(same, public, store)
-        said = Released(total * hidden.clip / hidden.levels, hidden.noise)
+        said = Released(total * bounds.clip / bounds.levels, 2 * bounds.clip * bounds.noise_multiplier)
         found = answers_of(said, cells_kept(kept.ids, kept.codes), 4)  # two parties, two teachers each
         targets = teaching.corrected(priced, public, 2, store)
         assert np.array_equal(targets.ids, kept.ids)

@@ -13,7 +13,7 @@ from learning.language.speaker import Speaker
 from learning.models.encoders import language_model
 from learning.swing.answers import cells_of_texts, differences_of_texts
 from learning.swing.clues import Clues, marked
-from learning.swing.differences import mechanism, signal
+from learning.swing.differences import mechanism
 from learning.swing.protection import Protection, Protector
 from learning.swing.shrinking import answers_of
 from learning.swing.temperature import Temperature, temperatures
@@ -50,8 +50,8 @@ def test_without_noise_the_targets_are_the_mean_of_what_teachers_say_under_each_
     cells = cells_of_texts(public, texts, openings, found.each, TOP)
     each = np.stack([differences_of_texts(one, texts, openings, found.each, cells) for one in teachers])
     assert np.linalg.norm(each, axis=2).max() < 0.7
-    certified = mechanism(TOP, clip=0.7, noise_multiplier=1.0, shares=1, levels=1 << 20)
-    sums = certified.release(certified.contribute(signal(each)).toarray(), 1).hidden.values
+    certified = mechanism(len(texts.ids), TOP, clip=0.7, noise_multiplier=1.0, shares=1, levels=1 << 20)
+    sums = certified.release(certified.contribute(each), 1).values
     chances = answers_of(Released(sums, 0.0), cells, len(teachers)).chances
     size = public.model.config.vocab_size
     whole = graded(teachers, texts, [openings] * 3, top=size, temperature=1.0, folder=tmp_path, temperatures=found.each)
@@ -73,13 +73,13 @@ def test_a_batch_says_of_a_token_what_it_says_alone(world, monkeypatch):
 def test_all_parties_noise_gives_targets_that_a_student_can_learn_from(world, tmp_path):
     public, teachers, texts, openings, found = world
     cells = cells_of_texts(public, texts, openings, found.each, TOP)
-    certified = mechanism(TOP, clip=0.3, noise_multiplier=3.0, shares=3)
+    certified = mechanism(len(texts.ids), TOP, clip=0.3, noise_multiplier=3.0, shares=3)
     total = sum(
-        certified.contribute(signal(differences_of_texts(one, texts, openings, found.each, cells)[None])).toarray()
+        certified.contribute(differences_of_texts(one, texts, openings, found.each, cells)[None])
         + certified.noise_share((len(texts.ids), TOP + 1), NoiseStream.insecure(party))
         for party, one in enumerate(teachers)
     )
-    chances = answers_of(certified.release(total, 3).hidden, cells, len(teachers)).chances
+    chances = answers_of(certified.release(total, 3), cells, len(teachers)).chances
     kept = stored(
         cells.ids, chances[:, :TOP], stops=texts.stops, tokens=public.model.config.vocab_size, temperature=1.0,
         folder=tmp_path,

@@ -14,7 +14,7 @@ from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.mechanism import Released
 from aggregation.mechanisms.registry import made, numbers_of
 from aggregation.noise.stream import NoiseStream
-from learning.swing.differences import LARGEST_CLIP, Cells, cells_of, differences, mechanism, signal
+from learning.swing.differences import LARGEST_CLIP, Cells, cells_of, differences, mechanism
 from learning.swing.shrinking import answers_of
 
 
@@ -51,56 +51,101 @@ def test_a_teacher_that_says_no_number_counts_as_the_public_model():
     assert (found[3] != 0).any()
 
 
-_CHANCES = arrays(np.float64, (3, 6), elements=st.floats(0, 1)).filter(lambda each: (each.sum(axis=1) > 0.01).all())
+_CHANCES = arrays(np.float64, (3, 4, 6), elements=st.floats(0, 1)).filter(lambda each: (each.sum(axis=2) > 0.01).all())
 
 
 @given(_CHANCES, st.floats(0.01, LARGEST_CLIP), st.integers(1, 1 << 12))
 def test_a_changed_teacher_moves_the_sum_by_no_more_than_is_charged(rows, clip, levels):
-    public, one, other = rows / rows.sum(axis=1, keepdims=True)
-    found = mechanism(5, clip=clip, noise_multiplier=1e3, shares=1, levels=levels)
-    before, after = (found.contribute(signal((each - public)[None, None])).toarray()[0] for each in (one, other))
+    public, one, other = rows / rows.sum(axis=2, keepdims=True)
+    found = mechanism(4, 5, clip=clip, noise_multiplier=1e3, shares=1, levels=levels)
+    before, after = (found.contribute((each - public)[None]) for each in (one, other))
     moved = np.linalg.norm(before - after)
     assert moved <= found.sensitivity == 2 * levels
     # Clipping brings no two points further apart; rounding moves each coordinate of either by less than one step.
-    assert moved <= math.sqrt(2) * levels / clip + 2 * math.sqrt(6)
+    assert moved <= math.sqrt(2 * 4) * levels / found.clip + 2 * math.sqrt(24)
+
+
+@given(st.integers(1, 40), st.floats(0.01, LARGEST_CLIP), st.integers(1, 1 << 16), st.integers(0, 99))
+def test_a_teachers_whole_matrix_is_bounded_however_it_is_spread_over_tokens(tokens, clip, levels, seed):
+    rng = np.random.default_rng(seed)
+    said = rng.normal(size=(1, tokens, 6)) * rng.choice([0.0, 1e-3, 1.0, 1e3], (1, tokens, 1))
+    total = mechanism(tokens, 5, clip=clip, noise_multiplier=50.0, shares=1, levels=levels).contribute(said)
+    assert (total.astype(object) ** 2).sum() <= levels**2
+
+
+def test_few_large_differences_keep_their_length_where_all_others_are_small():
+    said = np.zeros((1, 100, 4))
+    said[0, 7] = [0.9, -0.5, -0.4, 0.0]
+    found = mechanism(100, 3, clip=0.25, noise_multiplier=1.0, shares=1)
+    np.testing.assert_allclose(found.contribute(said)[7] * found.granularity, said[0, 7], atol=1e-3)
 
 
 def test_the_charged_sensitivity_is_reached():
     public = np.full((1, 4), 0.25)
-    found = mechanism(3, clip=0.2, noise_multiplier=1.0, shares=1, levels=1000)
-    up = np.array([[1.0, 0, 0, 0]]) - public
-    sums = [found.contribute(signal(sign * 0.1 * up[None])).toarray() for sign in (1, -1)]
+    found = mechanism(1, 3, clip=0.2, noise_multiplier=1.0, shares=1, levels=1000)
+    up = np.array([[[1.0, 0, 0, 0]]]) - public
+    sums = [found.contribute(sign * 0.1 * up) for sign in (1, -1)]
     assert np.linalg.norm(sums[0] - sums[1]) == pytest.approx(2 * np.linalg.norm(0.1 * up) / 0.2 * 1000, rel=1e-2)
-    far = [found.contribute(signal(sign * up[None])).toarray() for sign in (1, -1)]
+    far = [found.contribute(sign * up) for sign in (1, -1)]
     assert np.linalg.norm(far[0] - far[1]) == pytest.approx(found.sensitivity, rel=2e-3)
 
 
-def test_one_token_is_one_gaussian_event():
-    event = mechanism(8, clip=0.3, noise_multiplier=40.0, shares=4).event()
+def test_all_tokens_together_are_one_gaussian_event_and_as_many_queries():
+    whole = mechanism(500, 8, clip=0.3, noise_multiplier=40.0, shares=4)
+    event = whole.event()
+    assert (whole.queries(1), whole.queries(3)) == (500, 1500)
+    assert whole.clip == pytest.approx(0.3 * math.sqrt(500))
     assert isinstance(event, GaussianDpEvent)
     assert event.noise_multiplier == pytest.approx(40.0, rel=1e-12)
-    skellam = mechanism(8, clip=0.3, noise_multiplier=40.0, shares=4, distribution="skellam")
+    skellam = mechanism(500, 8, clip=0.3, noise_multiplier=40.0, shares=4, levels=64, distribution="skellam")
     assert skellam.noise_multiplier_charged() == pytest.approx(40.0, rel=1e-9)
 
 
+def test_the_noise_of_tokens_that_are_charged_together_is_that_of_tokens_charged_one_by_one():
+    """T releases of sensitivity 2 c under noise s are one Gaussian of s / (2 c sqrt(T))."""
+    from dp_accounting import SelfComposedDpEvent
+
+    from aggregation.accounting.price import price
+
+    found = mechanism(64, 8, clip=0.25, noise_multiplier=0.9, shares=1)
+    sigma = found.noise_multiplier * found.sensitivity * found.granularity
+    one_by_one = SelfComposedDpEvent(GaussianDpEvent(sigma / (2 * 0.25)), 64)
+    assert price([found.event()], 1e-5).epsilon == pytest.approx(price([one_by_one], 1e-5).epsilon, rel=1e-3)
+
+
 def test_both_ends_make_the_same_mechanism():
-    found = mechanism(8, clip=0.3, noise_multiplier=40.0, shares=4)
+    found = mechanism(7, 8, clip=0.3, noise_multiplier=40.0, shares=4)
     assert made(found.kind, numbers_of(found)) == found
 
 
 def test_the_shares_of_all_parties_are_the_charged_noise():
-    found = mechanism(8, clip=0.3, noise_multiplier=2.0, shares=4)
+    found = mechanism(4000, 8, clip=0.3, noise_multiplier=2.0, shares=4)
     stream = NoiseStream.insecure(1)
     total = sum(found.noise_share((4000, 9), stream.child(party)) for party in range(4))
-    released = found.release(total, 4).hidden
-    assert released.values.std() == pytest.approx(2.0 * 2 * 0.3, rel=0.02)
-    assert released.sigma == pytest.approx(2.0 * 2 * 0.3, rel=1e-3)
+    released = found.release(total, 4)
+    sigma = 2.0 * 2 * 0.3 * math.sqrt(4000)
+    assert released.values.std() == pytest.approx(sigma, rel=0.02)
+    assert released.sigma == pytest.approx(sigma, rel=1e-3)
 
 
 @pytest.mark.parametrize("clip", [0.71, 1.0])
 def test_a_clip_for_which_too_much_would_be_charged_is_refused(clip):
     with pytest.raises(ConclaveError, match=r"at most 0\.7071"):
-        mechanism(8, clip=clip, noise_multiplier=1.0, shares=1)
+        mechanism(9, 8, clip=clip, noise_multiplier=1.0, shares=1)
+
+
+@pytest.mark.parametrize(("tokens", "top"), [(0, 4), (4, 0), (True, 4), (2.0, 4)])
+def test_a_mechanism_of_no_token_or_of_one_outcome_is_none(tokens, top):
+    with pytest.raises(ConclaveError, match="must be a whole number"):
+        mechanism(tokens, top, clip=0.1, noise_multiplier=1.0, shares=1)
+
+
+@pytest.mark.parametrize(
+    "said", [np.zeros((1, 4, 6)), np.zeros((5, 6)), np.zeros((1, 5, 7)), [[0.0]], np.full((1, 5, 6), np.nan)]
+)
+def test_a_contribution_of_another_shape_or_of_no_numbers_is_refused(said):
+    with pytest.raises(IntegrityError):
+        mechanism(5, 5, clip=0.1, noise_multiplier=1.0, shares=1).contribute(said)
 
 
 def test_what_does_not_fit_is_refused():
@@ -123,11 +168,12 @@ def test_what_does_not_fit_is_refused():
 def test_without_noise_the_teachers_mean_comes_back(few):
     cells = cells_of(_said(30, 0, 0.7), 6)
     teachers = [_said(30, 2 + place, 0.7) for place in range(few)]
-    found = mechanism(6, clip=LARGEST_CLIP, noise_multiplier=1.0, shares=1, levels=1 << 20)
+    found = mechanism(30, 6, clip=0.26, noise_multiplier=1.0, shares=1, levels=1 << 20)
     each = np.stack([differences(said, cells) for said in teachers])
-    assert (np.linalg.norm(each, axis=2) > LARGEST_CLIP).mean() < 0.2
-    clipped = each * np.minimum(1, LARGEST_CLIP / np.linalg.norm(each, axis=2, keepdims=True))
-    sums = found.release(np.asarray(found.contribute(signal(each)).toarray()), 1).hidden.values
+    norms = np.linalg.norm(each, axis=(1, 2), keepdims=True)
+    assert (norms > found.clip).any()
+    clipped = each * np.minimum(1, found.clip / norms)
+    sums = found.release(found.contribute(each), 1).values
     targets = answers_of(Released(sums, 0.0), cells, few).chances
     np.testing.assert_allclose(targets, cells.public + clipped.mean(axis=0), atol=1e-5)
 

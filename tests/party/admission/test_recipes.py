@@ -43,6 +43,9 @@ MADE = {
     ),
     Kind.TEXTS: plan_pb2.Release(form=plan_pb2.FORM_SAID, texts=plan_pb2.FreeTexts(after="t", longest=8)),
     Kind.TARGETS: plan_pb2.Release(form=plan_pb2.FORM_SAID, targets=plan_pb2.FreeTargets(after="x", top=4, tokens=100)),
+    Kind.DIFFERENCES: plan_pb2.Release(
+        form=plan_pb2.FORM_SUMMED, differences=plan_pb2.DifferencesMechanism(tokens=3, outcomes=4)
+    ),
     Kind.SOFTENED: plan_pb2.Release(form=plan_pb2.FORM_SAID, softened=plan_pb2.SoftenedTargets(top=4, tokens=100)),
     Kind.STEPS: plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0), form=plan_pb2.FORM_STEPPED),
     Kind.WEIGHTS: plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0), form=plan_pb2.FORM_WEIGHTS),
@@ -83,7 +86,7 @@ def honest(recipe, kinds):
         case "pate":
             return once and has <= {Kind.VOTES}
         case "swing":
-            return once and (has <= {Kind.HIDDEN} or has <= {Kind.SOFTENED})
+            return once and (has <= {Kind.DIFFERENCES} or has <= {Kind.SOFTENED})
         case "privdistil":
             student = has - trained
             domain = not has & trained
@@ -173,7 +176,7 @@ GIVES = [
     ("dp_sgd", (), Kind.STEPS, {"step"}),
     ("dp_sgd", (Kind.WEIGHTS,), Kind.WEIGHTS, {"labels"}),
     ("pate", (), Kind.VOTES, {"ensemble"}),
-    ("swing", (), Kind.HIDDEN, {"language teachers"}),
+    ("swing", (), Kind.DIFFERENCES, {"language teachers"}),
     ("privdistil", (Kind.STEPS,), Kind.WEIGHTS, {"domain"}),
     ("privdistil", (Kind.WEIGHTS,), Kind.STEPS, {"step"}),
     ("privdistil", (Kind.WEIGHTS,), Kind.WEIGHTS, {"domain", "labels"}),

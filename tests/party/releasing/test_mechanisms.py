@@ -15,7 +15,7 @@ from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.said import FreeTargets, FreeTexts
 from aggregation.mechanisms.thresholded import ThresholdedVotes
-from aggregation.mechanisms.vectors import VectorMechanism
+from aggregation.mechanisms.vectors import DifferencesMechanism, VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
 from party.admission.admit import event_of
 from party.releasing.mechanisms import answering, mechanism_of, shares_of
@@ -27,6 +27,7 @@ HIDDEN = HiddenMechanism(layers=2, width=7, clip=1.5, levels=99, noise=31.25, sh
 KNOWN = {
     "counts": CountsMechanism(clip=4.0, levels=64, noise_multiplier=1.25, shares=2),
     "vectors": VectorMechanism(clip=120.5, levels=4096, noise_multiplier=0.75, shares=2),
+    "differences": DifferencesMechanism(12.5, 4096, 0.75, 2, tokens=100, outcomes=30),
     "votes alone": JointMechanism(VOTES, None),
     "hidden states alone": JointMechanism(None, HIDDEN),
     "both": JointMechanism(VOTES, HIDDEN),
@@ -45,6 +46,7 @@ KNOWN = {
 FORMS = {
     "counts": plan_pb2.FORM_SUMMED,
     "vectors": plan_pb2.FORM_SUMMED,
+    "differences": plan_pb2.FORM_SUMMED,
     "joint": plan_pb2.FORM_SUMMED,
     "thresholded": plan_pb2.FORM_CLEAR_VOTES,
     "gradients": plan_pb2.FORM_TRAINING,
@@ -67,6 +69,18 @@ def message(mechanism):
             parts = {
                 "vectors": plan_pb2.VectorMechanism(
                     clip=clip, levels=levels, noise_multiplier=noise, shares=shares, distribution=kind
+                )
+            }
+        case DifferencesMechanism() as d:
+            parts = {
+                "differences": plan_pb2.DifferencesMechanism(
+                    clip=d.clip,
+                    levels=d.levels,
+                    noise_multiplier=d.noise_multiplier,
+                    shares=d.shares,
+                    distribution=d.distribution,
+                    tokens=d.tokens,
+                    outcomes=d.outcomes,
                 )
             }
         case JointMechanism(votes=v, hidden=h):
@@ -132,6 +146,7 @@ def test_noise_of_parties_is_counted_on_where_they_add_any():
     assert {name: shares_of(mechanism) for name, mechanism in KNOWN.items() if shares_of(mechanism)} == {
         "counts": 2,
         "vectors": 2,
+        "differences": 2,
         "votes alone": 3,
         "hidden states alone": 3,
         "both": 3,
@@ -161,7 +176,9 @@ def sentence_of(release):
 
 def test_a_release_without_a_mechanism_is_refused():
     said = sentence_of(plan_pb2.Release(name="one", charges=1))
-    assert re.search(r"it knows counts, .*joint, thresholded, gradients, free, texts, targets and softened", said)
+    assert re.search(
+        r"it knows counts, .*joint, thresholded, gradients, free, texts, targets, softened and differences", said
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aggregation.mechanisms.hidden import HiddenMechanism
-from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
 from aggregation.mechanisms.said import FreeTargets
+from aggregation.mechanisms.vectors import DifferencesMechanism
 from aggregation.noise.stream import NoiseStream
 from learning.classification.training import Fit, fit
 from learning.language.generation import Texts
@@ -43,7 +42,7 @@ OPENING = [0]
 ASKED = [[40, 41, 42, 43], [60, 61], [70, 41, 7, 0]]
 TOKENS = sum(map(len, ASKED))
 TOP, TEACHERS, LONGEST = 4, 3, 24
-CLIP, LEVELS = 0.05, 1000
+CLIP, LEVELS = 0.1, 4000
 KEY = b"k" * 32
 DESCENT = {"learning_rate": 0.05, "epochs": 2, "batch": 2}
 RUN_KEY = insecure_key(7, "north", "slots")
@@ -121,8 +120,8 @@ def learned(spoken, texts, outcomes):
 
 
 def on_grid(vectors):
-    """Clipped one by one and put on the grid, not yet rounded: [teachers, tokens, cells]."""
-    norms = np.linalg.norm(vectors.astype(np.float64), axis=2, keepdims=True)
+    """Clipped, each teacher's as one, and put on the grid, not yet rounded: [teachers, tokens, cells]."""
+    norms = np.linalg.norm(vectors.astype(np.float64), axis=(1, 2), keepdims=True)
     return vectors * np.minimum(1, CLIP / np.maximum(norms, 1e-12)) * LEVELS / CLIP
 
 
@@ -136,7 +135,7 @@ def note(number, **changes):
 
 
 NOTES = [note(number) for number in range(12)]
-MECHANISM = JointMechanism(None, HiddenMechanism(1, TOP + 1, CLIP, LEVELS, 1.0, 2))
+MECHANISM = DifferencesMechanism(CLIP, LEVELS, 1.0, 2, tokens=TOKENS, outcomes=TOP + 1)
 
 
 class Keeps:
@@ -194,7 +193,7 @@ def said(own_recipes, monkeypatch):
     def says(job, progress=lambda percent: None):
         kept = Keeps()
         total = training.prepare(job, job.work, MECHANISM, kept)(job, progress)
-        return total.toarray(), kept.vectors
+        return total, kept.vectors
 
     return says
 
@@ -203,30 +202,30 @@ def units_of(rows):
     return [(row["id"], [row["text"]]) for row in rows]
 
 
-def test_what_teachers_say_is_what_the_learning_room_makes_of_their_units_clipped_one_by_one(make, said, learned):
+def test_what_teachers_say_is_what_the_learning_room_makes_of_their_units_clipped_as_one(make, said, learned):
     told = []
     total, vectors = said(make(), told.append)
     expected = learned(units_of(NOTES))
     np.testing.assert_array_equal(vectors, expected)
-    assert (np.linalg.norm(expected, axis=2).max(axis=1) > CLIP).all()  # each is clipped somewhere
+    assert (np.linalg.norm(expected, axis=(1, 2)) > CLIP).any()
     assert np.abs(total - on_grid(expected).sum(axis=0)).max() <= TEACHERS
     assert told == [33, 66, 99]
 
 
 def changed_by(make, said, rows, base=None, **more):
-    """Which teachers say something else where the shard has these rows, not `base`; and how far the sum has moved at
-    each token, in levels.
+    """Which teachers say something else where the shard has these rows, not `base`; and how far the sum has moved, in
+    levels.
     """
     (total, vectors), (moved, others) = (said(make(each, **more)) for each in (NOTES if base is None else base, rows))
     teachers = [each for each in range(len(vectors)) if not np.array_equal(vectors[each], others[each])]
-    return teachers, np.linalg.norm((moved - total).astype(float), axis=1)
+    return teachers, np.linalg.norm((moved - total).astype(float))
 
 
 @pytest.mark.parametrize("place", [0, 7])
 def test_one_unit_less_changes_one_teacher_and_the_sum_by_two_levels_at_most(make, said, place):
     teachers, moved = changed_by(make, said, [row for row in NOTES if row["id"] != f"n{place}"])
     assert teachers == [slot(KEY, f"n{place}", TEACHERS)]
-    assert 0 < moved.max() <= 2 * LEVELS
+    assert 0 < moved <= 2 * LEVELS
 
 
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -238,14 +237,14 @@ def test_one_unit_more_changes_one_teacher_at_most_wherever_it_stands_and_whatev
     short = {"descent": {"epochs": 1}}
     teachers, moved = changed_by(make, said, [*NOTES[:place], row, *NOTES[place:]], **short)
     assert teachers in ([], [slot(KEY, row["id"], TEACHERS)])
-    assert moved.max() <= 2 * LEVELS
+    assert moved <= 2 * LEVELS
 
 
 def test_a_unit_that_fills_an_empty_teacher_moves_the_sum_by_two_levels_at_most_though_it_is_far_away(make, said):
     wild = {"learning_rate": 1.0, "epochs": 8}
     teachers, moved = changed_by(make, said, NOTES[:1], [], teachers=1, descent=wild)
     assert teachers == [0]
-    assert 0.9 * LEVELS < moved.max() <= 2 * LEVELS
+    assert 0.9 * LEVELS < moved <= 2 * LEVELS
 
 
 def test_all_texts_of_a_user_are_in_one_teacher(make, said, learned):
@@ -259,7 +258,7 @@ def test_all_texts_of_a_user_are_in_one_teacher(make, said, learned):
     without = [row for row in NOTES if row["who"] != users[alone][0]]
     teachers, moved = changed_by(make, said, without, by_user=True)
     assert teachers == [slots[alone]]
-    assert moved.max() <= 2 * LEVELS
+    assert moved <= 2 * LEVELS
 
 
 def test_each_sentence_is_a_unit_where_sentences_are_records(make, said):
@@ -268,7 +267,7 @@ def test_each_sentence_is_a_unit_where_sentences_are_records(make, said):
     two = [note(1, text="the film was good. the plot was slow.")]
     teachers, moved = changed_by(make, said, [note(1, text="the film was good.")], two, record="sentence")
     assert teachers == [slot(KEY, hashlib.sha256(b"the plot was slow.").hexdigest(), TEACHERS)]
-    assert moved.max() <= 2 * LEVELS
+    assert moved <= 2 * LEVELS
 
 
 @pytest.mark.parametrize("by_user", [False, True])
@@ -328,14 +327,10 @@ def test_teachers_are_trained_once_for_what_is_asked_again_of_the_same_text(make
 
 @pytest.fixture
 def release():
-    def makes(charges=TOKENS, name="differences", layers=1, width=TOP + 1, votes=False, **more):
-        numbers = {"clip": CLIP, "levels": LEVELS, "noise": 1.0, "shares": 1, "distribution": "gaussian"}
-        joint = plan_pb2.JointMechanism(hidden=plan_pb2.HiddenMechanism(layers=layers, width=width, **numbers | more))
-        if votes:
-            joint.votes.CopyFrom(
-                plan_pb2.VotesMechanism(classes=2, levels=2, noise=12.0, shares=1, distribution="gaussian")
-            )
-        return plan_pb2.Release(name=name, charges=charges, form=plan_pb2.FORM_SUMMED, joint=joint)
+    def makes(charges=1, name="differences", **more):
+        numbers = {"clip": CLIP, "levels": LEVELS, "noise_multiplier": 5.0, "shares": 1, "distribution": "gaussian"}
+        bounds = plan_pb2.DifferencesMechanism(**{"tokens": TOKENS, "outcomes": TOP + 1} | numbers | more)
+        return plan_pb2.Release(name=name, charges=charges, form=plan_pb2.FORM_SUMMED, differences=bounds)
 
     return makes
 
@@ -420,12 +415,11 @@ async def test_the_answer_is_the_bounded_sum_of_the_partys_own_teachers_and_ever
     messages = await asked(caller, public, teachers=teachers)
     assert {each.percent for each in messages} <= {255, 100}
     assert charged() == [("differences", event_of(release()))]
-    assert event_of(release()) != event_of(release(charges=TOKENS - 1))
+    assert event_of(release()) != event_of(release(charges=2))
     signal = learned(units, RUN_KEY, teachers)
-    expected = mechanism_of(release()).contribute(TeacherSignal(None, signal[:, :, None, :])).toarray()
+    expected = mechanism_of(release()).contribute(signal)
     assert np.abs(await clean(caller, release()) - expected).max() <= TEACHERS  # of rounding, each once
-    assert (np.linalg.norm(expected, axis=1) <= teachers * LEVELS).all()
-    assert (np.linalg.norm(expected, axis=1) > LEVELS / 2).any()
+    assert LEVELS / 4 < np.linalg.norm(expected) <= teachers * LEVELS
 
 
 async def test_where_users_are_protected_all_of_a_persons_texts_are_in_one_teacher(
@@ -436,7 +430,7 @@ async def test_where_users_are_protected_all_of_a_persons_texts_are_in_one_teach
     caller = await taught(policy={"unit": "user"}, unit=plan_pb2.UNIT_USER)
     await asked(caller, public)
     signal = learned([("p0", ["the film was good", "a slow plot"])], RUN_KEY)
-    expected = mechanism_of(release()).contribute(TeacherSignal(None, signal[:, :, None, :])).toarray()
+    expected = mechanism_of(release()).contribute(signal)
     assert expected.any()
     assert np.abs(await clean(caller, release()) - expected).max() <= TEACHERS  # of rounding, each once
 
@@ -446,12 +440,15 @@ async def test_a_party_without_units_answers_noise_alone(taught, release, public
     caller = await taught(policy={"simulation": False}, insecure_reproducible_noise=False)
     assert (await asked(caller, public))[-1].percent == 100
     (block,) = await caller.answer(caller.batch(0, 0, TOKENS, "differences"), columns=TOP + 1)
-    sigma = mechanism_of(release()).hidden.noise * LEVELS / CLIP
+    sigma = mechanism_of(release()).noise_multiplier * 2 * LEVELS
     assert 0 < np.abs(block).max() < 6 * sigma
 
 
 LONG = [[5] * LONGEST]
 LIES = {
+    "fewer tokens than are paid for": (
+        {"texts": written([[5]])}, Reason.REQUEST, "1 tokens are asked, and release differences is paid for 10",
+    ),
     "more tokens than are paid for": (
         {"texts": written([*ASKED, [5]])}, Reason.REQUEST,
         "11 tokens are asked, and release differences is paid for 10",
@@ -536,24 +533,35 @@ async def test_texts_that_the_model_cannot_read_are_refused_before_anything_is_c
 async def test_more_outcomes_than_there_are_tokens_are_refused_before_anything_is_charged(
     taught, release, charged, size
 ):
-    wide = release(width=size + 2)
+    wide = release(outcomes=size + 2)
     caller = await taught(wide)
     refusal = await refused(asked(caller, np.zeros((TOKENS, size + 1), "<u4").tobytes()))
     assert f"the best {size + 1:,} of {size:,} tokens leave no other" in refusal.sentence
     assert charged() == []
 
 
-@pytest.mark.parametrize(
-    ("made", "says"),
-    [
-        ({"votes": True}, "noised votes with hidden states"),
-        ({"layers": 2}, "release differences is not one that language_teachers can give"),
-        ({"width": 1}, "release differences is not one that language_teachers can give"),
-    ],
-)
-async def test_a_release_of_anything_but_one_vector_a_token_is_refused(taught, release, public, charged, made, says):
-    refusal = await refused(joined_and_asked(taught, public, release(**made)))
-    assert says in refusal.sentence
+@pytest.mark.parametrize("votes", [False, True])
+async def test_hidden_states_are_no_release_of_swing(taught, public, charged, votes):
+    numbers = {"levels": 2, "noise": 12.0, "shares": 1, "distribution": "gaussian"}
+    joint = plan_pb2.JointMechanism(hidden=plan_pb2.HiddenMechanism(layers=1, width=TOP + 1, clip=0.1, **numbers))
+    if votes:
+        joint.votes.CopyFrom(plan_pb2.VotesMechanism(classes=2, **numbers))
+    hidden = plan_pb2.Release(name="differences", charges=TOKENS, form=plan_pb2.FORM_SUMMED, joint=joint)
+    refusal = await refused(joined_and_asked(taught, public, hidden))
+    assert (refusal.reason, refusal.rule) == (Reason.POLICY, "recipes")
+    assert charged() == []
+
+
+@pytest.mark.parametrize("bad", [{"outcomes": 1}, {"tokens": 0}, {"clip": 0.0}, {"noise_multiplier": 0.0}])
+async def test_a_release_that_bounds_nothing_is_refused(taught, release, public, charged, bad):
+    refusal = await refused(joined_and_asked(taught, public, release(**bad)))
+    assert refusal.reason is Reason.PLAN
+    assert charged() == []
+
+
+async def test_a_plan_may_ask_no_more_tokens_than_the_partys_policy_lets_it(taught, release, public, charged):
+    refusal = await refused(joined_and_asked(taught, public, policy={"maximum_queries": TOKENS - 1}))
+    assert (refusal.reason, refusal.rule) == (Reason.POLICY, "maximum_queries")
     assert charged() == []
 
 
@@ -589,7 +597,7 @@ async def test_more_than_the_party_has_room_for_is_refused_before_anything_is_ch
 ):
     """A thousand teachers, 600 tokens and 41 numbers each, in three copies in double precision, are 563 MiB."""
     texts = [list(range(1, 16))] * 40
-    caller = await taught(release(charges=600, width=41), limits={"memory_mib": 256})
+    caller = await taught(release(tokens=600, outcomes=41), limits={"memory_mib": 256})
     refusal = await refused(
         asked(caller, np.tile(np.arange(40, dtype="<u4") << 16, (600, 1)).tobytes(), written(texts), teachers=1000)
     )
