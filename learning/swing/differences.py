@@ -114,9 +114,8 @@ def mechanism(
 
 def _over(said: Tensor, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     """Probabilities of the cells, those of all other tokens last, [places, top + 1]; each row adds up to 1."""
-    chances = said.double().exp()
-    chances = chances / chances.sum(dim=1, keepdim=True)
-    named = chances.gather(1, torch.from_numpy(ids).to(said.device)).cpu().numpy()
+    named = said.gather(1, torch.from_numpy(ids).to(said.device)).double().exp().cpu().numpy()
+    named[said.sum(dim=1).isnan().cpu().numpy()] = np.nan
     rest = np.maximum(1 - named.sum(axis=1, keepdims=True), 0)
     found: NDArray[np.float64] = np.concatenate([named, rest], axis=1)
     found /= found.sum(axis=1, keepdims=True)
