@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 ARCHITECTURES: Final = frozenset(
     {
-        "albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "gpt2", "gpt_neo",
-        "gpt_neox", "llama", "mistral", "modernbert", "mpnet", "opt", "phi", "qwen2", "qwen3", "roberta", "xlm-roberta",
-        "xlnet",
+        "albert", "bart", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "gpt2",
+        "gpt_neo", "gpt_neox", "llama", "mistral", "modernbert", "mpnet", "opt", "phi", "qwen2", "qwen3", "roberta",
+        "t5", "xlm-roberta", "xlnet",
     }
 )  # fmt: skip
-"""Kinds of model that a party loads: text only, one stack of layers, no code of their own."""
+"""Kinds of model that a party loads: text only, no code of their own. BART and T5 read pairs alone, an encoder the one
+text, a decoder the other.
+"""
 MOST_LAYERS: Final = 512
 MOST_WIDTH: Final = 1 << 20
 """The largest whole number that is a size: a width, positions, heads."""
