@@ -78,10 +78,23 @@ def first_student(plan: Distils, public: PublicTeacher, teacher: "PreTrainedMode
     if public.student is not None:
         return on_device(_started(plan, public, public.student, public.cache))
     if public.paired:
-        whole = copy.deepcopy(teacher)
-        whole.requires_grad_(True)
-        return on_device(whole)
+        return on_device(_whole(public, teacher))
     return make_student(teacher, public.layers[0], plan.distil.start, seed=plan.run.seed)
+
+
+def _whole(public: PublicTeacher, teacher: "PreTrainedModel") -> "PreTrainedModel":
+    """All of a teacher with an encoder and a decoder. How its checkpoint writes, a least length or a forced first token
+    for example, belonged to another task.
+    """
+    from transformers import GenerationConfig
+
+    student = copy.deepcopy(teacher)
+    student.requires_grad_(True)
+    config = student.config
+    student.generation_config = GenerationConfig(
+        decoder_start_token_id=config.decoder_start_token_id, eos_token_id=public.end, pad_token_id=config.pad_token_id
+    )
+    return student
 
 
 def _can_be_made(plan: Distils, layers: int, cache: Path, base: Path) -> None:

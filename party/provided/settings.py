@@ -42,7 +42,8 @@ _MORE: Final = frozenset(
         MARK, "model_type", "num_labels", "rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_pct",
         "rotary_emb_base", "head_dim", "attention_head_size", "embedding_size", "pooler_hidden_size",
         "position_buckets", "share_att_key", "norm_rel_ebd", "talking_head", "conv_kernel_size", "conv_groups",
-        "conv_act", "summary_activation", "summary_proj_to_labels", "summary_type", "summary_use_proj",
+        "conv_act", "decoder_start_token_id", "summary_activation", "summary_proj_to_labels", "summary_type",
+        "summary_use_proj",
     }
 )  # fmt: skip
 """Keys of public models that their architecture reads although its class has no such field."""
