@@ -91,11 +91,16 @@ class ClearShards:
 
         Memory: all parties' tokens, see `party.shard.labelled.TokenRows`.
         """
-        from party.tasks.text.documents import documents
+        from party.admission.pairs import answers_in
+        from party.tasks.text.documents import answered, documents
 
         coded = "" if wanted.coded is None else wanted.coded.SerializeToString().hex()
         known = len(wanted.tokenizer)
         readings = [self._reading(config) for config in self._parties.values()]
+        if (form := wanted.pairs) is not None:
+            return tuple(
+                answered(each, wanted.tokenizer, answers_in(each.shard), form, known=known) for each in readings
+            )
         return tuple(documents(each, wanted.tokenizer, coded, longest=wanted.longest, known=known) for each in readings)
 
     def vectors(self, model: "PreTrainedModel", rows: Sequence["Tokens"]) -> NDArray[np.float32]:

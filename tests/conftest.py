@@ -214,3 +214,43 @@ def tiny_gpt2(tmp_path_factory):
     )  # fmt: skip
     GPT2LMHeadModel(config).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_sequence(tiny_gpt2, tmp_path_factory):
+    """`tiny_sequence(kind)`: the folder of a BART ("bart") or T5 ("t5") with the tokenizer of `tiny_gpt2`."""
+    where = tmp_path_factory.mktemp("sequence")
+    return cache(lambda kind: _sequence(kind, tiny_gpt2, where / kind))
+
+
+def _sequence(kind, tiny_gpt2, where):
+    """A small model of a kind, made from scratch, beside the tokenizer of the small GPT-2."""
+    import torch
+    from transformers import (
+        AutoTokenizer,
+        BartConfig,
+        BartForConditionalGeneration,
+        T5Config,
+        T5ForConditionalGeneration,
+    )
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_gpt2)
+    size = len(tokenizer)
+    torch.manual_seed(3)
+    if kind == "bart":
+        config = BartConfig(
+            vocab_size=size, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+            decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=40,
+            init_std=0.3, pad_token_id=1, bos_token_id=0, eos_token_id=0, decoder_start_token_id=2,
+            forced_eos_token_id=None,
+        )  # fmt: skip
+        model = BartForConditionalGeneration(config)
+    else:
+        config = T5Config(
+            vocab_size=size, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, pad_token_id=1, eos_token_id=0,
+            decoder_start_token_id=1, initializer_factor=1.0,
+        )  # fmt: skip
+        model = T5ForConditionalGeneration(config)
+    model.save_pretrained(where)
+    tokenizer.save_pretrained(where)
+    return where

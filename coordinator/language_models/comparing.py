@@ -31,7 +31,7 @@ class LanguageData(SeedData):
         """Each party's documents in clear, read once, with their control codes or without."""
         if coded not in self.read:
             codes = self.plan.coded if coded else None
-            wanted = DocumentsWanted(codes, self.public.tokenizer, self.public.longest)
+            wanted = DocumentsWanted(codes, self.public.tokenizer, self.public.longest, self.public.pairs)
             self.read[coded] = self.shards.documents(wanted)
         return self.read[coded]
 

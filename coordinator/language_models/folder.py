@@ -31,14 +31,17 @@ def save_model(model: "PreTrainedModel", public: PublicLanguage, folder: Path) -
     save(model, tokenizer, folder)
 
 
-def beginning(plan: SpokenPlan, metrics: dict[str, Any], tags: str) -> str:
-    """The front matter of a card, its title, and, where the student learned nothing, that it did not."""
+def beginning(plan: SpokenPlan, metrics: dict[str, Any], tags: str, *, pipeline: bool = True) -> str:
+    """The front matter of a card, its title, and, where the student learned nothing, that it did not. pipeline: whether
+    the standard library has one for the student.
+    """
     head = {
         "language": plan.student.language,
         "license": plan.student.licence,
         "library_name": "transformers",
-        "pipeline_tag": "text-generation",
     }
+    if pipeline:
+        head["pipeline_tag"] = "text-generation"
     front = "\n".join(f"{key}: {value}" for key, value in head.items())
     nothing = learned_nothing(metrics)
     first = "" if nothing is None else f"**{nothing}**\n\n"

@@ -28,6 +28,11 @@ class SpokenPlan(ModelPlan):
         """The control codes that stand before texts; None where there are none."""
         return None
 
+    @property
+    def pairs(self) -> bool:
+        """Whether answers to inputs are learned, two texts of a row."""
+        return False
+
 
 class LanguagePlan(TrainedPlan, SpokenPlan):
     """A plan of unlabelled text, a public causal language model, and how all parties train it."""

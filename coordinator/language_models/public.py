@@ -17,6 +17,8 @@ from learning.text.source import Document, read
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from learning.models.pairs import PairForm
+
 LEAST_ROOM = 16
 """Tokens that the longest control code must leave for a text."""
 
@@ -24,11 +26,12 @@ LEAST_ROOM = 16
 @dataclass(frozen=True, slots=True)
 class HeldOut:
     """A public document to measure on. cell: the place of its control code, None where there are no codes, or where its
-    columns hold other values.
+    columns hold other values. second: the answer to it, where answers are learned.
     """
 
     text: str
     cell: int | None
+    second: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,8 @@ class PublicLanguage(PublicModel):
 
     openings: for each control code the tokens before a text, its beginning among them; one without code where there are
     no codes. bare: the beginning alone, or the end token where the tokenizer has no beginning. end: the token that ends
-    a text. heldout: the documents of `[evaluation]`. codes: None where there are none.
+    a text. heldout: the documents of `[evaluation]`. codes: None where there are none. pairs: how
+    answers and their inputs are read; None where single texts are learned.
     """
 
     openings: tuple[tuple[int, ...], ...] = ()
@@ -45,6 +49,7 @@ class PublicLanguage(PublicModel):
     end: int = 0
     heldout: tuple[HeldOut, ...] = ()
     codes: Codes | None = None
+    pairs: "PairForm | None" = None
 
     @property
     def tokens(self) -> int:
@@ -62,9 +67,10 @@ def prepare(plan: SpokenPlan, base: Path, cache: Path) -> PublicLanguage:
     leave no room for text; `DataError` naming a source.
     """
     from learning.models.batching import opening
-    from learning.models.encoders import language_model
+    from learning.models.encoders import language_model, speaking_model
 
-    model, tokenizer = language_model(placed_model(plan.model.name, base), cache=cache)
+    load = speaking_model if plan.pairs else language_model
+    model, tokenizer = load(placed_model(plan.model.name, base), cache=cache)
     end = checked(model, tokenizer, plan.model.name)
     found = marked(model, tokenizer, plan, cache, wanted=plan.text.longest)
     codes = None if plan.codes_table is None else plan.codes_table.codes()
@@ -130,7 +136,17 @@ def heldout(plan: SpokenPlan, codes: Codes | None, base: Path, cache: Path) -> t
     there = _columns_there(source, cache) if columns else ()
     kept = tuple(dict.fromkeys(column for column in columns.values() if column in there))
     source = replace(source, columns=kept)
-    found = [HeldOut(each.text, _cell(each, codes, columns)) for each in read(source, cache)]
+    second = table.second if plan.pairs else None
+    if second is not None:
+        source = replace(source, columns=(*source.columns, second))
+    found = [
+        HeldOut(each.text, _cell(each, codes, columns), each.fields.get(second or "", ""))
+        for each in read(source, cache)
+    ]
+    if second is not None:
+        found = [each for each in found if each.second.strip()]
+        if not found:
+            raise DataError(f"[evaluation] {table.source} has no answer in its column {second!r}. Name the right one.")
     if not found:
         raise DataError(f"[evaluation] {table.source} has no text. Name the column that holds it.")
     return tuple(found)

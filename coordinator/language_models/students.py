@@ -1,5 +1,6 @@
 """The student of a plan of language models as it starts: layers of its teacher, or a public model of its own."""
 
+import copy
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -38,6 +39,11 @@ class PublicTeacher(PublicLanguage):
     student: str | None = None
     cache: Path | None = None
 
+    @property
+    def paired(self) -> bool:
+        """Whether the model has an encoder and a decoder."""
+        return bool(getattr(self.model.config, "is_encoder_decoder", False))
+
 
 def with_student(plan: Distils, found: PublicLanguage, base: Path, cache: Path, *, part: int) -> PublicTeacher:
     """The public data with a student that was tried. part: the student has one layer for so many of its teacher's,
@@ -47,9 +53,16 @@ def with_student(plan: Distils, found: PublicLanguage, base: Path, cache: Path, 
     tokenizer.
     """
     depth = int(found.model.config.num_hidden_layers)
+    paired = bool(getattr(found.model.config, "is_encoder_decoder", False))
     name = None if plan.distil.student is None else placed_model(plan.distil.student, base)
     layers = plan.distil.layers or max(1, depth // part)
-    if name is None:
+    if name is None and paired:
+        if (layers, plan.distil.start) != (depth, "spread"):
+            raise PlanError(
+                f"[distil] layers: {plan.model.name} has an encoder and a decoder, and a student of it has all layers "
+                "of both. Leave layers and start out, or name a [distil] student."
+            )
+    elif name is None:
         _can_be_made(plan, layers, cache, base)
     else:
         layers = int(_started(plan, found, name, cache).config.num_hidden_layers)
@@ -64,7 +77,24 @@ def first_student(plan: Distils, public: PublicTeacher, teacher: "PreTrainedMode
 
     if public.student is not None:
         return on_device(_started(plan, public, public.student, public.cache))
+    if public.paired:
+        return on_device(_whole(public, teacher))
     return make_student(teacher, public.layers[0], plan.distil.start, seed=plan.run.seed)
+
+
+def _whole(public: PublicTeacher, teacher: "PreTrainedModel") -> "PreTrainedModel":
+    """All of a teacher with an encoder and a decoder. How its checkpoint writes, a least length or a forced first token
+    for example, belonged to another task.
+    """
+    from transformers import GenerationConfig
+
+    student = copy.deepcopy(teacher)
+    student.requires_grad_(True)
+    config = student.config
+    student.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
+        decoder_start_token_id=config.decoder_start_token_id, eos_token_id=public.end, pad_token_id=config.pad_token_id
+    )
+    return student
 
 
 def _can_be_made(plan: Distils, layers: int, cache: Path, base: Path) -> None:
@@ -76,9 +106,9 @@ def _can_be_made(plan: Distils, layers: int, cache: Path, base: Path) -> None:
 
 
 def _started(plan: Distils, public: PublicLanguage, name: str, cache: Path | None) -> "PreTrainedModel":
-    from learning.models.encoders import language_model, tokens_of
+    from learning.models.encoders import language_model, speaking_model, tokens_of
 
-    student, tokenizer = language_model(name, cache=cache)
+    student, tokenizer = (language_model if public.pairs is None else speaking_model)(name, cache=cache)
     checked(student, tokenizer, name)
     if whole_digest(tokenizer) != whole_digest(public.tokenizer):
         raise PlanError(
@@ -88,5 +118,10 @@ def _started(plan: Distils, public: PublicLanguage, name: str, cache: Path | Non
     if tokens_of(student) < len(public.tokenizer):
         raise PlanError(
             f"[distil] student: {plan.distil.student} has fewer tokens than its tokenizer. Name one with all of them."
+        )
+    if public.pairs is not None and public.pairs.of(student.config) != public.pairs:
+        raise PlanError(
+            f"[distil] student: of {plan.distil.student} and {plan.model.name} one has an encoder and a decoder, the "
+            "other not, so that they read an input otherwise. Name a student of the same form, or leave student out."
         )
     return student

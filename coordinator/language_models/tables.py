@@ -21,6 +21,19 @@ class LanguageTextTable(Settings):
     longest: Annotated[int, Field(ge=16, le=4096)] = 128
 
 
+class PairedTextTable(LanguageTextTable):
+    """`[text]` of a plan that may learn the answers to inputs.
+
+    kind: "single", texts; "pair", of every row the column `second` as the answer to `text`, both in `longest` tokens.
+    separator: what stands between them where one model reads both; an encoder of its own reads the input alone. answer:
+    tokens of an answer, its end included; longer ones are cut, and inputs to the rest of `longest`.
+    """
+
+    kind: Literal["single", "pair"] = "single"
+    separator: Annotated[str, Field(min_length=1, max_length=200)] = "\n"
+    answer: Annotated[int, Field(ge=2, le=4096)] = 32
+
+
 class LanguageModelTable(ModelTable):
     """`[model]`: the public causal language model that the teacher starts from, and what is trained of it.
 

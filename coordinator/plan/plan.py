@@ -144,6 +144,11 @@ class Plan(Settings):
         return None
 
     @property
+    def paired(self) -> plan_pb2.PairedText | None:
+        """How inputs and answers are read, where a language model learns these."""
+        return None
+
+    @property
     def exposed(self) -> tuple[str, ...]:
         """What the plan itself shows of somebody's records without any protection, for people to read."""
         return ()

@@ -192,6 +192,7 @@ def _message(recipe: Priceable[Plan], releases: tuple[Release, ...]) -> plan_pb2
             releases=[_release(each) for each in releases],
             labelled=recipe.labelled,
             coded=plan.coded,
+            paired=plan.paired,
         ),
     )
 

@@ -31,6 +31,13 @@ _WRITTEN = {
     "tokens": ("tokens measured", ",d"),
     "texts": ("texts that the teacher wrote", ",d"),
     "repeated": ("of them empty or repeated, and left out", ",d"),
+    "rouge_1": ("ROUGE-1 of the likeliest answers on public text", ".1f"),
+    "rouge_2": ("ROUGE-2", ".1f"),
+    "rouge_l": ("ROUGE-L", ".1f"),
+    "public_rouge_1": ("ROUGE-1 of the public model's", ".1f"),
+    "public_rouge_2": ("its ROUGE-2", ".1f"),
+    "public_rouge_l": ("its ROUGE-L", ".1f"),
+    "written": ("answers written", ",d"),
 }
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from learning.models.batching import Tokens
+    from learning.models.pairs import PairForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +142,13 @@ class DocumentsWanted:
     """How a language model takes text.
 
     coded: the control codes as parties join under them, None without. tokenizer: the public model's. longest: maximum
-    length of a document in tokens, its code included.
+    length of a document in tokens, its code included. pairs: how answers to inputs are read, which are documents then.
     """
 
     coded: plan_pb2.CodedText | None
     tokenizer: "PreTrainedTokenizerBase"
     longest: int
+    pairs: "PairForm | None" = None
 
 
 class LabelledPart(Protocol):

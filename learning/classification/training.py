@@ -61,11 +61,11 @@ def fit(
 ) -> None:
     """Train what is trainable in a model on examples, in place. Not private.
 
-    labels: a class's place, int64 [examples], or a standard score, float32 [examples]; None for a causal language
-    model, which learns the examples themselves. Examples of like length share a
-    batch. A shard with only one class trains a model that always predicts it, and is no error: an error would reveal
-    what the shard holds. on_step: told the fraction done. Raises `DataError` without examples, `ConclaveError` for a
-    model of which nothing is to be trained, `Diverged` for one that goes to infinity.
+    labels: a class's place, int64 [examples], or a standard score, float32 [examples]; None for a language
+    model, which learns the examples themselves, less what stands before each one's own text. Examples of like length
+    share a batch. A shard with only one class trains a model that always predicts it, and is no error: an error would
+    reveal what the shard holds. on_step: told the fraction done. Raises `DataError` without examples, `ConclaveError`
+    for a model of which nothing is to be trained, `Diverged` for one that goes to infinity.
     """
     labelled = len(rows) if labels is None else len(labels)
     if not rows or len(rows) != labelled:
@@ -75,7 +75,8 @@ def fit(
 
     def of(places: NDArray[np.int64]) -> Tensor:
         own = None if targets is None else targets[places]
-        return losses(model, inputs_of(config, [rows[place] for place in places]), own)
+        some = [rows[place] for place in places]
+        return losses(model, inputs_of(config, some, documents=labels is None), own)
 
     model.train()
     _descend(model, of, [len(row) for row in rows], settings, rng, on_step)

@@ -72,7 +72,7 @@ def head_of(model: "PreTrainedModel") -> frozenset[str]:
 
     A parameter that the base model has too, as tied embeddings, is no part of the head.
     """
-    prefix = f"{model.base_model_prefix}."
+    prefix = _inside(model)
     return frozenset(
         name
         for name, _ in model.named_parameters()
@@ -122,6 +122,12 @@ def unflatten(model: nn.Module, vector: Tensor) -> None:
             parameter.copy_(part.view(parameter.shape))
 
 
+def _inside(model: "PreTrainedModel") -> str:
+    """What the names of the base model's parameters begin with: T5 has its parts in the model itself."""
+    alone = getattr(model.config, "is_encoder_decoder", False) and model.base_model is model
+    return "" if alone else f"{model.base_model_prefix}."
+
+
 def _inject(model: "PreTrainedModel", lora: Lora, seed: int, *, everywhere: bool) -> None:
     from peft import LoraConfig, inject_adapter_in_model
     from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as KNOWN
@@ -135,8 +141,9 @@ def _inject(model: "PreTrainedModel", lora: Lora, seed: int, *, everywhere: bool
         )
     fixed = pooling.fixed(model)
     if everywhere:
-        inside, left = f"{model.base_model_prefix}.", fixed | head_of(model)
-        wanted = [name for name, _ in model.named_modules() if name.startswith(inside)]
+        inside, left = _inside(model), fixed | head_of(model)
+        speaks: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        wanted = [name for name, each in model.named_modules() if name.startswith(inside) and each is not speaks]
     else:
         endings, left = tuple(f".{name}" for name in KNOWN[kind]), fixed
         wanted = [name for name, _ in model.named_modules() if name.endswith(endings)]

@@ -151,7 +151,7 @@ def encode(
                     shortened.add(place)
         return Encoded([tokens if len(tokens) else _alone(padding) for tokens in whole], len(shortened))
 
-    return _encoded(some, len(first), known)
+    return encoded(some, len(first), known)
 
 
 def encode_documents(
@@ -189,7 +189,7 @@ def encode_documents(
             rows.append(row if len(row) > first else _alone(padding))
         return Encoded(rows, truncated)
 
-    return _encoded(some, len(texts), known)
+    return encoded(some, len(texts), known)
 
 
 def opening(tokenizer: "PreTrainedTokenizerBase", code: str | None) -> list[int]:
@@ -213,7 +213,7 @@ def _opening_within(tokenizer: "PreTrainedTokenizerBase", code: str | None, long
     return ids
 
 
-def _encoded(some: Callable[[int, int], Encoded], count: int, known: int | None) -> Encoded:
+def encoded(some: Callable[[int, int], Encoded], count: int, known: int | None) -> Encoded:
     """All of `count` texts, `_AT_ONCE` at a time, with `some` of which their first and last are given."""
     rows: list[Tokens] = []
     truncated = 0

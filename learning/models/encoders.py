@@ -120,6 +120,14 @@ def sequence_model(name: str, *, cache: Path | None = None) -> "Pretrained":
     return model, found.tokenizer
 
 
+def speaking_model(name: str, *, cache: Path | None = None) -> "Pretrained":
+    """A model that says the answer to an input: as `sequence_model` where the checkpoint has an encoder and a decoder,
+    else as `language_model`. Raises as these do.
+    """
+    paired = getattr(config_of(name, cache), "is_encoder_decoder", False)
+    return (sequence_model if paired else language_model)(name, cache=cache)
+
+
 def longest(model: "PreTrainedModel", wanted: int) -> int:
     """The most tokens in an example: the wanted number, or the model's limit where that is smaller."""
     limit = form_of(model.config).longest

@@ -11,6 +11,7 @@ from aggregation.mechanisms.mechanism import Form, Mechanism
 from party.admission.codes import admit_coded
 from party.admission.company import MOST_ATTEMPTS, admit_company, admit_shares, admit_trust
 from party.admission.labels import admit_labelled
+from party.admission.pairs import admit_paired
 from party.admission.proof import admit_guarantee, admit_proven
 from party.admission.recipes import why_not
 from party.config import PartyConfig
@@ -41,6 +42,7 @@ def admit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
     _admit_promise(terms, config)
     admit_labelled(terms, config.shard)
     admit_coded(terms, config.shard)
+    admit_paired(terms, config.shard)
     events = [_admit_release(release, terms, config) for release in terms.releases]
     if (mixture := why_not(terms)) is not None:
         raise against("recipes", f"recipes = {', '.join(config.policy.recipes)}; {mixture}")

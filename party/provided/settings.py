@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 ARCHITECTURES: Final = frozenset(
     {
-        "albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "gpt2", "gpt_neo",
-        "gpt_neox", "llama", "mistral", "modernbert", "mpnet", "opt", "phi", "qwen2", "qwen3", "roberta", "xlm-roberta",
-        "xlnet",
+        "albert", "bart", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "gpt2",
+        "gpt_neo", "gpt_neox", "llama", "mistral", "modernbert", "mpnet", "opt", "phi", "qwen2", "qwen3", "roberta",
+        "t5", "xlm-roberta", "xlnet",
     }
 )  # fmt: skip
-"""Kinds of model that a party loads: text only, one stack of layers, no code of their own."""
+"""Kinds of model that a party loads: text only, no code of their own. BART and T5 read pairs alone, an encoder the one
+text, a decoder the other.
+"""
 MOST_LAYERS: Final = 512
 MOST_WIDTH: Final = 1 << 20
 """The largest whole number that is a size: a width, positions, heads."""
@@ -40,7 +42,8 @@ _MORE: Final = frozenset(
         MARK, "model_type", "num_labels", "rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_pct",
         "rotary_emb_base", "head_dim", "attention_head_size", "embedding_size", "pooler_hidden_size",
         "position_buckets", "share_att_key", "norm_rel_ebd", "talking_head", "conv_kernel_size", "conv_groups",
-        "conv_act", "summary_activation", "summary_proj_to_labels", "summary_type", "summary_use_proj",
+        "conv_act", "decoder_start_token_id", "summary_activation", "summary_proj_to_labels", "summary_type",
+        "summary_use_proj",
     }
 )  # fmt: skip
 """Keys of public models that their architecture reads although its class has no such field."""

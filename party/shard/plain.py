@@ -26,8 +26,10 @@ log = logging.getLogger("conclave.party")
 _CHUNK_EXAMPLES: Final = 512
 _CHUNK_CHARACTERS: Final = 1 << 19
 
-Said: TypeAlias = tuple[str, int | None]
-"""A text, and its control code by its place among the cells, where it has one."""
+NO_ANSWER: Final = "without an answer"
+
+Said: TypeAlias = tuple[str, int | None, str]
+"""A text, its control code by its place among the cells, where it has one, and the answer to it, where one is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +68,18 @@ def plain_units(
     *,
     longest: int,
     second: str | None = None,
+    answered: bool = False,
     codes: RowCodes | None = None,
     slot_of: Callable[[str], int] | None = None,
 ) -> PlainUnits:
     """Read this party's part of its shard without labels: a text is an example, a record or all of a user's one unit.
 
     second: the column of second texts, where it is read: a record then has two examples, each text by itself, or one
-    where it has no second text. codes: of the plan; a row without one is no example. encode: turns texts, and their
-    codes where there are `codes`, into tokens, at most `longest` in an example; a text on which it fails is no example.
-    Only the first `MOST_EXAMPLES` texts of a unit count. slot_of: gives the slot of every unit from its id, which is
-    not stored. Memory: `TokenRows`, and one chunk of text. Raises `ShardError` as
+    where it has no second text. answered: whether the second is the answer to the first: both are one example, and a
+    record that lacks either has none. codes: of the plan; a row without one is no example. encode: turns texts, with
+    their codes or answers where these are read, into tokens, at most `longest` in an example; a text on which it fails
+    is no example. Only the first `MOST_EXAMPLES` texts of a unit count. slot_of: gives the slot of every unit from its
+    id, which is not stored. Memory: `TokenRows`, and one chunk of text. Raises `ShardError` as
     `party.shard.units.units` and `party.shard.coded.tell_without_code` do, `learning.errors.DataError`.
     """
     also = () if codes is None else codes.also
@@ -92,18 +96,22 @@ def plain_units(
             for unit in found:
                 if slot_of is not None:
                     slots.append(slot_of(unit.id))
-                yield _said(unit, second, codes, skipped)
+                yield _answered(unit, second or "", skipped) if answered else _said(unit, second, codes, skipped)
 
         for chunk in _chunks(said()):
             texts = [own[:MOST_EXAMPLES] for own in chunk]
             skipped.reasons[BEYOND_EXAMPLES] += sum(max(0, len(own) - MOST_EXAMPLES) for own in chunk)
             together = [said for own in texts for said in own]
-            after = [[None if cell is None else shown[cell] for _, cell in together]] if codes else []
-            encoded = encode([text for text, _ in together], *after)
+            after: list[list[str | None]] = []
+            if codes:
+                after = [[None if cell is None else shown[cell] for _, cell, _ in together]]
+            elif answered:
+                after = [[answer for *_, answer in together]]
+            encoded = encode([text for text, *_ in together], *after)
             truncated += encoded.truncated
             made = iter(encoded.rows)
             for own in texts:
-                for (_, cell), row in zip(own, islice(made, len(own)), strict=True):
+                for (_, cell, _), row in zip(own, islice(made, len(own)), strict=True):
                     if not len(row):
                         skipped.reasons[NOT_TOKENISED] += 1
                         continue
@@ -119,7 +127,7 @@ def plain_units(
         log.warning(
             "%s of %s texts are longer than %s tokens and were cut.", f"{truncated:,}", f"{len(rows):,}", f"{longest:,}"
         )
-    members = members_of(begins, together=reading.by_user or second is not None)
+    members = members_of(begins, together=reading.by_user or (second is not None and not answered))
     return PlainUnits(
         rows,
         members,
@@ -134,7 +142,7 @@ def _said(unit: Unit, second: str | None, codes: RowCodes | None, skipped: Skipp
     skipped: is given the rows that have no code.
     """
     if second is None and codes is None:
-        return [(text, None) for text in unit.passages]
+        return [(text, None, "") for text in unit.passages]
     found: list[Said] = []
     for row in unit.rows:
         cell = None if codes is None else codes.cell(row)
@@ -142,8 +150,16 @@ def _said(unit: Unit, second: str | None, codes: RowCodes | None, skipped: Skipp
             skipped.reasons[NO_CODE] += 1
             continue
         both = (row.text,) if second is None else (row.text, row.fields.get(second, ""))
-        found += [(text, cell) for text in both if text.strip()]
+        found += [(text, cell, "") for text in both if text.strip()]
     return found
+
+
+def _answered(unit: Unit, second: str, skipped: Skipped) -> Sequence[Said]:
+    """A unit's inputs with their answers, row by row. skipped: is given the rows that lack either."""
+    found = [(row.text, None, row.fields.get(second, "")) for row in unit.rows]
+    whole = [each for each in found if each[0].strip() and each[2].strip()]
+    skipped.reasons[NO_ANSWER] += len(found) - len(whole)
+    return whole
 
 
 def _chunks(found: Iterable[Sequence[Said]]) -> Iterator[list[Sequence[Said]]]:
@@ -153,7 +169,7 @@ def _chunks(found: Iterable[Sequence[Said]]) -> Iterator[list[Sequence[Said]]]:
     for texts in found:
         chunk.append(texts)
         held += max(1, len(texts))
-        characters += sum(len(text) for text, _ in texts)
+        characters += sum(len(text) + len(answer) for text, _, answer in texts)
         if held >= _CHUNK_EXAMPLES or characters >= _CHUNK_CHARACTERS:
             yield chunk
             chunk, held, characters = [], 0, 0

@@ -29,7 +29,7 @@ def start(tiny_gpt2):
 def scene(tests, hostile, tmp_path_factory, tiny_gpt2, own_recipes, start):
     made, base, twins = (tests(each) for each in ("party/conftest.py", "fuzz/test_twins.py", "fuzz/twins.py"))
     policy = {"epsilon": 1e15, "recipes": ["distildp", "swing"], "weights": True, "trust": "trusted-aggregator"}
-    shard = {"label": None, "codes": {"opinion": "stars"}}
+    shard = {"label": None, "codes": {"opinion": "stars"}, "second": "who"}
     where = tmp_path_factory.mktemp("twins")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(own_recipes)
@@ -114,13 +114,14 @@ def spoken(scene, rng, kind, size):
     return terms, task
 
 
-LIES = ("texts", "other texts", "openings", "outcomes", "tokens", "teachers", "longest", "descent")
+LIES = ("texts", "other texts", "openings", "outcomes", "tokens", "teachers", "longest", "descent", "pairs")
 """What of a request for language teachers may be an attacker's; two requests of three are honest in all of it."""
 
 
-def taught(scene, base, rng, size):
+def taught(scene, base, rng, size, sequences=None):
     """The terms of a plan of language models that say what might stand in the place of tokens, and what they are asked,
-    honest or not.
+    honest or not. sequences: the files of a model with an encoder, for a plan of answers to inputs; None for a plan of
+    single texts.
     """
     _, tokens = size
     lie = rng.choice((*LIES, *[None] * (2 * len(LIES))))
@@ -135,11 +136,18 @@ def taught(scene, base, rng, size):
         outcomes=base.TAUGHT,
     )  # fmt: skip
     release = plan_pb2.Release(name="differences", charges=1, form=plan_pb2.FORM_SUMMED, differences=bounds)
-    terms = scene.terms(rng, release, ("document", "sentence", "user"), recipe="swing")
+    more, artefacts = {}, scene.artefacts
+    if sequences is not None:
+        artefacts = rng.choice([artefacts, sequences])
+        more["paired"] = plan_pb2.PairedText(
+            separator=rng.choice(["\n", " ", "a"]), answer=one("pairs", rng.choice([2, 6]), 0, 1, 15, 24, 1 << 30)
+        )
+    units = ("document", "sentence", "user") if sequences is None or lie == "pairs" else ("document", "user")
+    terms = scene.terms(rng, release, units, recipe="swing", **more)
 
     def task(context):
         files = []
-        for name, content in scene.artefacts.files(rng).items():
+        for name, content in artefacts.files(rng).items():
             files.append(party_pb2.ModelFile(name=name, sha256=scene.twins.provide(context, "model", content)))
         model = party_pb2.TextModel(
             files=files, adapt=party_pb2.ADAPT_LORA, longest=one("longest", 24, 2, 1 << 20), rank=2, alpha=4
@@ -170,6 +178,18 @@ def test_teachers_of_language_tell_a_coordinator_nothing_of_a_record_but_what_is
     def _(rng):
         played, base = scene
         played.play(rng, taught(played, base, rng, start))
+
+
+def test_teachers_of_answers_tell_a_coordinator_nothing_of_a_pair_but_what_is_charged(
+    fuzz, hostile, scene, start, tiny_sequence
+):
+    """An attacker has pairs in one shard alone of which either text is awful: here of who wrote what."""
+    played, base = scene
+    sequences = base.Artefacts(hostile, tiny_sequence("bart"))
+
+    @fuzz(hostile.made(lambda rng: rng), mebibytes=1024, seconds=60, share=TAUGHT_SHARE)
+    def _(rng):
+        played.play(rng, taught(played, base, rng, start, sequences))
 
 
 @pytest.mark.parametrize("kind", ["step", "weights", "texts", "tokens", "codes"])

@@ -1,18 +1,21 @@
 """Swing distillation and its baselines in a comparison: their data and their metrics."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from coordinator.comparing.comparable import ComparisonRequest, Method, View, changed
 from coordinator.language_models.comparing import PERPLEXITY, Measured
+from coordinator.language_models.pairs import answers_rouge, heldout_rows
 from coordinator.progress.progress import Silent
 from coordinator.systems.swing.data import SwingData
 from coordinator.systems.swing.methods import METHODS
 from coordinator.systems.swing.plan import SwingPlan
 from coordinator.systems.swing.public import prepare
-from coordinator.systems.swing.student import heldout_rows
 from coordinator.transport.launchers import Simulation, SimulationRequest
+
+ROUGE: Final = (("rouge_1", "ROUGE-1"), ("rouge_2", "ROUGE-2"), ("rouge_l", "ROUGE-L"))
 
 
 class SwingComparison:
@@ -33,7 +36,7 @@ class SwingComparison:
 
     @property
     def view(self) -> View:
-        return PERPLEXITY
+        return replace(PERPLEXITY, columns=ROUGE) if self.plan.pairs else PERPLEXITY
 
     def data(self, seed: int, folder: Path) -> SwingData:
         given, plan = self._given, changed(self.plan, seed=seed)
@@ -50,4 +53,6 @@ class SwingComparison:
         """model: what speaks."""
         from learning.language.perplexity import perplexity
 
-        return {"perplexity": perplexity(model.speakers, heldout_rows(data.public)).perplexity}
+        found = {"perplexity": perplexity(model.speakers, heldout_rows(data.public)).perplexity}
+        written = answers_rouge(data.public, model.speakers)
+        return found | {name: each for name, each in written.items() if name != "written"}

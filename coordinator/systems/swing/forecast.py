@@ -7,10 +7,13 @@ import math
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from aggregation.mechanisms.vectors import DifferencesMechanism
 from coordinator.forecasting.forecast import Forecast, Row
 from coordinator.forecasting.needs import Needs
-from coordinator.forecasting.pace import Lengths, pace_of
+from coordinator.forecasting.pace import LOOKED_AT, Lengths, pace_of
+from coordinator.language_models.pairs import heldout_rows
 from coordinator.pricing.release import PricedPlan, Release
 from coordinator.systems.swing.plan import SwingPlan
 from coordinator.systems.swing.recipe import Swing
@@ -93,10 +96,13 @@ def _row(plan: SwingPlan, release: Release) -> Row:
 def asked_bytes(recipe: Swing) -> int:
     """Bytes of the questions as one party is sent them: about six for a token's number in JSON, and its outcomes."""
     tokens = len(recipe.read.queries.ids)
-    return tokens * (6 + 4 * recipe.plan.distil.top * (1 if recipe.read.tokens <= 1 << 16 else 2))
+    inputs = sum(map(len, set(recipe.read.before)))
+    return 6 * inputs + tokens * (6 + 4 * recipe.plan.distil.top * (1 if recipe.read.tokens <= 1 << 16 else 2))
 
 
 def lengths_of(recipe: Swing) -> Lengths:
     """The lengths of the texts of `[evaluation]`; without it, the most that the model reads."""
     public = recipe.read
+    if public.pairs is not None and public.heldout:
+        return Lengths(np.sort(np.array([len(row) for row in heldout_rows(public)[:LOOKED_AT]], np.int64)), known=True)
     return Lengths.of(public.tokenizer, [each.text for each in public.heldout], longest=public.longest)

@@ -76,7 +76,7 @@ def _alone(data: SwingData, epsilon: float) -> Outcome:
         targets = graded(  # what the public model says counts for nothing
             (_speaker(start_of(data.public)),),
             data.public.queries,
-            [[data.public.bare] * len(data.public.queries)],
+            [data.public.before],
             top=1,
             temperature=1.0,
             folder=Path(folder) / "public",
@@ -111,8 +111,8 @@ def _rows(data: SwingData) -> "list[Tokens]":
     """The texts that are asked, as a model reads them."""
     from learning.models.batching import Tokens
 
-    before = np.asarray(data.public.bare, np.int32)
-    return [Tokens(np.concatenate([before, ids]), len(before)) for ids in data.public.queries]
+    said = zip(data.public.before, data.public.queries, strict=True)
+    return [Tokens(np.concatenate([np.asarray(before, np.int32), ids]), len(before)) for before, ids in said]
 
 
 def _speaker(model: "PreTrainedModel") -> "Speaker":

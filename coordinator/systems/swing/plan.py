@@ -1,15 +1,18 @@
 """The plan of the recipe `swing`: what language models of several parties say of somebody's texts, and a student."""
 
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from coordinator.language_models.distil import StudentModelTable
+from coordinator.language_models.pairs import check_pairs, without_pairs
 from coordinator.language_models.plan import SpokenPlan
+from coordinator.language_models.tables import PairedTextTable
 from coordinator.plan.public_text import SourceTable
 from coordinator.plan.table import Table
 from coordinator.text_models.tables import FineTuneTable
+from protos.conclave.v1 import plan_pb2
 
 MOST_QUERIES = 1_000_000
 
@@ -29,9 +32,11 @@ class QueriesTable(SourceTable):
     """`[queries]`: the texts that teachers are asked about, from which the student learns. Every party is shown them.
 
     limit: how many, from the first. public: whether they are nobody's secret; otherwise they are records of whoever
-    runs this, and neither they nor what the student learns of them is protected.
+    runs this, and neither they nor what the student learns of them is protected. second: the column of answers, where
+    answers to inputs are learned: these are asked about, each after its input.
     """
 
+    second: str | None = None
     limit: Annotated[int, Field(ge=1, le=MOST_QUERIES)] = 1000
     public: bool = False
 
@@ -65,6 +70,7 @@ class SwingPlan(SpokenPlan):
 
     UNPROVEN: ClassVar[bool] = True
 
+    text: PairedTextTable = PairedTextTable()
     queries: QueriesTable
     teachers: TeachersTable = TeachersTable()
     swing: SwingTable = SwingTable()
@@ -74,6 +80,14 @@ class SwingPlan(SpokenPlan):
     def teachers_of_all(self) -> int:
         """All parties' teachers together."""
         return len(self.federation.names) * self.teachers.per_party
+
+    @property
+    def pairs(self) -> bool:
+        return self.text.kind == "pair"
+
+    @property
+    def paired(self) -> plan_pb2.PairedText | None:
+        return plan_pb2.PairedText(separator=self.text.separator, answer=self.text.answer) if self.pairs else None
 
     @property
     def exposed(self) -> tuple[str, ...]:
@@ -89,6 +103,7 @@ class SwingPlan(SpokenPlan):
             raise ValueError(
                 '[privacy] record = "pair": a language model learns from texts. Use record = "document" or "sentence".'
             )
+        check_pairs(self)
         if self.distil.hidden:
             raise ValueError("[distil] hidden: no hidden state of a teacher leaves a party. Leave hidden out.")
         if self.distil.temperature != 1:
@@ -123,6 +138,19 @@ class SwingPlan(SpokenPlan):
             )
         if settings.clues is not None and not settings.strength:
             raise ValueError("[swing] clues: with strength = 0 no temperature grows near them. Leave clues out.")
+
+    def check_audit(self) -> None:
+        super().check_audit()
+        if self.pairs:
+            raise ValueError(
+                '[audit] plants single texts, and [text] kind = "pair" learns answers to inputs. Audit a plan of '
+                "single texts with the same tables."
+            )
+
+    def _document(self, tables: dict[str, Any]) -> None:
+        super()._document(tables)
+        if not self.pairs:
+            without_pairs(tables)
 
     @property
     def published(self) -> bool:

@@ -1,16 +1,18 @@
 """The public data of a swing run: the model that teachers and student start from, and the texts that are asked."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from coordinator.errors import PlanError
 from coordinator.language_models import public as language_public
+from coordinator.language_models.public import PublicLanguage
 from coordinator.language_models.students import PublicTeacher, with_student
 from coordinator.plan.public_text import source_of
 from coordinator.systems.swing.plan import SwingPlan
+from coordinator.text_models.public import placed_model
 from learning.errors import DataError
 from learning.text import source
 
@@ -25,11 +27,14 @@ LEAST_QUERIES = 4
 class PublicSwing(PublicTeacher):
     """The public data of a plan.
 
-    queries: the texts that are asked, as tokens without what stands before them. clues: the file of privacy clue words;
-    empty where no temperature grows near them.
+    queries: the texts that are asked, as tokens without what stands before them; before: this, of each: the beginning,
+    or, of an answer, its input. cut: how many of the queries lost something to `[text]` longest or answer. clues: the
+    file of privacy clue words; empty where no temperature grows near them.
     """
 
     queries: "Texts"
+    before: tuple[tuple[int, ...], ...]
+    cut: int = 0
     clues: bytes = b""
 
 
@@ -40,14 +45,19 @@ def prepare(plan: SwingPlan, base: Path, cache: Path) -> PublicSwing:
     `LEAST_QUERIES` texts are asked, or more outcomes are wanted than leave others; `ConclaveError` for clue words that
     cannot be read.
     """
-    found = with_student(plan, language_public.prepare(plan, base, cache), base, cache, part=1)
+    _check_kind(plan, base, cache)
+    began = language_public.prepare(plan, base, cache)
+    if plan.pairs:
+        began = _paired(plan, began)
+    found = with_student(plan, began, base, cache, part=1)
     if plan.distil.top >= found.tokens:
         raise PlanError(
             f"[distil] top = {plan.distil.top:,} leaves no other of the {found.tokens:,} tokens of {plan.model.name}. "
             "Use fewer."
         )
     kept = {field.name: getattr(found, field.name) for field in fields(found)}
-    return PublicSwing(**kept, queries=_queries(plan, found, base, cache), clues=clues_of(plan, base))
+    queries, before, cut = (_pairs_asked if plan.pairs else _texts_asked)(plan, found, base, cache)
+    return PublicSwing(**kept, queries=queries, before=before, cut=cut, clues=clues_of(plan, base))
 
 
 def clues_of(plan: SwingPlan, base: Path) -> bytes:
@@ -61,7 +71,11 @@ def clues_of(plan: SwingPlan, base: Path) -> bytes:
     return path.read_bytes()
 
 
-def _queries(plan: SwingPlan, public: PublicTeacher, base: Path, cache: Path) -> "Texts":
+Asked: TypeAlias = "tuple[Texts, tuple[tuple[int, ...], ...], int]"
+"""The texts that are asked, what stands before each, and how many of them lost something."""
+
+
+def _texts_asked(plan: SwingPlan, public: PublicTeacher, base: Path, cache: Path) -> Asked:
     import numpy as np
 
     from learning.language.generation import Texts
@@ -71,15 +85,73 @@ def _queries(plan: SwingPlan, public: PublicTeacher, base: Path, cache: Path) ->
     said = [each.text for each in islice(source.read(source_of(table, base), cache), table.limit)]
     if not said:
         raise DataError(f"[queries] {table.source} has no text. Name the column that holds it.")
-    rows = encode_documents(public.tokenizer, said, longest=public.longest, codes=[None] * len(said)).rows
+    found = encode_documents(public.tokenizer, said, longest=public.longest, codes=[None] * len(said))
     room = public.longest - len(public.bare)
-    own = [np.asarray(row.ids[row.second :][:room], np.int32) for row in rows if len(row) > row.second]
-    if len(own) < LEAST_QUERIES:
+    own = [np.asarray(row.ids[row.second :][:room], np.int32) for row in found.rows if len(row) > row.second]
+    _check_number(plan, len(own), "texts have a token")
+    return Texts.joined(own, public.end), (public.bare,) * len(own), found.truncated
+
+
+def _pairs_asked(plan: SwingPlan, public: PublicTeacher, base: Path, cache: Path) -> Asked:
+    import numpy as np
+
+    from learning.language.generation import Texts
+    from learning.models.pairs import encode_pairs
+
+    table, form = plan.queries, public.pairs
+    assert table.second is not None
+    assert form is not None
+    read = source.read(replace(source_of(table, base), columns=(table.second,)), cache)
+    there = ((each.text, each.fields.get(table.second, "")) for each in read)
+    said = list(islice((each for each in there if each[1].strip()), table.limit))
+    _check_number(plan, len(said), f"rows have an answer in column {table.second!r}")
+    found = encode_pairs(public.tokenizer, [each for each, _ in said], [each for _, each in said], form)
+    own = [np.asarray(row.ids[row.second :], np.int32) for row in found.rows]
+    before = tuple(tuple(map(int, row.ids[: row.second])) for row in found.rows)
+    return Texts.joined(own, public.end), before, found.truncated
+
+
+def _check_number(plan: SwingPlan, found: int, what: str) -> None:
+    if found < LEAST_QUERIES:
         raise PlanError(
-            f"[queries] {table.source}: {len(own)} texts have a token, and a student takes {LEAST_QUERIES} or more. "
-            "Give more texts."
+            f"[queries] {plan.queries.source}: {found} {what}, and a student takes {LEAST_QUERIES} or more. Give more "
+            "texts."
         )
-    return Texts.joined(own, public.end)
+
+
+def _paired(plan: SwingPlan, public: PublicLanguage) -> PublicLanguage:
+    """The public data with how it reads pairs. Raises `PlanError` where nothing is left for an input."""
+    from learning.models.checkpoints import ModelError
+    from learning.models.pairs import PairForm, check_room
+
+    form = PairForm(plan.text.separator, public.longest, plan.text.answer, False).of(public.model.config)
+    try:
+        check_room(public.tokenizer, form)
+    except ModelError as error:
+        raise PlanError(f"[text] {error}") from None
+    return replace(public, pairs=form)
+
+
+def _check_kind(plan: SwingPlan, base: Path, cache: Path) -> None:
+    from learning.models.checkpoints import config_of
+
+    config = config_of(placed_model(plan.model.name, base), cache)
+    if not plan.pairs and getattr(config, "is_encoder_decoder", False):
+        raise PlanError(
+            f"[model] name: {plan.model.name} has an encoder and a decoder, which says an answer to an input. Use "
+            '[text] kind = "pair" with columns of answers, or name a model like GPT-2.'
+        )
+
+
+def cut_doubts(plan: SwingPlan, public: PublicSwing) -> list[str]:
+    """A sentence where pairs that are asked lose something to their length; none for single texts."""
+    if not (plan.pairs and public.cut):
+        return []
+    return [
+        f"{public.cut:,} of the {len(public.queries):,} pairs of [queries] are longer than [text] longest = "
+        f"{plan.text.longest} or answer = {plan.text.answer} and are cut, as the parties' are: inputs at their end, so "
+        "that every answer has its room."
+    ]
 
 
 def temperature_doubts(plan: SwingPlan, public: PublicSwing) -> list[str]:

@@ -40,7 +40,7 @@ def public_outcomes(plan: SwingPlan, public: PublicSwing, store: RunStore, told:
     graded(
         [Speaker(start_of(public))],
         public.queries,
-        [[public.bare] * len(public.queries)],
+        [public.before],
         top=plan.distil.top,
         temperature=1.0,
         folder=folder,
@@ -58,7 +58,9 @@ def stored_outcomes(plan: SwingPlan, public: PublicSwing, store: RunStore) -> "T
 def written_content(public: PublicSwing) -> bytes:
     """The texts as parties are sent them."""
     texts = [each.tolist() for each in public.queries]
-    said = {"openings": [list(public.bare)], "codes": [0] * len(texts), "texts": texts}
+    openings = list(dict.fromkeys(public.before))
+    place = {each: number for number, each in enumerate(openings)}
+    said = {"openings": openings, "codes": [place[each] for each in public.before], "texts": texts}
     return json.dumps(said, separators=(",", ":")).encode()
 
 

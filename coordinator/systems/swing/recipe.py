@@ -20,7 +20,7 @@ from coordinator.progress.progress import Progress
 from coordinator.store.store import RunStore
 from coordinator.systems.swing import releases as swing_releases
 from coordinator.systems.swing.plan import SwingPlan
-from coordinator.systems.swing.public import PublicSwing, temperature_doubts
+from coordinator.systems.swing.public import PublicSwing, cut_doubts, temperature_doubts
 from coordinator.systems.swing.questions import outcomes_content, public_outcomes, written_content
 from coordinator.systems.swing.releases import DIFFERENCES
 from coordinator.systems.swing.softened import softened_by_parties, softened_of
@@ -47,7 +47,7 @@ class Swing:
     labelled = None
 
     def doubts(self) -> list[str]:
-        return temperature_doubts(self.plan, self.read)
+        return [*cut_doubts(self.plan, self.read), *temperature_doubts(self.plan, self.read)]
 
     def total_event(self, multiplier: float) -> DpEvent:
         return swing_releases.total_event(self.plan, multiplier)

@@ -1,10 +1,12 @@
 """The published folder of a swing student: the model in the standard library's form, a picture, a card."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from coordinator.language_models.folder import CHECKING, PICTURE, base_of, beginning, picture_of, save_model
+from coordinator.language_models.pairs import answers_rouge, heldout_rows
 from coordinator.language_models.students import first_student
 from coordinator.publishing.report import Statement, markdown
 from coordinator.store.faults import sound
@@ -15,8 +17,6 @@ from coordinator.systems.swing.questions import start_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from learning.models.batching import Tokens
 
 TAGS: Final = "differential-privacy, text-generation"
 
@@ -50,20 +50,43 @@ class PublishedSwing:
     def card(self, statement: Statement) -> str:
         plan, public = self.plan, self.public
         texts = "public texts" if plan.queries.public else "texts of whoever ran this"
-        return f"""{beginning(plan, self.metrics, TAGS)}\
-A causal language model of {public.layers[0]} layers, begun as `{base_of(plan)}`. It learned from
+        kind, asked = "causal language model", "token of them"
+        if plan.pairs:
+            texts, asked = f"{texts}, answers to inputs", "token of the answers"
+            kind = "model with an encoder and a decoder" if public.paired else kind
+        return f"""{beginning(plan, self.metrics, TAGS, pipeline=not public.paired)}\
+A {kind} of {public.layers[0]} layers, begun as `{base_of(plan)}`. It learned from
 {len(public.queries):,} {texts}, and from what {plan.teachers_of_all:,} language models would say in the place of every
-token of them. Those were trained on the text of {len(statement.parties)} parties. Made by Conclave, recipe
+{asked}. Those were trained on the text of {len(statement.parties)} parties. Made by Conclave, recipe
 `{plan.run.recipe}`.
 
 ```python
-from transformers import pipeline
-
-pipeline("text-generation", "this-folder")("")
+{_code(plan, public)}
 ```
 
 {markdown(statement)}
 {picture_of(self.metrics)}{CHECKING}"""
+
+
+def _code(plan: SwingPlan, public: PublicSwing) -> str:
+    """How the folder is used, with the standard library alone."""
+    if public.paired:
+        return f"""from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+model = AutoModelForSeq2SeqLM.from_pretrained("this-folder")
+tokenizer = AutoTokenizer.from_pretrained("this-folder")
+asked = tokenizer("An input.", truncation=True, max_length={public.longest - plan.text.answer}, return_tensors="pt")
+said = model.generate(asked.input_ids, max_new_tokens={plan.text.answer}, do_sample=False, num_beams=1)
+tokenizer.decode(said[0], skip_special_tokens=True)"""
+    if plan.pairs:
+        return f"""from transformers import pipeline
+
+writer = pipeline("text-generation", "this-folder")
+separator = {json.dumps(plan.text.separator)}
+writer("An input." + separator, max_new_tokens={plan.text.answer}, return_full_text=False, do_sample=False)"""
+    return """from transformers import pipeline
+
+pipeline("text-generation", "this-folder")("")"""
 
 
 def student_of(plan: SwingPlan, public: PublicSwing, content: bytes, store: RunStore) -> PublishedSwing:
@@ -88,21 +111,21 @@ def model_of(plan: SwingPlan, public: PublicSwing, content: bytes) -> "PreTraine
 
 
 def measured(public: PublicSwing, student: "PreTrainedModel") -> dict[str, Any]:
-    """Perplexities on public held-out text of the student and of the public start; none without such text."""
+    """Perplexities on public held-out text of the student and of the public start, and, of pairs, ROUGE of what both
+    write; none without such text.
+    """
     from learning.language.perplexity import perplexity
     from learning.language.speaker import Speaker
 
     if not public.heldout:
         return {}
-    rows = heldout_rows(public)
-    found = perplexity([Speaker(student)], rows)
-    began = perplexity([Speaker(start_of(public))], rows)
-    return {"token_perplexity": found.perplexity, "public_perplexity": began.perplexity, "tokens": found.tokens}
-
-
-def heldout_rows(public: PublicSwing) -> "list[Tokens]":
-    """The documents of `[evaluation]` as tokens."""
-    from learning.models.batching import encode_documents
-
-    texts = [each.text for each in public.heldout]
-    return encode_documents(public.tokenizer, texts, longest=public.longest, codes=[None] * len(texts)).rows
+    rows, own, start = heldout_rows(public), [Speaker(student)], [Speaker(start_of(public))]
+    found, began = perplexity(own, rows), perplexity(start, rows)
+    written = {f"public_{name}": each for name, each in answers_rouge(public, start).items() if name != "written"}
+    return {
+        "token_perplexity": found.perplexity,
+        "public_perplexity": began.perplexity,
+        "tokens": found.tokens,
+        **answers_rouge(public, own),
+        **written,
+    }

@@ -70,7 +70,7 @@ def taught(plan: SwingPlan, public: PublicSwing, targets: "Targets", store: RunS
         outcome = distil(
             student,
             public.queries,
-            [public.bare] * len(public.queries),
+            public.before,
             targets,
             settings,
             seed=plan.run.seed,

@@ -6,7 +6,7 @@ from typing import ClassVar, Final, Self
 
 from party.provided.written import Written
 from party.tasks.task import Given, Work, cannot_give, wrong
-from party.tasks.text.request import Descent, TextModel, descent_of, model_of
+from party.tasks.text.request import Descent, Paired, TextModel, descent_of, model_of, paired_of
 from party.tasks.text.voice import written_fits
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.refusal import Reason, Refusal
@@ -24,7 +24,8 @@ class LanguageTeachersWork(Work):
     slot_key: 32 secret bytes in hexadecimal, which assign units to teachers. written: path of the openings, codes and
     texts. outcomes: path of what the public model says of their tokens; empty where softened outcomes are released.
     clues: path of the privacy clue words; empty where no temperature grows. softened: whether softened outcomes are
-    released. key: for the noise on these, 32 bytes in hexadecimal, set when the release is charged.
+    released. key: for the noise on these, 32 bytes in hexadecimal, set when the release is charged. pairs: whose
+    answers are learned; None for single texts.
     """
 
     kind: ClassVar[str] = "language_teachers"
@@ -39,6 +40,7 @@ class LanguageTeachersWork(Work):
     clues: str = ""
     softened: bool = False
     key: str = ""
+    pairs: Paired | None = None
 
     def paid_with(self, key: str) -> Self:
         """The work with its key, where it draws noise itself."""
@@ -50,7 +52,7 @@ WORK: Final = LanguageTeachersWork
 
 def checked(task: party_pb2.LanguageTeachersTask, given: Given) -> LanguageTeachersWork:
     """Check the request. Raises `Refusal`: REQUEST for a release of anything but differences or softened outcomes,
-    where a record is no text, and for invalid values; ARTEFACT; and as `model_of` does.
+    where a record is no text, and for invalid values; ARTEFACT; and as `model_of` and `paired_of` do.
     """
     release, terms = given.release, given.run.terms
     softened = release.HasField("softened")
@@ -70,8 +72,9 @@ def checked(task: party_pb2.LanguageTeachersTask, given: Given) -> LanguageTeach
             "differences are from what the public model says, and only temperatures that grow need clue words; the "
             "request names too much or too little."
         )
+    model = model_of(task.model, given)
     return LanguageTeachersWork(
-        model=model_of(task.model, given),
+        model=model,
         slot_key=given.slot_key,
         teachers=task.teachers,
         descent=descent,
@@ -79,6 +82,7 @@ def checked(task: party_pb2.LanguageTeachersTask, given: Given) -> LanguageTeach
         outcomes="" if softened else str(given.provided("outcomes", task.outcomes_sha256)),
         clues=str(given.provided("clues", task.clues_sha256)) if grows else "",
         softened=softened,
+        pairs=paired_of(given, model.longest),
     )
 
 

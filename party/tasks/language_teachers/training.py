@@ -28,7 +28,8 @@ from learning.language.generation import Texts
 from learning.language.speaker import Speaker
 from learning.models.adapting import ADAPTERS, Lora, adapt, flatten, unflatten
 from learning.models.compute import on_device
-from learning.models.encoders import language_model, longest, tokens_of
+from learning.models.encoders import language_model, longest, speaking_model, tokens_of
+from learning.models.pairs import PairForm
 from learning.swing.answers import cells_kept, differences_of_texts
 from learning.swing.differences import Cells
 from party.errors import TrainingError
@@ -41,11 +42,11 @@ from party.tasks.job import Job, Private
 from party.tasks.language_teachers.request import LanguageTeachersWork
 from party.tasks.language_teachers.softening import Softening, softening_of
 from party.tasks.result import Sum, wrapped
-from party.tasks.text.documents import documents
+from party.tasks.text.documents import answered, documents
 from party.tasks.text.ensembles import examples_of, settings_of
 from party.tasks.text.model import placed
-from party.tasks.text.request import TextModel
-from party.tasks.text.trials import try_model, try_tokenizer
+from party.tasks.text.request import Paired, TextModel
+from party.tasks.text.trials import try_model, try_pairs, try_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -79,9 +80,11 @@ def prepare(
     Raises `ConclaveError` where these cannot be used.
     """
     with placed(work.model, job.memory):
-        start, tokenizer = _started(work.model)
+        start, tokenizer = _started(work.model, paired=work.pairs is not None)
         most = longest(start, work.model.longest)
         rows = try_tokenizer(tokenizer, tokens_of(start), most, documents=True, pairs=False)
+        if work.pairs is not None:
+            rows = try_pairs(tokenizer, tokens_of(start), _form(work, work.pairs, start))
         try_model(start, rows, None, apart=False)
         asked = _asked(mechanism, work, start, tokenizer)
     if isinstance(mechanism, SoftenedTargets):
@@ -143,7 +146,7 @@ def soften(
         return _teachers(job, asked, progress)
 
     # The teacher is the same whatever is softened, and with whichever key.
-    whose = (job.reading.whose, repr(work.model), work.slot_key, repr(work.descent))
+    whose = (job.reading.whose, repr(work.model), work.slot_key, repr(work.descent), repr(work.pairs))
     (taught,) = make() if memory is None else memory.once("answers", whose, make)
     unflatten(asked.start, asked.softening.first if taught is None else taught)
     folder = Path(job.result).with_suffix(FOLDER)
@@ -159,14 +162,7 @@ def _teachers(job: Job, asked: Asked, progress: Callable[[int], None]) -> list[T
     """What each teacher learned, one after the other; None for one that learned nothing that can be used."""
     work = _work(job)
     key, start = bytes.fromhex(work.slot_key), asked.start
-    read = documents(
-        job.reading,
-        asked.tokenizer,
-        "",
-        longest=longest(start, work.model.longest),
-        known=tokens_of(start),
-        slot_of=lambda unit: slot(key, unit, work.teachers),
-    )
+    read = _read(job, work, asked, lambda unit: slot(key, unit, work.teachers))
     if (declared := job.reading.declared_size) is not None:
         tell_if_few(len(read), needed=declared, why="[policy] declared_size")
     first, diverged = flatten(start).clone(), 0
@@ -190,6 +186,21 @@ def _teachers(job: Job, asked: Asked, progress: Callable[[int], None]) -> list[T
     return found
 
 
+def _read(job: Job, work: LanguageTeachersWork, asked: Asked, slot_of: Callable[[str], int]) -> PlainUnits:
+    """This party's units: single texts, or pairs of which a teacher learns the answers."""
+    start, tokenizer, known = asked.start, asked.tokenizer, tokens_of(asked.start)
+    if work.pairs is not None:
+        form = _form(work, work.pairs, start)
+        return answered(job.reading, tokenizer, work.pairs.second, form, known=known, slot_of=slot_of)
+    most = longest(start, work.model.longest)
+    return documents(job.reading, tokenizer, "", longest=most, known=known, slot_of=slot_of)
+
+
+def _form(work: LanguageTeachersWork, pairs: Paired, start: "PreTrainedModel") -> PairForm:
+    """How this model reads the plan's pairs."""
+    return PairForm(pairs.separator, longest(start, work.model.longest), pairs.answer, False).of(start.config)
+
+
 def _taught(
     start: "PreTrainedModel",
     first: Tensor,
@@ -208,9 +219,9 @@ def _taught(
     return taught
 
 
-def _started(text: TextModel) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
-    """The model that every teacher starts from, and its tokenizer."""
-    start, tokenizer = language_model(text.folder)
+def _started(text: TextModel, *, paired: bool) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+    """The model that every teacher starts from, and its tokenizer. Of pairs an encoder may read the inputs."""
+    start, tokenizer = (speaking_model if paired else language_model)(text.folder)
     adapt(start, text.adapt, seed=text.seed, lora=Lora(text.rank, text.alpha) if text.adapt in ADAPTERS else None)
     return on_device(start), tokenizer
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from learning.models.batching import Encoded, encode_documents
+from learning.models.pairs import PairForm, encode_pairs
 from party.admission.codes import codes_of
 from party.config import ShardTable
 from party.errors import TrainingError
@@ -41,6 +42,24 @@ def documents(
     codes = codes_in(coded, reading.shard)
     encoded = partial(_encoded, tokenizer, longest=longest, known=known)
     return plain_units(reading, encoded, longest=longest, codes=codes, slot_of=slot_of)
+
+
+def answered(
+    reading: Reading,
+    tokenizer: "PreTrainedTokenizerBase",
+    second: str,
+    form: PairForm,
+    *,
+    known: int,
+    slot_of: Callable[[str], int] | None = None,
+) -> PlainUnits:
+    """This party's units as pairs of an input and an answer; `Tokens.second` is where each one's answer begins.
+
+    second: the column of answers. known: as of `learning.models.pairs.encode_pairs`. slot_of, memory and errors: those
+    of `party.shard.plain.plain_units`.
+    """
+    encoded = partial(encode_pairs, tokenizer, form=form, known=known)
+    return plain_units(reading, encoded, longest=form.longest, second=second, answered=True, slot_of=slot_of)
 
 
 def codes_in(coded: str, shard: ShardTable) -> RowCodes | None:

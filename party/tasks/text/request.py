@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 
 from party.admission.codes import codes_of
 from party.admission.labels import columns_of, targets_of
+from party.admission.pairs import answers_in
 from party.shard.public_texts import listed
 from party.store.artefacts import parameters
 from party.tasks.task import Given, there, wrong
@@ -98,6 +99,17 @@ class Lesson:
 
 
 @dataclass(frozen=True, slots=True)
+class Paired:
+    """The answers to inputs that a language model learns. second: the column of answers. separator, answer: as of
+    `learning.models.pairs.PairForm`.
+    """
+
+    second: str
+    separator: str
+    answer: int
+
+
+@dataclass(frozen=True, slots=True)
 class Descent:
     """A checked `party_pb2.Descent`. expected_batch: for private training; epochs, batch: for training without
     noise.
@@ -166,6 +178,19 @@ def spoken_of(given: Given, tilt_sha256: bytes) -> Lesson:
         raise wrong('a text model learns from texts, and a record is a pair of words; plan with record = "document".')
     tilt = str(given.provided("tilt", tilt_sha256)) if tilt_sha256 else ""
     return Lesson("language", coded=coded_of(given), tilt=tilt)
+
+
+def paired_of(given: Given, longest: int) -> Paired | None:
+    """The plan's pairs; None where a model learns single texts. longest: tokens of a pair.
+
+    Raises `Refusal`: REQUEST for a pair without room for its input, and as `answers_in`.
+    """
+    terms = given.run.terms
+    if not terms.HasField("paired"):
+        return None
+    if terms.paired.answer >= longest:
+        raise wrong(f"pairs of {longest:,} tokens leave no input beside an answer of {terms.paired.answer:,}.")
+    return Paired(answers_in(given.config.shard), terms.paired.separator, terms.paired.answer)
 
 
 def coded_of(given: Given) -> str:

@@ -18,6 +18,7 @@ from learning.models.adapting import trainable
 from learning.models.batching import Tokens, encode, encode_documents, inputs_of, losses
 from learning.models.checkpoints import ModelError
 from learning.models.features import features
+from learning.models.pairs import PairForm, encode_pairs
 from learning.private_training.per_example import PerExample
 from party.errors import TrainingError
 from party.tasks.job import is_exhausted
@@ -114,6 +115,32 @@ def try_codes(tokenizer: "PreTrainedTokenizerBase", size: int, longest: int, cod
             f"the tokenizer that was provided gives a control code the number {int(numbers.max()):,}, and the model "
             f"knows {size:,}. Provide the one made for it."
         )
+
+
+def try_pairs(tokenizer: "PreTrainedTokenizerBase", size: int, form: PairForm) -> list[Tokens]:
+    """Tokenise awkward texts as inputs and answers; returns their tokens. size: as of `try_tokenizer`, which has tried
+    the tokenizer. Raises `ModelError` as `learning.models.pairs.check_room`, `TrainingError` as `try_tokenizer`.
+    """
+    texts = [*awkward(), "word " * min(form.longest, MOST_TRIED)]
+    try:
+        rows = encode_pairs(tokenizer, texts, texts[::-1], form).rows
+    except ModelError:
+        raise
+    except Exception as error:  # the library can raise anything for a text
+        if is_exhausted(error):
+            raise
+        raise _failed(error) from error
+    except BaseException as error:  # a panic in the library's own code, which is no `Exception`
+        if type(error).__name__ != "PanicException":
+            raise
+        raise _failed(error) from error
+    numbers = np.concatenate([row.ids for row in rows])
+    if numbers.max() >= size or numbers.min() < 0 or max(map(len, rows)) > form.longest:
+        raise TrainingError(
+            "the tokenizer that was provided makes pairs of numbers that the model does not know, or that are too "
+            "long. Provide the one made for it."
+        )
+    return rows
 
 
 def try_model(

@@ -1294,7 +1294,8 @@ Global___EnsembleTask: _TypeAlias = EnsembleTask  # noqa: Y015
 @_typing.final
 class LanguageTeachersTask(_message.Message):
     """Language models of this party, each trained on units of its own without noise, that say what might stand in the place of
-    every token of given texts. One row for each token, text after text.
+    every token of given texts. One row for each token, text after text. Where the plan's terms have pairs, they learn the answers
+    to inputs, and given texts are answers, whose openings are their inputs.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -193,6 +193,7 @@ class Terms(_message.Message):
     RELEASES_FIELD_NUMBER: _builtins.int
     LABELLED_FIELD_NUMBER: _builtins.int
     CODED_FIELD_NUMBER: _builtins.int
+    PAIRED_FIELD_NUMBER: _builtins.int
     recipe: _builtins.str
     seed: _builtins.int
     """The seed of model starts and public shuffles; never of privacy noise, unless insecure_reproducible_noise."""
@@ -215,6 +216,10 @@ class Terms(_message.Message):
     def coded(self) -> Global___CodedText:
         """The control code that stands before every text of a language model; absent where none does."""
 
+    @_builtins.property
+    def paired(self) -> Global___PairedText:
+        """That a language model learns the answers to inputs, two texts of a row; absent where it learns single texts."""
+
     def __init__(
         self,
         *,
@@ -226,14 +231,41 @@ class Terms(_message.Message):
         releases: _abc.Iterable[Global___Release] | None = ...,
         labelled: Global___LabelledText | None = ...,
         coded: Global___CodedText | None = ...,
+        paired: Global___PairedText | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["coded", b"coded", "labelled", b"labelled", "privacy", b"privacy"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["coded", b"coded", "labelled", b"labelled", "paired", b"paired", "privacy", b"privacy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["coded", b"coded", "labelled", b"labelled", "minimum_parties", b"minimum_parties", "parties", b"parties", "privacy", b"privacy", "recipe", b"recipe", "releases", b"releases", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coded", b"coded", "labelled", b"labelled", "minimum_parties", b"minimum_parties", "paired", b"paired", "parties", b"parties", "privacy", b"privacy", "recipe", b"recipe", "releases", b"releases", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Terms: _TypeAlias = Terms  # noqa: Y015
+
+@_typing.final
+class PairedText(_message.Message):
+    """learning.models.pairs.PairForm. Each party's file says which of its columns hold inputs (text) and answers (second)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEPARATOR_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    separator: _builtins.str
+    """What stands between input and answer where one model reads both."""
+    answer: _builtins.int
+    """Tokens of an answer, its end included; longer ones are cut, and inputs to what is left of a pair's tokens."""
+    def __init__(
+        self,
+        *,
+        separator: _builtins.str = ...,
+        answer: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "separator", b"separator"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PairedText: _TypeAlias = PairedText  # noqa: Y015
 
 @_typing.final
 class CodedText(_message.Message):

@@ -17,41 +17,9 @@ from learning.models.checkpoints import ModelError
 from learning.models.encoders import language_model, sequence_model
 
 
-def _folder(kind, tiny_gpt2, where):
-    """A small model of a kind, made from scratch, beside the tokenizer of the small GPT-2."""
-    from transformers import (
-        AutoTokenizer,
-        BartConfig,
-        BartForConditionalGeneration,
-        T5Config,
-        T5ForConditionalGeneration,
-    )
-
-    tokenizer = AutoTokenizer.from_pretrained(tiny_gpt2)
-    size = len(tokenizer)
-    torch.manual_seed(3)
-    if kind == "bart":
-        config = BartConfig(
-            vocab_size=size, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
-            decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=40,
-            init_std=0.3, pad_token_id=1, bos_token_id=0, eos_token_id=0, decoder_start_token_id=2,
-            forced_eos_token_id=None,
-        )  # fmt: skip
-        model = BartForConditionalGeneration(config)
-    else:
-        config = T5Config(
-            vocab_size=size, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, pad_token_id=1, eos_token_id=0,
-            decoder_start_token_id=1, initializer_factor=1.0,
-        )  # fmt: skip
-        model = T5ForConditionalGeneration(config)
-    model.save_pretrained(where)
-    tokenizer.save_pretrained(where)
-    return where
-
-
 @pytest.fixture(params=["bart", "t5"])
-def pair(request, tiny_gpt2, tmp_path):
-    return sequence_model(str(_folder(request.param, tiny_gpt2, tmp_path / request.param)))[0]
+def pair(request, tiny_sequence):
+    return sequence_model(str(tiny_sequence(request.param)))[0]
 
 
 @pytest.fixture
@@ -179,12 +147,11 @@ def test_texts_are_written_after_openings_as_the_library_does(pair, lesson, tmp_
         assert text.tolist() == decoder[1:]
 
 
-def test_a_model_of_another_kind_is_refused(tiny_gpt2, tiny_bert, tmp_path):
+def test_a_model_of_another_kind_is_refused(tiny_gpt2, tiny_sequence):
     with pytest.raises(ModelError):
         sequence_model(str(tiny_gpt2))
-    folder = str(_folder("bart", tiny_gpt2, tmp_path / "bart"))
     with pytest.raises(ModelError, match="has an encoder and a decoder"):
-        language_model(folder)
+        language_model(str(tiny_sequence("bart")))
 
 
 def test_a_decoder_without_a_first_token_is_refused(pair):

@@ -232,7 +232,7 @@ BERT = {
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"model_type": "t5"}, "is of a 't5' model"),
+        ({"model_type": "pegasus"}, "is of a 'pegasus' model"),
         ({"model_type": None}, "is of a None model"),
         ({"model_type": ["bert"]}, "is of a"),
         ({"auto_map": {"AutoModel": "own.Model"}}, "names code to run"),

@@ -413,7 +413,7 @@ async def test_the_answer_is_the_bounded_sum_of_the_partys_own_teachers_and_ever
     units = [(text, [text]) for text, _ in films()]
     caller = await taught(shard={"id": "text"})
     messages = await asked(caller, public, teachers=teachers)
-    assert {each.percent for each in messages} <= {255, 100}
+    assert {each.percent for each in messages} <= {255, 33, 66, 99, 100}
     assert charged() == [("differences", event_of(release()))]
     assert event_of(release()) != event_of(release(charges=2))
     signal = learned(units, RUN_KEY, teachers)
