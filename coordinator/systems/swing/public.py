@@ -10,6 +10,7 @@ from coordinator.errors import PlanError
 from coordinator.language_models import public as language_public
 from coordinator.language_models.students import PublicTeacher, with_student
 from coordinator.plan.public_text import source_of
+from coordinator.systems.swing.learning import trainable_of
 from coordinator.systems.swing.plan import SwingPlan
 from learning.errors import DataError
 from learning.text import source
@@ -26,11 +27,13 @@ class PublicSwing(PublicTeacher):
     """The public data of a plan.
 
     queries: the texts that are asked, as tokens without what stands before them. clues: the file of privacy clue words;
-    empty where no temperature grows near them.
+    empty where no temperature grows near them. trainable: how many numbers of the student learners train; 0 without
+    any.
     """
 
     queries: "Texts"
     clues: bytes = b""
+    trainable: int = 0
 
 
 def prepare(plan: SwingPlan, base: Path, cache: Path) -> PublicSwing:
@@ -47,7 +50,9 @@ def prepare(plan: SwingPlan, base: Path, cache: Path) -> PublicSwing:
             "Use fewer."
         )
     kept = {field.name: getattr(found, field.name) for field in fields(found)}
-    return PublicSwing(**kept, queries=_queries(plan, found, base, cache), clues=clues_of(plan, base))
+    queries = _queries(plan, found, base, cache)
+    trainable = 0 if plan.learner is None else trainable_of(plan, found)
+    return PublicSwing(**kept, queries=queries, clues=clues_of(plan, base), trainable=trainable)
 
 
 def clues_of(plan: SwingPlan, base: Path) -> bytes:

@@ -1,5 +1,5 @@
-"""The one release of a swing run: at every token that is asked, how far the parties' teachers are from the public
-model; or what each party's says, softened.
+"""The releases of a swing run: at every token that is asked, how far the parties' teachers are from the public model;
+or what each party's says, softened. Where the student is trained privately too, what its learners train.
 """
 
 import math
@@ -12,6 +12,7 @@ from aggregation.mechanisms.mechanism import Form
 from aggregation.mechanisms.softened import SoftenedTargets
 from coordinator.errors import PlanError
 from coordinator.pricing.release import Release, shares
+from coordinator.systems.swing.learning import training
 from coordinator.systems.swing.plan import SwingPlan
 from coordinator.systems.swing.public import PublicSwing
 
@@ -34,7 +35,8 @@ def releases(plan: SwingPlan, multiplier: float, public: PublicSwing) -> tuple[R
 
     A unit is in one teacher, whose vector at every token moves from one place in the ball of radius `clip` to any
     other: L2 sensitivity 2 clip a token under add-or-remove of one unit. Every token is charged once. Softened outcomes
-    have no guarantee, and no noise that is calibrated. Raises `PlanError`.
+    have no guarantee, and no noise that is calibrated. What learners train is calibrated by itself, to all of the
+    plan's epsilon: nobody's records are in both. Raises `PlanError`.
     """
     tokens = len(public.queries.ids)
     if plan.published:
@@ -42,8 +44,9 @@ def releases(plan: SwingPlan, multiplier: float, public: PublicSwing) -> tuple[R
         texts = len(public.queries)
         return (Release(SOFTENED, softened, tokens, softened.columns, charges=texts, form=Form.SAID),)
     mechanism = differences_under(plan, multiplier, tokens)
-    attempts = plan.privacy.attempts
-    return (Release(DIFFERENCES, mechanism, tokens, mechanism.columns, tokens, attempts=attempts),)
+    attempts, among = plan.privacy.attempts, plan.teaching if plan.learner is not None else ()
+    said = Release(DIFFERENCES, mechanism, tokens, mechanism.columns, tokens, attempts=attempts, parties=among)
+    return (said,) if plan.learner is None else (said, training(plan, plan.learner, public.trainable))
 
 
 def differences_under(plan: SwingPlan, multiplier: float, tokens: int) -> "JointMechanism":

@@ -32,7 +32,7 @@ def corrected(priced: PricedPlan[SwingPlan], public: PublicSwing, present: int, 
     from learning.swing.answers import cells_kept
     from learning.swing.shrinking import targets_of
 
-    (release,) = priced.releases
+    release = priced.releases[0]
     total = np.concatenate([block for _, _, block in store.blocks(DIFFERENCES)])
     said = release.under(JointMechanism).release(total, present).hidden
     assert said is not None

@@ -83,7 +83,7 @@ def honest(recipe, kinds):
         case "pate":
             return once and has <= {Kind.VOTES}
         case "swing":
-            return once and (has <= {Kind.HIDDEN} or has <= {Kind.SOFTENED})
+            return max(many.values(), default=1) == 1 and (has <= {Kind.HIDDEN, Kind.WEIGHTS} or has <= {Kind.SOFTENED})
         case "privdistil":
             student = has - trained
             domain = not has & trained
