@@ -152,8 +152,12 @@ def borne(releases: Sequence[Release]) -> list[tuple[Release, ...]]:
 
 def dearest(releases: Sequence[Release], delta: float) -> Guarantee:
     """The guarantee of the party that bears most, where every attempt is made that the plan allows."""
-    found = [price([release.at_most for release in each], delta) for each in borne(releases)]
-    return max(found, key=lambda each: each.epsilon)
+    return max((at_most(each, delta) for each in borne(releases)), key=lambda each: each.epsilon)
+
+
+def at_most(releases: Sequence[Release], delta: float) -> Guarantee:
+    """The guarantee of a party that bears all of these releases, where every attempt is made that the plan allows."""
+    return price([release.at_most for release in releases], delta)
 
 
 def rounded_up(epsilon: float, decimals: int = 3) -> str:

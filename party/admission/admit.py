@@ -130,6 +130,9 @@ def _own(terms: plan_pb2.Terms, config: PartyConfig) -> plan_pb2.Terms:
     """The terms with the releases that this party has a part in. Raises `Refusal` (PLAN) where it has none."""
     if (odd := odd_roster(terms)) is not None:
         raise broken(odd)
+    names = [each.name for each in terms.releases]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise broken(f"release {twice[:64]} is listed twice")
     own = own_terms(terms, config.name)
     if terms.releases and not own.releases:
         raise broken(f"this party, {config.name}, has a part in none of its releases")
@@ -166,8 +169,6 @@ def _admit_promise(terms: plan_pb2.Terms, config: PartyConfig) -> None:
 def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: PartyConfig) -> DpEvent:
     if not RELEASE_NAME.fullmatch(release.name):
         raise broken(f"{release.name[:40]!r} is no name for a release; use small letters, digits and hyphens")
-    if [each.name for each in terms.releases].count(release.name) > 1:
-        raise broken(f"release {release.name} is listed twice")
     if not 1 <= release.charges <= MOST_CHARGES:
         raise broken(f"release {release.name} is charged {release.charges} times; use 1 to {MOST_CHARGES}")
     mechanism, form = mechanism_of(release), form_of(release)

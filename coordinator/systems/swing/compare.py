@@ -8,7 +8,7 @@ from coordinator.comparing.comparable import ComparisonRequest, Method, View, ch
 from coordinator.language_models.comparing import PERPLEXITY, Measured
 from coordinator.progress.progress import Silent
 from coordinator.systems.swing.data import SwingData
-from coordinator.systems.swing.methods import METHODS
+from coordinator.systems.swing.methods import methods_of
 from coordinator.systems.swing.plan import SwingPlan
 from coordinator.systems.swing.public import prepare
 from coordinator.systems.swing.student import heldout_rows
@@ -29,7 +29,7 @@ class SwingComparison:
 
     @property
     def methods(self) -> Mapping[str, Method]:
-        return METHODS
+        return methods_of(self.plan)
 
     @property
     def view(self) -> View:
