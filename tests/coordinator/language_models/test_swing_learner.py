@@ -34,27 +34,6 @@ TEACHING = ["party-1", "party-2"]
 LEARNER = "party-3"
 
 
-@pytest.fixture(scope="session")
-def learner_tables(swing_tables, news):
-    """`makes(**changes)`: the tables of a plan of three parties, of which the third learns and does not teach."""
-
-    def makes(**changes):
-        shards = {"source": str(news / "parties.jsonl"), "split": {"by": "hash", "parties": 3}}
-        tables = swing_tables(
-            federation={"launch": "ray", "shards": shards},
-            queries={"public": True},
-            learner={"parties": [LEARNER], "declared_size": 40, "steps": 4, "batch": 10, "learning_rate": 0.01},
-        )
-        for name, change in changes.items():
-            if change is None:
-                tables.pop(name)
-            else:
-                tables[name] = tables.get(name, {}) | change
-        return tables
-
-    return makes
-
-
 @pytest.fixture(scope="module")
 def secure(here_for_all, learner_tables, tmp_path_factory):
     """One run whose teachers' sum is secure: its result, its folder, and what parties were asked."""
