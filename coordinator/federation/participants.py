@@ -166,10 +166,8 @@ class Participants:
         back = f"{', '.join(others)} and {last} are" if others else f"{last} is"
         needed, left = f"{self.minimum} of its parties", f"{len(self._here)} are"
         if len(self._here) >= self.minimum and self._some is not None:
-            needed, left = (
-                f"{self.fewest} of {', '.join(sorted(self._some))}",
-                f"{len(self.links) or 'none'} of them are",
-            )
+            needed = f"{self.fewest} of {', '.join(sorted(self._some))}"
+            left = f"{len(self.links) or 'none'} of them are"
         kept = "The run is stored and nothing was paid twice." if self.spent else "Nothing was spent."
         return (
             f"{reasons}. The plan needs {needed} and {left} left.\n"
