@@ -36,6 +36,7 @@ from protos.computed import Computed
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.identity.signing import Signed
 from protos.refusal import Refusal
+from protos.roster import own_terms
 
 NOISE: Final = frozenset({"noise_multiplier", "noise", "shares", "distribution"})
 """A mechanism's fields on which its bounded sums do not depend."""
@@ -79,7 +80,8 @@ class SimulatedLink:
         """Join a plan, in place of the last one; no policy is checked."""
         if self._run is not None and self._run.terms.seed != plan.terms.seed:
             self._memory.forget(*OF_ONE_SEED)
-        self._run, self._sums = Run(run_id, plan_hash, plan.terms, public_folder(self._folder)), {}
+        terms = own_terms(plan.terms, self.name)
+        self._run, self._sums = Run(run_id, plan_hash, terms, public_folder(self._folder)), {}
         return Answered(Computed())
 
     async def provide(self, kind: str, content: bytes) -> Outcome[None]:

@@ -5,7 +5,8 @@ A refusal ends the request and may end the run; the run may survive the loss of 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import numpy as np
@@ -117,6 +118,13 @@ class Federation:
     def say(self, line: str) -> None:
         """Print a line for a person that stays on the screen."""
         self._attendance.say(line)
+
+    def among(self, names: Collection[str]) -> AbstractContextManager[None]:
+        """Ask some parties alone, inside this context; none named: all.
+
+        The run goes on without one of them that is lost as long as enough of them, and of all parties, are left.
+        """
+        return self._parties.among(names)
 
     def stop(self) -> None:
         """Stop the run as soon as this wastes nothing that parties sent. Called on the loop's thread; idempotent.

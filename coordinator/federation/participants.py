@@ -1,13 +1,15 @@
 """The participants of a run: all are asked at once, and a refusal or a loss ends the run or leaves that party out."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from coordinator.errors import PartyLost, PartyRefused, RunStopped
 from coordinator.federation.attendance import Attendance
 from coordinator.transport.link import Answered, Lost, Outcome, PartyLink, Refused
 from protos.refusal import Reason
+from protos.roster import fewest
 
 Value = TypeVar("Value")
 
@@ -38,7 +40,8 @@ class Participants:
 
     def __init__(self, links: Sequence[PartyLink], minimum: int, attendance: Attendance) -> None:
         self.all = tuple(links)
-        self.links = {link.name: link for link in links}
+        self._here = {link.name: link for link in links}
+        self._some: frozenset[str] | None = None
         self.minimum = minimum
         self.attendance = attendance
         self.run_id = ""
@@ -47,9 +50,30 @@ class Participants:
         self._where: dict[str, str] = {}
 
     @property
+    def links(self) -> dict[str, PartyLink]:
+        """The links of the parties that take part now; inside `among`, those of the named alone."""
+        return {name: link for name, link in self._here.items() if self._some is None or name in self._some}
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of the parties that take part now."""
         return tuple(self.links)
+
+    @property
+    def fewest(self) -> int:
+        """How many of those that are asked are there at the least, or the run stops."""
+        if self._some is None:
+            return self.minimum
+        return fewest(len(self.all), self.minimum, len(self._some))
+
+    @contextmanager
+    def among(self, names: Collection[str]) -> Iterator[None]:
+        """Ask some parties alone for as long as this lasts; none named: all."""
+        before, self._some = self._some, frozenset(names) or None
+        try:
+            yield
+        finally:
+            self._some = before
 
     @property
     def money(self) -> str:
@@ -88,7 +112,11 @@ class Participants:
         """Whether the run ends now, whatever the other parties answer."""
         out = sum(isinstance(outcome, Lost | Refused) for outcome in outcomes)
         refused = any(isinstance(outcome, Refused) for outcome in outcomes)
-        return len(self.links) - out < self.minimum or (refused and not self.spent)
+        return self._short(out) or (refused and not self.spent)
+
+    def _short(self, out: int = 0) -> bool:
+        """Whether too few parties are left, without so many of those that are asked."""
+        return len(self._here) - out < self.minimum or len(self.links) - out < self.fewest
 
     def settle(self, outcomes: Mapping[str, Outcome[Value]], doing: str, at: str = "") -> dict[str, Value]:
         """The answers. Drops lost parties and, once something is spent, parties that refuse.
@@ -98,14 +126,14 @@ class Participants:
         gone = {name: outcome.why for name, outcome in outcomes.items() if isinstance(outcome, Lost)}
         refused = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Refused)}
         for name, no in refused.items():
-            if not self.spent or len(self.links) - len(gone) - len(refused) < self.minimum:
+            if not self.spent or self._short(len(gone) + len(refused)):
                 raise PartyRefused(self._refused(name, doing, no))
             gone[name] = f"it refused to {doing}"  # the reason for the loss is published, the party's own words are not
         for name, why in gone.items():
             self.lost[name], self._where[name] = why, at
-            self.links.pop(name, None)
+            self._here.pop(name, None)
             self.attendance.gone(name, why)
-        if len(self.links) < self.minimum:
+        if self._short():
             raise PartyLost(self._too_few())
         for name in gone:
             words = f": {refused[name].refusal.sentence}" if name in refused else ""
@@ -119,9 +147,9 @@ class Participants:
         """
         for name, why in odd.items():
             self.lost[name], self._where[name] = "it signed nothing that counts about the run's cost", ""
-            self.links.pop(name, None)
+            self._here.pop(name, None)
             self.attendance.gone(name, why)
-        if odd and len(self.links) < self.minimum:
+        if odd and self._short():
             raise PartyLost("\n  ".join([*odd.values(), self._too_few()]))
         for why in odd.values():
             self.attendance.say(f"  {why} The run goes on without it")
@@ -136,9 +164,13 @@ class Participants:
         reasons = "; ".join(self._loss(name) for name in self.lost)
         *others, last = self.lost
         back = f"{', '.join(others)} and {last} are" if others else f"{last} is"
+        needed, left = f"{self.minimum} of its parties", f"{len(self._here)} are"
+        if len(self._here) >= self.minimum and self._some is not None:
+            needed = f"{self.fewest} of {', '.join(sorted(self._some))}"
+            left = f"{len(self.links) or 'none'} of them are"
         kept = "The run is stored and nothing was paid twice." if self.spent else "Nothing was spent."
         return (
-            f"{reasons}. The plan needs {self.minimum} of its parties and {len(self.links)} are left.\n"
+            f"{reasons}. The plan needs {needed} and {left} left.\n"
             f"  {kept} When {back} back (`party serve`):  coordinator resume {self.run_id}"
         )
 

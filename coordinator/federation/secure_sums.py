@@ -17,6 +17,7 @@ from coordinator.federation.sum_attempt import SumRun, Wanted, context_of, forge
 from coordinator.pricing.release import Release
 from coordinator.store.store import RunStore
 from protos.conclave.v1 import plan_pb2
+from protos.roster import among
 
 BACK_SECONDS: Final = 5.0
 """Seconds to wait for a lost party, so that it can take its charge back, before the run ends."""
@@ -53,6 +54,7 @@ class SecureSums:
         if store.fact(f"summed {release.name}"):
             forget_vectors(store)
             return len(store.summed(release.name))
+        terms = among(terms, release.parties or terms.parties)
         known = {name: base64.b64encode(each).decode() for name, each in certificates.items()}
         await asyncio.to_thread(lambda: store.note(certificates=(store.fact("certificates") or {}) | known))
         verify = verifier({name: base64.b64decode(each) for name, each in store.fact("certificates").items()})
@@ -70,7 +72,7 @@ class SecureSums:
             if before is not None:
                 await before(attempt)
             run = SumRun(context, wanted, verify, store, self._rounds.ask)
-            asked, told = without(parties.names, out, context, parties.minimum)
+            asked, told = without(parties.names, out, context, parties.fewest)
             for line in told:
                 say(line)
             try:

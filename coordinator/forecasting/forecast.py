@@ -90,10 +90,11 @@ def headline(found: Forecast) -> str:
     parties = len(plan.federation.names)
     who = f"{parties} {'party' if parties == 1 else 'parties'}"
     if found.teachers:
-        who += f" x {found.teachers} teachers"
+        own = len(plan.summing)
+        who += f"{f', {own} of them' if own < parties else ''} x {found.teachers} teachers"
     unit = "unit = user" if plan.privacy.unit == "user" else f"record = {plan.privacy.record}"
     trust = plan.privacy.trust.replace("-", " ")
-    return f"{plan.run.recipe} · {who} · {unit} · {trust}, {shares(plan)} noise shares of {parties}"
+    return f"{plan.run.recipe} · {who} · {unit} · {trust}, {shares(plan)} noise shares of {len(plan.summing)}"
 
 
 def table(found: Forecast) -> tuple[list[str], list[list[str]]]:

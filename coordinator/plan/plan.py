@@ -91,13 +91,13 @@ class Plan(Settings):
                 f"[privacy] guarantee = false: {self.run.recipe} releases nothing without a guarantee. Leave it out, "
                 "and say epsilon and delta."
             )
-        parties, dropouts = len(self.federation.names), self.privacy.dropouts
+        parties, dropouts = len(self.summing), self.privacy.dropouts
         if dropouts >= parties:
             raise ValueError(
                 f"[privacy] dropouts = {dropouts} leaves nobody of {parties} parties. Use at most {parties - 1}."
             )
         self._check_secure_sum()
-        fewest = self.federation.minimum_parties
+        fewest, parties = self.federation.minimum_parties, len(self.federation.names)
         if fewest is not None and fewest < parties - dropouts and self.shares_noise and self.privacy.guarantee:
             raise ValueError(
                 f"[federation] minimum_parties = {fewest}, but with [privacy] dropouts = {dropouts} the noise of "
@@ -132,6 +132,11 @@ class Plan(Settings):
                 case [SourceTable(), *_] as several:
                     found |= {f"{name} {place}": table for place, table in enumerate(several, 1)}
         return found
+
+    @property
+    def summing(self) -> tuple[str, ...]:
+        """The parties that make sums together, sorted: all, unless a system leaves some out of them."""
+        return self.federation.names
 
     @property
     def shares_noise(self) -> bool:
@@ -182,7 +187,7 @@ class Plan(Settings):
 
     def _check_secure_sum(self) -> None:
         """Raises ValueError where no threshold could make a secure sum safe."""
-        privacy, parties = self.privacy, len(self.federation.names)
+        privacy, parties = self.privacy, len(self.summing)
         if privacy.trust == "secure-sum" and parties + privacy.colluders >= 2 * (parties - privacy.dropouts):
             raise ValueError(
                 f"[privacy] of {parties} parties {privacy.dropouts} dropouts and {privacy.colluders} colluders are too "

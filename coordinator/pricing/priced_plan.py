@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 from dp_accounting import DpEvent, GaussianDpEvent
 
-from aggregation.accounting.price import Guarantee, calibrate, price
+from aggregation.accounting.price import Guarantee, calibrate
 from aggregation.errors import ConclaveError
 from aggregation.mechanisms.registry import numbers_of
 from aggregation.noise.shares import GAUSSIAN
@@ -16,6 +16,7 @@ from coordinator.pricing.release import (
     SAMPLER_SHARE,
     PricedPlan,
     Release,
+    dearest,
     gaussian_multiplier,
     graphs_delta,
     rounded_up,
@@ -92,7 +93,7 @@ def price_plan(recipe: Priceable[PlanT_co]) -> PricedPlan[PlanT_co]:
             f"[privacy] delta = {privacy.delta:g} is too small for {cells:,} noisy cells: the noise sampler's own "
             f"error takes {sampled:.1e} of it. {recipe.fewer_cells} Nothing ran."
         )
-    guarantee = price([release.at_most for release in releases], spare)
+    guarantee = dearest(releases, spare)
     if guarantee.epsilon > privacy.epsilon:
         assert privacy.noise_multiplier is not None
         needed = _calibrated(recipe, spare)
@@ -121,7 +122,7 @@ def _check_proven(releases: tuple[Release, ...], promised: bool) -> None:
 
 
 def _graphs(plan: Plan, releases: tuple[Release, ...]) -> float:
-    privacy, parties = plan.privacy, len(plan.federation.names)
+    privacy, parties = plan.privacy, len(plan.summing)
     if privacy.trust != "secure-sum":
         return 0.0
     try:
@@ -148,7 +149,7 @@ def _calibrated(recipe: Priceable[Plan], delta: float) -> float:
         except PlanError as error:
             refused.append(error)
             return False
-        return price([release.at_most for release in made], delta).epsilon <= epsilon
+        return dearest(made, delta).epsilon <= epsilon
 
     low, high = _STEPS - 1, _STEPS
     while not affordable(high):
@@ -199,6 +200,9 @@ def _message(recipe: Priceable[Plan], releases: tuple[Release, ...]) -> plan_pb2
 
 def _release(release: Release) -> plan_pb2.Release:
     """The protocol message of a release, its mechanism's parameters number by number."""
-    message = plan_pb2.Release(name=release.name, charges=release.charges, form=number(plan_pb2.Form, release.form))
+    form = number(plan_pb2.Form, release.form)
+    message = plan_pb2.Release(name=release.name, charges=release.charges, form=form)
+    if release.parties:
+        message.roster.parties.extend(release.parties)
     fill(getattr(message, release.mechanism.kind), numbers_of(release.mechanism))
     return message

@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
 
 from aggregation.accounting.calibration import honest_shares
-from aggregation.accounting.price import Guarantee, calibrate
+from aggregation.accounting.price import Guarantee, calibrate, price
 from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.mechanism import HEURISTIC, Form, Mechanism
 from aggregation.secure_sum.graph import failing
@@ -33,7 +33,7 @@ class Release:
     rows, columns: shape of the released matrix; [0, 0] where nothing is sent. charges: how many times the mechanism's
     event is charged. attempts: how many times the whole release may be attempted; each attempt is charged. form: what
     leaves the party, who adds the noise, and when the release is charged. For a stepped release, the sum of every step
-    is [rows, columns].
+    is [rows, columns]. parties: who takes part in it and is charged for it, sorted; empty where all do.
 
     Raises `ValueError` for a form that the mechanism does not have.
     """
@@ -45,6 +45,7 @@ class Release:
     charges: int = 1
     attempts: int = 1
     form: Form = Form.SUMMED
+    parties: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.form not in self.mechanism.forms:
@@ -55,6 +56,10 @@ class Release:
         if not isinstance(self.mechanism, kind):
             raise TypeError(f"release {self.name} is under {self.mechanism.kind}, not {kind.__name__}")
         return self.mechanism
+
+    def concerns(self, party: str) -> bool:
+        """Whether a party takes part in it."""
+        return not self.parties or party in self.parties
 
     @property
     def steps(self) -> int:
@@ -123,7 +128,36 @@ def graphs_delta(releases: Sequence[Release], parties: int, colluders: int, drop
     """The part of delta for the graphs of all secure sums of these releases. Raises `ConclaveError` where no graph
     fits.
     """
-    return failing(parties, colluders, dropouts) * sum(release.steps for release in releases if release.form.gives)
+    return sum(
+        failing(len(release.parties) or parties, colluders, dropouts) * release.steps
+        for release in releases
+        if release.form.gives
+    )
+
+
+def borne(releases: Sequence[Release]) -> list[tuple[Release, ...]]:
+    """What a party may have to bear: the releases that one takes part in, once for each such list that there is.
+
+    Parties whose records no release touches bear nothing, and are not listed. What a plan costs is what the dearest of
+    these lists costs: shards are disjoint, and who takes part is public.
+    """
+    rosters = {release.parties for release in releases if release.parties}
+    named = sorted({party for each in rosters for party in each})
+    lists = {tuple(release for release in releases if release.concerns(party)) for party in named}
+    everyones = tuple(release for release in releases if not release.parties)
+    if everyones or not lists:
+        lists.add(everyones)
+    return sorted(lists, key=lambda each: [release.name for release in each])
+
+
+def dearest(releases: Sequence[Release], delta: float) -> Guarantee:
+    """The guarantee of the party that bears most, where every attempt is made that the plan allows."""
+    return max((at_most(each, delta) for each in borne(releases)), key=lambda each: each.epsilon)
+
+
+def at_most(releases: Sequence[Release], delta: float) -> Guarantee:
+    """The guarantee of a party that bears all of these releases, where every attempt is made that the plan allows."""
+    return price([release.at_most for release in releases], delta)
 
 
 def rounded_up(epsilon: float, decimals: int = 3) -> str:
@@ -143,7 +177,7 @@ def budget(guarantee: Guarantee, plan: Plan) -> str:
 
 def shares(plan: Plan) -> int:
     """How many parties' noise the guarantee counts on: all but those that may be lost or that know their own noise."""
-    return honest_shares(len(plan.federation.names), plan.privacy.dropouts, plan.privacy.colluders)
+    return honest_shares(len(plan.summing), plan.privacy.dropouts, plan.privacy.colluders)
 
 
 @lru_cache(maxsize=64)

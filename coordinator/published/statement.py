@@ -26,7 +26,9 @@ class StatedSteps(Stated):
 
 
 class StatedRelease(Stated):
-    """A release in `privacy.json`. values: rows times columns. parties: those in its sum, or in that of any step."""
+    """A release in `privacy.json`. values: rows times columns. parties: those in its sum, or in that of any step.
+    among: the parties that take part in it by the plan, where these are not all.
+    """
 
     name: str
     parties: list[PartyName]
@@ -35,6 +37,11 @@ class StatedRelease(Stated):
     mechanism: dict[str, Any]
     event: dict[str, Any]
     steps: StatedSteps | None = None
+    among: list[PartyName] | None = None
+
+    def concerns(self, party: str) -> bool:
+        """Whether a party takes part in it by the plan."""
+        return self.among is None or party in self.among
 
     @property
     def throughout(self) -> frozenset[str]:
@@ -77,6 +84,11 @@ class Privacy(Stated):
     parties: StatedParties
     left_out: dict[PartyName, str] = Field(default_factory=dict)
     releases: list[StatedRelease] = Field(min_length=1, max_length=64)
+
+    def throughout(self, party: str) -> bool:
+        """Whether a party is in every sum that it takes part in by the plan, and takes part in any."""
+        own = [each for each in self.releases if each.concerns(party)]
+        return bool(own) and all(party in each.throughout for each in own)
 
 
 class Cost(Stated):

@@ -23,6 +23,7 @@ _CLASSIFIER = {
 _LANGUAGE = {
     "token_perplexity": "perplexity of a token on public held-out text",
     "teacher_perplexity": "of the private teacher",
+    "taught_perplexity": "of the student before it was trained privately",
     "floor_perplexity": "of the public model with the counts alone (the floor)",
     "public_perplexity": "of the public model",
 }

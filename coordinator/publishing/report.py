@@ -31,6 +31,10 @@ OWN_NOISE = (
     "Weights: the coordinator received what each party trained alone, and knows whose it is; each party added all of "
     "the noise itself, so that the guarantee needs no sum there."
 )
+APART = (
+    "Parts: not every party takes part in every release, and each is charged for those that it takes part in. The "
+    "epsilon stated is that of the party that is charged most; no party's records are in releases of others."
+)
 UNPROVEN = (
     "No proof: the coordinator received what each party's model said of given texts, softened by rules that no proof "
     "covers, and knows whose it is. It was trusted with that, and so is every reader of the student with what the "
@@ -128,6 +132,8 @@ def state(
         trust.append(CLEAR_VOTES)
     if plan.privacy.trust == "secure-sum" and weights:
         trust.append(OWN_NOISE)
+    if any(release.parties for release in priced.releases):
+        trust.append(APART)
     if plan.federation.shards is not None:
         trust.append(ONE_MACHINE)
         if plan.federation.cluster is not None:
@@ -169,6 +175,7 @@ def state(
                 "event": to_json(release.event),
             }
             | ({"steps": _in_steps(steps[release.name])} if release.name in steps else {})
+            | ({"among": list(release.parties)} if release.parties else {})
             for release in priced.releases
         ],
         "not_protected": [*plan.exposed, *_not_protected(proven), *([NOT_ITS_DEVICE] if computed else [])],
@@ -242,7 +249,7 @@ def markdown(statement: Statement) -> str:
         "",
         promise(statement),
         "",
-        *(f"- Release `{release['name']}`: {release['says']}." for release in privacy["releases"]),
+        *(f"- Release `{release['name']}`: {release['says']}.{_whose(release)}" for release in privacy["releases"]),
         *(
             [f"- Accountant {privacy['accountant']}" + (f" (RDP: {rounded_up(rdp)})" if rdp else "") + "."]
             if privacy["accountant"]
@@ -272,6 +279,11 @@ def markdown(statement: Statement) -> str:
 def _computed(privacy: Mapping[str, Any]) -> list[str]:
     """The sentences on what the run was computed with, where it was not the processor alone."""
     return list(privacy.get("computed", {}).get("says", ()))
+
+
+def _whose(release: Mapping[str, Any]) -> str:
+    """The sentence on whose records a release is of, where these are not all parties'; empty where they are."""
+    return f" Of the records of {', '.join(release['among'])} alone." if "among" in release else ""
 
 
 def _away(release: Mapping[str, Any]) -> str:

@@ -68,7 +68,7 @@ async def attest(
     if few:
         raise RunError(_too_few_vouch(few, found.beyond, federation.lost, store.id))
     missing = {name: why for name, why in federation.lost.items() if name not in signed}
-    silent = [name for name in missing if all(name in release.throughout for release in stated.releases)]
+    silent = [name for name in missing if stated.throughout(name)]
     left_out = dict.fromkeys(silent, UNATTESTED) | dict.fromkeys(found.beyond, OVERCHARGED)
     for name, why in left_out.items():
         progress.say(f"  nothing is promised for {name}: {why}")

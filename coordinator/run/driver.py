@@ -135,7 +135,7 @@ class Drive:
         }
         # In a secure sum, a party that stays to the end may have missed the attempt that counts, or a step.
         every = [*sums.values(), *(parties for each in steps.values() for parties in each)]
-        whole = tuple(name for name in present if all(name in parties for parties in every))
+        whole = tuple(name for name in present if self._throughout(name, sums, steps))
         digest = store.plan_hash.hex()
         return state(
             self.priced,
@@ -150,6 +150,14 @@ class Drive:
             audit=audit,
             computed=stated(*computing.noted(store), sorted({*whole, *(name for each in every for name in each)})),
         )
+
+    def _throughout(
+        self, party: str, sums: Mapping[str, Sequence[str]], steps: Mapping[str, Sequence[Sequence[str]]]
+    ) -> bool:
+        """Whether a party is in every sum of the releases that it takes part in."""
+        own = [release.name for release in self.priced.releases if release.concerns(party)]
+        made = [parties for name in own for parties in (sums[name], *steps.get(name, ()))]
+        return all(party in parties for parties in made)
 
     def _left_out(self) -> dict[str, str]:
         """Why the guarantee leaves out each party, as found when parties signed."""

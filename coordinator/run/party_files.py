@@ -5,9 +5,11 @@ works.
 from collections.abc import Sequence
 from typing import Any, Final
 
+from dp_accounting import DpEvent
+
 from aggregation.accounting.price import LifetimeFilter
 from coordinator.plan.plan import Plan
-from coordinator.pricing.release import Release
+from coordinator.pricing.release import Release, borne
 
 _MOST_EPSILON: Final = 1000.0
 
@@ -65,7 +67,13 @@ def _cap(plan: Plan, releases: Sequence[Release]) -> float:
     A lifetime cap counts a release for more than the run's own accountant does: little more for Gaussian releases, much
     more for few steps on random batches.
     """
-    cap, events = 2 * plan.privacy.epsilon, [release.at_most for release in releases]
-    while events and cap < _MOST_EPSILON and not LifetimeFilter(cap, plan.privacy.delta).admits(events[1:], events[0]):
-        cap *= 2
+    cap = 2 * plan.privacy.epsilon
+    for each in borne(releases):
+        events = [release.at_most for release in each]
+        while events and cap < _MOST_EPSILON and not _admits(cap, plan.privacy.delta, events):
+            cap *= 2
     return cap
+
+
+def _admits(cap: float, delta: float, events: Sequence[DpEvent]) -> bool:
+    return LifetimeFilter(cap, delta).admits(events[1:], events[0])

@@ -107,7 +107,7 @@ def check_parties(
     silent = summed - set(manifest.parties) - set(manifest.not_attested)
     wrong += [f"{name} attests nothing, and nothing says why." for name in sorted(silent)]
     for name, why in sorted(manifest.not_attested.items()):
-        throughout = privacy is not None and all(name in release.throughout for release in privacy.releases)
+        throughout = privacy is not None and privacy.throughout(name)
         if throughout and name not in left_out:
             wrong.append(f"{name} took part to the end and attests nothing ({shown(why)}): {UNATTESTED}.")
     if privacy is not None and plan is not None:

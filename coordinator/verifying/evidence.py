@@ -15,7 +15,7 @@ from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.mechanism import HEURISTIC, Form
 from aggregation.mechanisms.registry import MECHANISMS, made, numbers_of
 from aggregation.mechanisms.thresholded import ThresholdedVotes
-from coordinator.pricing.release import SAMPLER_SHARE, Release, graphs_delta
+from coordinator.pricing.release import SAMPLER_SHARE, Release, borne, graphs_delta
 from coordinator.published.manifest import PLAN
 from coordinator.published.statement import Privacy, StatedRelease, StatedSteps
 from coordinator.reading import shown, strict_json
@@ -24,8 +24,10 @@ from protos.conclave.v1 import plan_pb2
 from protos.digest import canonical, plan_hash
 from protos.fields import read, word
 from protos.identity.signing import NO_RELATION, RELATION
+from protos.roster import fewest_of, odd_roster, roster_of, summing
 
 TOLERANCE: Final = 1e-9
+_STATED: Final = "privacy.json"
 MOST_PARTIES: Final = 1000
 MOST_PARTS: Final = 256
 MOST_KINDS: Final = 16
@@ -70,7 +72,7 @@ def against_plan(privacy: Privacy, plan: plan_pb2.Plan) -> list[str]:
         "parties planned": (privacy.parties.planned, len(terms.parties)),
         "shares_needed": (
             privacy.parties.shares_needed,
-            len(terms.parties) - terms.privacy.dropouts - terms.privacy.colluders,
+            len(summing(terms)) - terms.privacy.dropouts - terms.privacy.colluders,
         ),
         "attempts": (privacy.attempts, max(1, terms.privacy.attempts)),
     }
@@ -83,8 +85,10 @@ def against_plan(privacy: Privacy, plan: plan_pb2.Plan) -> list[str]:
         return [*found, "privacy.json lists other releases than the plan."]
     for stated_release, message in zip(privacy.releases, terms.releases, strict=True):
         found += _release_against(stated_release, message, terms)
-    fewest = frozenset.intersection(*(each.throughout for each in privacy.releases))
+    if (odd := odd_roster(terms)) is not None:
+        found.append(f"The plan cannot be: {shown(odd)}.")
     most = {name for each in privacy.releases for name in each.parties}
+    fewest = {name for name in most if privacy.throughout(name)}
     if not len(fewest) <= privacy.parties.in_the_sum <= len(most):
         found.append(f"privacy.json counts {privacy.parties.in_the_sum} parties in the sum, and names others.")
     return found
@@ -114,7 +118,10 @@ def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]
             private = plan.terms.privacy
             slack += graphs_delta(made, len(plan.terms.parties), private.colluders, private.dropouts)
         stated = zip(privacy.releases, made, strict=True)
-        lists = {"privacy.json": [from_json(each.event) for each, release in stated for _ in range(release.attempts)]}
+        events = {release.name: [from_json(each.event)] * release.attempts for each, release in stated}
+        lists: dict[str, Sequence[DpEvent]] = {
+            _whose(own, made): [event for each in own for event in events[each.name]] for own in borne(made)
+        }
         lists |= {each.party: list(each.events) for each in parties}
         costs = _costs(lists, privacy.delta - privacy.sampler_delta)
     except (ConclaveError, ArithmeticError, ValueError) as error:
@@ -126,7 +133,7 @@ def recomputed(privacy: Privacy, plan: plan_pb2.Plan, parties: Sequence[Charged]
         )
     for who, cost in costs.items():
         if cost > epsilon * (1 + TOLERANCE):
-            whose = "the events in privacy.json" if who == "privacy.json" else f"the events that {who} attests"
+            whose = f"the events in {who}" if who.startswith(_STATED) else f"the events that {who} attests"
             found.append(f"Recomputed from {whose}, epsilon is {cost:.6g}, above the stated {epsilon:.6g}.")
     if epsilon > plan.terms.privacy.epsilon * (1 + TOLERANCE):
         found.append(f"The stated epsilon {epsilon:.6g} is above the {plan.terms.privacy.epsilon:g} of the plan.")
@@ -168,17 +175,23 @@ def lacking(privacy: Privacy, plan: plan_pb2.Plan, attesting: AbstractSet[str]) 
             f"{len(attesting)} of {planned} parties attest validly what the run cost them, and the promise needs "
             f"{needed}."
         ]
+    least = {each.name: fewest_of(each, plan.terms) for each in plan.terms.releases}
     return [
         f"{len(there)} of {len(each.parties)} parties in the sum of {shown(each.name)} attest validly what it cost, "
-        f"and the promise needs {needed}."
+        f"and the promise needs {some}."
         for each in privacy.releases
-        if len(there := attesting & set(each.parties)) < needed
+        if len(there := attesting & set(each.parties)) < (some := max(1, least.get(each.name, needed)))
     ]
+
+
+def _whose(own: Sequence[Release], made: Sequence[Release]) -> str:
+    """What is priced, in words: the releases of some parties, where these are not all."""
+    return _STATED if len(own) == len(made) else f"{_STATED} ({', '.join(shown(each.name) for each in own)})"
 
 
 def _release_against(stated: StatedRelease, message: plan_pb2.Release, terms: plan_pb2.Terms) -> list[str]:
     found = []
-    name = shown(stated.name)
+    name, needed = shown(stated.name), fewest_of(message, terms)
     try:
         release = _release(message, stated.values, terms)
         event, mechanism = to_json(release.event), json.loads(json.dumps(numbers_of(release.mechanism)))
@@ -191,14 +204,16 @@ def _release_against(stated: StatedRelease, message: plan_pb2.Release, terms: pl
         if stated.mechanism != mechanism:
             found.append(f"privacy.json describes another mechanism for {name} than the plan has.")
         shares = 0 if release.form.alone else release.mechanism.shares  # alone, all of the noise is a party's own
-        if shares and terms.minimum_parties < shares + terms.privacy.colluders:
+        if shares and needed < shares + terms.privacy.colluders:
             found.append(
-                f"The plan goes on with {terms.minimum_parties} parties, and {name} counts on the noise of {shares} "
+                f"The plan goes on with {needed} parties, and {name} counts on the noise of {shares} "
                 f"besides {terms.privacy.colluders} colluders."
             )
     except (ConclaveError, ArithmeticError, ValueError) as error:
         found.append(f"Release {name} of the plan cannot be: {shown(error, 300)}")
-    if sorted(set(stated.parties)) != stated.parties or not set(stated.parties) <= set(terms.parties):
+    if stated.among != (list(message.roster.parties) or None):
+        found.append(f"privacy.json says otherwise than the plan who takes part in {name}.")
+    if sorted(set(stated.parties)) != stated.parties or not set(stated.parties) <= set(roster_of(message, terms)):
         found.append(f"privacy.json names parties in the sum of {name} that the plan does not have, or one twice.")
     if not stated.values and message.form != plan_pb2.FORM_TRAINING:
         found.append(f"privacy.json says that no value was released under {name}, so nothing says what sampling took.")
@@ -206,9 +221,9 @@ def _release_against(stated: StatedRelease, message: plan_pb2.Release, terms: pl
         found.append(f"privacy.json says otherwise than the plan whether {name} is taken in steps.")
     elif stated.steps is not None:
         found += _steps_against(stated, stated.steps, message, terms)
-    if len(stated.parties) < terms.minimum_parties:
+    if len(stated.parties) < needed:
         found.append(
-            f"{len(stated.parties)} parties are in the sum of {name} and the plan needs {terms.minimum_parties}: a "
+            f"{len(stated.parties)} parties are in the sum of {name} and the plan needs {needed}: a "
             "part of the noise that the guarantee counts on is missing."
         )
     return found
@@ -217,12 +232,12 @@ def _release_against(stated: StatedRelease, message: plan_pb2.Release, terms: pl
 def _steps_against(
     stated: StatedRelease, steps: StatedSteps, message: plan_pb2.Release, terms: plan_pb2.Terms
 ) -> list[str]:
-    found, name = [], shown(stated.name)
+    found, name, needed = [], shown(stated.name), fewest_of(message, terms)
     if sorted(steps.parties) != stated.parties or max(steps.parties.values(), default=0) > message.gradients.steps:
         found.append(f"privacy.json counts steps of {name} that its parties cannot have been in.")
-    if steps.fewest < terms.minimum_parties:
+    if steps.fewest < needed:
         found.append(
-            f"{steps.fewest} parties are in the smallest sum of {name} and the plan needs {terms.minimum_parties}: a "
+            f"{steps.fewest} parties are in the smallest sum of {name} and the plan needs {needed}: a "
             "part of the noise that the guarantee counts on is missing."
         )
     if sum(steps.parties.values()) < steps.fewest * message.gradients.steps:
@@ -232,7 +247,7 @@ def _steps_against(
 
 def _release(message: plan_pb2.Release, values: int, terms: plan_pb2.Terms) -> Release:
     """The release that a plan's message describes; of its shape only what its price needs."""
-    kind, parties = message.WhichOneof("mechanism"), len(terms.parties)
+    kind, parties = message.WhichOneof("mechanism"), len(roster_of(message, terms))
     if kind is None or kind not in MECHANISMS:
         raise IntegrityError("it names no mechanism that is known here.")
     mechanism, said = made(kind, read(getattr(message, kind))), word(plan_pb2.Form, message.form)
@@ -243,7 +258,7 @@ def _release(message: plan_pb2.Release, values: int, terms: plan_pb2.Terms) -> R
         raise IntegrityError(f"it counts on the noise of {mechanism.shares} of {parties} parties.")
     rows = values * parties // mechanism.teachers if isinstance(mechanism, ThresholdedVotes) else values
     attempts = min(max(1, terms.privacy.attempts), MOST_ATTEMPTS) if form.retried else 1
-    return Release(message.name, mechanism, rows, 1, message.charges, attempts, form)
+    return Release(message.name, mechanism, rows, 1, message.charges, attempts, form, tuple(message.roster.parties))
 
 
 def _costs(lists: Mapping[str, Sequence[DpEvent]], delta: float) -> dict[str, float]:

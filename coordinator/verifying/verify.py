@@ -29,6 +29,7 @@ from protos.digest import plan_hash
 from protos.identity.certificates import Role
 from protos.identity.signing import Signed
 from protos.identity.validity import moment
+from protos.roster import summing
 
 ONLY_ACCIDENTS: Final = (
     "no authority was named (--trust ca.pem), so this can only find accidental damage: whoever changed the folder "
@@ -236,7 +237,7 @@ def _trust(plan: plan_pb2.Plan | None, trust: Trust | None, simulation: bool) ->
     if terms.unproven:
         well = f"{HEURISTIC}, against nobody: the coordinator received what left each party, and knows whose it is"
     elif terms.trust == plan_pb2.TRUST_SECURE_SUM:
-        honest = len(plan.terms.parties) - terms.dropouts - terms.colluders
+        honest = len(summing(plan.terms)) - terms.dropouts - terms.colluders
         pooling = f" with {terms.colluders} colluding part{'y' if terms.colluders == 1 else 'ies'}"
         well = f"secure sum, {honest} honest shares: excludes a curious coordinator{pooling if terms.colluders else ''}"
     else:

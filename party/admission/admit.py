@@ -19,6 +19,7 @@ from party.releasing.mechanisms import against, broken, form_of, mechanism_of, s
 from protos.conclave.v1 import plan_pb2
 from protos.identity.certificates import PARTY_NAME
 from protos.refusal import Reason, Refusal
+from protos.roster import ALONE, among, odd_roster, own_terms, roster_of
 from protos.steps import MOST_STEPS, charged
 
 RELEASE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}", re.ASCII)
@@ -33,18 +34,21 @@ MOST_CHARGES: Final = 10**6
 def admit(terms: plan_pb2.Terms, config: PartyConfig) -> None:
     """Return when this party takes part under these terms, otherwise raise `Refusal` naming the rule. Spends nothing.
 
-    A rule of the party file is refused as POLICY; terms that no party could accept as PLAN.
+    A rule of the party file is refused as POLICY; terms that no party could accept as PLAN. Releases that this party
+    has no part in are no business of its policy, and cost it nothing.
     """
     if len(terms.releases) > MOST_RELEASES or len(terms.parties) > MOST_PARTIES:
         raise broken(f"it has more than {MOST_RELEASES} releases or {MOST_PARTIES} parties")
     _admit_names(terms, config)
-    admit_company(terms, config)
-    _admit_promise(terms, config)
+    whole, terms = terms, _own(terms, config)
+    for seen in _companies(terms):
+        admit_company(seen, config)
+        _admit_promise(seen, config)
     admit_labelled(terms, config.shard)
     admit_coded(terms, config.shard)
     admit_paired(terms, config.shard)
     events = [_admit_release(release, terms, config) for release in terms.releases]
-    if (mixture := why_not(terms)) is not None:
+    if (mixture := why_not(whole)) is not None:
         raise against("recipes", f"recipes = {', '.join(config.policy.recipes)}; {mixture}")
     events = [
         event for release, event in zip(terms.releases, events, strict=True) for _ in range(times(release, terms))
@@ -124,6 +128,25 @@ def _admit_names(terms: plan_pb2.Terms, config: PartyConfig) -> None:
         raise against("recipes", f"recipes = {', '.join(policy.recipes)}; this plan runs {terms.recipe or 'none'}")
 
 
+def _own(terms: plan_pb2.Terms, config: PartyConfig) -> plan_pb2.Terms:
+    """The terms with the releases that this party has a part in. Raises `Refusal` (PLAN) where it has none."""
+    if (odd := odd_roster(terms)) is not None:
+        raise broken(odd)
+    names = [each.name for each in terms.releases]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise broken(f"release {twice[:64]} is listed twice")
+    own = own_terms(terms, config.name)
+    if terms.releases and not own.releases:
+        raise broken(f"this party, {config.name}, has a part in none of its releases")
+    return own
+
+
+def _companies(terms: plan_pb2.Terms) -> list[plan_pb2.Terms]:
+    """The terms as each sum with this party's part has them; as they are where it is in no sum."""
+    rosters = {roster_of(release, terms) for release in terms.releases if release.form not in ALONE}
+    return [among(terms, each) for each in sorted(rosters)] or [terms]
+
+
 def _admit_promise(terms: plan_pb2.Terms, config: PartyConfig) -> None:
     privacy = terms.privacy
     admit_guarantee(terms, config)
@@ -148,15 +171,13 @@ def _admit_promise(terms: plan_pb2.Terms, config: PartyConfig) -> None:
 def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: PartyConfig) -> DpEvent:
     if not RELEASE_NAME.fullmatch(release.name):
         raise broken(f"{release.name[:40]!r} is no name for a release; use small letters, digits and hyphens")
-    if [each.name for each in terms.releases].count(release.name) > 1:
-        raise broken(f"release {release.name} is listed twice")
     if not 1 <= release.charges <= MOST_CHARGES:
         raise broken(f"release {release.name} is charged {release.charges} times; use 1 to {MOST_CHARGES}")
     mechanism, form = mechanism_of(release), form_of(release)
     admit_proven(release, mechanism, terms, config)
     _admit_form(release, mechanism, form)
     shares = shares_of(mechanism)
-    admit_shares(release, shares, terms, config)
+    admit_shares(release, shares, among(terms, roster_of(release, terms)), config)
     _admit_size(mechanism, config)
     if form == Form.CLEAR_VOTES and not config.policy.clear_votes:
         raise against(

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from party.admission.admit import admit, affordable
@@ -16,6 +17,7 @@ from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2
 from protos.digest import plan_hash
 from protos.refusal import Reason, Refusal
+from protos.roster import own_terms
 
 log = logging.getLogger("conclave.party")
 
@@ -61,18 +63,19 @@ class JoinedRuns:
 
     async def can_join(self, request: party_pb2.JoinRequest) -> None:
         """Raises `Refusal` where a checked request would not be joined; does not bind the party."""
-        await self._ledger.can_pay(affordable(request.plan.terms))
+        await self._ledger.can_pay(affordable(own_terms(request.plan.terms, self._config.name)))
         if (lacking := fits(request.needs, self._capacity)) is not None:
             raise Refusal(Reason.STORAGE, lacking)
 
     async def join(self, request: party_pb2.JoinRequest) -> None:
         """Bind this party to a checked request for good. Raises `Refusal` as the ledger's `join` does."""
-        run_id, bound, wanted = request.run.run_id, request.run.plan_hash, affordable(request.plan.terms)
+        run_id, bound = request.run.run_id, request.run.plan_hash
+        wanted = affordable(own_terms(request.plan.terms, self._config.name))
         if run_id not in (going := [run.id for run in await self._ledger.runs() if run.left_at is None]):
             self._limits.check_runs(len(going))
         await self._ledger.join(run_id, bound, wanted)
         peers = list(request.peers)
-        self._open[run_id] = await asyncio.to_thread(self._runs.make, run_id, bound, request.plan, peers)
+        self._open[run_id] = self._own(await asyncio.to_thread(self._runs.make, run_id, bound, request.plan, peers))
         log.info("joined run %s", run_id, extra={"event": "joined", "run": run_id})
 
     async def leave(self, context: party_pb2.RunContext) -> bool:
@@ -104,7 +107,7 @@ class JoinedRuns:
                 raise Refusal(
                     Reason.NOT_JOINED, f"party {self._config.name} is not in run {context.run_id}, or it ended here."
                 )
-            self._open[run.id] = run
+            run = self._open[run.id] = self._own(run)
         if run.plan_hash != context.plan_hash:
             raise Refusal(
                 Reason.PLAN,
@@ -112,3 +115,7 @@ class JoinedRuns:
                 f"{context.plan_hash.hex()[:12] or 'none'}.",
             )
         return run
+
+    def _own(self, run: Run) -> Run:
+        """The run with the releases that this party has a part in: it is asked for no other, and pays for no other."""
+        return replace(run, terms=own_terms(run.terms, self._config.name))

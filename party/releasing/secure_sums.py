@@ -38,6 +38,7 @@ from party.store.runs import Run
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.identity.identity import Identity
 from protos.refusal import Reason, Refusal
+from protos.roster import roster_of
 from protos.steps import is_step
 
 log = logging.getLogger("conclave.party")
@@ -217,7 +218,7 @@ class Sums:
             plan_hash=run.plan_hash.hex(),
             sum=release.name,
             attempt=attempt,
-            parties=run.terms.parties,
+            parties=roster_of(release, run.terms),
             length=rows * columns,
             dropouts=privacy.dropouts,
             colluders=privacy.colluders,

@@ -448,3 +448,24 @@ def softened_tables(swing_tables):
         return tables
 
     return makes
+
+
+@pytest.fixture(scope="session")
+def learner_tables(swing_tables, news):
+    """`makes(**changes)`: the tables of a plan of three parties, of which the third learns and does not teach."""
+
+    def makes(**changes):
+        shards = {"source": str(news / "parties.jsonl"), "split": {"by": "hash", "parties": 3}}
+        tables = swing_tables(
+            federation={"launch": "ray", "shards": shards},
+            queries={"public": True},
+            learner={"parties": ["party-3"], "declared_size": 40, "steps": 4, "batch": 10, "learning_rate": 0.01},
+        )
+        for name, change in changes.items():
+            if change is None:
+                tables.pop(name)
+            else:
+                tables[name] = tables.get(name, {}) | change
+        return tables
+
+    return makes

@@ -170,6 +170,7 @@ def priced(tmp_path):
         domain=model,
         opposed=1000,
         corpus=SimpleNamespace(count=lambda: 10_000),
+        trainable=1000,
         tokens=8192,
         queries=Queries([0] * 400),
     )

@@ -171,7 +171,7 @@ def _said(recipe: Swing, seen: Seen, read: Read) -> Floats:
         sigma, parts = 0.0, moved.reshape(canaries, -1)
         with_canaries, without = (_softened(recipe, ran, asked, tokens) for ran in (seen.ran, seen.without))
     else:
-        (release,) = seen.ran.run.priced.releases
+        release = seen.ran.run.priced.releases[0]
         mechanism = release.under(DifferencesMechanism)
         sigma = mechanism.noise_multiplier * mechanism.sensitivity
         total = np.concatenate([block for _, _, block in seen.ran.run.store.blocks(DIFFERENCES)])

@@ -10,7 +10,7 @@ from coordinator.language_models.comparing import PERPLEXITY, Measured
 from coordinator.language_models.pairs import answers_rouge, heldout_rows
 from coordinator.progress.progress import Silent
 from coordinator.systems.swing.data import SwingData
-from coordinator.systems.swing.methods import METHODS
+from coordinator.systems.swing.methods import methods_of
 from coordinator.systems.swing.plan import SwingPlan
 from coordinator.systems.swing.public import prepare
 from coordinator.transport.launchers import Simulation, SimulationRequest
@@ -32,7 +32,7 @@ class SwingComparison:
 
     @property
     def methods(self) -> Mapping[str, Method]:
-        return METHODS
+        return methods_of(self.plan)
 
     @property
     def view(self) -> View:

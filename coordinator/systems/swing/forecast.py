@@ -9,13 +9,15 @@ from typing import Final
 
 import numpy as np
 
+from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.vectors import DifferencesMechanism
 from coordinator.forecasting.forecast import Forecast, Row
 from coordinator.forecasting.needs import Needs
 from coordinator.forecasting.pace import LOOKED_AT, Lengths, pace_of
 from coordinator.language_models.pairs import heldout_rows
 from coordinator.pricing.release import PricedPlan, Release
-from coordinator.systems.swing.plan import SwingPlan
+from coordinator.systems.swing.learning import LEARNED
+from coordinator.systems.swing.plan import LearnerTable, SwingPlan
 from coordinator.systems.swing.recipe import Swing
 from coordinator.text_models import forecast as text_models
 
@@ -27,7 +29,7 @@ HELD_BYTES: Final = 12
 
 def forecast(recipe: Swing, priced: PricedPlan[SwingPlan], base: Path, cache: Path, prepared: float) -> Forecast:
     """Forecast a run. No party is asked, none of their data is read, and nothing is spent."""
-    plan, public, (release,) = recipe.plan, recipe.read, priced.releases
+    plan, public, release = recipe.plan, recipe.read, priced.releases[0]
     rows: tuple[Row, ...] = ()
     warnings: tuple[str, ...] = ()
     if not plan.published:
@@ -36,6 +38,12 @@ def forecast(recipe: Swing, priced: PricedPlan[SwingPlan], base: Path, cache: Pa
         rows = (row,)
         if row.drowned:
             warnings = (text_models.drowning(row, "all that the teachers can say together", advice, priced),)
+    if plan.learner is not None:
+        row = _learned(plan.learner, priced)
+        rows = (*rows, row)
+        if row.drowned:
+            advice = ["more units a step ([learner] batch)", "fewer steps", "a larger epsilon"]
+            warnings = (*warnings, text_models.drowning(row, "the sum of a learner's gradients", advice, priced))
     lengths = lengths_of(recipe)
     pace = pace_of(public.model, lengths, trained=False, sample=text_models.declared(plan))
     units = text_models.declared(plan) / len(plan.federation.names)
@@ -46,6 +54,8 @@ def forecast(recipe: Swing, priced: PricedPlan[SwingPlan], base: Path, cache: Pa
         taught = (
             units * plan.teachers.epochs * text_models.TRAINED + plan.teachers.per_party * SAYS * plan.queries.limit
         )
+        if plan.learner is not None:
+            taught = max(taught, plan.learner.steps * plan.learner.expected_batch * text_models.TRAINED * layers)
         own = len(public.queries) * (SAYS + LEARNS * layers * plan.distil.passes) + 2 * len(public.heldout)
         return text_models.seconds(plan, prepared, taught * seen + pace.trial, 1) + own * seen / text_models.at_once()
 
@@ -75,7 +85,7 @@ def needs(recipe: Swing, priced: PricedPlan[SwingPlan], base: Path, cache: Path)
 
 def memory(recipe: Swing, priced: PricedPlan[SwingPlan]) -> dict[str, int]:
     """Upper bounds of the peak memory of each kind of process, in bytes."""
-    plan, public, (release,) = recipe.plan, recipe.read, priced.releases
+    plan, public, release = recipe.plan, recipe.read, priced.releases[0]
     found = text_models.memory(priced, public)
     cells = release.rows * release.columns
     logits = 4 * public.tokens * public.longest * plan.distil.micro_batch
@@ -91,6 +101,17 @@ def _row(plan: SwingPlan, release: Release) -> Row:
     noise = 2 * bounds.clip * bounds.noise_multiplier * math.sqrt(release.rows * release.columns)
     most = plan.teachers_of_all * bounds.clip
     return Row(release.name, release.rows, 2 * bounds.clip, noise, most, at_most=True)
+
+
+def _learned(settings: LearnerTable, priced: PricedPlan[SwingPlan]) -> Row:
+    """The norm of a batch's clipped gradients if all agreed, beside that of a whole step's noise."""
+    release = priced.release(LEARNED)
+    assert release is not None
+    mechanism = release.under(GradientMechanism)
+    noise = mechanism.noise_multiplier * mechanism.sensitivity * mechanism.granularity
+    signal = settings.expected_batch * mechanism.clip
+    sides = noise * math.sqrt(mechanism.parameters)
+    return Row(LEARNED, mechanism.steps, mechanism.clip, sides, signal, at_most=True)
 
 
 def asked_bytes(recipe: Swing) -> int:

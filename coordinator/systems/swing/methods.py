@@ -9,11 +9,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from dp_accounting import DpEvent
 
 from coordinator.comparing.comparable import Method, Outcome, changed, composed
 from coordinator.comparing.simulated_run import driven
 from coordinator.errors import PlanError
 from coordinator.language_models.comparing import Measured
+from coordinator.pricing.release import PricedPlan, at_most, borne
 from coordinator.store.store import RunStore
 from coordinator.systems.swing.data import SwingData, teachers_of
 from coordinator.systems.swing.plan import SwingPlan
@@ -32,9 +34,14 @@ if TYPE_CHECKING:
 
 
 def _certified(data: SwingData, epsilon: float) -> Outcome:
-    """The recipe itself: clipped differences under noise, every token charged."""
-    plan = changed(data.plan, {"swing": {"form": "certified"}}, epsilon=epsilon)
-    return _driven(data, plan)
+    """The recipe itself: clipped differences under noise, every token charged. All parties teach."""
+    everyone = data.plan.model_copy(update={"learner": None})
+    return _driven(data, changed(everyone, {"swing": {"form": "certified"}}, epsilon=epsilon))
+
+
+def _trained(data: SwingData, epsilon: float) -> Outcome:
+    """The recipe with `[learner]`: who learns does not teach, and the taught student is trained on its text."""
+    return _driven(data, changed(data.plan, epsilon=epsilon))
 
 
 def _softened(data: SwingData, epsilon: float, **settings: Any) -> Outcome:
@@ -46,8 +53,14 @@ def _driven(data: SwingData, plan: SwingPlan) -> Outcome:
     recipe = Swing(plan, replace(data.public, clues=clues_of(plan, data.base)))
     with driven(recipe, data.shards, data.progress, data.base) as run:
         student = recipe.student(run.content, run.priced, run.present, run.store).model
-        event = composed([release.event for release in run.priced.releases])
-        return Outcome(Measured((_speaker(student),)), None if plan.published else event)
+        return Outcome(Measured((_speaker(student),)), None if plan.published else _paid(run.priced))
+
+
+def _paid(priced: PricedPlan[SwingPlan]) -> DpEvent:
+    """What the party pays that pays most: those that teach and those that learn are in different releases."""
+    delta = priced.plan.privacy.delta
+    most = max(borne(priced.releases), key=lambda each: at_most(each, delta).epsilon)
+    return composed([release.event for release in most])
 
 
 def unproven(plan: SwingPlan, settings: Mapping[str, Any]) -> SwingPlan:
@@ -58,7 +71,7 @@ def unproven(plan: SwingPlan, settings: Mapping[str, Any]) -> SwingPlan:
     found = plan.model_dump()
     privacy = found["privacy"]
     found["privacy"] = {key: privacy[key] for key in ("unit", "record", "declared_size")} | {"guarantee": False}
-    found["federation"]["minimum_parties"] = None
+    found["federation"]["minimum_parties"] = found["learner"] = None
     found["teachers"]["per_party"] = 1
     found["swing"] |= {"form": "published", **settings}
     try:
@@ -121,10 +134,17 @@ def _speaker(model: "PreTrainedModel") -> "Speaker":
     return Speaker(model)
 
 
+def methods_of(plan: SwingPlan) -> dict[str, Method]:
+    """The rows that a plan has, in the table's order: one is of `[learner]` alone."""
+    return {name: each for name, each in METHODS.items() if name != TRAINED or plan.learner is not None}
+
+
+TRAINED: Final = "trained"
 METHODS: Final[dict[str, Method]] = {
     method.name: method
     for method in (
         Method("swing", "swing, certified", _certified),
+        Method(TRAINED, "swing, trained privately", _trained),
         Method("published", "swing, as published", _softened, private=False, heuristic=True),
         Method(
             "temperature",

@@ -8,10 +8,10 @@ from pydantic import Field
 from coordinator.language_models.distil import StudentModelTable
 from coordinator.language_models.pairs import check_pairs, without_pairs
 from coordinator.language_models.plan import SpokenPlan
-from coordinator.language_models.tables import PairedTextTable
+from coordinator.language_models.tables import LanguageDpSgdTable, PairedTextTable
 from coordinator.plan.public_text import SourceTable
 from coordinator.plan.table import Table
-from coordinator.text_models.tables import FineTuneTable
+from coordinator.text_models.tables import DescentTable, FineTuneTable
 from protos.conclave.v1 import plan_pb2
 
 MOST_QUERIES = 1_000_000
@@ -39,6 +39,34 @@ class QueriesTable(SourceTable):
     second: str | None = None
     limit: Annotated[int, Field(ge=1, le=MOST_QUERIES)] = 1000
     public: bool = False
+
+
+class LearnerTable(DescentTable):
+    """`[learner]`: parties that have little text and do not teach; the taught student is trained on theirs.
+
+    Each trains it alone under DP-SGD, under noise of its own, and their models are averaged. parties: their names.
+    declared_size: about how many units they hold together, a public figure, which fixes how often a unit is taken.
+    steps: of each. batch: expected number of units in a step, over all of them. clip: L2 norm of one unit's gradient.
+    The others: as of `[dp_sgd]` of other plans; what is trained is as `[model] adapt` says.
+    """
+
+    RATES = LanguageDpSgdTable.RATES
+
+    parties: Annotated[list[str], Field(min_length=1)]
+    declared_size: Annotated[int, Field(ge=1)]
+    steps: Annotated[int, Field(ge=1, le=10_000)] = 100
+    batch: Annotated[int, Field(ge=1)] = 32
+    clip: Annotated[float, Field(gt=0)] = 1.0
+
+    @property
+    def sampling(self) -> float:
+        """The probability that a step takes a given unit."""
+        return self.batch / self.declared_size
+
+    @property
+    def expected_batch(self) -> float:
+        """The expected number of one party's units in a step."""
+        return self.batch / len(self.parties)
 
 
 class SwingTable(Table):
@@ -75,11 +103,26 @@ class SwingPlan(SpokenPlan):
     teachers: TeachersTable = TeachersTable()
     swing: SwingTable = SwingTable()
     distil: StudentModelTable = StudentModelTable(top=16, mixing=0.5)
+    learner: LearnerTable | None = None
+
+    @property
+    def learners(self) -> tuple[str, ...]:
+        """The parties on whose text the student is trained privately, sorted; none without `[learner]`."""
+        return () if self.learner is None else tuple(sorted(self.learner.parties))
+
+    @property
+    def teaching(self) -> tuple[str, ...]:
+        """The parties whose language models teach, sorted."""
+        return tuple(name for name in self.federation.names if name not in self.learners)
+
+    @property
+    def summing(self) -> tuple[str, ...]:
+        return self.teaching or self.federation.names
 
     @property
     def teachers_of_all(self) -> int:
         """All parties' teachers together."""
-        return len(self.federation.names) * self.teachers.per_party
+        return len(self.teaching) * self.teachers.per_party
 
     @property
     def pairs(self) -> bool:
@@ -97,6 +140,14 @@ class SwingPlan(SpokenPlan):
             "the texts of [queries], which belong to whoever ran this: every party was shown them, and the student "
             "learned from them without noise",
         )
+
+    def _document(self, tables: dict[str, Any]) -> None:
+        super()._document(tables)
+        # The hash of a plan without learners, or of single texts, is the one that it was before there were others.
+        if self.learner is None:
+            tables.pop("learner", None)
+        if not self.pairs:
+            without_pairs(tables)
 
     def _check_recipe(self) -> None:
         if self.privacy.record == "pair":
@@ -119,6 +170,58 @@ class SwingPlan(SpokenPlan):
             )
         if self.published:
             self._check_published()
+        if self.learner is not None:
+            self._check_learner(self.learner)
+
+    def _check_learner(self, settings: LearnerTable) -> None:
+        if self.pairs:
+            raise ValueError(
+                '[learner] trains on single texts, and [text] kind = "pair" learns answers to inputs. Leave one of '
+                "the two out."
+            )
+        known, named = self.federation.names, settings.parties
+        if strange := next((name for name in named if name not in known), None):
+            raise ValueError(f'[learner] parties: the plan has no party "{strange}"; it has {", ".join(known)}.')
+        if len(set(named)) < len(named):
+            raise ValueError("[learner] parties names one twice. Name each once.")
+        if not self.teaching:
+            raise ValueError(
+                "[learner] parties are all parties of the plan, and nobody is left to teach. Name those that have "
+                "little text, or use the recipe dp_sgd or distildp."
+            )
+        if self.published:
+            raise ValueError(
+                '[learner] states what a record of a learner costs, and [swing] form = "published" states no cost of '
+                'any. Use form = "certified", or leave [learner] out.'
+            )
+        if not self.queries.public:
+            raise ValueError(
+                "[learner] protects the text of whoever has little, and every party is shown [queries]. Ask public "
+                "text and say [queries] public = true, or leave [learner] out."
+            )
+        if settings.batch > settings.declared_size:
+            raise ValueError(
+                f"[learner] batch = {settings.batch} is more than declared_size = {settings.declared_size}. Use a "
+                "smaller batch."
+            )
+        if self.privacy.trust == "secure-sum" and len(self.teaching) < 2:
+            raise ValueError(
+                f"[learner] leaves {self.teaching[0]} to teach alone, and a secure sum of one party hides nothing. "
+                'Have two parties or more teach, or use [privacy] trust = "trusted-aggregator".'
+            )
+
+    def check_audit(self) -> None:
+        super().check_audit()
+        if self.learner is not None:
+            raise ValueError(
+                "[audit] of swing attacks what teachers say and the student, not yet what [learner] trains. Audit the "
+                "plan without [learner]; what that trains, with the recipe dp_sgd or distildp."
+            )
+        if self.pairs:
+            raise ValueError(
+                '[audit] plants single texts, and [text] kind = "pair" learns answers to inputs. Audit a plan of '
+                "single texts with the same tables."
+            )
 
     def _check_published(self) -> None:
         settings = self.swing
@@ -138,19 +241,6 @@ class SwingPlan(SpokenPlan):
             )
         if settings.clues is not None and not settings.strength:
             raise ValueError("[swing] clues: with strength = 0 no temperature grows near them. Leave clues out.")
-
-    def check_audit(self) -> None:
-        super().check_audit()
-        if self.pairs:
-            raise ValueError(
-                '[audit] plants single texts, and [text] kind = "pair" learns answers to inputs. Audit a plan of '
-                "single texts with the same tables."
-            )
-
-    def _document(self, tables: dict[str, Any]) -> None:
-        super()._document(tables)
-        if not self.pairs:
-            without_pairs(tables)
 
     @property
     def published(self) -> bool:

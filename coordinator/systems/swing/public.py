@@ -11,6 +11,7 @@ from coordinator.language_models import public as language_public
 from coordinator.language_models.public import PublicLanguage
 from coordinator.language_models.students import PublicTeacher, with_student
 from coordinator.plan.public_text import source_of
+from coordinator.systems.swing.learning import trainable_of
 from coordinator.systems.swing.plan import SwingPlan
 from coordinator.text_models.public import placed_model
 from learning.errors import DataError
@@ -29,13 +30,15 @@ class PublicSwing(PublicTeacher):
 
     queries: the texts that are asked, as tokens without what stands before them; before: this, of each: the beginning,
     or, of an answer, its input. cut: how many of the queries lost something to `[text]` longest or answer. clues: the
-    file of privacy clue words; empty where no temperature grows near them.
+    file of privacy clue words; empty where no temperature grows near them. trainable: how many numbers of the student
+    learners train; 0 without any.
     """
 
     queries: "Texts"
     before: tuple[tuple[int, ...], ...]
     cut: int = 0
     clues: bytes = b""
+    trainable: int = 0
 
 
 def prepare(plan: SwingPlan, base: Path, cache: Path) -> PublicSwing:
@@ -57,7 +60,9 @@ def prepare(plan: SwingPlan, base: Path, cache: Path) -> PublicSwing:
         )
     kept = {field.name: getattr(found, field.name) for field in fields(found)}
     queries, before, cut = (_pairs_asked if plan.pairs else _texts_asked)(plan, found, base, cache)
-    return PublicSwing(**kept, queries=queries, before=before, cut=cut, clues=clues_of(plan, base))
+    trainable = 0 if plan.learner is None else trainable_of(plan, found)
+    clues = clues_of(plan, base)
+    return PublicSwing(**kept, queries=queries, before=before, cut=cut, clues=clues, trainable=trainable)
 
 
 def clues_of(plan: SwingPlan, base: Path) -> bytes:

@@ -1,5 +1,5 @@
-"""The one release of a swing run: at every token that is asked, how far the parties' teachers are from the public
-model; or what each party's says, softened.
+"""The releases of a swing run: at every token that is asked, how far the parties' teachers are from the public model;
+or what each party's says, softened. Where the student is trained privately too, what its learners train.
 """
 
 import math
@@ -13,6 +13,7 @@ from aggregation.mechanisms.softened import SoftenedTargets
 from aggregation.noise.shares import MOST_LEVELS
 from coordinator.errors import PlanError
 from coordinator.pricing.release import Release, shares
+from coordinator.systems.swing.learning import training
 from coordinator.systems.swing.plan import SwingPlan
 from coordinator.systems.swing.public import PublicSwing
 
@@ -37,7 +38,8 @@ def releases(plan: SwingPlan, multiplier: float, public: PublicSwing) -> tuple[R
 
     A unit is in one teacher, whose differences at all tokens together move from one place in the ball of radius `clip`
     sqrt(tokens) to any other: twice that is the L2 sensitivity, under add-or-remove of one unit. All tokens are charged
-    together, once. Softened outcomes have no guarantee, and no noise that is calibrated. Raises `PlanError`.
+    together, once. Softened outcomes have no guarantee, and no noise that is calibrated. What learners train is
+    calibrated by itself, to all of the plan's epsilon: nobody's records are in both. Raises `PlanError`.
     """
     tokens = len(public.queries.ids)
     if plan.published:
@@ -45,8 +47,9 @@ def releases(plan: SwingPlan, multiplier: float, public: PublicSwing) -> tuple[R
         texts = len(public.queries)
         return (Release(SOFTENED, softened, tokens, softened.columns, charges=texts, form=Form.SAID),)
     mechanism = differences_under(plan, multiplier, tokens)
-    attempts = plan.privacy.attempts
-    return (Release(DIFFERENCES, mechanism, tokens, mechanism.columns, attempts=attempts),)
+    attempts, among = plan.privacy.attempts, plan.teaching if plan.learner is not None else ()
+    said = Release(DIFFERENCES, mechanism, tokens, mechanism.columns, attempts=attempts, parties=among)
+    return (said,) if plan.learner is None else (said, training(plan, plan.learner, public.trainable))
 
 
 def differences_under(plan: SwingPlan, multiplier: float, tokens: int) -> "DifferencesMechanism":

@@ -18,6 +18,9 @@ from coordinator.systems.swing.questions import start_of
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+
+TAUGHT: Final = "artefacts/taught.safetensors"
+"""The student as teachers taught it, where it is trained privately afterwards."""
 TAGS: Final = "differential-privacy, text-generation"
 
 
@@ -50,6 +53,7 @@ class PublishedSwing:
     def card(self, statement: Statement) -> str:
         plan, public = self.plan, self.public
         texts = "public texts" if plan.queries.public else "texts of whoever ran this"
+        teaching = sum(name in plan.teaching for name in statement.parties)
         kind, asked = "causal language model", "token of them"
         if plan.pairs:
             texts, asked = f"{texts}, answers to inputs", "token of the answers"
@@ -57,7 +61,7 @@ class PublishedSwing:
         return f"""{beginning(plan, self.metrics, TAGS, pipeline=not public.paired)}\
 A {kind} of {public.layers[0]} layers, begun as `{base_of(plan)}`. It learned from
 {len(public.queries):,} {texts}, and from what {plan.teachers_of_all:,} language models would say in the place of every
-{asked}. Those were trained on the text of {len(statement.parties)} parties. Made by Conclave, recipe
+{asked}. Those were trained on the text of {teaching} parties.{_trained(plan)} Made by Conclave, recipe
 `{plan.run.recipe}`.
 
 ```python
@@ -89,12 +93,24 @@ writer("An input." + separator, max_new_tokens={plan.text.answer}, return_full_t
 pipeline("text-generation", "this-folder")("")"""
 
 
+def _trained(plan: SwingPlan) -> str:
+    many = len(plan.learners)
+    if not many:
+        return ""
+    whose = "a party that has" if many == 1 else f"{many} parties that have"
+    return f" Then it was trained privately on the text of {whose} little, and did not teach."
+
+
 def student_of(plan: SwingPlan, public: PublicSwing, content: bytes, store: RunStore) -> PublishedSwing:
     """The student with these parameters, measured beside the public model."""
     model = model_of(plan, public, content)
     with sound(store.folder):
         parameters = int(store.stages()["learn"][2]["parameters"])
-    return PublishedSwing(plan, public, model, measured(public, model) | {"parameters": parameters})
+    metrics = measured(public, model)
+    if metrics and plan.learner is not None:
+        before = model_of(plan, public, (store.folder / TAUGHT).read_bytes())
+        metrics |= {"taught_perplexity": measured(public, before)["token_perplexity"]}
+    return PublishedSwing(plan, public, model, metrics | {"parameters": parameters})
 
 
 def model_of(plan: SwingPlan, public: PublicSwing, content: bytes) -> "PreTrainedModel":

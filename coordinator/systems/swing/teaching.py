@@ -32,7 +32,7 @@ def corrected(priced: PricedPlan[SwingPlan], public: PublicSwing, present: int, 
     from learning.swing.answers import cells_kept
     from learning.swing.shrinking import answers_of
 
-    (release,) = priced.releases
+    release = priced.releases[0]
     total = np.concatenate([block for _, _, block in store.blocks(DIFFERENCES)])
     said = release.under(DifferencesMechanism).release(total, present)
     asked = stored_outcomes(priced.plan, public, store)

@@ -447,6 +447,7 @@ class Release(_message.Message):
     SOFTENED_FIELD_NUMBER: _builtins.int
     DIFFERENCES_FIELD_NUMBER: _builtins.int
     FORM_FIELD_NUMBER: _builtins.int
+    ROSTER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     charges: _builtins.int
     """How often the mechanism's event is charged. A matrix summed in many row blocks is charged once; teachers' answers
@@ -475,6 +476,13 @@ class Release(_message.Message):
     def softened(self) -> Global___SoftenedTargets: ...
     @_builtins.property
     def differences(self) -> Global___DifferencesMechanism: ...
+    @_builtins.property
+    def roster(self) -> Global___Roster:
+        """Who takes part in it; absent where all parties of the run do, so that the hash of such a plan is the one that it was
+        before there was this field. A party is asked for nothing of a release that it has no part in, and its ledger is not
+        charged for it.
+        """
+
     def __init__(
         self,
         *,
@@ -491,16 +499,39 @@ class Release(_message.Message):
         softened: Global___SoftenedTargets | None = ...,
         differences: Global___DifferencesMechanism | None = ...,
         form: Global___Form.ValueType = ...,
+        roster: Global___Roster | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "differences", b"differences", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "differences", b"differences", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "roster", b"roster", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "differences", b"differences", "form", b"form", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "differences", b"differences", "form", b"form", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "roster", b"roster", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts", "joint", "thresholded", "gradients", "free", "vectors", "texts", "targets", "softened", "differences"]  # noqa: Y015
     _WhichOneofArgType_mechanism: _TypeAlias = _typing.Literal["mechanism", b"mechanism"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_mechanism) -> _WhichOneofReturnType_mechanism | None: ...
 
 Global___Release: _TypeAlias = Release  # noqa: Y015
+
+@_typing.final
+class Roster(_message.Message):
+    """Some of a run's parties: sorted, each once, and not all."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def parties(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        parties: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parties", b"parties"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Roster: _TypeAlias = Roster  # noqa: Y015
 
 @_typing.final
 class CountsMechanism(_message.Message):

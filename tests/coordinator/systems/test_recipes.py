@@ -92,7 +92,7 @@ def text(**more):
 def public_of(plan):
     """The same of a whole plan, for a recipe of classifiers."""
     if plan.run.recipe == "swing":
-        return text(queries=Queries([[1] * 10] * 4), tokens=100, clues=b"")
+        return text(queries=Queries([[1] * 10] * 4), tokens=100, clues=b"", trainable=PARAMETERS)
     if plan.run.recipe == "distildp":
         return text(tokens=100, openings=((0,),), tokenizer=range(50))
     if plan.run.recipe != "privdistil":
@@ -266,7 +266,7 @@ def test_every_recipe_that_a_plan_may_name_is_known_to_parties_and_no_other_is()
 
 
 def test_no_part_of_the_table_is_of_no_use(
-    dped, classifier_plan, privdistil_plan, distildp_plan, swing_plan, softened_tables
+    dped, classifier_plan, privdistil_plan, distildp_plan, swing_plan, softened_tables, learner_tables
 ):
     """Each kind and number of releases that a recipe may have is one that some honest plan of it has."""
     plans = [dped(signals, "trusted-aggregator", **settings) for signals, settings in LISTED]
@@ -274,7 +274,7 @@ def test_no_part_of_the_table_is_of_no_use(
     for changes, release in itertools.product(({}, {"dp_sgd": MOST_LOCAL}), ("weights", "scores")):
         others.append(privdistil_plan(domain={"release": release, "epsilon": 3.0}, **changes))
     others += [distildp_plan(dp_sgd={"form": form}, generation={"where": where}) for form, where in SPOKEN]
-    others += [swing_plan(), plan_of(softened_tables())]
+    others += [swing_plan(), plan_of(softened_tables()), plan_of(learner_tables())]
     plans += [(plan, public_of(plan)) for plan in others]
     met = [(plan.run.recipe, *_counted(bound_of(plan, public).binding.terms)) for plan, public in plans]
     for name in recipe_names():

@@ -86,7 +86,9 @@ def honest(recipe, kinds):
         case "pate":
             return once and has <= {Kind.VOTES}
         case "swing":
-            return once and (has <= {Kind.DIFFERENCES} or has <= {Kind.SOFTENED})
+            return max(many.values(), default=1) == 1 and (
+                has <= {Kind.DIFFERENCES, Kind.WEIGHTS} or has <= {Kind.SOFTENED}
+            )
         case "privdistil":
             student = has - trained
             domain = not has & trained
