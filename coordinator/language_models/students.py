@@ -91,7 +91,7 @@ def _whole(public: PublicTeacher, teacher: "PreTrainedModel") -> "PreTrainedMode
     student = copy.deepcopy(teacher)
     student.requires_grad_(True)
     config = student.config
-    student.generation_config = GenerationConfig(
+    student.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
         decoder_start_token_id=config.decoder_start_token_id, eos_token_id=public.end, pad_token_id=config.pad_token_id
     )
     return student
