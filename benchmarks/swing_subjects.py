@@ -2,7 +2,7 @@
 
     python benchmarks/swing_subjects.py [--seeds 3] [--rows alone,kd,published] [--minutes 60]
 
-Four parties hold e-mails of owners whom nobody else has; whoever has little text holds e-mails of other owners, and the
+Two parties hold e-mails of owners whom nobody else has; whoever has little text holds e-mails of other owners, and the
 test has owners of its own. ROUGE is of greedy answers, perplexity of the test's own subjects given their bodies. A seed
 divides the owners, and draws the order of texts. Cells are kept in benchmarks/results/swing-subjects.json: a call goes
 on where another was stopped. It needs ../shared/data and ../shared/models.
@@ -23,10 +23,10 @@ ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "benchmarks/work/swing-subjects"
 RESULTS = ROOT / "benchmarks/results"
 MAIL = ROOT / "../shared/data/aeslc"
-PARTIES = 4
+PARTIES = 2
 SHARES = (0.6, 0.25, 0.15)
 """Of the owners: the parties', those of whoever has little text, and the test's."""
-TEACHERS, OWN, TESTED = 1600, 200, 300
+TEACHERS, OWN, TESTED = 1000, 200, 300
 """E-mails of all parties together, of whoever has little text, and of the test."""
 ROWS = (
     "alone", "kd", "published", "temperature", "noise", "laplace", "swing-4", "swing-8", "fine_tune", "teachers",
@@ -79,12 +79,12 @@ def made(seed: int) -> tuple[Any, Any]:
             "launch": "ray",
             "shards": {"source": str(place / "parties.jsonl"), "split": split, **columns},
         },
-        "text": {"kind": "pair", "longest": 64, "answer": 16, "separator": "\nsubject:"},
+        "text": {"kind": "pair", "longest": 48, "answer": 16, "separator": "\nsubject:"},
         "model": {"name": "../shared/models/public-lm", "adapt": "full"},
-        "teachers": {"per_party": 10, "epochs": 4, "batch": 16, "learning_rate": 0.0005},
+        "teachers": {"per_party": 10, "epochs": 4, "batch": 16, "learning_rate": 0.002},
         "queries": {"source": str(place / "own.jsonl"), "limit": OWN, **columns},
         "swing": {"clip": 0.25},
-        "distil": {"top": 64, "mixing": 0.9, "passes": 12, "batch": 16, "learning_rate": 0.0005, "patience": 100},
+        "distil": {"top": 64, "mixing": 0.9, "passes": 10, "batch": 16, "learning_rate": 0.001, "patience": 100},
         "evaluation": {"source": str(place / "test.jsonl"), **columns},
     }
     with chdir(ROOT):

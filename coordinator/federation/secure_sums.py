@@ -17,7 +17,8 @@ from coordinator.federation.sum_attempt import SumRun, Wanted, context_of, forge
 from coordinator.pricing.release import Release
 from coordinator.store.store import RunStore
 from protos.conclave.v1 import plan_pb2
-from protos.roster import among
+from protos.roster import among, roster_of
+from protos.steps import whole_of
 
 BACK_SECONDS: Final = 5.0
 """Seconds to wait for a lost party, so that it can take its charge back, before the run ends."""
@@ -54,7 +55,7 @@ class SecureSums:
         if store.fact(f"summed {release.name}"):
             forget_vectors(store)
             return len(store.summed(release.name))
-        terms = among(terms, release.parties or terms.parties)
+        terms = _among_its_own(terms, release.name)
         known = {name: base64.b64encode(each).decode() for name, each in certificates.items()}
         await asyncio.to_thread(lambda: store.note(certificates=(store.fact("certificates") or {}) | known))
         verify = verifier({name: base64.b64decode(each) for name, each in store.fact("certificates").items()})
@@ -121,3 +122,9 @@ class SecureSums:
         for number, (start, stop, block) in enumerate(run.rows()):
             store.put_block(wanted.release, number, start, stop, block)
         store.note(**{f"summed {wanted.release}": True})
+
+
+def _among_its_own(terms: plan_pb2.Terms, name: str) -> plan_pb2.Terms:
+    """The terms as the parties of one sum have them."""
+    found = [each for each in terms.releases if each.name == whole_of(name)]
+    return among(terms, roster_of(found[0], terms)) if found else terms

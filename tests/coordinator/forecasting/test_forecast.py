@@ -65,7 +65,7 @@ def home(folder, tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def priced_once(request, monkeypatch):
     """Pricing takes seconds and says the same each time. A process is started to be timed where tests may be slow."""
-    calibrate, price, start = terms.calibrate, priced_plan.price, cost.start_seconds
+    calibrate, price, start = terms.calibrate, terms.price, cost.start_seconds
     timed = request.node.get_closest_marker("slow") is not None
 
     def calibrated(make, epsilon, delta):
@@ -74,9 +74,7 @@ def priced_once(request, monkeypatch):
     monkeypatch.setattr(cost, "start_seconds", lambda: once("start", start) if timed else cost.START_SECONDS)
     monkeypatch.setattr(terms, "calibrate", calibrated)
     monkeypatch.setattr(priced_plan, "calibrate", calibrated)
-    monkeypatch.setattr(
-        priced_plan, "price", lambda events, delta: once((repr(events), delta), lambda: price(events, delta))
-    )
+    monkeypatch.setattr(terms, "price", lambda events, delta: once((repr(events), delta), lambda: price(events, delta)))
 
 
 def once(key, make):

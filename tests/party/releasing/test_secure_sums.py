@@ -531,7 +531,7 @@ class Driving(Federation):
         for name in names:
             self.parties = await restarted(self.parties, name)
             caller = self.parties.callers[name]
-            links = self._parties.links
+            links = self._parties._here
             await links[name].close()
             links[name] = GrpcLink(name, caller.node.address, caller.token)
             links[name].bind(caller.run.run_id, caller.run.plan_hash)
@@ -900,7 +900,7 @@ async def test_a_party_that_was_lost_is_asked_when_the_run_is_about_to_end_and_i
     coordinator = driving(parties, tmp_path, lines)
     _, shown = await left_out(parties)
     coordinator.store.note(**owed(coordinator.store, "counts", 0, ["north"], shown.encode()))
-    lost = coordinator._parties.links.pop("north")
+    lost = coordinator._parties._here.pop("north")
     if not back:
         monkeypatch.setattr(lost, "sum_round", never)
     await coordinator.repay(coordinator.store)
