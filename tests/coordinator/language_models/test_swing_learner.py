@@ -296,7 +296,7 @@ def test_the_plan_binds_who_takes_part_in_what(ready):
     said, learned = priced.binding.terms.releases
     assert list(said.roster.parties) == TEACHING
     assert list(learned.roster.parties) == [LEARNER]
-    assert said.joint.hidden.shares == 2  # of the two that teach, not of three
+    assert said.differences.shares == 2  # of the two that teach, not of three
     mechanism = priced.release(LEARNED).under(GradientMechanism)
     assert (mechanism.sampling_probability, mechanism.steps, mechanism.shares) == (0.25, 4, 1)
     assert mechanism.parameters == ready.read.trainable > 0
