@@ -151,8 +151,11 @@ class HiddenMechanism(Priced):
 
     def described(self, rows: int, columns: int, form: Form) -> str:
         """Its layers, its clip and its noise; `JointMechanism` adds the queries."""
+        return self.bounded(f"hidden states of {self.layers} layer(s) clipped to L2 norm {self.clip:g} each")
+
+    def bounded(self, what: str) -> str:
+        """What is clipped, with the sensitivity and the noise of the sum."""
         return (
-            f"hidden states of {self.layers} layer(s) clipped to L2 norm {self.clip:g} each "
-            f"(sensitivity of the sum {2 * self.clip * self.layers**0.5:.3g}), "
+            f"{what} (sensitivity of the sum {2 * self.clip * self.layers**0.5:.3g}), "
             f"{self.shared.name} noise of {self.noise:.4g} on every coordinate of the sum"
         )

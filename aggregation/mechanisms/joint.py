@@ -203,6 +203,18 @@ class JointMechanism(Priced):
         parts = "; ".join(part.described(rows, columns, form) for part in self._parts)
         return f"{parts}; one joint event a query, {rows:,} queries, abstained ones charged too"
 
+    def described_as_differences(self, tokens: int) -> str:
+        """The sentence of a release whose vectors are no hidden states but, for each of so many tokens, how far
+        teachers' outcomes are from a public model's. Raises `ConclaveError` where it has votes, or several layers.
+        """
+        if self.hidden is None or self.votes is not None or self.layers != 1:
+            raise ConclaveError("Differences of outcomes are one vector a token, without votes.")
+        what = (
+            f"differences of {self.width:,} outcomes of a token from a public model, clipped to L2 norm "
+            f"{self.hidden.clip:g} together"
+        )
+        return f"{self.hidden.bounded(what)}; one event a token, {tokens:,} tokens"
+
     def _queries(self, shape: tuple[int, ...]) -> int:
         if len(shape) != 2 or shape[1] != self.columns:
             raise IntegrityError(f"A joint release has {self.columns} columns a query; this one has shape {shape}.")

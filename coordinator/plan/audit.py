@@ -15,7 +15,8 @@ class AuditTable(Settings):
     """`[audit]`: whether a run attacks a simulation of itself, and publishes only if its claim stands.
 
     canaries: units of each kind, which coins put in or leave out. kinds: "worst", units that a mechanism hides least,
-    and "natural", the source's own. confidence: of all lower bounds together. records: of the source, at the most, that
+    and "natural", the source's own. confidence: of all lower bounds together; what refutes a claim is held to
+    `learning.audits.gate.GATE`, whatever this is. records: of the source, at the most, that
     are divided among the simulated parties; by default all.
     """
 

@@ -33,7 +33,8 @@ class Release:
     rows, columns: shape of the released matrix; [0, 0] where nothing is sent. charges: how many times the mechanism's
     event is charged. attempts: how many times the whole release may be attempted; each attempt is charged. form: what
     leaves the party, who adds the noise, and when the release is charged. For a stepped release, the sum of every step
-    is [rows, columns].
+    is [rows, columns]. words: the report's sentence, where the
+    mechanism's own is of something else.
 
     Raises `ValueError` for a form that the mechanism does not have.
     """
@@ -45,6 +46,7 @@ class Release:
     charges: int = 1
     attempts: int = 1
     form: Form = Form.SUMMED
+    words: str = ""
 
     def __post_init__(self) -> None:
         if self.form not in self.mechanism.forms:
@@ -84,7 +86,7 @@ class Release:
     @property
     def described(self) -> str:
         """The release, its bounds and its noise in one sentence."""
-        return self.mechanism.described(self.rows, self.columns, self.form)
+        return self.words or self.mechanism.described(self.rows, self.columns, self.form)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,19 @@ DELTA: Final = 1e-5
 """Delta at which epsilon is bounded where a plan claims none."""
 
 Kind = Literal["worst", "natural", "numbers"]
+Against = Literal["gaussian", "sampled", "renyi"]
+"""What attacks are held to: a form of `learning.audits.trade_offs.claimed`."""
 Sentence = Annotated[str, Field(min_length=1, max_length=2000)]
 Count = Annotated[int, Field(ge=0, le=MOST_CANARIES)]
+Pair = Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 
 class Attacked(Settings):
     """One attack. attacked: the release, or "student". canaries: of which kind; count: how many of them.
 
     how: what the attacker did, as a sentence. guesses, right: at the best of `tried` numbers of guesses. lower: the
-    largest epsilon that they refute, 0 where none.
+    largest epsilon that they refute, 0 where none. counted: all of these numbers, and how many were right. refuted:
+    whether any of them refutes the claim (`learning.audits.gate`).
     """
 
     attacked: Annotated[str, Field(min_length=1, max_length=100)]
@@ -33,11 +37,14 @@ class Attacked(Settings):
     right: Count
     tried: Annotated[int, Field(ge=1, le=100)]
     lower: Annotated[float, Field(ge=0, le=100)]
+    counted: Annotated[list[Pair], Field(max_length=16)] = Field(default_factory=list)
+    refuted: bool = False
 
     @model_validator(mode="after")
     def _counts_agree(self) -> "Attacked":
-        if not self.right <= self.guesses <= self.count:
-            raise ValueError(f"{self.right} right of {self.guesses} guesses about {self.count} canaries cannot be.")
+        for guesses, right in [(self.guesses, self.right), *self.counted]:
+            if not right <= guesses <= self.count:
+                raise ValueError(f"{right} right of {guesses} guesses about {self.count} canaries cannot be.")
         return self
 
 
@@ -64,9 +71,12 @@ class Audit(Settings):
     none, `DELTA`. confidence: at which all lower bounds hold together. records: of the simulated shards, canaries
     apart; source: of the plan's own. coins: whether they came from the system, or from a seed. says: what else a reader
     has to know.
+
+    against: the form of what attacks are held to, None where nothing is claimed. gate: the confidence of that, for all
+    attacks together. Format 1, of before there was a gate, has neither: there a lower bound above the claim refutes it.
     """
 
-    format: Literal[1]
+    format: Literal[1, 2]
     run: Annotated[str, Field(min_length=1, max_length=200)] | None
     plan_hash: Digest
     claimed: Annotated[float, Field(gt=0)] | None
@@ -79,6 +89,18 @@ class Audit(Settings):
     attacks: Annotated[list[Attacked], Field(min_length=1, max_length=MOST_ATTACKS)]
     exposures: Annotated[list[Exposed], Field(max_length=MOST_ATTACKS)] = Field(default_factory=list)
     says: Annotated[list[Sentence], Field(max_length=16)] = Field(default_factory=list)
+    against: Against | None = None
+    gate: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+    @model_validator(mode="after")
+    def _has_what_its_format_has(self) -> "Audit":
+        gated = self.format > 1 and self.claimed is not None
+        if (self.against is not None, self.gate is not None) != (gated, gated):
+            raise ValueError("`against` and `gate` are of format 2, and of an audit that holds a claim.")
+        for each in self.attacks:
+            if bool(each.counted) != (self.format > 1) or (each.refuted and not gated):
+                raise ValueError("`counted` is of format 2, and `refuted` of an audit that holds a claim.")
+        return self
 
     @property
     def lower(self) -> float:
@@ -88,7 +110,9 @@ class Audit(Settings):
     @property
     def broken(self) -> bool:
         """Whether an attack refutes the claim; never where nothing is claimed."""
-        return self.claimed is not None and self.lower > self.claimed
+        if self.format == 1:
+            return self.claimed is not None and self.lower > self.claimed
+        return any(each.refuted for each in self.attacks)
 
     @property
     def each(self) -> float:

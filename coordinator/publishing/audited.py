@@ -4,17 +4,25 @@ import io
 import json
 import os
 from pathlib import Path
+from typing import Final
 
 from aggregation.errors import IntegrityError
 from coordinator.errors import RunError
 from coordinator.pricing.release import rounded_up
-from coordinator.published.audit import AUDIT, Audit
+from coordinator.published.audit import AUDIT, Against, Audit
 from coordinator.reading import shaped
 from coordinator.store.private_files import write_whole
 
 PICTURE = "audit.png"
 HEADS = ("attacked", "canaries", "guesses", "right", "epsilon at least", "claimed")
 _KINDS = {"worst": "worst case", "natural": "natural text", "numbers": "numbers"}
+
+
+_AGAINST: Final[dict[Against, str]] = {
+    "gaussian": "one Gaussian release as loud as all of the plan's together",
+    "sampled": "the privacy profile of all the plan's releases together",
+    "renyi": "epsilon and delta, and the Renyi divergences of all the plan's releases together",
+}
 
 
 def rows(audit: Audit) -> list[list[str]]:
@@ -38,6 +46,7 @@ def summary(audit: Audit) -> list[str]:
         f"How to read it: a coin put each canary ({audit.unit}) into a simulation of the plan or left it out, and an "
         f"attacker who saw the output guessed which. With so many guesses right, no epsilon below the lower bound can "
         f"be true at delta {audit.delta:g}; all bounds hold together at {100 * audit.confidence:g}%.",
+        *_gate(audit),
         verdict(audit),
     ]
     for each in audit.exposures:
@@ -56,16 +65,37 @@ def verdict(audit: Audit) -> str:
             f"There is no claim: the plan promises nothing. The largest lower bound that attacks show is "
             f"{audit.lower:.2f}; it bounds nothing from above."
         )
+    claimed = rounded_up(audit.claimed)
     if audit.broken:
-        worst = max(audit.attacks, key=lambda each: each.lower)
+        worst = max(audit.attacks, key=lambda each: (each.refuted, each.lower))
+        shows = f"epsilon {worst.lower:.2f} or more, and the plan claims {claimed}"
+        said = (
+            f"shows {shows}."
+            if audit.gate is None
+            else f"guesses right more often than mechanisms that keep the claim let it in one audit of "
+            f"{1 / (1 - audit.gate):,.0f}; at {100 * audit.confidence:g}% it shows {shows}."
+        )
+        return f"REFUTED: the attack on {worst.attacked} {said} The mechanism does not keep what the plan promises."
+    if audit.lower > audit.claimed:
         return (
-            f"REFUTED: the attack on {worst.attacked} shows epsilon {worst.lower:.2f} or more, above the claimed "
-            f"{rounded_up(audit.claimed)}. The mechanism does not keep what the plan promises."
+            f"No attack refutes the claim, though the largest lower bound, {audit.lower:.2f}, is above the claimed "
+            f"{claimed}: at {100 * audit.confidence:g}%, up to one honest audit in {1 / (1 - audit.confidence):,.0f} "
+            "has such a bound. Audit again: if it stays above the claim, look at the mechanism."
         )
     return (
         f"No attack refutes the claim: the largest lower bound is {audit.lower:.2f}, and the plan claims "
-        f"{rounded_up(audit.claimed)}. A bound from below is no guarantee; the guarantee is the accountant's."
+        f"{claimed}. A bound from below is no guarantee; the guarantee is the accountant's."
     )
+
+
+def _gate(audit: Audit) -> list[str]:
+    """What it takes to refute the claim, in a sentence; nothing where there is none, or it is the lower bound."""
+    if audit.gate is None or audit.against is None:
+        return []
+    return [
+        f"A claim is refuted at {100 * audit.gate:g}%, by guesses that are right too often for "
+        f"{_AGAINST[audit.against]}."
+    ]
 
 
 def _claimed(audit: Audit, digits: int = 3) -> str:

@@ -9,7 +9,7 @@ from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
 
 from aggregation.errors import ConclaveError
 from aggregation.mechanisms.mechanism import Form
-from aggregation.mechanisms.softened import SoftenedTargets
+from aggregation.mechanisms.said import SoftenedTargets
 from coordinator.errors import PlanError
 from coordinator.pricing.release import Release, shares
 from coordinator.systems.swing.plan import SwingPlan
@@ -43,7 +43,8 @@ def releases(plan: SwingPlan, multiplier: float, public: PublicSwing) -> tuple[R
         return (Release(SOFTENED, softened, tokens, softened.columns, charges=texts, form=Form.SAID),)
     mechanism = differences_under(plan, multiplier, tokens)
     attempts = plan.privacy.attempts
-    return (Release(DIFFERENCES, mechanism, tokens, mechanism.columns, tokens, attempts=attempts),)
+    words = mechanism.described_as_differences(tokens)
+    return (Release(DIFFERENCES, mechanism, tokens, mechanism.columns, tokens, attempts=attempts, words=words),)
 
 
 def differences_under(plan: SwingPlan, multiplier: float, tokens: int) -> "JointMechanism":

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from aggregation.errors import IntegrityError
 from aggregation.mechanisms.joint import JointMechanism
-from aggregation.mechanisms.said import FreeTargets
-from aggregation.mechanisms.softened import SoftenedTargets
+from aggregation.mechanisms.said import FreeTargets, SoftenedTargets
 from aggregation.noise.stream import NoiseStream
 from learning.classification.training import fit
 from learning.errors import Diverged

@@ -15,8 +15,7 @@ from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.mechanism import Form, Mechanism
 from aggregation.mechanisms.registry import MECHANISMS, made, numbers_of, of_teachers
-from aggregation.mechanisms.said import FreeTargets, FreeTexts
-from aggregation.mechanisms.softened import SoftenedTargets
+from aggregation.mechanisms.said import FreeTargets, FreeTexts, SoftenedTargets
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
@@ -33,6 +32,7 @@ KNOWN: dict[str, Mechanism] = {
     "votes alone": JointMechanism(VOTES, None),
     "hidden states alone": JointMechanism(None, HIDDEN),
     "both": JointMechanism(VOTES, HIDDEN),
+    "hidden states of one layer": JointMechanism(None, replace(HIDDEN, layers=1, width=65, clip=0.5)),
     "thresholded": THRESHOLDED,
     "thresholded, more noise below": replace(THRESHOLDED, larger_noise=12.0),
     "gradients": TRAINING,
@@ -53,6 +53,9 @@ SENTENCES = {
     "votes alone": "one vote a teacher among 5,000 classes (L2 sensitivity sqrt(2)), Gaussian noise of 20.5 votes on "
     "every class; one joint event a query, 100 queries, abstained ones charged too",
     "hidden states alone": "hidden states of 2 layer(s) clipped to L2 norm 1.5 each (sensitivity of the sum 4.24), "
+    "Gaussian noise of 31.25 on every coordinate of the sum; one joint event a query, 100 queries, abstained ones "
+    "charged too",
+    "hidden states of one layer": "hidden states of 1 layer(s) clipped to L2 norm 0.5 each (sensitivity of the sum 1), "
     "Gaussian noise of 31.25 on every coordinate of the sum; one joint event a query, 100 queries, abstained ones "
     "charged too",
     "both": "one vote a teacher among 5,000 classes (L2 sensitivity sqrt(2)), Gaussian noise of 20.5 votes on every "
@@ -111,6 +114,17 @@ def test_a_training_says_who_trains_what():
     )
 
 
+def test_differences_of_outcomes_are_not_called_hidden_states():
+    """The sentence of a release of swing distillation, whose mechanism is that of one layer."""
+    assert KNOWN["hidden states of one layer"].described_as_differences(4321) == (
+        "differences of 65 outcomes of a token from a public model, clipped to L2 norm 0.5 together (sensitivity of "
+        "the sum 1), Gaussian noise of 31.25 on every coordinate of the sum; one event a token, 4,321 tokens"
+    )
+    for other in ("both", "votes alone", "hidden states alone"):
+        with pytest.raises(ConclaveError, match="one vector a token"):
+            KNOWN[other].described_as_differences(10)
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_the_multiplier_that_is_charged_is_that_of_the_event(name):
     mechanism = KNOWN[name]
@@ -142,6 +156,7 @@ def test_parties_add_noise_where_they_are_counted_on():
     assert {name: mechanism.shares for name, mechanism in KNOWN.items() if mechanism.shares != 2} == {
         "votes alone": 3,
         "hidden states alone": 3,
+        "hidden states of one layer": 3,
         "both": 3,
         "thresholded": 0,
         "thresholded, more noise below": 0,
