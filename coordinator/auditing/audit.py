@@ -6,9 +6,10 @@ question, at a confidence of its own: `learning.audits.gate`.
 """
 
 import secrets
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 from coordinator.auditing import source
 from coordinator.auditing.attacks import Attacks, Ran, Scores, Seen
 from coordinator.auditing.canaries import Canary, Planted, flipped
+from coordinator.auditing.shadows import inferred
 from coordinator.auditing.watching import Watch, watched
 from coordinator.comparing.simulated_run import Collecting, SimulatedRun, driven
 from coordinator.errors import PlanError
@@ -81,6 +83,9 @@ def audited(given: AuditRequest) -> Audit:
         events = [release.event for release in ran.run.priced.releases]  # of one attempt, which is what ran
         found = list(given.attacks.scores(seen))
         exposures = list(given.attacks.exposures(seen))
+        memberships = inferred(
+            given.attacks, planted, ran, left, settings.shadows, partial(_alone, given), rng, given.progress
+        )
         digest = plan_hash(ran.run.priced.binding).hex()
     tested = [(scores, kind) for scores in found for kind in planted.kinds if planted.of(kind).sum() >= 2]
     if not tested:
@@ -103,6 +108,7 @@ def audited(given: AuditRequest) -> Audit:
         coins="system" if given.seed is None else "seed",
         attacks=attacks,
         exposures=exposures,
+        memberships=memberships,
         against=None if claim is None else claim[0],
         gate=None if claim is None else gate.GATE,
     )
@@ -146,6 +152,13 @@ def _ran(given: AuditRequest, rows: Sequence[Document], folder: Path, opened: Ex
         driven(given.recipe, parties, given.progress, given.base, links=links, shown=_Bars(given.progress))
     )
     return Ran(run, parties)
+
+
+@contextmanager
+def _alone(given: AuditRequest, rows: Sequence[Document]) -> Iterator[Ran]:
+    """The same in a place of its own, which is there until the context closes."""
+    with TemporaryDirectory(prefix="conclave-audit-") as place, ExitStack() as opened:
+        yield _ran(given, rows, Path(place) / "shadow", opened, None)
 
 
 class _Bars(Silent):

@@ -48,10 +48,35 @@ class Attacked(Settings):
         return self
 
 
+class Extracted(Settings):
+    """How many of canaries' numbers are among the `most` likeliest after their prompt, of which there are 10**digits.
+
+    present, absent: canaries that are in, and that are not; student, public: of these, numbers that are found under the
+    published student, and under the public model, which saw none.
+    """
+
+    most: Annotated[int, Field(ge=1, le=MOST_CANARIES)]
+    present: Count
+    present_student: Count
+    present_public: Count
+    absent: Count
+    absent_student: Count
+    absent_public: Count
+
+    @model_validator(mode="after")
+    def _counts_agree(self) -> "Extracted":
+        if max(self.present_student, self.present_public) > self.present:
+            raise ValueError("More numbers are found than canaries are present.")
+        if max(self.absent_student, self.absent_public) > self.absent:
+            raise ValueError("More numbers are found than canaries are absent.")
+        return self
+
+
 class Exposed(Settings):
     """How far canaries' numbers stand out under a student: by so many bits more than under one that never saw them.
 
-    low, high: the bootstrap interval of the mean at 95%. p: of ranks as small as these if nothing leaked.
+    low, high: the bootstrap interval of the mean at 95%. p: of ranks as small as these if nothing leaked. extracted:
+    how many are found; None in files of before it was looked for.
     """
 
     attacked: Annotated[str, Field(min_length=1, max_length=100)]
@@ -61,6 +86,34 @@ class Exposed(Settings):
     low: float
     high: float
     p: Annotated[float, Field(ge=0, le=1)]
+    extracted: Extracted | None = None
+
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Point = Annotated[list[Share], Field(min_length=2, max_length=2)]
+
+
+class Rate(Settings):
+    """A rate of false positives, and that of true ones at it; None where too few canaries are out to show it."""
+
+    false: Share
+    true: Share | None
+
+
+class Membership(Settings):
+    """Membership inference against the student by shadow models. models: runs, each attacked with the others as its
+    shadows. members, others: canaries of all these runs that are in, and that are not. area: under the curve, 0.5 for
+    guesses. curve: points [rate of false positives, rate of true positives].
+    """
+
+    attack: Literal["lira", "rmia"]
+    canaries: Kind
+    models: Annotated[int, Field(ge=2, le=1000)]
+    members: Annotated[int, Field(ge=1)]
+    others: Annotated[int, Field(ge=1)]
+    area: Share
+    rates: Annotated[list[Rate], Field(max_length=8)]
+    curve: Annotated[list[Point], Field(min_length=2, max_length=64)]
 
 
 class Audit(Settings):
@@ -88,6 +141,7 @@ class Audit(Settings):
     coins: Literal["system", "seed"]
     attacks: Annotated[list[Attacked], Field(min_length=1, max_length=MOST_ATTACKS)]
     exposures: Annotated[list[Exposed], Field(max_length=MOST_ATTACKS)] = Field(default_factory=list)
+    memberships: Annotated[list[Membership], Field(max_length=MOST_ATTACKS)] = Field(default_factory=list)
     says: Annotated[list[Sentence], Field(max_length=16)] = Field(default_factory=list)
     against: Against | None = None
     gate: Annotated[float, Field(gt=0, lt=1)] | None = None

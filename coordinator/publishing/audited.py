@@ -4,17 +4,22 @@ import io
 import json
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
+
+import numpy as np
 
 from aggregation.errors import IntegrityError
 from coordinator.errors import RunError
 from coordinator.pricing.release import rounded_up
-from coordinator.published.audit import AUDIT, Against, Audit
+from coordinator.published.audit import AUDIT, Against, Audit, Exposed, Extracted, Membership
 from coordinator.reading import shaped
 from coordinator.store.private_files import write_whole
 
 PICTURE = "audit.png"
 HEADS = ("attacked", "canaries", "guesses", "right", "epsilon at least", "claimed")
+ROC = "audit-roc.png"
+_ATTACKS: Final = {"lira": "LiRA", "rmia": "RMIA"}
 _KINDS = {"worst": "worst case", "natural": "natural text", "numbers": "numbers"}
 
 
@@ -55,6 +60,9 @@ def summary(audit: Audit) -> list[str]:
             f"({each.low:+.2f} to {each.high:+.2f}) beside a model that never saw them; ranks as "
             f"small as these come with p = {each.p:.3f} where nothing leaked."
         )
+        if each.extracted is not None:
+            lines.append(_extracted(each, each.extracted))
+    lines += [_inferred(each) for each in audit.memberships]
     return [*lines, *audit.says]
 
 
@@ -85,6 +93,29 @@ def verdict(audit: Audit) -> str:
     return (
         f"No attack refutes the claim: the largest lower bound is {audit.lower:.2f}, and the plan claims "
         f"{claimed}. A bound from below is no guarantee; the guarantee is the accountant's."
+    )
+
+
+def _extracted(each: Exposed, found: Extracted) -> str:
+    """How many numbers an attacker reads off the student, in a sentence."""
+    return (
+        f"Among the {found.most:,} likeliest of the {10**each.digits:,} numbers are {found.present_student:,} of the "
+        f"{found.present:,} that are in and {found.absent_student:,} of the {found.absent:,} that are out; under the "
+        f"public model {found.present_public:,} and {found.absent_public:,}."
+    )
+
+
+def _inferred(each: Membership) -> str:
+    """What one membership inference found, in a sentence."""
+    rates = " and ".join(
+        f"{100 * rate.true:.2f}% at {100 * rate.false:g}%" for rate in each.rates if rate.true is not None
+    )
+    few = [f"{100 * rate.false:g}%" for rate in each.rates if rate.true is None]
+    rest = f"; too few canaries are out for {' and '.join(few)}" if few else ""
+    return (
+        f"Membership inference against the student ({_ATTACKS[each.attack]}, {_KINDS[each.canaries]}, {each.models:,} "
+        f"models, each with the others as its shadows): area {each.area:.3f}, 0.5 for guesses; members found at a rate "
+        f"of false positives: {rates or 'none'}{rest}."
     )
 
 
@@ -134,6 +165,10 @@ def keep(audit: Audit, folder: Path) -> None:
     """Write an audit and its picture into a run's folder, in place of an earlier one. Raises `RunError`."""
     write_whole(folder / AUDIT, content_of(audit))
     write_whole(folder / PICTURE, drawn(audit))
+    if audit.memberships:
+        write_whole(folder / ROC, curves(audit))
+    else:
+        (folder / ROC).unlink(missing_ok=True)
 
 
 def kept(folder: Path) -> Audit | None:
@@ -147,6 +182,20 @@ def kept(folder: Path) -> Audit | None:
         raise RunError(f"{path} cannot be read: {error.strerror}.") from None
     except IntegrityError as error:
         raise RunError(f"{path} is damaged: {error} Remove it, and audit the run again.") from None
+
+
+def curves(audit: Audit) -> bytes:
+    """A picture of every membership inference: rates of true over false positives, PNG."""
+    from learning.audits.roc import Roc, draw
+
+    found = {}
+    for each in audit.memberships:
+        false, true = (np.array([point[place] for point in each.curve]) for place in range(2))
+        name = f"{_ATTACKS[each.attack]}, {_KINDS[each.canaries]}"
+        found[name] = Roc(false, true, each.members, each.others)
+    with TemporaryDirectory(prefix="conclave-audit-") as place:
+        draw(found, Path(place) / ROC, epsilon=audit.claimed, delta=audit.delta)
+        return (Path(place) / ROC).read_bytes()
 
 
 def drawn(audit: Audit) -> bytes:

@@ -9,7 +9,8 @@ no proof exists.
 import logging
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,8 @@ from learning.errors import Diverged
 from learning.language.generation import Texts
 from learning.language.speaker import Speaker
 from learning.models.adapting import ADAPTERS, Lora, adapt, flatten, unflatten
-from learning.models.compute import on_device
+from learning.models.agreement import made_up_rows
+from learning.models.compute import device_of, on_device
 from learning.models.encoders import language_model, longest, tokens_of
 from learning.swing.answers import cells_kept, differences_of_texts
 from learning.swing.differences import Cells, signal
@@ -83,6 +85,8 @@ def prepare(
         rows = try_tokenizer(tokenizer, tokens_of(start), most, documents=True, pairs=False)
         try_model(start, rows, None, apart=False)
         asked = _asked(mechanism, work, start, tokenizer)
+        if device_of(start).type != "cpu":
+            _try_longest(start, most, work)
     if isinstance(mechanism, SoftenedTargets):
         return lambda job, progress: soften(job, mechanism, asked, progress, kept)
     return lambda job, progress: differ(job, mechanism, asked, progress, kept)
@@ -205,6 +209,18 @@ def _taught(
     if not bool(taught.isfinite().all()):
         raise Diverged("What the teacher learned is not finite.")
     return taught
+
+
+def _try_longest(start: "PreTrainedModel", most: int, work: LanguageTeachersWork) -> None:
+    """Train on one made-up text of the longest kind, and take back what was learned: after this no text alone exhausts
+    the device's memory, which all of a party's teachers would notice. Raises `ComputeError` where this one does.
+    """
+    first = flatten(start).clone()
+    once = replace(settings_of(work.descent), epochs=1)
+    with suppress(Diverged):
+        fit(start, made_up_rows(tokens_of(start), most, 0), None, once, np.random.default_rng(0))
+    start.zero_grad(set_to_none=True)
+    unflatten(start, first)
 
 
 def _started(text: TextModel) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
