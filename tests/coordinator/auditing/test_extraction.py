@@ -35,7 +35,7 @@ def extracted(tiny_gpt2):
         adapt(student, "full", seed=0)
         own = encode_documents(tokenizer, [row.text for row in planted.rows], longest=24).rows
         count = sum(each.numel() for each in student.parameters() if each.requires_grad)
-        mechanism = GradientMechanism(1.0, 1 << 16, noise, 1.0, 50, count)
+        mechanism = GradientMechanism(1.0, 1 << 16, noise, 1.0, 40, count)
         settings = Optimisation(float(len(own)), 0.01, "adamw", Schedule("constant", 0.0), momentum=0.9)
         units = TextUnits(student.config, own, None)
         train_private(student, units, losses, mechanism, settings, stream=NoiseStream.from_key(bytes(32)))
