@@ -215,12 +215,12 @@ def _try_longest(start: "PreTrainedModel", most: int, work: LanguageTeachersWork
     """Train on one made-up text of the longest kind, and take back what was learned: after this no text alone exhausts
     the device's memory, which all of a party's teachers would notice. Raises `ComputeError` where this one does.
     """
-    first = flatten(start).clone()
+    public = flatten(start).clone()
     once = replace(settings_of(work.descent), epochs=1)
     with suppress(Diverged):
         fit(start, made_up_rows(tokens_of(start), most, 0), None, once, np.random.default_rng(0))
     start.zero_grad(set_to_none=True)
-    unflatten(start, first)
+    unflatten(start, public)
 
 
 def _started(text: TextModel) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
