@@ -273,19 +273,19 @@ def audit(
     *,
     canaries: int | None = None,
     records: int | None = None,
+    shadows: int | None = None,
     seed: int | None = None,
     output: Path | str = "audit",
     progress: Progress | None = None,
 ) -> Audited:
-    """Attack a simulation of a finished run, found by its id or folder, or of a plan file, and bound its epsilon from
-    below. No party of the run is asked, and nothing is spent.
+    """Attack a simulation of a finished run, found by its id or folder, or of a plan file; no budget is spent.
 
-    canaries: of each kind; records: of the source, at the most; both by default as `[audit]` of the plan says. seed:
-    for an audit that can be repeated. output: for the audit of a plan; a run keeps its own in its folder. Raises
-    `PlanError` for a plan that cannot be audited, above all one of real parties; `RunError` for a run that is not
-    finished; and what the simulation raises.
+    canaries: of each kind; records: of the source; shadows: models for membership inference; by default as the plan
+    says. seed: for an audit that can be repeated. output: for the audit of a plan; a run keeps its own. Raises
+    `PlanError` for a plan that cannot be audited, as one of real parties; `RunError` for a run that is not finished.
     """
-    wanted = {name: each for name, each in (("canaries", canaries), ("records", records)) if each is not None}
+    wanted = {"canaries": canaries, "records": records, "shadows": shadows}
+    wanted = {name: each for name, each in wanted.items() if each is not None}
     if seed is not None and seed < 0:
         raise PlanError(f"seed = {seed}: a seed is 0 or more.")
 

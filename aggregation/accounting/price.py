@@ -16,14 +16,13 @@ from typing import cast
 
 import numpy as np
 
-from aggregation.accounting import renyi
+from aggregation.accounting.divergences import divergences_of
 from aggregation.accounting.events import leaves
 from aggregation.accounting.library import (
     DpEvent,
     GaussianDpEvent,
     LaplaceDpEvent,
     PoissonSampledDpEvent,
-    UnsupportedEventError,
     get_epsilon_gaussian,
     pld,
     rdp,
@@ -213,7 +212,7 @@ class LifetimeFilter:
 
     def spent(self, events: Sequence[DpEvent]) -> float:
         """Renyi divergence of the events at `order`, infinite where the accountant finds no finite one."""
-        divergences, _ = _divergences(_grouped(events), [self.order])
+        divergences, _ = divergences_of(_grouped(events), [self.order])
         return float(divergences[0])
 
     def admits(self, events: Sequence[DpEvent], new: DpEvent) -> bool:
@@ -335,7 +334,7 @@ def _rdp_epsilon(parts: Sequence[tuple[DpEvent, int]], delta: float, among: Sequ
 
 
 def _composed_rdp(parts: tuple[tuple[DpEvent, int], ...], delta: float, among: tuple[int, ...]) -> float:
-    divergences, orders = _divergences(parts, among)
+    divergences, orders = divergences_of(parts, among)
     usable = np.isfinite(divergences)
     if not usable.any():
         return math.inf
@@ -375,25 +374,3 @@ def _has_pld(event: DpEvent) -> bool:
     if isinstance(event, PoissonSampledDpEvent):
         return isinstance(event.event, GaussianDpEvent)
     return isinstance(event, GaussianDpEvent | LaplaceDpEvent)
-
-
-def _divergences(
-    parts: Sequence[tuple[DpEvent, int]], among: Sequence[int]
-) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """Renyi divergences of the composition `[orders]` and the orders: the given ones, or the accountant's own."""
-    accountant = rdp.RdpAccountant([float(order) for order in among] or None)
-    total = accountant.rdp
-    for part, count in parts:
-        if renyi.prices(part):
-            total = total + count * renyi.divergences(part, accountant.orders)
-            continue
-        one = rdp.RdpAccountant(accountant.orders)
-        try:
-            with np.errstate(divide="ignore", over="ignore"):  # a sigma of almost nothing: infinite
-                one.compose(part, count)
-        except UnsupportedEventError as error:
-            raise ConclaveError(
-                f"No accountant prices a {type(part).__name__} under add-or-remove of one unit, so it may not happen."
-            ) from error
-        total = total + np.where(one.rdp >= 0, one.rdp, np.inf)  # negative or NaN: the accountant failed
-    return total, accountant.orders

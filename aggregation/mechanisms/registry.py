@@ -14,8 +14,7 @@ from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.mechanism import Mechanism, OfTeachers
-from aggregation.mechanisms.said import FreeTargets, FreeTexts
-from aggregation.mechanisms.softened import SoftenedTargets
+from aggregation.mechanisms.said import FreeTargets, FreeTexts, SoftenedTargets
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import DifferencesMechanism, VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism

@@ -7,9 +7,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.auditing.canaries import Planted
+from coordinator.auditing.canaries import Canary, Planted
+from coordinator.auditing.source import grouped
 from coordinator.auditing.watching import Watch
 from coordinator.comparing.simulated_run import SimulatedRun
+from coordinator.plan.plan import Plan
 from coordinator.progress.progress import Progress
 from coordinator.published.audit import Exposed
 from coordinator.transport.launchers import Simulation
@@ -41,6 +43,10 @@ class Seen:
     watch: Watch | None
     rows: Sequence[Document]
     progress: Progress
+
+    def units(self, plan: Plan) -> list[tuple[Document, ...]]:
+        """The records of all units: the canaries, whether they are in or not, and then the others."""
+        return [canary.rows for canary in self.planted.canaries] + grouped(plan, self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,10 @@ class Attacks(Protocol):
 
     def scores(self, seen: Seen) -> Iterable[Scores]:
         """The scores of all canaries in every release, and in the student."""
+        ...
+
+    def losses(self, canaries: Sequence[Canary], ran: Ran) -> Floats | None:
+        """The loss of every canary under the student of a run, [canaries]; None where there is no such loss."""
         ...
 
     def exposures(self, seen: Seen) -> Iterable[Exposed]:

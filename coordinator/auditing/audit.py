@@ -1,23 +1,25 @@
 """Audits a plan: runs its recipe over simulated parties with canaries, attacks what comes out, and bounds epsilon.
 
 Every coin is fair and known to the auditor alone. The lower bounds are those of `learning.audits.one_run`, with the
-confidence divided among the attacks, so that all of them hold together.
+confidence divided among the attacks, so that all of them hold together. Whether an attack refutes the claim is another
+question, at a confidence of its own: `learning.audits.gate`.
 """
 
 import secrets
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from aggregation.errors import ConclaveError
 from coordinator.auditing import source
 from coordinator.auditing.attacks import Attacks, Ran, Scores, Seen
 from coordinator.auditing.canaries import Canary, Planted, flipped
+from coordinator.auditing.shadows import inferred
 from coordinator.auditing.watching import Watch, watched
 from coordinator.comparing.simulated_run import Collecting, SimulatedRun, driven
 from coordinator.errors import PlanError
@@ -28,7 +30,8 @@ from coordinator.pricing.release import rounded_up
 from coordinator.progress.progress import Progress, Silent
 from coordinator.published.audit import DELTA, Attacked, Audit, Kind
 from coordinator.transport.launchers import Launcher, SimulationRequest
-from learning.audits import one_run
+from learning.audits import gate, one_run, trade_offs
+from learning.audits.trade_offs import TradeOff
 from learning.text.source import Document
 from protos.digest import plan_hash
 
@@ -77,17 +80,23 @@ def audited(given: AuditRequest) -> Audit:
         ran = _ran(given, [*left, *planted.rows], Path(place) / "with", opened, watch)
         seen = Seen(planted, ran, without, watch, left, given.progress)
         claimed = ran.run.priced.guarantee.epsilon if ran.run.priced.private else None
+        events = [release.event for release in ran.run.priced.releases]  # of one attempt, which is what ran
         found = list(given.attacks.scores(seen))
         exposures = list(given.attacks.exposures(seen))
+        memberships = inferred(
+            given.attacks, planted, ran, left, settings.shadows, partial(_alone, given), rng, given.progress
+        )
         digest = plan_hash(ran.run.priced.binding).hex()
     tested = [(scores, kind) for scores in found for kind in planted.kinds if planted.of(kind).sum() >= 2]
     if not tested:
         raise PlanError("[audit] An audit needs two canaries of a kind or more, and this plan allows fewer.")
     each = 1 - (1 - settings.confidence) / len(tested)
     delta = DELTA if claimed is None else plan.privacy.delta
-    attacks = [_attacked(scores, kind, planted, delta, each) for scores, kind in tested]
+    claim = None if claimed is None else trade_offs.claimed(events, claimed, delta)
+    held = None if claim is None else claim[1]
+    attacks = [_attacked(scores, kind, planted, delta, each, held, len(tested)) for scores, kind in tested]
     audit = Audit(
-        format=1,
+        format=2,
         run=given.run,
         plan_hash=digest,
         claimed=claimed,
@@ -99,8 +108,11 @@ def audited(given: AuditRequest) -> Audit:
         coins="system" if given.seed is None else "seed",
         attacks=attacks,
         exposures=exposures,
+        memberships=memberships,
+        against=None if claim is None else claim[0],
+        gate=None if claim is None else gate.GATE,
     )
-    return audit.model_copy(update={"says": _says(audit, len(rows.kept))})
+    return audit.model_copy(update={"says": _says(audit, len(rows.kept), held)})
 
 
 def _planted(given: AuditRequest, rows: source.Rows, rng: np.random.Generator) -> tuple[Planted, Sequence[Document]]:
@@ -142,6 +154,13 @@ def _ran(given: AuditRequest, rows: Sequence[Document], folder: Path, opened: Ex
     return Ran(run, parties)
 
 
+@contextmanager
+def _alone(given: AuditRequest, rows: Sequence[Document]) -> Iterator[Ran]:
+    """The same in a place of its own, which is there until the context closes."""
+    with TemporaryDirectory(prefix="conclave-audit-") as place, ExitStack() as opened:
+        yield _ran(given, rows, Path(place) / "shadow", opened, None)
+
+
 class _Bars(Silent):
     """Shows how many sums are there, and nothing of parties that do not exist or of a budget that is not spent."""
 
@@ -152,9 +171,13 @@ class _Bars(Silent):
         self._progress.bar(label, done, total)
 
 
-def _attacked(scores: Scores, kind: Kind, planted: Planted, delta: float, confidence: float) -> Attacked:
+def _attacked(
+    scores: Scores, kind: Kind, planted: Planted, delta: float, confidence: float, claim: TradeOff | None, attacks: int
+) -> Attacked:
+    """What one of so many attacks found. confidence: of its lower bound. claim: None where there is none."""
     own = planted.of(kind)
     found = one_run.audited(scores.values[own], planted.included[own], delta=delta, confidence=confidence)
+    counted = one_run.counted(scores.values[own], planted.included[own])
     return Attacked(
         attacked=scores.attacked,
         canaries=kind,
@@ -164,10 +187,12 @@ def _attacked(scores: Scores, kind: Kind, planted: Planted, delta: float, confid
         right=found.right,
         tried=found.tried,
         lower=found.lower,
+        counted=[list(some) for some in counted],
+        refuted=claim is not None and gate.falls(claim, found.canaries, counted, attacks),
     )
 
 
-def _says(audit: Audit, kept: int) -> list[str]:
+def _says(audit: Audit, kept: int, claim: TradeOff | None) -> list[str]:
     """What a reader has to know of an audit beside its numbers. kept: records of the source that were used."""
     found = []
     if audit.claimed is None:
@@ -183,30 +208,25 @@ def _says(audit: Audit, kept: int) -> list[str]:
             "refutes it here refutes it for the plan."
         )
         found.append(f"The simulation has {kept:,} of the source's {audit.source:,} records. {rest}")
-    if audit.claimed is not None:
-        found += _power(audit, audit.claimed)
+    if audit.claimed is not None and claim is not None:
+        found += _power(audit, audit.claimed, claim)
     if audit.coins == "seed":
         found.append("The coins are of a seed, so that this audit can be repeated: whoever knew it knew the canaries.")
     return found
 
 
-def _power(audit: Audit, claimed: float) -> list[str]:
+def _power(audit: Audit, claimed: float, claim: TradeOff) -> list[str]:
     """That the canaries could not have refuted the claim, where they could not."""
-    most = max(each.count for each in audit.attacks)
-    each = 1 - (1 - audit.each) / len(one_run.SHARES)
-    highest = one_run.lower_bound(most, most, most, delta=audit.delta, confidence=each)
-    if highest > claimed:
+    most, attacks = max(each.count for each in audit.attacks), len(audit.attacks)
+    needed = gate.needed(claim, attacks)
+    if needed is not None and needed <= most:
         return []
+    takes = (
+        f"No number of canaries up to {gate.MOST:,} does in one run: audit the plan at a smaller epsilon."
+        if needed is None
+        else f"That takes {needed:,} canaries or more."
+    )
     return [
-        f"{most:,} canaries show epsilon {highest:.2f} at the most, were every guess right: this audit could not "
-        f"have refuted {rounded_up(claimed)}. {_needed(audit, claimed, each)}"
+        f"{most:,} canaries could not have refuted {rounded_up(claimed)} at {100 * gate.GATE:g}%, were every guess "
+        f"right. {takes}"
     ]
-
-
-def _needed(audit: Audit, claimed: float, confidence: float) -> str:
-    """How many canaries it takes to refute the claim, in a sentence."""
-    try:
-        needed = one_run.canaries_for(claimed, delta=audit.delta, confidence=confidence)
-    except ConclaveError:
-        return f"At delta {audit.delta:g} no number of canaries in one run does: audit the plan at a smaller epsilon."
-    return f"That takes {needed:,} canaries or more."

@@ -70,7 +70,7 @@ def natural(plan: Plan, rows: Rows, count: int, rng: np.random.Generator) -> tup
 
     Half of the units stay at least, so that the simulation is still one of the plan.
     """
-    units = _units(plan, rows.kept)
+    units = grouped(plan, rows.kept)
     taken = min(count, len(units) // 2)
     if taken < 2:
         raise PlanError(
@@ -109,7 +109,7 @@ def divided(
     return found
 
 
-def _units(plan: Plan, rows: Sequence[Document]) -> list[tuple[Document, ...]]:
+def grouped(plan: Plan, rows: Sequence[Document]) -> list[tuple[Document, ...]]:
     """The records of each unit; of where sentences are units, each record for itself."""
     shards = plan.federation.shards
     assert shards is not None

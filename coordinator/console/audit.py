@@ -22,6 +22,12 @@ def audit(
     records: Annotated[
         int | None, typer.Option(min=10, help="How many records of the source are simulated at the most.")
     ] = None,
+    shadows: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=256, help="How many more simulations are made, as shadow models for membership inference."
+        ),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="A seed for coins and canaries, for an audit that can be repeated.")
     ] = None,
@@ -40,7 +46,9 @@ def audit(
 
     progress = Terminal()
     try:
-        found = api.audit(run, canaries=canaries, records=records, seed=seed, output=output, progress=progress)
+        found = api.audit(
+            run, canaries=canaries, records=records, shadows=shadows, seed=seed, output=output, progress=progress
+        )
     finally:
         progress.close()
     shown.table(audited.HEADS, audited.rows(found.audit))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from aggregation.errors import ConclaveError
 from coordinator.auditing.attacks import Seen
 from coordinator.language_models.public import PublicLanguage
-from coordinator.published.audit import Exposed
+from coordinator.published.audit import Exposed, Extracted
 from coordinator.text_models.auditing.steps import Known, known
 from learning.models.batching import losses, opening
 from learning.text.source import Document
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 Floats: TypeAlias = NDArray[np.float64]
 
 DIGITS: Final = 4
+MOST: Final = 100
+"""How many of the likeliest numbers an attacker takes (Li et al., figure 1)."""
 _WAYS: Final = (("The number is", " "), ("The number is ", ""))
 """Prompts of numbers, and what stands before each digit."""
 STUDENT: Final = "Compared the loss of each canary under the published student with that of the public model."
@@ -74,7 +76,8 @@ def exposures(
     public: PublicLanguage, seen: Seen, student: "PreTrainedModel", start: "PreTrainedModel"
 ) -> Iterator[Exposed]:
     """Of the numbers that are in: by how much they stand out more under the student than under the public model, which
-    saw none. Nothing where fewer than two are in, or the tokenizer has no tokens for digits.
+    saw none; and how many of them, and of those that are out, are among the likeliest. Nothing where fewer than two
+    are in, or the tokenizer has no tokens for digits.
 
     student, start: one is asked after the other; `start` may be `public.model` with its first parameters.
     """
@@ -82,9 +85,11 @@ def exposures(
     from learning.language.speaker import Speaker
 
     size = 10**DIGITS
-    pairs = zip(seen.planted.canaries, seen.planted.included, strict=True)
-    numbers = [_number(canary.texts[0]) for canary, there in pairs if there and canary.kind == "worst"]
-    if len(numbers) < 2:
+    own = seen.planted.of("worst")
+    present = seen.planted.included[own]
+    every = [canary for canary in seen.planted.canaries if canary.kind == "worst"]
+    numbers = [_number(canary.texts[0]) for canary in every]
+    if present.sum() < 2:
         return
     way = _said_as(public.tokenizer)
     if way is None:
@@ -95,19 +100,33 @@ def exposures(
     found = []
     for model in (student, start):
         model.eval()  # type: ignore[no-untyped-call]
-        ranked = exposure.ranks(exposure.likelihoods(Speaker(model), begun, digits, DIGITS), numbers)
-        found.append((ranked, exposure.exposures(ranked, size)))
-    (ranked, own), (_, before) = found
-    beyond = exposure.excess(own, before)
+        found.append(exposure.ranks(exposure.likelihoods(Speaker(model), begun, digits, DIGITS), numbers))
+    ranked = found[0][present]
+    beyond = exposure.excess(*(exposure.exposures(each[present], size) for each in found))
+    among = [each <= MOST for each in found]
     yield Exposed(
         attacked="student",
-        count=len(numbers),
+        count=len(ranked),
         digits=DIGITS,
         mean=beyond.mean,
         low=beyond.low,
         high=beyond.high,
         p=exposure.uniform(ranked, size),
+        extracted=Extracted(
+            most=MOST,
+            present=len(ranked),
+            present_student=int(among[0][present].sum()),
+            present_public=int(among[1][present].sum()),
+            absent=int((~present).sum()),
+            absent_student=int(among[0][~present].sum()),
+            absent_public=int(among[1][~present].sum()),
+        ),
     )
+
+
+def losses_of_units(read: Read, student: "PreTrainedModel") -> Floats:
+    """The loss of each unit under a student, [units]."""
+    return known(student, read.rows, None, read.owner, read.units).losses_now()
 
 
 def started(public: PublicLanguage) -> "PreTrainedModel":
@@ -121,7 +140,7 @@ def started(public: PublicLanguage) -> "PreTrainedModel":
 def fallen(public: PublicLanguage, read: Read, model: Known, student: "PreTrainedModel") -> Floats:
     """By how much the loss of each unit is lower under the student than under the public model, [units]."""
     before = replace(model, losses=losses).losses_at(public.start)
-    return before - known(student, read.rows, None, read.owner, read.units).losses_now()
+    return before - losses_of_units(read, student)
 
 
 def _said_as(tokenizer: "PreTrainedTokenizerBase") -> tuple[str, str] | None:

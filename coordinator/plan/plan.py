@@ -231,6 +231,8 @@ class Plan(Settings):
         del tables["student"]["publish"]
         if self.audit is None:  # a plan without the table binds parties to what it did before there was one
             del tables["audit"]
+        elif not self.audit.shadows:
+            del tables["audit"]["shadows"]
         self._document(tables)
         told(self, tables, places=places)
         return json.dumps(tables, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -4,17 +4,30 @@ import io
 import json
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import numpy as np
 
 from aggregation.errors import IntegrityError
 from coordinator.errors import RunError
 from coordinator.pricing.release import rounded_up
-from coordinator.published.audit import AUDIT, Audit
+from coordinator.published.audit import AUDIT, Against, Audit, Exposed, Extracted, Membership
 from coordinator.reading import shaped
 from coordinator.store.private_files import write_whole
 
 PICTURE = "audit.png"
 HEADS = ("attacked", "canaries", "guesses", "right", "epsilon at least", "claimed")
+ROC = "audit-roc.png"
+_ATTACKS: Final = {"lira": "LiRA", "rmia": "RMIA"}
 _KINDS = {"worst": "worst case", "natural": "natural text", "numbers": "numbers"}
+
+
+_AGAINST: Final[dict[Against, str]] = {
+    "gaussian": "one Gaussian release as loud as all of the plan's together",
+    "sampled": "the privacy profile of all the plan's releases together",
+    "renyi": "epsilon and delta, and the Renyi divergences of all the plan's releases together",
+}
 
 
 def rows(audit: Audit) -> list[list[str]]:
@@ -38,6 +51,7 @@ def summary(audit: Audit) -> list[str]:
         f"How to read it: a coin put each canary ({audit.unit}) into a simulation of the plan or left it out, and an "
         f"attacker who saw the output guessed which. With so many guesses right, no epsilon below the lower bound can "
         f"be true at delta {audit.delta:g}; all bounds hold together at {100 * audit.confidence:g}%.",
+        *_gate(audit),
         verdict(audit),
     ]
     for each in audit.exposures:
@@ -46,6 +60,9 @@ def summary(audit: Audit) -> list[str]:
             f"({each.low:+.2f} to {each.high:+.2f}) beside a model that never saw them; ranks as "
             f"small as these come with p = {each.p:.3f} where nothing leaked."
         )
+        if each.extracted is not None:
+            lines.append(_extracted(each, each.extracted))
+    lines += [_inferred(each) for each in audit.memberships]
     return [*lines, *audit.says]
 
 
@@ -56,16 +73,60 @@ def verdict(audit: Audit) -> str:
             f"There is no claim: the plan promises nothing. The largest lower bound that attacks show is "
             f"{audit.lower:.2f}; it bounds nothing from above."
         )
+    claimed = rounded_up(audit.claimed)
     if audit.broken:
-        worst = max(audit.attacks, key=lambda each: each.lower)
+        worst = max(audit.attacks, key=lambda each: (each.refuted, each.lower))
+        shows = f"epsilon {worst.lower:.2f} or more, and the plan claims {claimed}"
+        said = (
+            f"shows {shows}."
+            if audit.gate is None
+            else f"guesses right more often than mechanisms that keep the claim let it in one audit of "
+            f"{1 / (1 - audit.gate):,.0f}; at {100 * audit.confidence:g}% it shows {shows}."
+        )
+        return f"REFUTED: the attack on {worst.attacked} {said} The mechanism does not keep what the plan promises."
+    if audit.lower > audit.claimed:
         return (
-            f"REFUTED: the attack on {worst.attacked} shows epsilon {worst.lower:.2f} or more, above the claimed "
-            f"{rounded_up(audit.claimed)}. The mechanism does not keep what the plan promises."
+            f"No attack refutes the claim, though the largest lower bound, {audit.lower:.2f}, is above the claimed "
+            f"{claimed}: at {100 * audit.confidence:g}%, up to one honest audit in {1 / (1 - audit.confidence):,.0f} "
+            "has such a bound. Audit again: if it stays above the claim, look at the mechanism."
         )
     return (
         f"No attack refutes the claim: the largest lower bound is {audit.lower:.2f}, and the plan claims "
-        f"{rounded_up(audit.claimed)}. A bound from below is no guarantee; the guarantee is the accountant's."
+        f"{claimed}. A bound from below is no guarantee; the guarantee is the accountant's."
     )
+
+
+def _extracted(each: Exposed, found: Extracted) -> str:
+    """How many numbers an attacker reads off the student, in a sentence."""
+    return (
+        f"Among the {found.most:,} likeliest of the {10**each.digits:,} numbers are {found.present_student:,} of the "
+        f"{found.present:,} that are in and {found.absent_student:,} of the {found.absent:,} that are out; under the "
+        f"public model {found.present_public:,} and {found.absent_public:,}."
+    )
+
+
+def _inferred(each: Membership) -> str:
+    """What one membership inference found, in a sentence."""
+    rates = " and ".join(
+        f"{100 * rate.true:.2f}% at {100 * rate.false:g}%" for rate in each.rates if rate.true is not None
+    )
+    few = [f"{100 * rate.false:g}%" for rate in each.rates if rate.true is None]
+    rest = f"; too few canaries are out for {' and '.join(few)}" if few else ""
+    return (
+        f"Membership inference against the student ({_ATTACKS[each.attack]}, {_KINDS[each.canaries]}, {each.models:,} "
+        f"models, each with the others as its shadows): area {each.area:.3f}, 0.5 for guesses; members found at a rate "
+        f"of false positives: {rates or 'none'}{rest}."
+    )
+
+
+def _gate(audit: Audit) -> list[str]:
+    """What it takes to refute the claim, in a sentence; nothing where there is none, or it is the lower bound."""
+    if audit.gate is None or audit.against is None:
+        return []
+    return [
+        f"A claim is refuted at {100 * audit.gate:g}%, by guesses that are right too often for "
+        f"{_AGAINST[audit.against]}."
+    ]
 
 
 def _claimed(audit: Audit, digits: int = 3) -> str:
@@ -104,6 +165,10 @@ def keep(audit: Audit, folder: Path) -> None:
     """Write an audit and its picture into a run's folder, in place of an earlier one. Raises `RunError`."""
     write_whole(folder / AUDIT, content_of(audit))
     write_whole(folder / PICTURE, drawn(audit))
+    if audit.memberships:
+        write_whole(folder / ROC, curves(audit))
+    else:
+        (folder / ROC).unlink(missing_ok=True)
 
 
 def kept(folder: Path) -> Audit | None:
@@ -117,6 +182,20 @@ def kept(folder: Path) -> Audit | None:
         raise RunError(f"{path} cannot be read: {error.strerror}.") from None
     except IntegrityError as error:
         raise RunError(f"{path} is damaged: {error} Remove it, and audit the run again.") from None
+
+
+def curves(audit: Audit) -> bytes:
+    """A picture of every membership inference: rates of true over false positives, PNG."""
+    from learning.audits.roc import Roc, draw
+
+    found = {}
+    for each in audit.memberships:
+        false, true = (np.array([point[place] for point in each.curve]) for place in range(2))
+        name = f"{_ATTACKS[each.attack]}, {_KINDS[each.canaries]}"
+        found[name] = Roc(false, true, each.members, each.others)
+    with TemporaryDirectory(prefix="conclave-audit-") as place:
+        draw(found, Path(place) / ROC, epsilon=audit.claimed, delta=audit.delta)
+        return (Path(place) / ROC).read_bytes()
 
 
 def drawn(audit: Audit) -> bytes:

@@ -44,7 +44,7 @@ _FILES: Final = re.compile(
     rf"|blocks/[a-z0-9._-]+/\.?[0-9]{{6}}\.npy{_PART}"
     r"|masked/[a-z0-9._-]+/[a-z0-9-]+\.cells"
     rf"|artefacts/\.?[a-z0-9_-]+\.(json|safetensors|i64|f32){_PART}"
-    rf"|audit\.(json|png){_PART}|\.audit\.(json|png){_PART}"
+    rf"|\.?audit(-roc)?\.(json|png){_PART}"
     rf"|{_WITHIN}/.+",
     re.DOTALL,
 )

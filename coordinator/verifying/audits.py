@@ -4,6 +4,7 @@ import json
 import math
 from typing import Final
 
+from aggregation.accounting.events import from_json
 from aggregation.errors import ConclaveError
 from coordinator.pricing.release import rounded_up
 from coordinator.published.audit import AUDIT, Audit
@@ -37,9 +38,11 @@ def check_audit(found: Published, privacy: Privacy | None, plan: plan_pb2.Plan |
     if privacy is not None:
         wrong += _claims(audit, privacy)
     wrong += _bounds(audit)
+    if audit.claimed is not None and audit.against is not None and privacy is not None:
+        wrong += _refutations(audit, audit.claimed, privacy)
     if audit.claimed is not None and audit.broken:
         wrong.append(
-            f"An attack shows epsilon {audit.lower:.3f} or more, above the claimed {rounded_up(audit.claimed)}."
+            f"An attack shows epsilon {audit.lower:.3f} or more, and refutes the claimed {rounded_up(audit.claimed)}."
         )
     well = (
         f"{len(audit.attacks)} attacks on a simulation of the plan, epsilon {audit.lower:.2f} or more at "
@@ -70,6 +73,31 @@ def _asked(plan: plan_pb2.Plan) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(document, dict) and document.get("audit") is not None
+
+
+def _refutations(audit: Audit, claimed: float, privacy: Privacy) -> list[str]:
+    """In sentences, where the file says of an attack that it does not refute the claim, and it does, or the reverse."""
+    from learning.audits import gate, trade_offs
+
+    try:
+        events = [from_json(each.event) for each in privacy.releases]
+        against, claim = trade_offs.claimed(events, claimed, audit.delta)
+        fell = [gate.falls(claim, each.count, each.counted, len(audit.attacks)) for each in audit.attacks]
+    except (ConclaveError, ArithmeticError, ValueError) as error:
+        return [f"{AUDIT} cannot be held to the events of privacy.json: {shown(error, 300)}"]
+    wrong = []
+    if (against, gate.GATE) != (audit.against, audit.gate):
+        wrong.append(
+            f'{AUDIT} holds attacks to "{audit.against}" at {audit.gate}; its plan\'s events give "{against}", and a '
+            f"claim is held to {gate.GATE}."
+        )
+    for each, falls in zip(audit.attacks, fell, strict=True):
+        if falls != each.refuted:
+            said = "does not refute" if falls else "refutes"
+            wrong.append(f"{AUDIT} says that the attack on {shown(each.attacked)} {said} the claim; it is not so.")
+        if [each.guesses, each.right] not in each.counted or len(each.counted) != each.tried:
+            wrong.append(f"{AUDIT} hides guesses about {shown(each.attacked)} that were looked at.")
+    return wrong
 
 
 def _bounds(audit: Audit) -> list[str]:

@@ -20,6 +20,8 @@ from aggregation.errors import ConclaveError
 LARGEST: Final = 100.0
 """The largest epsilon that is looked for."""
 _STEPS: Final = 40
+_FEW: Final = 64
+"""Steps of the maximum that are looked at first."""
 MOST_CANARIES: Final = 1 << 20
 SHARES: Final = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 """Shares of the canaries that are guessed, among which the best is taken and paid for."""
@@ -52,15 +54,25 @@ def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float
             f"{right:,} right guesses of {guesses:,} about {canaries:,} canaries at epsilon {epsilon:g} and delta "
             f"{delta:g} cannot be."
         )
-    from scipy.stats import binom
+    if not right:
+        return 1.0
+    from scipy.special import betainc
 
     each = 1 / (1 + math.exp(-epsilon))
-    base = float(binom.sf(right - 1, guesses, each))
-    if not delta or not right:
+    base = float(betainc(right, guesses - right + 1, each))  # P(W >= v) = I_q(v, r - v + 1)
+    if not delta:
         return base
-    steps = np.arange(1, right + 1)
-    more = (binom.sf(right - 1 - steps, guesses, each) - base) / steps
-    return min(1.0, base + 2 * canaries * delta * float(max(0.0, more.max())))
+
+    def most(first: int, last: int) -> float:
+        steps = np.arange(first, last)
+        tails = np.append(betainc(right - steps, guesses - right + 1 + steps, each), [1.0] if last == right else [])
+        return float(max(0.0, ((tails - base) / np.arange(first, first + len(tails))).max(initial=0.0)))
+
+    # No probability is above 1, so that later steps than (1 - b) / the largest so far are not larger.
+    found = most(1, min(right, _FEW))
+    last = int(min(right, (1 - base) / found + 1)) if found else right
+    found = max(found, most(_FEW, last)) if last > _FEW else found
+    return min(1.0, base + 2 * canaries * delta * found)
 
 
 def lower_bound(canaries: int, guesses: int, right: int, *, delta: float, confidence: float) -> float:
@@ -100,6 +112,8 @@ def audited(
     each = 1 - (1 - confidence) / max(1, len(shares))
     best: Audit | None = None
     for guesses, right in counted(scores, included, shares):
+        if best is not None and chance(len(scores), guesses, right, best.lower, delta) > 1 - each:
+            continue  # it refutes less than another did
         lower = lower_bound(len(scores), guesses, right, delta=delta, confidence=each)
         if best is None or lower > best.lower:
             best = Audit(lower, confidence, len(scores), guesses, right, len(shares))

@@ -14,13 +14,12 @@ from aggregation.accounting.library import DpEvent
 from aggregation.accounting.price import price
 from aggregation.errors import ConclaveError
 from aggregation.noise.stream import NoiseStream
+from learning.audits.gate import GATE
 from learning.audits.many_runs import Distinguished, distinguished
 from learning.audits.one_run import SHARES, audited, counted
 from learning.audits.one_run_fdp import FdpAudit, audited_family, audited_gaussian, refuted
 from learning.audits.trade_offs import Gaussian, TradeOff, louder, trade_off
 
-GATE: Final = 1 - 1e-4
-"""The confidence at which a build or a run fails: one audit in ten thousand cries wolf."""
 LOUDEST: Final = 8.0
 """The most by which noise is assumed to be too little, where no formula gives the epsilon."""
 _STEPS: Final = 10

@@ -8,12 +8,13 @@ Source: Dong, Roth & Su 2022, "Gaussian Differential Privacy".
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from aggregation.accounting.divergences import profile
 from aggregation.accounting.events import leaves
 from aggregation.accounting.library import (
     DpEvent,
@@ -30,6 +31,9 @@ POINTS: Final = 400
 """Epsilons at which a profile is known."""
 INTERVAL: Final = 1e-3
 """Grid of privacy losses, rounded so that a profile is never below the exact one."""
+
+
+Form = Literal["gaussian", "sampled", "renyi"]
 
 
 class TradeOff(Protocol):
@@ -96,8 +100,24 @@ def trade_off(events: Sequence[DpEvent]) -> TradeOff | None:
     accountant = pld.PLDAccountant(value_discretization_interval=INTERVAL)
     for part, count in parts:
         accountant.compose(part, count)
-    epsilons = np.append(0.0, np.geomspace(1e-3, LARGEST_EPSILON, POINTS - 1))
-    return Profile(epsilons, np.array([accountant.get_delta(float(each)) for each in epsilons]))
+    epsilons = _epsilons()
+    return Profile(epsilons, np.asarray(accountant.get_delta(epsilons), np.float64))
+
+
+def claimed(events: Sequence[DpEvent], epsilon: float, delta: float) -> tuple[Form, TradeOff]:
+    """The most that is known of a list of events under add-or-remove of one unit, and in which form: as `trade_off`;
+    where that knows none, (epsilon, delta) and what their Renyi divergences say beside it.
+
+    epsilon, delta: the price of the events. Whoever refutes what is returned has refuted that the events are what
+    happened, and so the price. Raises `ConclaveError` for an event without an accountant.
+    """
+    gaussian = all(isinstance(_whole(part), GaussianDpEvent) for event in events for part, _ in leaves(event))
+    found = trade_off(events) if gaussian or epsilon <= LARGEST_EPSILON else None  # with less noise PLD takes minutes
+    if found is not None:
+        return ("gaussian" if gaussian else "sampled"), found
+    epsilons = _epsilons()
+    deltas = profile(events, epsilons)
+    return "renyi", Profile(np.append(epsilons, epsilon), np.append(deltas, delta))
 
 
 def louder(events: Sequence[DpEvent], factor: float) -> list[DpEvent]:
@@ -114,6 +134,10 @@ def louder(events: Sequence[DpEvent], factor: float) -> list[DpEvent]:
                 raise ConclaveError(f"The noise of a {type(part).__name__} cannot be scaled. Audit its epsilon alone.")
             made.append(SelfComposedDpEvent(less, count))
     return made
+
+
+def _epsilons() -> NDArray[np.float64]:
+    return np.append(0.0, np.geomspace(1e-3, LARGEST_EPSILON, POINTS - 1))
 
 
 def _whole(event: DpEvent) -> DpEvent:

@@ -143,9 +143,10 @@ def generate(
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all, also after a power cut."""
+    """Write a file that its owner alone may read, whole or not at all, also after a power cut."""
     part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
+    part.unlink(missing_ok=True)
+    with os.fdopen(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -294,8 +294,9 @@ def _said(
 
 
 def _kept(path: Path, kind: Any, shape: tuple[int, int]) -> Any:
-    """An array on disk; what is there already of this size stays."""
+    """An array on disk, which its owner alone may read; what is there already of this size stays."""
     there = path.exists() and path.stat().st_size == np.dtype(kind).itemsize * shape[0] * shape[1]
+    path.touch(mode=0o600)
     return np.memmap(path, kind, "r+" if there else "w+", shape=shape)
 
 

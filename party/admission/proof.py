@@ -6,7 +6,7 @@ kept.
 """
 
 from aggregation.mechanisms.mechanism import HEURISTIC, Mechanism
-from aggregation.mechanisms.softened import SoftenedTargets
+from aggregation.mechanisms.said import SoftenedTargets
 from party.config import PartyConfig
 from party.releasing.mechanisms import against, broken
 from protos.conclave.v1 import plan_pb2

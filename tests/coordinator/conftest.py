@@ -13,7 +13,7 @@ from dp_accounting import GaussianDpEvent
 
 from aggregation.mechanisms.counts import CountsMechanism
 from aggregation.mechanisms.mechanism import Form
-from aggregation.mechanisms.softened import SoftenedTargets
+from aggregation.mechanisms.said import SoftenedTargets
 from coordinator import api
 from coordinator.plan.plan import Plan
 from coordinator.pricing.release import Release

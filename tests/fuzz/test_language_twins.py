@@ -14,6 +14,8 @@ from protos.conclave.v1 import party_pb2, plan_pb2
 SHARE = 0.004 if os.environ.get("CONCLAVE_FUZZ") else 0.03
 """Of the inputs that are made, as in `test_twins`."""
 TAUGHT_SHARE = 2 * SHARE
+UNCAPPED = {"guarantee": False, "epsilon": None, "delta": None}
+"""An account in which softened outcomes are recorded, and nothing bounds them."""
 VALUES = (("no", "yes"), ("purple", "nobody"), ("yes", "p1"))
 """What a plan calls public: most rows' values, or one row's alone."""
 
@@ -33,14 +35,19 @@ def scene(tests, hostile, tmp_path_factory, tiny_gpt2, own_recipes, start):
     where = tmp_path_factory.mktemp("twins")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(own_recipes)
-        pairs, process = {}, twins.Process(patch)
-        for name in ("document", "sentence", "user"):
-            unit = {"unit": "user"} if name == "user" else {"record": name}
-            pairs[name] = twins.Twins(made, where / name, policy | unit, process, shard)
+        found, process = {}, twins.Process(patch)
+        for kept, account in (("capped", policy), ("uncapped", policy | UNCAPPED)):
+            pairs = found[kept] = {}
+            for name in ("document", "sentence", "user"):
+                unit = {"unit": "user"} if name == "user" else {"record": name}
+                pairs[name] = twins.Twins(made, where / kept / name, account | unit, process, shard)
         artefacts = base.Artefacts(hostile, tiny_gpt2)
-        yield base.Scene(pairs, artefacts, hostile, made), base
-        for both in pairs.values():
-            both.close()
+        scene = base.Scene(found["capped"], artefacts, hostile, made)
+        scene.uncapped = base.Scene(found["uncapped"], artefacts, hostile, made)
+        yield scene, base
+        for pairs in found.values():
+            for both in pairs.values():
+                both.close()
 
 
 def spoken(scene, rng, kind, size):
@@ -173,6 +180,67 @@ def taught(scene, base, rng, size, sequences=None):
     return terms, task
 
 
+SOFTENED_LIES = (
+    "texts", "openings", "outcomes", "top", "tokens", "protection", "clues", "teachers", "longest", "descent",
+)  # fmt: skip
+
+
+def softened(scene, rng, size):
+    """The same of outcomes that one teacher softens, which no proof covers."""
+    _, tokens = size
+    lie = rng.choice((*SOFTENED_LIES, *[None] * (2 * len(SOFTENED_LIES))))
+
+    def one(of, honest, *others):
+        return rng.choice(others) if lie == of else honest
+
+    grows = rng.random() < 0.6
+    protection = one("protection", rng.choice(["none", "top", "all"]), "some")
+    mechanism = plan_pb2.SoftenedTargets(
+        top=one("top", 4, 0, 1 << 20), tokens=one("tokens", tokens, tokens + 1, 3), protection=protection,
+        scale=0.0 if protection == "none" else rng.choice([0.01, 0.3, 1e6]), protected=2 if protection == "top" else 0,
+        temperature=rng.choice([1.0, 2.0]), strength=rng.choice([1.0, 9.0]) if grows else 0.0,
+        cap=rng.choice([2.0, 20.0]),
+    )  # fmt: skip
+    release = plan_pb2.Release(name="softened", charges=3, form=plan_pb2.FORM_SAID, softened=mechanism)
+    nothing = {"unproven": True, "epsilon": 0.0, "delta": 0.0}
+    terms = scene.terms(rng, release, ("document", "sentence", "user"), recipe="swing", **nothing)
+    texts = one("texts", [[40, 41], [42]], [[1, 2, 3, 4]], [[tokens, 1]], [[]], "?")
+
+    def task(context):
+        files = []
+        for name, content in scene.artefacts.files(rng).items():
+            files.append(party_pb2.ModelFile(name=name, sha256=scene.twins.provide(context, "model", content)))
+        model = party_pb2.TextModel(
+            files=files, adapt=party_pb2.ADAPT_LORA, longest=one("longest", 24, 2, 1 << 20), rank=2, alpha=4
+        )
+        asked = {"openings": one("openings", [[0]], [[]], [[tokens]], "?"), "codes": [0] * len(texts), "texts": texts}
+        descent = party_pb2.Descent(
+            learning_rate=one("descent", 0.1, 1e6, 1e30, 1e38), optimiser=rng.choice([1, 2]), schedule=1,
+            momentum=0.9, epochs=1, batch=rng.choice([1, 4]),
+        )  # fmt: skip
+        asks = party_pb2.LanguageTeachersTask(
+            release="softened", model=model, teachers=one("teachers", 1, 0, 2), descent=descent,
+            written_sha256=scene.twins.provide(context, "written", json.dumps(asked).encode()),
+        )  # fmt: skip
+        if grows != (lie == "clues"):
+            words = rng.choice([b'personal = ["film", "good"]', b'medical = ["slow"]', b"personal = [", b""])
+            asks.clues_sha256 = scene.twins.provide(context, "clues", words)
+        if lie == "outcomes":
+            asks.outcomes_sha256 = scene.twins.provide(context, "outcomes", bytes(48))
+        return {"language_teachers": asks}, "softened", 3
+
+    return terms, task
+
+
+def test_softened_teachers_tell_a_coordinator_nothing_before_the_charge_and_no_size_ever(fuzz, hostile, scene, start):
+    """What such rows hold is not bounded; whether there are any, in which words, and how many bytes, is no record's."""
+
+    @fuzz(hostile.made(lambda rng: rng), mebibytes=1024, seconds=60, share=TAUGHT_SHARE)
+    def _(rng):
+        played = scene[0].uncapped
+        played.play(rng, softened(played, rng, start))
+
+
 def test_teachers_of_language_tell_a_coordinator_nothing_of_a_record_but_what_is_charged(fuzz, hostile, scene, start):
     @fuzz(hostile.made(lambda rng: rng), mebibytes=1024, seconds=60, share=TAUGHT_SHARE)
     def _(rng):
@@ -201,9 +269,9 @@ def test_language_models_tell_a_coordinator_nothing_of_a_record_but_what_is_char
 
 
 def test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something(fuzz, scene):
-    played, _ = scene
-    assert played.answered > played.runs / 4
-    print(f"{played.runs:,} runs, {played.answered:,} blocks answered")
+    for played in (scene[0], scene[0].uncapped):
+        assert played.answered > played.runs / 4
+        print(f"{played.runs:,} runs, {played.answered:,} blocks answered")
 
 
 def test_a_difference_that_is_there_is_found(scene, start, monkeypatch):

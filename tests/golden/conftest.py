@@ -102,12 +102,25 @@ def tables(dped_tables, classifier_tables, privdistil_tables, distildp_tables, s
         if recipe == "distildp":
             return distildp_tables(privacy=privacy, **changes)
         if recipe == "swing":
-            return swing_tables(privacy=privacy, **changes)
+            return (
+                _published(swing_tables, privacy, changes)
+                if "swing" in changes
+                else swing_tables(privacy=privacy, **changes)
+            )
         if recipe == "fine_tune":
             privacy = {}
         return classifier_tables(recipe, privacy=privacy, **changes)
 
     return makes
+
+
+def _published(swing_tables, privacy, changes):
+    """The tables of the published form, which promises nothing and names no clip."""
+    found = swing_tables(privacy=privacy, **changes)
+    del found["swing"]["clip"]
+    for each in ("epsilon", "delta"):
+        del found["privacy"][each]
+    return found | {"privacy": found["privacy"] | {"guarantee": False}}
 
 
 @pytest.fixture

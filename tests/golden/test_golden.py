@@ -76,6 +76,7 @@ RUNS = {
     "distildp-kept": (("distildp",), {"dp_sgd": {"form": "local"}, "generation": {"where": "parties"}}),
     "swing": (("swing",), {}),
     "swing-secure-sum": (("swing",), {"privacy": SECURE}),
+    "swing-published": (("swing",), {"swing": {"form": "published"}, "teachers": {"per_party": 1}}),
     "fine_tune": (("fine_tune",), {}),
 }
 LEARNED = ("dped-moments-suggested-clip",)

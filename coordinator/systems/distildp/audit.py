@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from aggregation.mechanisms.counts import CountsMechanism
-from coordinator.auditing.attacks import Scores, Seen
+from coordinator.auditing.attacks import Ran, Scores, Seen
+from coordinator.auditing.canaries import Canary
 from coordinator.auditing.sums import scores_in_sum
-from coordinator.language_models.audit import STUDENT, Read, exposures, fallen, numbered, started
+from coordinator.language_models.audit import STUDENT, Read, exposures, fallen, losses_of_units, numbered, started
 from coordinator.language_models.counts import TOKENS
 from coordinator.language_models.students import first_student
 from coordinator.pricing.release import Release
@@ -26,7 +27,7 @@ from coordinator.published.audit import Exposed
 from coordinator.systems.distildp.recipe import DistilDp
 from coordinator.systems.distildp.teaching import written
 from coordinator.text_models.auditing.steps import known
-from coordinator.text_models.auditing.trained import ENOUGH, grouped, halves, trained_scores
+from coordinator.text_models.auditing.trained import ENOUGH, halves, trained_scores
 from learning.models.batching import encode_documents, losses
 from learning.models.encoders import tokens_of
 from learning.text.source import Document
@@ -71,7 +72,7 @@ class DistilDpAttacks:
     def scores(self, seen: Seen) -> Iterator[Scores]:
         run, public, watch = seen.ran.run, self.recipe.read, seen.watch
         assert watch is not None
-        units = [canary.rows for canary in seen.planted.canaries] + grouped(self.recipe.plan, seen.rows)
+        units = seen.units(self.recipe.plan)
         read = _read(self.recipe, units)
         for release in run.priced.releases:
             if release.name == TOKENS:
@@ -81,11 +82,14 @@ class DistilDpAttacks:
         yield from trained_scores(seen, run.priced.releases, model, public.start)
         canaries = len(seen.planted.canaries)
         yield Scores("texts", _TEXTS, _copied(self.recipe, seen, read)[:canaries])
-        yield Scores("student", STUDENT, fallen(public, read, model, student_of(self.recipe, seen))[:canaries])
+        yield Scores("student", STUDENT, fallen(public, read, model, student_of(self.recipe, seen.ran))[:canaries])
+
+    def losses(self, canaries: Sequence[Canary], ran: Ran) -> Floats:
+        return losses_of_units(_read(self.recipe, [canary.rows for canary in canaries]), student_of(self.recipe, ran))
 
     def exposures(self, seen: Seen) -> Iterable[Exposed]:
         public = self.recipe.read
-        return exposures(public, seen, student_of(self.recipe, seen), started(public))
+        return exposures(public, seen, student_of(self.recipe, seen.ran), started(public))
 
 
 def _read(recipe: DistilDp, units: Sequence[Sequence[Document]]) -> Read:
@@ -109,12 +113,12 @@ def _read(recipe: DistilDp, units: Sequence[Sequence[Document]]) -> Read:
     return Read(list(found), owner, cells, len(units))
 
 
-def student_of(recipe: DistilDp, seen: Seen) -> "PreTrainedModel":
+def student_of(recipe: DistilDp, ran: Ran) -> "PreTrainedModel":
     """The student that a run published."""
     from safetensors.torch import load
 
-    model = first_student(recipe.plan, recipe.read, recipe.teacher(seen.ran.run.store).plain)
-    kept = load(seen.ran.run.content)
+    model = first_student(recipe.plan, recipe.read, recipe.teacher(ran.run.store).plain)
+    kept = load(ran.run.content)
     with torch.no_grad():
         for name, each in model.named_parameters():
             each.copy_(kept[name])

@@ -76,6 +76,10 @@ class DpedAttacks:
             for like, (first, second) in zip(likes, pairs.values(), strict=True)
         ]
 
+    def losses(self, canaries: Sequence[Canary], ran: Ran) -> None:
+        """Embeddings give no text a loss."""
+        return
+
     def exposures(self, seen: Seen) -> Iterable[Exposed]:
         return ()
 

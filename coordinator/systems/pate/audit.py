@@ -80,7 +80,7 @@ class PateAttacks(ClassifierAttacks):
 
         yield Scores(VOTES, _VOTES, self._votes(seen))
         public = self.recipe.read
-        units = labelled_units(self.recipe.plan, public, seen)
+        units = labelled_units(self.recipe.plan, public, seen.units(self.recipe.plan))
         point = load(seen.ran.run.content)["point"]
         yield Scores("student", _STUDENT, loss_scores(units, seen, public.start, point))
 

@@ -10,7 +10,8 @@ from typing import Final
 import numpy as np
 import torch
 
-from coordinator.auditing.attacks import Scores, Seen
+from coordinator.auditing.attacks import Floats, Ran, Scores, Seen
+from coordinator.auditing.canaries import Canary
 from coordinator.published.audit import Exposed
 from coordinator.systems.privdistil.distillation import COMPRESSED
 from coordinator.systems.privdistil.recipe import DOMAIN_FILE, PrivDistil
@@ -53,6 +54,13 @@ class PrivDistilAttacks:
     def worst(self, count: int, rows: Sequence[Document], rng: np.random.Generator) -> list[Document]:
         return mislabelled(self.recipe.plan, self.recipe.read.text, count, rows, rng)
 
+    def losses(self, canaries: Sequence[Canary], ran: Ran) -> Floats:
+        from safetensors.numpy import load
+
+        text = self.recipe.read.distilled(self.recipe.plan, ran.run.store.folder / COMPRESSED)
+        units = labelled_units(self.recipe.plan, text, [canary.rows for canary in canaries])
+        return units.losses_at(load(ran.run.content)["point"])
+
     def exposures(self, seen: Seen) -> Iterable[Exposed]:
         return ()
 
@@ -63,7 +71,7 @@ class PrivDistilAttacks:
         if read.domain is not None and self.recipe.plan.domain.release == "weights":
             yield self._domain(seen)
         text = read.distilled(self.recipe.plan, run.store.folder / COMPRESSED)
-        units = labelled_units(self.recipe.plan, text, seen)
+        units = labelled_units(self.recipe.plan, text, seen.units(self.recipe.plan))
         student = [release for release in run.priced.releases if release.name not in (DOMAIN, SCORES)]
         yield from trained_scores(seen, student, units, text.start)
         yield Scores("student", _STUDENT, loss_scores(units, seen, text.start, load(run.content)["point"]))

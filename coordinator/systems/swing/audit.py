@@ -17,8 +17,9 @@ from scipy import sparse
 
 from aggregation.mechanisms.vectors import DifferencesMechanism
 from coordinator.auditing.attacks import Ran, Scores, Seen
+from coordinator.auditing.canaries import Canary
 from coordinator.auditing.sums import scores_in_sum
-from coordinator.language_models.audit import STUDENT, Read, exposures, fallen, numbered, started
+from coordinator.language_models.audit import STUDENT, Read, exposures, fallen, losses_of_units, numbered, started
 from coordinator.published.audit import Exposed
 from coordinator.systems.swing.questions import start_of
 from coordinator.systems.swing.recipe import Swing
@@ -26,7 +27,7 @@ from coordinator.systems.swing.releases import DIFFERENCES, SOFTENED
 from coordinator.systems.swing.softened import softened_of
 from coordinator.systems.swing.student import model_of
 from coordinator.text_models.auditing.steps import known
-from coordinator.text_models.auditing.trained import ENOUGH, grouped, halves
+from coordinator.text_models.auditing.trained import ENOUGH, halves
 from learning.errors import Diverged
 from learning.language.soft_targets import STEP
 from learning.models.batching import encode_documents
@@ -80,8 +81,7 @@ class SwingAttacks:
 
     def scores(self, seen: Seen) -> Iterator[Scores]:
         recipe, public = self.recipe, self.recipe.read
-        units = [canary.rows for canary in seen.planted.canaries] + grouped(recipe.plan, seen.rows)
-        read = _read(recipe, units)
+        read = _read(recipe, seen.units(recipe.plan))
         canaries = len(seen.planted.canaries)
         name = SOFTENED if recipe.plan.published else DIFFERENCES
         yield Scores(name, _HOW, _said(recipe, seen, read))
@@ -89,6 +89,10 @@ class SwingAttacks:
         model = known(public.model, read.rows, None, read.owner, read.units)
         student = model_of(recipe.plan, public, seen.ran.run.content)
         yield Scores("student", STUDENT, fallen(public, read, model, student)[:canaries])
+
+    def losses(self, canaries: Sequence[Canary], ran: Ran) -> Floats:
+        student = model_of(self.recipe.plan, self.recipe.read, ran.run.content)
+        return losses_of_units(_read(self.recipe, [canary.rows for canary in canaries]), student)
 
     def exposures(self, seen: Seen) -> Iterable[Exposed]:
         public = self.recipe.read

@@ -9,7 +9,7 @@ from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
 
 from aggregation.errors import ConclaveError
 from aggregation.mechanisms.mechanism import Form
-from aggregation.mechanisms.softened import SoftenedTargets
+from aggregation.mechanisms.said import SoftenedTargets
 from aggregation.noise.shares import MOST_LEVELS
 from coordinator.errors import PlanError
 from coordinator.pricing.release import Release, shares

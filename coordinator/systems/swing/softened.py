@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregation.errors import IntegrityError
-from aggregation.mechanisms.softened import SoftenedTargets
+from aggregation.mechanisms.said import SoftenedTargets
 from coordinator.federation.federation import Federation
 from coordinator.pricing.release import Release
 from coordinator.store.private_files import private_folder

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.mechanism import Form
-from coordinator.auditing.attacks import Scores, Seen
+from coordinator.auditing.attacks import Ran, Scores, Seen
+from coordinator.auditing.canaries import Canary
 from coordinator.pricing.release import Release
 from coordinator.published.audit import Exposed
 from coordinator.text_models.auditing.steps import Known, known, scores_in_steps
@@ -59,6 +60,12 @@ class ClassifierAttacks:
     def worst(self, count: int, rows: Sequence[Document], rng: np.random.Generator) -> list[Document]:
         return mislabelled(self.recipe.plan, self.recipe.read, count, rows, rng)
 
+    def losses(self, canaries: Sequence[Canary], ran: Ran) -> Floats:
+        from safetensors.numpy import load
+
+        units = labelled_units(self.recipe.plan, self.recipe.read, [canary.rows for canary in canaries])
+        return units.losses_at(load(ran.run.content)["point"])
+
     def exposures(self, seen: Seen) -> Iterable[Exposed]:
         return ()
 
@@ -66,7 +73,7 @@ class ClassifierAttacks:
         from safetensors.numpy import load
 
         public = self.recipe.read
-        units = labelled_units(self.recipe.plan, public, seen)
+        units = labelled_units(self.recipe.plan, public, seen.units(self.recipe.plan))
         yield from trained_scores(seen, seen.ran.run.priced.releases, units, public.start)
         point = load(seen.ran.run.content)["point"]
         yield Scores("student", _STUDENT, loss_scores(units, seen, public.start, point))
@@ -98,9 +105,8 @@ def loss_scores(units: Known, seen: Seen, before: NDArray[np.float32], after: ND
     return (units.losses_at(before) - units.losses_at(after))[: len(seen.planted.canaries)]
 
 
-def labelled_units(plan: ClassifierPlan, public: PublicText, seen: Seen) -> Known:
-    """All units as the plan's model sees them: the canaries, and then the other records, as parties read them."""
-    units = [canary.rows for canary in seen.planted.canaries] + grouped(plan, seen.rows)
+def labelled_units(plan: ClassifierPlan, public: PublicText, units: Sequence[Sequence[Document]]) -> Known:
+    """The records of units as parties read them and as the plan's model sees them."""
     owner, first, second, targets = [], [], [], []
     for number, rows in enumerate(units):
         for each in examples(rows, _columns(plan), plan.text.targets, Skipped(), lenient=True):
@@ -110,17 +116,6 @@ def labelled_units(plan: ClassifierPlan, public: PublicText, seen: Seen) -> Know
             targets.append(each.target)
     tokens = encoded(public, first, second if plan.text.pairs else None)
     return known(public.model, tokens, _labels(plan, targets), owner, len(units))
-
-
-def grouped(plan: Any, rows: Sequence[Document]) -> list[tuple[Document, ...]]:
-    """Records as the units that they are: one by one, or all of a user's together."""
-    shards = plan.federation.shards
-    if plan.privacy.unit == "record":
-        return [(row,) for row in rows]
-    found: dict[str, list[Document]] = {}
-    for row in rows:
-        found.setdefault(row.fields[shards.user], []).append(row)
-    return [tuple(each) for each in found.values()]
 
 
 def mislabelled(

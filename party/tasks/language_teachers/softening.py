@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aggregation.errors import ConclaveError
-from aggregation.mechanisms.softened import UNPROTECTED, SoftenedTargets
+from aggregation.mechanisms.said import UNPROTECTED, SoftenedTargets
 from aggregation.noise.stream import NoiseStream
 from learning.language.generation import Texts
 from learning.language.soft_targets import Targets, graded

@@ -9,7 +9,8 @@ no proof exists.
 import logging
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aggregation.errors import IntegrityError
-from aggregation.mechanisms.said import FreeTargets
-from aggregation.mechanisms.softened import SoftenedTargets
+from aggregation.mechanisms.said import FreeTargets, SoftenedTargets
 from aggregation.mechanisms.vectors import DifferencesMechanism
 from aggregation.noise.stream import NoiseStream
 from learning.classification.training import fit
@@ -27,7 +27,9 @@ from learning.errors import Diverged
 from learning.language.generation import Texts
 from learning.language.speaker import Speaker
 from learning.models.adapting import ADAPTERS, Lora, adapt, flatten, unflatten
-from learning.models.compute import on_device
+from learning.models.agreement import made_up_rows
+from learning.models.batching import Tokens
+from learning.models.compute import device_of, on_device
 from learning.models.encoders import language_model, longest, speaking_model, tokens_of
 from learning.models.pairs import PairForm
 from learning.swing.answers import cells_kept, differences_of_texts
@@ -87,6 +89,9 @@ def prepare(
             rows = try_pairs(tokenizer, tokens_of(start), _form(work, work.pairs, start))
         try_model(start, rows, None, apart=False)
         asked = _asked(mechanism, work, start, tokenizer)
+        if device_of(start).type != "cpu":
+            made_up = made_up_rows(tokens_of(start), most, 0) if work.pairs is None else [max(rows, key=len)]
+            _try_longest(start, made_up, work)
     if isinstance(mechanism, SoftenedTargets):
         return lambda job, progress: soften(job, mechanism, asked, progress, kept)
     return lambda job, progress: differ(job, mechanism, asked, progress, kept)
@@ -217,6 +222,18 @@ def _taught(
     if not bool(taught.isfinite().all()):
         raise Diverged("What the teacher learned is not finite.")
     return taught
+
+
+def _try_longest(start: "PreTrainedModel", made_up: list[Tokens], work: LanguageTeachersWork) -> None:
+    """Train on one made-up example of the longest kind, and take back what was learned: after this no text alone
+    exhausts the device's memory, which all of a party's teachers would notice. Raises `ComputeError` where this one does.
+    """
+    public = flatten(start).clone()
+    once = replace(settings_of(work.descent), epochs=1)
+    with suppress(Diverged):
+        fit(start, made_up, None, once, np.random.default_rng(0))
+    start.zero_grad(set_to_none=True)
+    unflatten(start, public)
 
 
 def _started(text: TextModel, *, paired: bool) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":

@@ -944,7 +944,7 @@ class SoftenedTargets(_message.Message):
     tokens: _builtins.int
     """Tokens that the model has."""
     protection: _builtins.str
-    """Which probabilities get Laplace noise, aggregation.mechanisms.softened.PROTECTIONS: none, top or all."""
+    """Which probabilities get Laplace noise, aggregation.mechanisms.said.PROTECTIONS: none, top or all."""
     scale: _builtins.float
     """Of the Laplace noise; 0: none."""
     protected: _builtins.int

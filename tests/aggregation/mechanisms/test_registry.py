@@ -15,8 +15,7 @@ from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.mechanism import Form, Mechanism
 from aggregation.mechanisms.registry import MECHANISMS, made, numbers_of, of_teachers
-from aggregation.mechanisms.said import FreeTargets, FreeTexts
-from aggregation.mechanisms.softened import SoftenedTargets
+from aggregation.mechanisms.said import FreeTargets, FreeTexts, SoftenedTargets
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import DifferencesMechanism, VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism

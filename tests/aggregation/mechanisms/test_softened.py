@@ -11,8 +11,7 @@ from aggregation.accounting.price import price
 from aggregation.errors import ConclaveError, IntegrityError
 from aggregation.mechanisms.mechanism import HEURISTIC, Form
 from aggregation.mechanisms.registry import MECHANISMS, made, numbers_of
-from aggregation.mechanisms.said import FreeTargets
-from aggregation.mechanisms.softened import SoftenedTargets
+from aggregation.mechanisms.said import FreeTargets, SoftenedTargets
 
 TOP = SoftenedTargets(4, 100, "top", 0.05, 2, 1.5, 8.0, 12.0)
 ALL = replace(TOP, protection="all", protected=0)

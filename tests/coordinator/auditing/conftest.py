@@ -1,10 +1,12 @@
 """A small plan of embeddings, and what breaks its mechanism."""
 
 import json
+from itertools import count
 
 import numpy as np
 import pytest
 
+from aggregation.noise.stream import NoiseStream
 from coordinator.auditing.audit import AuditRequest
 from coordinator.auditing.audit import audited as attacked
 from coordinator.plan.audit import AuditTable
@@ -24,10 +26,10 @@ def letters(tmp_path_factory):
     folder = tmp_path_factory.mktemp("letters")
     rng = np.random.default_rng(0)
     weights = 1 / np.arange(1, len(WORDS) + 1)
-    for name, count in (("letters", 300), ("public", 100)):
+    for name, many in (("letters", 300), ("public", 100)):
         rows = [
             {"text": " ".join(rng.choice(WORDS, 20, p=weights / weights.sum())), "sender": f"s{number % 12}"}
-            for number in range(count)
+            for number in range(many)
         ]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
@@ -77,6 +79,26 @@ def audit(tmp_path, monkeypatch):
         )
 
     return audits
+
+
+@pytest.fixture
+def noise(monkeypatch):
+    """`noise(part, key)`: simulated parties add so large a part of their share of the noise, of a stream that is
+    known where a key is given.
+    """
+
+    def parts(part=1.0, key=None):
+        known = None if key is None else NoiseStream.from_key(bytes([key]) * 32)
+        calls = count()
+
+        def less(clean, mechanism, stream):
+            dense = clean if isinstance(clean, np.ndarray) else clean.toarray()
+            share = mechanism.noise_share(dense.shape, stream if known is None else known.child("call", next(calls)))
+            return wrapped(dense.astype(np.int64) + np.rint(part * share).astype(np.int64))
+
+        monkeypatch.setattr(simulated_links, "noised", less)
+
+    return parts
 
 
 @pytest.fixture

@@ -7,7 +7,11 @@ import pytest
 
 from aggregation.mechanisms.counts import CountsMechanism
 from coordinator.errors import PlanError
+from coordinator.publishing.audited import verdict
+from learning.audits.gate import GATE
 from learning.text.source import Document
+
+SKELLAM = {"noise": "skellam", "trust": "secure-sum"}
 
 
 def of(audit, attacked, kind):
@@ -24,9 +28,12 @@ def test_an_honest_run_is_not_refuted(audit, dped_tables):
     assert found.claimed == pytest.approx(1.0, abs=0.01)
     assert {each.count for each in found.attacks} == {120}
     assert (found.records, found.source, found.coins, found.run) == (180, 300, "seed", None)
+    assert (found.format, found.against, found.gate) == (2, "gaussian", GATE)
+    assert all(len(each.counted) == each.tried for each in found.attacks)
+    assert not any(each.startswith("120 canaries could not have") for each in found.says)
 
 
-@pytest.mark.parametrize(("signal", "canaries"), [("counts", 120), ("moments", 40)])
+@pytest.mark.parametrize(("signal", "canaries"), [("counts", 120), ("moments", 60)])
 def test_without_noise_coins_are_guessed_and_the_claim_is_refuted(audit, dped_tables, no_noise, signal, canaries):
     """Moments have few columns here, so that many canaries would hide each other."""
     found = audit(dped_tables(signal), canaries=canaries, kinds=["worst"])
@@ -34,6 +41,16 @@ def test_without_noise_coins_are_guessed_and_the_claim_is_refuted(audit, dped_ta
     assert worst.right > 0.9 * worst.guesses
     assert worst.lower > found.claimed
     assert found.broken
+
+
+@pytest.mark.parametrize(("private", "part", "against"), [({}, 8, "gaussian"), (SKELLAM, 16, "renyi")])
+def test_too_little_noise_is_refuted_in_a_real_plan(audit, dped_tables, noise, private, part, against):
+    """Power: with a known stream; an eighth of it takes about 150 canaries, a quarter 1,000, half more than 20,000."""
+    noise(1 / part, key=1)
+    found = audit(dped_tables("counts", privacy=private), canaries=150, kinds=["worst"])
+    assert found.against == against
+    assert of(found, "counts", "worst").refuted
+    assert "right more often than mechanisms that keep the claim let it in one audit of 10,000" in verdict(found)
 
 
 def test_a_party_that_does_not_clip_is_caught_though_the_attacker_assumes_it_does(audit, dped_tables, monkeypatch):
@@ -86,11 +103,11 @@ def test_an_audit_says_what_it_cannot_show(audit, dped_tables):
     assert (found.records, found.source) == (96, 300)
     fewer, few, seed = found.says
     assert fewer.startswith("The simulation has 100 of the source's 300 records.")
-    assert few.startswith("4 canaries show epsilon 0.00 at the most")
-    assert few.endswith("canaries or more.")
+    assert few.startswith("4 canaries could not have refuted 1.000 at 99.99%")
+    assert few.endswith("That takes 30 canaries or more.")
     assert "seed" in seed
-    (_, none, _) = audit(dped_tables("counts", privacy={"epsilon": 9.0}), canaries=4, records=100).says
-    assert none.endswith("no number of canaries in one run does: audit the plan at a smaller epsilon.")
+    (_, none, _) = audit(dped_tables("counts", privacy={"epsilon": 12.0}), canaries=4, records=100).says
+    assert none.endswith("No number of canaries up to 20,000 does in one run: audit the plan at a smaller epsilon.")
 
 
 def test_too_few_records_for_canaries_are_told(audit, dped_tables, tmp_path):

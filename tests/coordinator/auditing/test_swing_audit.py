@@ -48,8 +48,8 @@ def test_an_honest_run_is_not_refuted(audit, swing_tables):
 
 
 def test_without_noise_a_canary_shows_in_the_sum_and_the_claim_is_refuted(audit, swing_tables, no_noise):
-    tables = swing_tables(privacy={"epsilon": 1.0}, text={"longest": 32}, teachers=ALONE)
-    found = audit(tables, canaries=40, records=70, kinds=["worst"])
+    tables = swing_tables(privacy={"epsilon": 0.3}, text={"longest": 32}, teachers=ALONE)
+    found = audit(tables, canaries=60, records=90, kinds=["worst"])
     worst = of(found, "differences", "worst")
     assert worst.right > 0.9 * worst.guesses
     assert worst.lower > found.claimed
@@ -59,7 +59,7 @@ def test_without_noise_a_canary_shows_in_the_sum_and_the_claim_is_refuted(audit,
 def test_an_attack_on_some_of_the_asked_tokens_finds_less_and_is_as_sound(audit, swing_tables, no_noise, monkeypatch):
     monkeypatch.setattr("coordinator.systems.swing.audit.MOST_NUMBERS", 1)  # a single text
     tables = swing_tables(text={"longest": 32}, teachers=ALONE)
-    found = audit(tables, canaries=40, records=70, kinds=["worst"])
+    found = audit(tables, canaries=24, records=40, kinds=["worst"])
     worst = of(found, "differences", "worst")
     assert worst.right / worst.guesses > 0.6
 

@@ -14,7 +14,7 @@ def _runs(mu, seed, runs):
     return mu + rng.normal(0, 1, runs), rng.normal(0, 1, runs)
 
 
-@pytest.mark.parametrize("mu", [0.27, 1.65])
+@pytest.mark.parametrize("mu", [pytest.param(0.27, marks=pytest.mark.slow), 1.65])
 def test_the_bound_is_near_the_truth_and_above_it_in_no_more_than_the_stated_share(mu):
     """200 audits at 90%: more than 30 above the truth would be a chance of 1 in 100 at a share of a tenth."""
     found = [distinguished(*_runs(mu, seed, 20_000), delta=1e-5, confidence=0.9, by_mu=True) for seed in range(200)]

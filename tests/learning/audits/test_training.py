@@ -24,7 +24,7 @@ def caught(suspect):
     return refutes(suspect, NoiseStream.from_key(bytes(32)), np.random.default_rng(0), delta=DELTA)
 
 
-@pytest.mark.parametrize("chance", [1.0, 0.5])
+@pytest.mark.parametrize("chance", [pytest.param(1.0, marks=pytest.mark.slow), 0.5])
 def test_an_honest_training_is_not_caught(chance):
     """Less than one key in 10,000 would say otherwise."""
     assert not caught(of_training(mechanism(chance)))

@@ -20,6 +20,7 @@ from learning.text.labelled import LabelMap
 from party.config import PolicyTable, ShardTable
 from party.tasks.ensemble.request import EnsembleWork
 from party.tasks.job import Failure, Job
+from party.tasks.language_teachers.request import LanguageTeachersWork
 from party.tasks.process import finished, prepared, tried, work
 from party.tasks.result import load_counts
 from party.tasks.step.request import StepWork
@@ -46,7 +47,7 @@ def job(tmp_path, pooled, tiny_gpt2, descent):
     (tmp_path / "texts").write_text(json.dumps(TEXTS))
 
     def makes(kind, how):
-        speaks = kind in ("language", "language step")
+        speaks = kind in ("language", "language step", "differences")
         folder = str(tiny_gpt2 if speaks else pooled)
         if speaks:
             model, _ = language_model(folder)
@@ -75,6 +76,16 @@ def job(tmp_path, pooled, tiny_gpt2, descent):
             lesson = Lesson("domain", texts=str(tmp_path / "texts"))
             training = weights.SerializeToString().hex()
             asked = TextModelWork(text, lesson, str(tmp_path / "start"), DESCENT, training, str(tmp_path / "texts"))
+        elif kind == "differences":
+            hidden = plan_pb2.HiddenMechanism(
+                layers=1, width=3, clip=0.3, levels=400, noise=2.0, shares=2, distribution="gaussian"
+            )
+            joint = plan_pb2.JointMechanism(hidden=hidden)
+            release = plan_pb2.Release(name="differences", charges=3, form=plan_pb2.FORM_SUMMED, joint=joint)
+            written = {"openings": [[0]], "codes": [0, 0], "texts": [[40, 41], [42]]}
+            (tmp_path / "written").write_text(json.dumps(written))
+            (tmp_path / "outcomes").write_bytes((np.array([[5, 6], [7, 8], [9, 10]], "<u4") << 16).tobytes())
+            asked = LanguageTeachersWork(text, KEY, 2, DESCENT, str(tmp_path / "written"), str(tmp_path / "outcomes"))
         else:
             votes = plan_pb2.VotesMechanism(classes=2, levels=4, noise=5.0, shares=2, distribution="gaussian")
             release = plan_pb2.Release(name="votes", charges=len(TEXTS), form=plan_pb2.FORM_SUMMED)
@@ -117,6 +128,7 @@ CASES = [
     pytest.param("scores", "lora", marks=pytest.mark.slow),
     ("votes", "head"),
     pytest.param("votes", "lora", marks=pytest.mark.slow),
+    pytest.param("differences", "lora", marks=pytest.mark.slow),
 ]
 
 
@@ -146,7 +158,7 @@ class Memory:
         looks_up = torch.nn.Embedding.forward
 
         def looked_up(layer, ids):
-            if layer.num_embeddings == words:
+            if layer.num_embeddings in words:
                 self.tried.append(tuple(ids.shape))
                 if ids.numel() > self.tokens:
                     self.full.append(tuple(ids.shape))
@@ -157,9 +169,10 @@ class Memory:
 
 
 @pytest.fixture
-def memory(monkeypatch, tiny_bert):
+def memory(monkeypatch, tiny_bert, tiny_gpt2):
     monkeypatch.setattr("party.tasks.text.model.tokens_at_once", lambda device: 64)
-    return Memory(monkeypatch, json.loads((tiny_bert / "config.json").read_text())["vocab_size"])
+    folders = (tiny_bert, tiny_gpt2)
+    return Memory(monkeypatch, {json.loads((each / "config.json").read_text())["vocab_size"] for each in folders})
 
 
 LONG = ("we saw it and it was a very slow story and a dull film and the end was good", "no")
@@ -228,6 +241,7 @@ def test_whether_memory_is_exhausted_after_the_charge_depends_on_no_record(
         pytest.param("step", "full", False, marks=pytest.mark.slow),
         pytest.param("votes", "lora", False, marks=pytest.mark.slow),
         ("step", "head", False),
+        ("differences", "lora", False),
     ],
 )
 def test_a_device_too_small_for_a_unit_of_the_longest_kind_is_refused_before_the_charge_whatever_the_text(

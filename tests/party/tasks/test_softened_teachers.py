@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from aggregation.mechanisms.softened import SoftenedTargets
+from aggregation.mechanisms.said import SoftenedTargets
 from aggregation.noise.stream import NoiseStream
 from learning.language.generation import Texts
 from learning.language.soft_targets import STEP
