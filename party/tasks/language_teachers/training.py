@@ -226,7 +226,8 @@ def _taught(
 
 def _try_longest(start: "PreTrainedModel", made_up: list[Tokens], work: LanguageTeachersWork) -> None:
     """Train on one made-up example of the longest kind, and take back what was learned: after this no text alone
-    exhausts the device's memory, which all of a party's teachers would notice. Raises `ComputeError` where this one does.
+    exhausts the device's memory, which all of a party's teachers would notice. Raises `ComputeError` where this one
+    does.
     """
     public = flatten(start).clone()
     once = replace(settings_of(work.descent), epochs=1)
