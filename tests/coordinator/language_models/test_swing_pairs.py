@@ -136,7 +136,7 @@ def test_every_answer_is_asked_after_its_own_input_and_a_students_too(swing_tabl
     assert public.cut > 0
 
 
-@pytest.fixture(scope="module", params=["bart", "t5"])
+@pytest.fixture(scope="module", params=["bart", pytest.param("t5", marks=pytest.mark.slow)])
 def apart(request, here_for_all, swing_tables, paired, tiny_sequence, tmp_path_factory):
     """A run of a model with an encoder and a decoder, whose checkpoint writes for another task: its result."""
     folder = tmp_path_factory.mktemp(request.param)

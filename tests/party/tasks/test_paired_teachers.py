@@ -58,7 +58,7 @@ def _one_thread():
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(scope="module", params=["gpt2", "bart", "t5"])
+@pytest.fixture(scope="module", params=["gpt2", "bart", pytest.param("t5", marks=pytest.mark.slow)])
 def began(request, tiny_gpt2, tiny_sequence):
     """The folder of a public model, and the model as every party has it."""
     folder = tiny_gpt2 if request.param == "gpt2" else tiny_sequence(request.param)
