@@ -30,6 +30,7 @@ _LANGUAGE = {
 """Perplexities of language models by their key: the name in words."""
 _WRITTEN = {
     "tokens": ("tokens measured", ",d"),
+    "heeded": ("part of the teachers' answers that stands out of the noise, mean over tokens", ".2f"),
     "texts": ("texts that the teacher wrote", ",d"),
     "repeated": ("of them empty or repeated, and left out", ",d"),
     "rouge_1": ("ROUGE-1 of the likeliest answers on public text", ".1f"),

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+DROWNED: Final = (
+    "The noise hides what the teachers said: the student learned from the texts of [queries] alone. Ask fewer texts, "
+    "have more teachers ([teachers] per_party), or spend a larger epsilon."
+)
+_DROWNED: Final = 0.01
 TAUGHT: Final = "artefacts/taught.safetensors"
 """The student as teachers taught it, where it is trained privately afterwards."""
 TAGS: Final = "differential-privacy, text-generation"
@@ -110,6 +115,10 @@ def student_of(plan: SwingPlan, public: PublicSwing, content: bytes, store: RunS
     if metrics and plan.learner is not None:
         before = model_of(plan, public, (store.folder / TAUGHT).read_bytes())
         metrics |= {"taught_perplexity": measured(public, before)["token_perplexity"]}
+    if (heeded := store.fact("heeded")) is not None:
+        metrics |= {"heeded": round(float(heeded), 4)}
+        if heeded < _DROWNED:
+            metrics |= {"warnings": [DROWNED]}
     return PublishedSwing(plan, public, model, metrics | {"parameters": parameters})
 
 

@@ -16,6 +16,7 @@ from coordinator.store.store import RunStore
 from coordinator.systems.registry import plan_of, prepared
 from coordinator.systems.swing import teaching
 from coordinator.systems.swing.questions import start_of
+from coordinator.systems.swing.student import DROWNED
 
 SAME = {"insecure_reproducible_noise": True}
 EXPOSED = "the texts of [queries], which belong to whoever ran this"
@@ -65,6 +66,10 @@ def test_the_student_is_set_beside_the_public_model(finished):
     assert result.metrics["token_perplexity"] < result.metrics["public_perplexity"]
     assert result.metrics["tokens"] > 0
     assert result.metrics["parameters"] > 0
+    heeded = result.metrics["heeded"]
+    assert 0 <= heeded <= 1
+    assert result.metrics.get("warnings", []) == ([DROWNED] if heeded < 0.01 else [])
+    assert f"mean over tokens: {heeded:.2f}" in (result.student / "README.md").read_text()
 
 
 def test_all_of_it_is_a_runs_own_so_that_a_new_run_may_take_its_place(finished):
