@@ -35,11 +35,12 @@ from aggregation.mechanisms.gradients import GradientMechanism, fine_levels  # n
 from aggregation.mechanisms.hidden import HiddenMechanism  # noqa: E402
 from aggregation.mechanisms.joint import JointMechanism  # noqa: E402
 from aggregation.mechanisms.thresholded import ThresholdedVotes  # noqa: E402
-from aggregation.mechanisms.vectors import VectorMechanism  # noqa: E402
+from aggregation.mechanisms.vectors import DifferencesMechanism, VectorMechanism  # noqa: E402
 from aggregation.mechanisms.votes import VotesMechanism  # noqa: E402
 from aggregation.noise.stream import NoiseStream  # noqa: E402
 from learning.audits.mechanisms import (  # noqa: E402
     of_counts,
+    of_differences,
     of_gradients,
     of_hidden,
     of_joint,
@@ -90,6 +91,10 @@ def suspects(epsilon: float, quick: bool) -> dict[str, tuple[Suspect, int]]:
         "counts": (of_counts(CountsMechanism(10.0, 1000, alone, PARTIES), sparse), 4),
         "counts, Skellam": (of_counts(CountsMechanism(10.0, 100, skellam, PARTIES, "skellam"), sparse), 4),
         "moments": (of_vectors(VectorMechanism(1.0, 1000, alone, PARTIES), dense), 10),
+        "differences of language models": (
+            of_differences(DifferencesMechanism(1.0, 1000, alone, PARTIES, tokens=dense // 8, outcomes=8)),
+            10,
+        ),
         "votes": (of_votes(votes, QUERIES), 4),
         "hidden states": (of_hidden(hidden, QUERIES), 4),
         "votes and hidden states": (of_joint(joint, QUERIES), 4),

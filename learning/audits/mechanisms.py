@@ -22,7 +22,7 @@ from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
 from aggregation.mechanisms.mechanism import Contribution
 from aggregation.mechanisms.thresholded import ThresholdedAnswers, ThresholdedVotes
-from aggregation.mechanisms.vectors import VectorMechanism
+from aggregation.mechanisms.vectors import DifferencesMechanism, VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
 from aggregation.noise.stream import NoiseStream
 from learning.audits.suspects import Coins, Floats, Suspect
@@ -62,6 +62,28 @@ def of_vectors(mechanism: VectorMechanism, canaries: int) -> Suspect:
         return np.asarray(mechanism.release(total, mechanism.shares).values)
 
     return Suspect("vectors", canaries, [mechanism.event()], play)
+
+
+def of_differences(mechanism: DifferencesMechanism) -> Suspect:
+    """What teachers say of tokens: each canary's teacher has one outcome of one token of its own, and is at one end of
+    the ball with it and at the opposite one without it. There are tokens * outcomes canaries.
+    """
+    canaries = mechanism.tokens * mechanism.outcomes
+
+    def play(coins: Coins, stream: NoiseStream) -> Floats:
+        def said(some: IntArray) -> Contribution:
+            found = np.zeros((len(some), canaries))
+            found[np.arange(len(some)), some] = np.where(coins[some], 1, -1) * PAST_CLIP * mechanism.clip
+            return mechanism.contribute(found.reshape(len(some), mechanism.tokens, mechanism.outcomes))
+
+        def part(own: IntArray) -> Contribution:
+            return _added(own, said)
+
+        shape = (mechanism.tokens, mechanism.outcomes)
+        total = _summed(mechanism, _shared(np.arange(canaries), mechanism.shares, part), shape, stream)
+        return np.asarray(mechanism.release(total, mechanism.shares).values).reshape(-1)
+
+    return Suspect("differences", canaries, [mechanism.event()], play)
 
 
 def of_votes(mechanism: VotesMechanism, queries: int) -> Suspect:
@@ -193,6 +215,7 @@ def of_gradients(mechanism: GradientMechanism) -> Suspect:
 SUSPECTS: Final[Mapping[str, Callable[..., Suspect]]] = {
     CountsMechanism.kind: of_counts,
     VectorMechanism.kind: of_vectors,
+    DifferencesMechanism.kind: of_differences,
     VotesMechanism.kind: of_votes,
     HiddenMechanism.kind: of_hidden,
     JointMechanism.kind: of_joint,

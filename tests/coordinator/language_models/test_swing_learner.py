@@ -325,7 +325,8 @@ def test_the_forecast_says_how_loud_each_release_is(ready, tmp_path):
     assert learned.noise == pytest.approx(noise * math.sqrt(mechanism.parameters))
     assert learned.signal == 10.0  # records of a step, each clipped to 1
     assert learned.queries == 4
-    assert said.signal == pytest.approx(4 * 0.3)  # of the four teachers of two parties
+    tokens = len(ready.read.queries.ids)
+    assert said.signal == pytest.approx(4 * 0.3 * math.sqrt(tokens))  # of the four teachers of two parties
     assert found.clear == ()
     assert any("a learner's gradients" in each for each in found.warnings) == learned.drowned
 

@@ -21,12 +21,13 @@ from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.mechanism import Free
 from aggregation.mechanisms.registry import MECHANISMS
 from aggregation.mechanisms.thresholded import ThresholdedVotes
-from aggregation.mechanisms.vectors import VectorMechanism
+from aggregation.mechanisms.vectors import DifferencesMechanism, VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
 from aggregation.noise.stream import NoiseStream
 from learning.audits.mechanisms import (
     SUSPECTS,
     of_counts,
+    of_differences,
     of_gradients,
     of_hidden,
     of_joint,
@@ -83,9 +84,14 @@ def gradients(epsilon, kind=GradientMechanism, parameters=20_000):
     return kind(1.0, fine_levels(noise, parameters), noise, chance, steps, parameters)
 
 
+def differences(epsilon, kind=DifferencesMechanism):
+    return kind(2.0, 1000, gaussian(epsilon), PARTIES, tokens=DENSE // 4, outcomes=4)
+
+
 HONEST = {
     "counts": lambda epsilon: of_counts(counts(epsilon), SHOWN[epsilon]),
     "vectors": lambda epsilon: of_vectors(VectorMechanism(2.0, 1000, gaussian(epsilon), PARTIES), 2 * DENSE),
+    "differences": lambda epsilon: of_differences(differences(epsilon)),
     "votes": lambda epsilon: of_votes(votes(epsilon), QUERIES),
     "hidden": lambda epsilon: of_hidden(hidden(epsilon), QUERIES),
     "joint": lambda epsilon: of_joint(joint(epsilon), QUERIES),
@@ -128,7 +134,7 @@ def test_an_honest_mechanism_is_not_caught(name, epsilon):
     assert not caught(suspect)
 
 
-@pytest.mark.parametrize("name", ["counts", "vectors", "votes", "hidden", "joint"])
+@pytest.mark.parametrize("name", ["counts", "vectors", "differences", "votes", "hidden", "joint"])
 def test_bounds_come_near_the_claim_and_stay_below_it(name):
     """Power: the bound by many runs is within 6 standard deviations of these shares of the claim."""
     suspect = HONEST[name](8.0)
@@ -155,6 +161,7 @@ def silent(kind):
 SILENT = {
     "counts": lambda epsilon: of_counts(counts(epsilon, silent(CountsMechanism)), SHOWN[epsilon]),
     "vectors": lambda epsilon: of_vectors(silent(VectorMechanism)(2.0, 1000, gaussian(epsilon), PARTIES), DENSE),
+    "differences": lambda epsilon: of_differences(differences(epsilon, silent(DifferencesMechanism))),
     "votes": lambda epsilon: of_votes(votes(epsilon, silent(VotesMechanism)), QUERIES),
     "hidden": lambda epsilon: of_hidden(hidden(epsilon, silent(HiddenMechanism)), QUERIES),
     "joint": lambda epsilon: of_joint(joint(epsilon, silent(VotesMechanism), silent(HiddenMechanism)), QUERIES),
@@ -200,6 +207,8 @@ def half_noise(name, epsilon):
         broken = of_counts(halved(counts(epsilon)), SHOWN[epsilon])
     elif name == "vectors":
         broken = of_vectors(halved(VectorMechanism(2.0, 1000, gaussian(epsilon), PARTIES)), DENSE)
+    elif name == "differences":
+        broken = of_differences(halved(differences(epsilon)))
     elif name == "votes":
         broken = of_votes(halved(votes(epsilon)), QUERIES)
     elif name == "hidden":

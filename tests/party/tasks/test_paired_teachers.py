@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from aggregation.mechanisms.said import FreeTargets
-from aggregation.mechanisms.softened import SoftenedTargets
+from aggregation.mechanisms.said import FreeTargets, SoftenedTargets
 from aggregation.mechanisms.vectors import DifferencesMechanism
 from learning.classification.training import Fit, fit
 from learning.language.generation import Texts
