@@ -38,6 +38,8 @@ def test_rows_that_learn_more_know_more(compared):
     assert found["teachers"] < found["public"]
     assert found["fine_tune"] < found["public"]
     assert found["kd"] < found["public"]
+    # Few teachers are drowned, and a student that heeds nothing of what they say learns from its texts alone.
+    assert found.pop("swing") == found["alone"]
     assert len(set(found.values())) == len(found)
 
 

@@ -354,4 +354,6 @@ def test_a_comparison_has_the_trained_student_beside_the_taught_one(learner_tabl
     assert set(cells) == set(wanted)
     for name, cell in cells.items():
         assert (7.5 < cell.paid <= 8.0) if name in ("trained", "swing") else cell.paid is None, name
-    assert len({cell.metrics["perplexity"] for cell in cells.values()}) == len(wanted)
+    found = {name: cell.metrics["perplexity"] for name, cell in cells.items()}
+    assert found.pop("swing") == found["alone"]  # few teachers are drowned
+    assert len(set(found.values())) == len(found)
