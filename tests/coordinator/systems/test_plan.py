@@ -53,7 +53,7 @@ def test_every_example_is_a_good_plan(example):
         model = SimpleNamespace(start=np.zeros(770, np.float32))
         corpus = SimpleNamespace(text=model, domain=model, opposed=1000)  # of PrivDistil
         language = SimpleNamespace(start=model.start, tokens=8192)
-        taught = SimpleNamespace(queries=Queries([0] * 100), tokens=8192)
+        taught = SimpleNamespace(queries=Queries([0] * 100), tokens=8192, trainable=770)
         public = {"privdistil": corpus, "distildp": language, "swing": taught}.get(plan.run.recipe, model)
         priced = price_of(plan, public)
         assert priced.private == plan.privacy.guarantee

@@ -77,11 +77,10 @@ def job(tmp_path, pooled, tiny_gpt2, descent):
             training = weights.SerializeToString().hex()
             asked = TextModelWork(text, lesson, str(tmp_path / "start"), DESCENT, training, str(tmp_path / "texts"))
         elif kind == "differences":
-            hidden = plan_pb2.HiddenMechanism(
-                layers=1, width=3, clip=0.3, levels=400, noise=2.0, shares=2, distribution="gaussian"
+            bounds = plan_pb2.DifferencesMechanism(
+                clip=0.3, levels=400, noise_multiplier=2.0, shares=2, distribution="gaussian", tokens=3, outcomes=3
             )
-            joint = plan_pb2.JointMechanism(hidden=hidden)
-            release = plan_pb2.Release(name="differences", charges=3, form=plan_pb2.FORM_SUMMED, joint=joint)
+            release = plan_pb2.Release(name="differences", charges=1, form=plan_pb2.FORM_SUMMED, differences=bounds)
             written = {"openings": [[0]], "codes": [0, 0], "texts": [[40, 41], [42]]}
             (tmp_path / "written").write_text(json.dumps(written))
             (tmp_path / "outcomes").write_bytes((np.array([[5, 6], [7, 8], [9, 10]], "<u4") << 16).tobytes())
