@@ -181,7 +181,8 @@ def taught(scene, base, rng, size, sequences=None):
 
 
 SOFTENED_LIES = (
-    "texts", "openings", "outcomes", "top", "tokens", "protection", "clues", "teachers", "longest", "descent",
+    "texts", "openings", "outcomes", "top", "tokens", "protection", "scale", "clues", "words", "teachers", "longest",
+    "descent",
 )  # fmt: skip
 
 
@@ -197,7 +198,7 @@ def softened(scene, rng, size):
     protection = one("protection", rng.choice(["none", "top", "all"]), "some")
     mechanism = plan_pb2.SoftenedTargets(
         top=one("top", 4, 0, 1 << 20), tokens=one("tokens", tokens, tokens + 1, 3), protection=protection,
-        scale=0.0 if protection == "none" else rng.choice([0.01, 0.3, 1e6]), protected=2 if protection == "top" else 0,
+        scale=0.0 if protection == "none" else one("scale", rng.choice([0.01, 0.3]), 1e6), protected=2 if protection == "top" else 0,
         temperature=rng.choice([1.0, 2.0]), strength=rng.choice([1.0, 9.0]) if grows else 0.0,
         cap=rng.choice([2.0, 20.0]),
     )  # fmt: skip
@@ -223,7 +224,8 @@ def softened(scene, rng, size):
             written_sha256=scene.twins.provide(context, "written", json.dumps(asked).encode()),
         )  # fmt: skip
         if grows != (lie == "clues"):
-            words = rng.choice([b'personal = ["film", "good"]', b'medical = ["slow"]', b"personal = [", b""])
+            listed = rng.choice([b'personal = ["film", "good"]', b'medical = ["slow"]'])
+            words = one("words", listed, b"personal = [", b"")
             asks.clues_sha256 = scene.twins.provide(context, "clues", words)
         if lie == "outcomes":
             asks.outcomes_sha256 = scene.twins.provide(context, "outcomes", bytes(48))
@@ -269,8 +271,9 @@ def test_language_models_tell_a_coordinator_nothing_of_a_record_but_what_is_char
 
 
 def test_so_many_of_the_runs_came_to_an_answer_that_the_others_mean_something(fuzz, scene):
-    for played in (scene[0], scene[0].uncapped):
-        assert played.answered > played.runs / 4
+    # Softened teachers have one block a run, and more in their plans may be an attacker's.
+    for played, share in ((scene[0], 4), (scene[0].uncapped, 10)):
+        assert played.answered > played.runs / share
         print(f"{played.runs:,} runs, {played.answered:,} blocks answered")
 
 
