@@ -198,7 +198,8 @@ def softened(scene, rng, size):
     protection = one("protection", rng.choice(["none", "top", "all"]), "some")
     mechanism = plan_pb2.SoftenedTargets(
         top=one("top", 4, 0, 1 << 20), tokens=one("tokens", tokens, tokens + 1, 3), protection=protection,
-        scale=0.0 if protection == "none" else one("scale", rng.choice([0.01, 0.3]), 1e6), protected=2 if protection == "top" else 0,
+        scale=0.0 if protection == "none" else one("scale", rng.choice([0.01, 0.3]), 1e6),
+        protected=2 if protection == "top" else 0,
         temperature=rng.choice([1.0, 2.0]), strength=rng.choice([1.0, 9.0]) if grows else 0.0,
         cap=rng.choice([2.0, 20.0]),
     )  # fmt: skip
