@@ -181,7 +181,7 @@ def _said(recipe: Swing, seen: Seen, read: Read) -> Floats:
         total = np.concatenate([block for _, _, block in seen.ran.run.store.blocks(DIFFERENCES)])
         with_canaries = total[tokens].astype(np.float64)
         without = sum(_dense(each)[tokens] for each in seen.without.parties.bounded(DIFFERENCES))
-        # Of the asked tokens that are looked at: a clip of all would leave a canary more room on these.
+        # Of the tokens that are looked at; the clip, which is of all tokens, cuts no more of these.
         some = replace(mechanism, tokens=len(tokens))
         parts = np.stack([some.contribute(each[None]).reshape(-1) for each in moved])
     found = sparse.csr_array(parts)
