@@ -6,6 +6,7 @@ the lists of known parts, and the rule that a failing example counts as none, co
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -91,14 +92,11 @@ def try_tokenizer(
     return rows
 
 
-def try_codes(tokenizer: "PreTrainedTokenizerBase", size: int, longest: int, codes: Sequence[str]) -> None:
-    """Tokenise every control code of a plan as it will stand before texts.
-
-    size, longest: as of `try_tokenizer`. Raises `ModelError` for a code that leaves its text too little room, and
-    `TrainingError` for a tokenizer that fails at one.
-    """
+@contextmanager
+def _trying() -> Iterator[None]:
+    """Whatever the library raises for a text, as `TrainingError`; but for `ModelError`, and for memory that ran out."""
     try:
-        rows = encode_documents(tokenizer, [""] * len(codes), longest=longest, codes=codes).rows
+        yield
     except ModelError:
         raise
     except Exception as error:  # the library can raise anything for a text
@@ -109,6 +107,16 @@ def try_codes(tokenizer: "PreTrainedTokenizerBase", size: int, longest: int, cod
         if type(error).__name__ != "PanicException":
             raise
         raise _failed(error) from error
+
+
+def try_codes(tokenizer: "PreTrainedTokenizerBase", size: int, longest: int, codes: Sequence[str]) -> None:
+    """Tokenise every control code of a plan as it will stand before texts.
+
+    size, longest: as of `try_tokenizer`. Raises `ModelError` for a code that leaves its text too little room, and
+    `TrainingError` for a tokenizer that fails at one.
+    """
+    with _trying():
+        rows = encode_documents(tokenizer, [""] * len(codes), longest=longest, codes=codes).rows
     numbers = np.concatenate([row.ids for row in rows])
     if numbers.max() >= size or numbers.min() < 0:
         raise TrainingError(
@@ -122,18 +130,8 @@ def try_pairs(tokenizer: "PreTrainedTokenizerBase", size: int, form: PairForm) -
     the tokenizer. Raises `ModelError` as `learning.models.pairs.check_room`, `TrainingError` as `try_tokenizer`.
     """
     texts = [*awkward(), "word " * min(form.longest, MOST_TRIED)]
-    try:
+    with _trying():
         rows = encode_pairs(tokenizer, texts, texts[::-1], form).rows
-    except ModelError:
-        raise
-    except Exception as error:  # the library can raise anything for a text
-        if is_exhausted(error):
-            raise
-        raise _failed(error) from error
-    except BaseException as error:  # a panic in the library's own code, which is no `Exception`
-        if type(error).__name__ != "PanicException":
-            raise
-        raise _failed(error) from error
     numbers = np.concatenate([row.ids for row in rows])
     if numbers.max() >= size or numbers.min() < 0 or max(map(len, rows)) > form.longest:
         raise TrainingError(
