@@ -18,6 +18,7 @@ from aggregation.accounting.library import (
 from aggregation.errors import IntegrityError
 
 DEEPEST = 16
+MOST_OPTIONS = 1024
 SMALLEST_LOCAL_SIGMA = 2.0
 
 _FIELDS = {
@@ -30,6 +31,7 @@ _FIELDS = {
     "composed": {"events"},
     "skellam": {"variance", "l1", "l2_squared"},
     "distributed-discrete-gaussian": {"sigma", "shares", "l2_squared", "dimension"},
+    "randomized-response": {"epsilon", "options"},
 }
 
 
@@ -69,6 +71,22 @@ class DistributedDiscreteGaussianDpEvent(DpEvent):  # type: ignore[misc]
     dimension: int
 
 
+@dataclass(frozen=True)
+class RandomizedResponseDpEvent(DpEvent):  # type: ignore[misc]
+    """One of `options` values released once by randomised response: as it is with probability
+    e^epsilon / (e^epsilon + options - 1), otherwise any of the others with the same probability.
+
+    It costs (epsilon, 0) whatever value stands in the place of another. A value drawn evenly from all is a mixture of
+    these distributions, so that its place may be taken by any value, and any value's by it, at no more.
+
+    options: from 2 to 1,024. Source: Warner 1965; Kairouz, Bonawitz & Ramage 2016, "Discrete Distribution Estimation
+    under Local Privacy", section 3.
+    """
+
+    epsilon: float
+    options: int
+
+
 def to_json(event: DpEvent) -> dict[str, object]:
     """An event as JSON values: its kind under "kind", its parameters by name; floats are restored bit for bit.
 
@@ -106,7 +124,8 @@ def noise_multiplier_of(event: DpEvent) -> float:
       - votes under a threshold: 1/sqrt(cap), that of all queries and tests together;
       - private training: `noise_multiplier` of one step, without amplification by sampling;
       - free answers: nothing, because the training was checked;
-      - a heuristic, which has no guarantee: 0.
+      - a heuristic, which has no guarantee: 0;
+      - labels under randomised response: nothing, because no noise is added to them; caps bound what they cost.
     Where an aggregator is trusted it sees each party's contribution under that party's own share of the noise, and
     `minimum_noise` is compared with that share's multiplier: this one over the square root of the shares that the
     release counts on. Votes without noise are the exception: `clear_votes` lets the aggregator see them, and what is
@@ -125,6 +144,8 @@ def noise_multiplier_of(event: DpEvent) -> float:
                 multipliers.append(part.sigma * math.sqrt(part.shares / part.l2_squared))
             case PoissonSampledDpEvent():
                 multipliers.append(noise_multiplier_of(part.event))
+            case RandomizedResponseDpEvent():
+                continue
             case _:
                 return 0.0
     if len(multipliers) < 2:
@@ -144,7 +165,7 @@ def _leaves(event: DpEvent, count: int, depth: int) -> Iterator[tuple[DpEvent, i
                 yield from _leaves(part, count, depth + 1)
         case GaussianDpEvent() | LaplaceDpEvent():
             yield type(event)(_noise(event.noise_multiplier)), count
-        case SkellamDpEvent() | DistributedDiscreteGaussianDpEvent():
+        case SkellamDpEvent() | DistributedDiscreteGaussianDpEvent() | RandomizedResponseDpEvent():
             yield _checked(event), count
         case PoissonSampledDpEvent():
             for _ in _leaves(event.event, 1, depth + 1):  # checks every parameter inside
@@ -179,6 +200,8 @@ def _to_json(event: DpEvent, depth: int) -> dict[str, object]:
             return {"kind": "skellam", **vars(_checked(event))}
         case DistributedDiscreteGaussianDpEvent():
             return {"kind": "distributed-discrete-gaussian", **vars(_checked(event))}
+        case RandomizedResponseDpEvent():
+            return {"kind": "randomized-response", **vars(_checked(event))}
     raise IntegrityError(f"The ledger cannot store a {type(event).__name__}. It knows: {', '.join(_FIELDS)}.")
 
 
@@ -213,6 +236,8 @@ def _from_json(value: object, depth: int) -> DpEvent:
         case "distributed-discrete-gaussian":
             sigma, shares = value["sigma"], value["shares"]
             return _checked(DistributedDiscreteGaussianDpEvent(sigma, shares, value["l2_squared"], value["dimension"]))
+        case "randomized-response":
+            return _checked(RandomizedResponseDpEvent(value["epsilon"], value["options"]))
     parts = value["events"]
     if not isinstance(parts, list):
         raise IntegrityError("A stored composed event must hold a list of events.")
@@ -220,7 +245,14 @@ def _from_json(value: object, depth: int) -> DpEvent:
 
 
 def _checked(event: DpEvent) -> DpEvent:
-    """A release under Skellam or discrete Gaussian noise with plain numbers in it, all in range."""
+    """A release under Skellam or discrete Gaussian noise, or by randomised response, with plain numbers in it, all in
+    range.
+    """
+    if isinstance(event, RandomizedResponseDpEvent):
+        options = _count(event.options, "options")
+        if not 2 <= options <= MOST_OPTIONS:
+            raise IntegrityError(f"A randomised response has {options:,} options; it must have 2 to {MOST_OPTIONS:,}.")
+        return RandomizedResponseDpEvent(_noise(event.epsilon, "epsilon"), options)
     if isinstance(event, SkellamDpEvent):
         return SkellamDpEvent(
             _noise(event.variance, "variance"), _count(event.l1, "l1"), _count(event.l2_squared, "l2_squared")

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, lru_cache
 from threading import Lock
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from aggregation.accounting.divergences import divergences_of
-from aggregation.accounting.events import leaves
+from aggregation.accounting.events import RandomizedResponseDpEvent, leaves
 from aggregation.accounting.library import (
     DpEvent,
     GaussianDpEvent,
@@ -59,7 +59,8 @@ class Guarantee:
 def price(events: Sequence[DpEvent], delta: float) -> Guarantee:
     """The joint cost of a list of events at this delta; infinite where one of them has no guarantee.
 
-    PLD where every event is a Gaussian, a Laplace or a Poisson-sampled Gaussian release (or a composition of these)
+    PLD where every event is a Gaussian, a Laplace or a Poisson-sampled Gaussian release, a randomised response, or a
+    composition of these,
     and the result is of ordinary size (RDP epsilon up to 40, delta from 1e-10); else RDP. One release under Skellam or
     discrete Gaussian noise (`aggregation.accounting.renyi`) puts the whole list in RDP.
 
@@ -318,9 +319,28 @@ def _pld_epsilon(parts: tuple[tuple[DpEvent, int], ...], delta: float, interval:
     interval: the grid that privacy losses are rounded to, so that the result is no smaller than without one.
     """
     accountant = pld.PLDAccountant(value_discretization_interval=interval)
+    responses = [(part, count) for part, count in parts if isinstance(part, RandomizedResponseDpEvent)]
     for part, count in parts:
-        accountant.compose(part, count)
-    return float(accountant.get_epsilon(delta))
+        if not isinstance(part, RandomizedResponseDpEvent):
+            accountant.compose(part, count)
+    if not responses:
+        return float(accountant.get_epsilon(delta))
+    # The accountant composes responses only where one unit takes another's place. Their losses are the same where one
+    # is added or removed: what is in the place of a value is a value, or a mixture of values.
+    losses = accountant._pld
+    for part, count in responses:
+        losses = losses.compose(_response_losses(part, interval).self_compose(count))
+    return float(losses.get_epsilon_for_delta(delta))
+
+
+def _response_losses(event: RandomizedResponseDpEvent, interval: float) -> Any:
+    """The distribution of the losses of one randomised response, rounded up to the grid."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    noise = event.options / (math.exp(event.epsilon) + event.options - 1)
+    return privacy_loss_distribution.from_randomized_response(
+        noise, event.options, value_discretization_interval=interval
+    )
 
 
 def _rdp_epsilon(parts: Sequence[tuple[DpEvent, int]], delta: float, among: Sequence[int] = ()) -> float:
@@ -373,4 +393,4 @@ def _joined_gaussians(parts: Sequence[tuple[DpEvent, int]]) -> list[tuple[DpEven
 def _has_pld(event: DpEvent) -> bool:
     if isinstance(event, PoissonSampledDpEvent):
         return isinstance(event.event, GaussianDpEvent)
-    return isinstance(event, GaussianDpEvent | LaplaceDpEvent)
+    return isinstance(event, GaussianDpEvent | LaplaceDpEvent | RandomizedResponseDpEvent)

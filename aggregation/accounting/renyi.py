@@ -1,7 +1,8 @@
-"""Renyi divergences (Mironov 2017) of Skellam and distributed discrete Gaussian releases: the cost of noise in a secure
-sum.
+"""Renyi divergences (Mironov 2017) of Skellam and distributed discrete Gaussian releases, the cost of noise in a secure
+sum; and of randomised responses.
 
-Bounds that `dp_accounting` does not have, under add-or-remove of one unit, in both directions, at integer orders.
+Bounds that `dp_accounting` does not have, under add-or-remove of one unit, in both directions; those of noise at
+integer orders.
 """
 
 import math
@@ -10,7 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from aggregation.accounting.events import DistributedDiscreteGaussianDpEvent, SkellamDpEvent
+from aggregation.accounting.events import (
+    DistributedDiscreteGaussianDpEvent,
+    RandomizedResponseDpEvent,
+    SkellamDpEvent,
+)
 from aggregation.accounting.library import DpEvent, PoissonSampledDpEvent
 
 FloatArray = NDArray[np.float64]
@@ -27,7 +32,11 @@ def l1_of(l2_squared: int, dimension: int) -> int:
 
 
 def prices(event: DpEvent) -> bool:
-    """Whether `divergences` has a bound for the event: one of the two releases, or one of them Poisson-sampled."""
+    """Whether `divergences` has a bound for the event: a randomised response, or one of the two noisy releases, which
+    may be Poisson-sampled.
+    """
+    if isinstance(event, RandomizedResponseDpEvent):
+        return True
     if isinstance(event, PoissonSampledDpEvent):
         event = event.event
     return isinstance(event, SkellamDpEvent | DistributedDiscreteGaussianDpEvent)
@@ -42,6 +51,8 @@ def divergences(event: DpEvent, orders: FloatArray) -> FloatArray:
     Source: Mironov 2017 (Renyi divergence as a price); Agarwal, Kairouz & Liu 2021, corollary 3.6 (Skellam); Kairouz,
     Liu & Steinke 2021, proposition 14 (discrete Gaussian); Zhu & Wang 2019, theorem 5 (sampling).
     """
+    if isinstance(event, RandomizedResponseDpEvent):
+        return _randomized_response(event, orders)
     low = np.maximum(np.floor(orders), 1.0)
     known = np.unique(np.concatenate([low, low + 1.0]))
     known = known[known >= 2]
@@ -53,6 +64,21 @@ def divergences(event: DpEvent, orders: FloatArray) -> FloatArray:
         share = orders - low
         line = np.where(share == 0, left, left + share * (right - left))
         return np.where(np.isfinite(line), line / (orders - 1), np.inf) * _SAFE
+
+
+def _randomized_response(event: RandomizedResponseDpEvent, orders: FloatArray) -> FloatArray:
+    """ln(p^a q^(1-a) + q^a p^(1-a) + (k - 2) q) / (a - 1), exact at every order a above 1.
+
+    p is the probability of the true one of k values, q that of each other; two neighbours have them exchanged for two
+    of the values.
+    """
+    p = -float(np.logaddexp(0.0, math.log(event.options - 1) - event.epsilon))
+    q = p - event.epsilon
+    logs = [orders * p + (1 - orders) * q, orders * q + (1 - orders) * p]
+    if event.options > 2:
+        logs.append(np.full_like(orders, math.log(event.options - 2) + q))
+    found = special.logsumexp(logs, axis=0) / (orders - 1) * _SAFE
+    return np.asarray(np.clip(found, 0.0, event.epsilon), np.float64)
 
 
 def _at_integers(event: DpEvent, orders: FloatArray) -> FloatArray:

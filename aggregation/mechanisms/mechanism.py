@@ -41,11 +41,13 @@ class Form(StrEnum):
     """What a model says that each party trained alone, in no sum: the training has paid for it, or nothing protects it
     but a heuristic.
     """
+    SAMPLES = "samples"
+    """Rows of a data set, one a text, under each party's own noise, in no sum; charged once."""
 
     @property
     def alone(self) -> bool:
         """Whether each party trains alone, so that no other party's noise is counted on and none can be lost."""
-        return self in (Form.WEIGHTS, Form.TRAINING, Form.SAID)
+        return self in (Form.WEIGHTS, Form.TRAINING, Form.SAID, Form.SAMPLES)
 
     @property
     def gives(self) -> bool:

@@ -15,6 +15,7 @@ from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.mechanism import Mechanism, OfTeachers
 from aggregation.mechanisms.said import FreeTargets, FreeTexts, SoftenedTargets
+from aggregation.mechanisms.samples import SamplesMechanism
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import DifferencesMechanism, VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
@@ -35,6 +36,7 @@ MECHANISMS: Final[Mapping[str, type[Mechanism]]] = {
         FreeTargets,
         SoftenedTargets,
         DifferencesMechanism,
+        SamplesMechanism,
     )
 }
 OF_TEACHERS: Final = frozenset(each.kind for each in (JointMechanism, ThresholdedVotes, FreeAnswers))
