@@ -146,9 +146,10 @@ class PolicyTable(Settings):
     fact is ever taken from the true count. simulation: the text is not private (a trial on one machine); only then is
     insecure noise admitted. clear_votes: votes may go to the coordinator without noise, which is then trusted to add
     it. minimum_noise: noise multiplier that every charged release must at least have. maximum_queries: how many queries
-    one plan may ask. weights: the parameters of a model may leave. `party.admission.admit` defines the last three
-    exactly. step_seconds: public duration of a step of federated training: the reply waits until that long, or a
-    multiple of it, has passed, so that its time tells nothing of the secret sample.
+    one plan may ask. weights: the parameters of a model may leave. samples: a noisy vector of each text may leave.
+    `party.admission.admit` defines the last four exactly. public_labels: what the label column holds is nobody's
+    secret, so that labels may leave as they are. step_seconds: public duration of a step of federated training: the
+    reply waits until that long, or a multiple of it, has passed, so that its time tells nothing of the secret sample.
     """
 
     guarantee: bool = True
@@ -167,6 +168,8 @@ class PolicyTable(Settings):
     minimum_noise: Annotated[float, Field(gt=0)] | None = None
     maximum_queries: Annotated[int, Field(ge=1)] | None = None
     weights: bool = False
+    samples: bool = False
+    public_labels: bool = False
     step_seconds: Annotated[float, Field(gt=0, le=3600)] | None = None
 
     @model_validator(mode="after")

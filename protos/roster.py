@@ -10,7 +10,7 @@ from typing import Final
 
 from protos.conclave.v1 import plan_pb2
 
-ALONE: Final = frozenset({plan_pb2.FORM_WEIGHTS, plan_pb2.FORM_SAID, plan_pb2.FORM_TRAINING})
+ALONE: Final = frozenset({plan_pb2.FORM_WEIGHTS, plan_pb2.FORM_SAID, plan_pb2.FORM_TRAINING, plan_pb2.FORM_SAMPLES})
 """Forms of what one party makes alone, which is in no sum."""
 
 

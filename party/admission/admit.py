@@ -8,6 +8,7 @@ from aggregation.accounting.library import DpEvent, SelfComposedDpEvent
 from aggregation.accounting.price import price
 from aggregation.errors import ConclaveError
 from aggregation.mechanisms.mechanism import Form, Mechanism
+from aggregation.mechanisms.samples import SamplesMechanism
 from party.admission.codes import admit_coded
 from party.admission.company import MOST_ATTEMPTS, admit_company, admit_shares, admit_trust
 from party.admission.labels import admit_labelled
@@ -86,7 +87,7 @@ def times(release: plan_pb2.Release, terms: plan_pb2.Terms) -> int:
     plan's.
     """
     match release.form:
-        case plan_pb2.FORM_TRAINING | plan_pb2.FORM_WEIGHTS | plan_pb2.FORM_SAID:
+        case plan_pb2.FORM_TRAINING | plan_pb2.FORM_WEIGHTS | plan_pb2.FORM_SAID | plan_pb2.FORM_SAMPLES:
             return 1
         case plan_pb2.FORM_FREE:
             return MOST_ATTEMPTS
@@ -191,6 +192,8 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
         _admit_said(release, terms)
     if form == Form.WEIGHTS and not config.policy.weights:
         raise against("weights", f"weights = false; release {release.name} sends the parameters of a model")
+    if isinstance(mechanism, SamplesMechanism):
+        _admit_samples(release, mechanism, terms, config)
     least, noise = config.policy.minimum_noise, mechanism.noise_multiplier_charged()
     alone = terms.privacy.trust == plan_pb2.TRUST_TRUSTED_AGGREGATOR and shares > 1
     noise = noise / math.sqrt(shares) if alone else noise
@@ -201,6 +204,28 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
             f"minimum_noise = {least:g}; release {release.name} has {whose}a noise multiplier of {noise:.4g}",
         )
     return event_of(release)
+
+
+def _admit_samples(
+    release: plan_pb2.Release, mechanism: SamplesMechanism, terms: plan_pb2.Terms, config: PartyConfig
+) -> None:
+    """Check that this party lets single texts leave under noise; and their labels as they are, where the plan calls
+    them public.
+    """
+    if not config.policy.samples:
+        raise against(
+            "samples",
+            f"samples = false; release {release.name} sends a noisy vector of each of {mechanism.rows:,} texts",
+        )
+    if not mechanism.label_epsilon and not config.policy.public_labels:
+        raise against(
+            "public_labels",
+            f"public_labels = false; release {release.name} sends labels as they are. Plan with a label_epsilon",
+        )
+    if release.charges != 1:
+        raise broken(f"release {release.name} is charged {release.charges} times; its rows are drawn once")
+    if terms.privacy.unit == plan_pb2.UNIT_RECORD and mechanism.texts != 1:
+        raise broken(f"a record is one text, and release {release.name} counts {mechanism.texts} of one unit")
 
 
 def _admit_form(release: plan_pb2.Release, mechanism: Mechanism, form: Form) -> None:

@@ -39,6 +39,8 @@ def kind_of(release: plan_pb2.Release) -> Kind | None:
             # Hidden states of teachers have at least two dimensions; one number for each text is a score.
             scores = not release.free.classes and release.free.layers == release.free.width == 1
             return Kind.SCORES if scores else Kind.ANSWERS
+        case "samples", plan_pb2.FORM_SAMPLES:
+            return Kind.SAMPLES
         case "texts", plan_pb2.FORM_SAID:
             return Kind.TEXTS
         case "targets", plan_pb2.FORM_SAID:

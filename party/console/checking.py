@@ -338,7 +338,8 @@ def _policy(config: PartyConfig) -> Line:
         rules.append(f"noise multipliers from {policy.minimum_noise:g}")
     if policy.maximum_queries is not None:
         rules.append(f"at most {policy.maximum_queries:,} queries")
-    granted = [rule for rule in ("clear_votes", "weights", "simulation") if getattr(policy, rule)]
+    may = ("clear_votes", "weights", "samples", "public_labels", "simulation")
+    granted = [rule for rule in may if getattr(policy, rule)]
     if granted:
         rules.append(f"allowed: {', '.join(granted)}")
     return ok("policy", "; ".join(rules))

@@ -22,6 +22,7 @@ class Kind(StrEnum):
     TARGETS = "free outcomes of tokens"
     DIFFERENCES = "noised differences of language models from a public one"
     SOFTENED = "softened outcomes of tokens, without a guarantee"
+    SAMPLES = "a noisy vector of each text"
     STEPS = "gradients in steps"
     WEIGHTS = "the parameters of a model"
 

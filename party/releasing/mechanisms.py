@@ -57,10 +57,10 @@ def is_weights(release: plan_pb2.Release) -> bool:
 
 
 def is_own(release: plan_pb2.Release) -> bool:
-    """Whether what leaves is one party's own and in no sum: parameters of a model that it trained alone, or what such a
-    model says. Whatever protects it is that party's own, and is done before it leaves.
+    """Whether what leaves is one party's own and in no sum: parameters of a model that it trained alone, what such a
+    model says, or rows of a data set. Whatever protects it is that party's own, and is done before it leaves.
     """
-    return release.form in (plan_pb2.FORM_WEIGHTS, plan_pb2.FORM_SAID)
+    return release.form in (plan_pb2.FORM_WEIGHTS, plan_pb2.FORM_SAID, plan_pb2.FORM_SAMPLES)
 
 
 def shares_of(mechanism: Mechanism) -> int:

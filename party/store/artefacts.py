@@ -33,6 +33,7 @@ KINDS: Final = (
     "written",
     "outcomes",
     "clues",
+    "projection",
 )
 MOST_ARTEFACTS: Final = 1024
 """The most artefacts of one run."""

@@ -33,6 +33,7 @@ _FOLDERS: Final = {
     "codes": "codes",
     "grading": "grading",
     "language_teachers": "language_teachers",
+    "samples": "samples",
 }
 TRAINS: Final = tuple(_FOLDERS)
 """The kinds of task that this party trains."""

@@ -630,7 +630,7 @@ class ArtefactHeader(_message.Message):
     SHA256_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """"vocabulary", "reference", "directions", "model", "parameters", "texts", "tilt"."""
+    """"vocabulary", "reference", "directions", "model", "parameters", "texts", "tilt", "projection"."""
     sha256: _builtins.bytes
     size: _builtins.int
     @_builtins.property
@@ -687,6 +687,7 @@ class TrainRequest(_message.Message):
     CODES_FIELD_NUMBER: _builtins.int
     GRADING_FIELD_NUMBER: _builtins.int
     LANGUAGE_TEACHERS_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
     operation_id: _builtins.str
     @_builtins.property
     def run(self) -> Global___RunContext: ...
@@ -710,6 +711,8 @@ class TrainRequest(_message.Message):
     def grading(self) -> Global___GradingTask: ...
     @_builtins.property
     def language_teachers(self) -> Global___LanguageTeachersTask: ...
+    @_builtins.property
+    def samples(self) -> Global___SamplesTask: ...
     def __init__(
         self,
         *,
@@ -725,12 +728,13 @@ class TrainRequest(_message.Message):
         codes: Global___CodesTask | None = ...,
         grading: Global___GradingTask | None = ...,
         language_teachers: Global___LanguageTeachersTask | None = ...,
+        samples: Global___SamplesTask | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["codes", b"codes", "cooccurrence", b"cooccurrence", "ensemble", b"ensemble", "grading", b"grading", "language_teachers", b"language_teachers", "moments", b"moments", "run", b"run", "step", b"step", "task", b"task", "teachers", b"teachers", "text_model", b"text_model", "tokens", b"tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["codes", b"codes", "cooccurrence", b"cooccurrence", "ensemble", b"ensemble", "grading", b"grading", "language_teachers", b"language_teachers", "moments", b"moments", "run", b"run", "samples", b"samples", "step", b"step", "task", b"task", "teachers", b"teachers", "text_model", b"text_model", "tokens", b"tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["codes", b"codes", "cooccurrence", b"cooccurrence", "ensemble", b"ensemble", "grading", b"grading", "language_teachers", b"language_teachers", "moments", b"moments", "operation_id", b"operation_id", "run", b"run", "step", b"step", "task", b"task", "teachers", b"teachers", "text_model", b"text_model", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["codes", b"codes", "cooccurrence", b"cooccurrence", "ensemble", b"ensemble", "grading", b"grading", "language_teachers", b"language_teachers", "moments", b"moments", "operation_id", b"operation_id", "run", b"run", "samples", b"samples", "step", b"step", "task", b"task", "teachers", b"teachers", "text_model", b"text_model", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_task: _TypeAlias = _typing.Literal["cooccurrence", "teachers", "moments", "step", "text_model", "ensemble", "tokens", "codes", "grading", "language_teachers"]  # noqa: Y015
+    _WhichOneofReturnType_task: _TypeAlias = _typing.Literal["cooccurrence", "teachers", "moments", "step", "text_model", "ensemble", "tokens", "codes", "grading", "language_teachers", "samples"]  # noqa: Y015
     _WhichOneofArgType_task: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_task) -> _WhichOneofReturnType_task | None: ...
 
@@ -1344,6 +1348,40 @@ class LanguageTeachersTask(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LanguageTeachersTask: _TypeAlias = LanguageTeachersTask  # noqa: Y015
+
+@_typing.final
+class SamplesTask(_message.Message):
+    """One noisy vector of each text of the plan's labelled text, or of each pair, under a release of samples: as many rows as
+    that release has. A text that stands twice in the shard is taken once.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASE_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    PROJECTION_SHA256_FIELD_NUMBER: _builtins.int
+    release: _builtins.str
+    """The release that bounds the rows."""
+    projection_sha256: _builtins.bytes
+    """What its vectors are projected by: learning.noisy_vectors.projection, safetensors, an artefact of kind "projection"."""
+    @_builtins.property
+    def model(self) -> Global___TextModel:
+        """The encoder, of which nothing is trained."""
+
+    def __init__(
+        self,
+        *,
+        release: _builtins.str = ...,
+        model: Global___TextModel | None = ...,
+        projection_sha256: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "projection_sha256", b"projection_sha256", "release", b"release"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SamplesTask: _TypeAlias = SamplesTask  # noqa: Y015
 
 @_typing.final
 class TrainProgress(_message.Message):

@@ -124,6 +124,10 @@ class _FormEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Form.ValueType],
     """What a model of this party alone says: post-processing of a training that was charged, or softened outcomes, which no
     proof covers. It is in no sum, and leaves by Answer under a secure sum too.
     """
+    FORM_SAMPLES: _Form.ValueType  # 8
+    """Rows of a data set, one a text, under this party's own noise. They are in no sum, and leave by Answer under a secure sum
+    too; a party admits this only where its policy says so.
+    """
 
 class Form(_Form, metaclass=_FormEnumTypeWrapper):
     """aggregation.mechanisms.mechanism.Form, word by word."""
@@ -148,6 +152,10 @@ FORM_FREE: Form.ValueType  # 6
 FORM_SAID: Form.ValueType  # 7
 """What a model of this party alone says: post-processing of a training that was charged, or softened outcomes, which no
 proof covers. It is in no sum, and leaves by Answer under a secure sum too.
+"""
+FORM_SAMPLES: Form.ValueType  # 8
+"""Rows of a data set, one a text, under this party's own noise. They are in no sum, and leave by Answer under a secure sum
+too; a party admits this only where its policy says so.
 """
 Global___Form: _TypeAlias = Form  # noqa: Y015
 
@@ -446,6 +454,7 @@ class Release(_message.Message):
     TARGETS_FIELD_NUMBER: _builtins.int
     SOFTENED_FIELD_NUMBER: _builtins.int
     DIFFERENCES_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
     FORM_FIELD_NUMBER: _builtins.int
     ROSTER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
@@ -477,6 +486,8 @@ class Release(_message.Message):
     @_builtins.property
     def differences(self) -> Global___DifferencesMechanism: ...
     @_builtins.property
+    def samples(self) -> Global___SamplesMechanism: ...
+    @_builtins.property
     def roster(self) -> Global___Roster:
         """Who takes part in it; absent where all parties of the run do, so that the hash of such a plan is the one that it was
         before there was this field. A party is asked for nothing of a release that it has no part in, and its ledger is not
@@ -498,14 +509,15 @@ class Release(_message.Message):
         targets: Global___FreeTargets | None = ...,
         softened: Global___SoftenedTargets | None = ...,
         differences: Global___DifferencesMechanism | None = ...,
+        samples: Global___SamplesMechanism | None = ...,
         form: Global___Form.ValueType = ...,
         roster: Global___Roster | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "differences", b"differences", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "roster", b"roster", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "differences", b"differences", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "roster", b"roster", "samples", b"samples", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "differences", b"differences", "form", b"form", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "roster", b"roster", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "differences", b"differences", "form", b"form", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "roster", b"roster", "samples", b"samples", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts", "joint", "thresholded", "gradients", "free", "vectors", "texts", "targets", "softened", "differences"]  # noqa: Y015
+    _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts", "joint", "thresholded", "gradients", "free", "vectors", "texts", "targets", "softened", "differences", "samples"]  # noqa: Y015
     _WhichOneofArgType_mechanism: _TypeAlias = _typing.Literal["mechanism", b"mechanism"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_mechanism) -> _WhichOneofReturnType_mechanism | None: ...
 
@@ -640,6 +652,48 @@ class DifferencesMechanism(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DifferencesMechanism: _TypeAlias = DifferencesMechanism  # noqa: Y015
+
+@_typing.final
+class SamplesMechanism(_message.Message):
+    """aggregation.mechanisms.samples.SamplesMechanism, field by field: one noisy vector a text, and its class."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    DIMENSIONS_FIELD_NUMBER: _builtins.int
+    LEVELS_FIELD_NUMBER: _builtins.int
+    NOISE_MULTIPLIER_FIELD_NUMBER: _builtins.int
+    TEXTS_FIELD_NUMBER: _builtins.int
+    CLASSES_FIELD_NUMBER: _builtins.int
+    LABEL_EPSILON_FIELD_NUMBER: _builtins.int
+    rows: _builtins.int
+    """That every party releases, whatever it holds."""
+    dimensions: _builtins.int
+    levels: _builtins.int
+    noise_multiplier: _builtins.float
+    texts: _builtins.int
+    """Of one unit."""
+    classes: _builtins.int
+    label_epsilon: _builtins.float
+    """Of the randomised response to one label; 0: labels are public."""
+    def __init__(
+        self,
+        *,
+        rows: _builtins.int = ...,
+        dimensions: _builtins.int = ...,
+        levels: _builtins.int = ...,
+        noise_multiplier: _builtins.float = ...,
+        texts: _builtins.int = ...,
+        classes: _builtins.int = ...,
+        label_epsilon: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "dimensions", b"dimensions", "label_epsilon", b"label_epsilon", "levels", b"levels", "noise_multiplier", b"noise_multiplier", "rows", b"rows", "texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SamplesMechanism: _TypeAlias = SamplesMechanism  # noqa: Y015
 
 @_typing.final
 class VotesMechanism(_message.Message):

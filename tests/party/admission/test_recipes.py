@@ -47,6 +47,7 @@ MADE = {
         form=plan_pb2.FORM_SUMMED, differences=plan_pb2.DifferencesMechanism(tokens=3, outcomes=4)
     ),
     Kind.SOFTENED: plan_pb2.Release(form=plan_pb2.FORM_SAID, softened=plan_pb2.SoftenedTargets(top=4, tokens=100)),
+    Kind.SAMPLES: plan_pb2.Release(form=plan_pb2.FORM_SAMPLES, samples=plan_pb2.SamplesMechanism(rows=4)),
     Kind.STEPS: plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0), form=plan_pb2.FORM_STEPPED),
     Kind.WEIGHTS: plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0), form=plan_pb2.FORM_WEIGHTS),
 }
@@ -85,6 +86,8 @@ def honest(recipe, kinds):
             return once and (has <= {Kind.STEPS} or (has <= {Kind.WEIGHTS} and many[Kind.WEIGHTS] <= 50))
         case "pate":
             return once and has <= {Kind.VOTES}
+        case "nvdp":
+            return once and has <= {Kind.SAMPLES}
         case "swing":
             return max(many.values(), default=1) == 1 and (
                 has <= {Kind.DIFFERENCES, Kind.WEIGHTS} or has <= {Kind.SOFTENED}

@@ -57,7 +57,7 @@ async def test_it_says_who_it_is_and_what_the_policy_lets_it_tell(opened):
     assert described.protocol_version == PROTOCOL_VERSION
     assert list(described.trains) == [
         "cooccurrence", "moments", "teachers", "step", "text_model", "ensemble", "tokens", "codes",
-        "grading", "language_teachers",
+        "grading", "language_teachers", "samples",
     ]  # fmt: skip
     assert dict(described.facts) == {"size-to-nearest-1000": "7000"}
 

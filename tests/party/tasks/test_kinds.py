@@ -14,6 +14,7 @@ from party.tasks.grading.request import GradingWork
 from party.tasks.job import Job, Spread
 from party.tasks.language_teachers.request import LanguageTeachersWork
 from party.tasks.moments.request import MomentsWork
+from party.tasks.samples.request import SamplesWork
 from party.tasks.step.request import StepWork
 from party.tasks.task import TRAINS, Asks, half, request_of, work_of
 from party.tasks.teachers.request import TeachersWork
@@ -53,6 +54,7 @@ WORKS = [
     CodesWork("aa"),
     GradingWork(MODEL, Lesson("language"), "/parameters", "/written", Voice("/voices", 0.1), 1.5),
     LanguageTeachersWork(MODEL, "bb", 3, DESCENT, "/written", "/outcomes"),
+    SamplesWork(MODEL, Lesson("labels", "aa"), "/projection", "bb"),
 ]
 WRITING = WritingWork("/written", (1, 4), Voice("/voices", 0.1), 50, 0.9, 1.0, 64, 7, "/kept")
 """What a model that stays is to write; the other text models of `WORKS` write nothing."""

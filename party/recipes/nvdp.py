@@ -1,0 +1,7 @@
+"""Noisy vectors of texts: each party releases one of each of its texts, with its label, as a data set."""
+
+from typing import Final
+
+from party.recipes.recipe import Kind, Recipe, part
+
+RECIPE: Final = Recipe(({Kind.SAMPLES: part("samples")},), labelled=True)

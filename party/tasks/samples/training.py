@@ -1,0 +1,152 @@
+"""Makes a party's rows of a data set: vectors of a public encoder, projected, clipped and noised, with their classes.
+
+Nothing is trained here, and nothing is learned from the party's text: the encoder and the projection are public.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggregation.mechanisms.samples import SamplesMechanism
+from aggregation.noise.stream import NoiseStream
+from learning.models.batching import Tokens, encode
+from learning.models.encoders import longest, tokens_of
+from learning.models.features import features_apart
+from learning.noisy_vectors.features import pair_features, unit
+from learning.noisy_vectors.projection import Projection
+from learning.noisy_vectors.sides import all_sides
+from learning.text.labelled import LabelMap, ScoreRange
+from party.admission.labels import columns_of, targets_of
+from party.errors import TrainingError
+from party.shard.labelled import LabelledUnits, labelled_units, tell_if_few
+from party.tasks.job import Job, Private
+from party.tasks.result import wrapped
+from party.tasks.samples.choosing import chosen
+from party.tasks.samples.request import SamplesWork
+from party.tasks.text.kept import Keeps, Kept
+from party.tasks.text.model import Loaded, labelled_in, placed
+
+log = logging.getLogger("conclave.party")
+
+_AT_ONCE: Final = 4096
+"""Texts whose vectors are held at a time."""
+
+
+def prepare(job: Job, work: SamplesWork, mechanism: SamplesMechanism, kept: Keeps | None) -> Private:
+    """Prepare everything but the texts: the encoder, the projection, and that both fit the release.
+
+    Raises `ConclaveError` as `party.tasks.text.model.placed` and `loaded` do, `DataError` for a file that is no
+    projection, and `TrainingError` for one of other vectors, or of other numbers than the release has.
+    """
+    kept = kept or Kept()
+    with placed(work.model, job.memory):
+        found = kept.loaded(job, work)
+    projection = Projection.read(Path(work.projection))
+    targets = targets_of(labelled_in(work.lesson.labelled), job.reading.shard)
+    pairs = columns_of(labelled_in(work.lesson.labelled), job.reading.shard).second is not None
+    _check(mechanism, found, projection, targets, pairs=pairs)
+    return lambda job, progress: sampled(job, mechanism, found, projection, progress)
+
+
+def sampled(
+    job: Job,
+    mechanism: SamplesMechanism,
+    found: Loaded,
+    projection: Projection,
+    progress: Callable[[int], None],
+) -> NDArray[np.int32]:
+    """The rows: int32 [rows, dimensions + 1], as of `SamplesMechanism.drawn`.
+
+    They are drawn once from the job's key, which belongs to this release alone: a job that begins again after a crash
+    makes the same rows. Memory: the shard's tokens, `_AT_ONCE` vectors of the encoder, and four times the rows. Raises
+    as `party.shard.labelled.labelled_units` does for a shard that cannot be used.
+    """
+    work = job.work
+    assert isinstance(work, SamplesWork)
+    columns = columns_of(labelled_in(work.lesson.labelled), job.reading.shard)
+    targets = targets_of(labelled_in(work.lesson.labelled), job.reading.shard)
+    read = _read(job, work, found)
+    labels = classes_of(read.labels, targets, mechanism.classes)
+    places = chosen(
+        read.rows, labels, read.members, key=bytes.fromhex(work.slot_key), each=mechanism.texts, most=mechanism.rows
+    )
+    if len(places) < mechanism.rows:
+        log.warning(
+            "the shard fills %s of the %s rows that leave, and the others are noise. Plan with fewer rows.",
+            f"{len(places):,}",
+            f"{mechanism.rows:,}",
+        )
+    known: dict[int, tuple[int, ...]] = {}
+    bounded = np.zeros((len(places), mechanism.dimensions), np.int64)
+    for start in range(0, len(places), _AT_ONCE):
+        some = places[start : start + _AT_ONCE]
+        vectors = vectors_of(found, [read.rows[place] for place in some.tolist()], known, pairs=bool(columns.second))
+        bounded[start : start + len(some)] = mechanism.contribute(projection.applied(vectors))
+    stream = NoiseStream.from_key(bytes.fromhex(work.key))
+    return wrapped(mechanism.drawn(bounded, labels[places], stream))
+
+
+def vectors_of(
+    found: Loaded, rows: Sequence[Tokens], known: dict[int, tuple[int, ...]], *, pairs: bool
+) -> NDArray[np.float32]:
+    """The public encoder's vectors of texts, or the features of pairs, [texts, features]; each depends on its own text
+    alone, bit for bit.
+    """
+    if not pairs:
+        return features_apart(found.model, rows, known, found.tokens)
+    first, second = (unit(features_apart(found.model, side, known, found.tokens)) for side in all_sides(rows))
+    return pair_features(first, second)
+
+
+def classes_of(
+    labels: NDArray[np.int64] | NDArray[np.float32], targets: LabelMap | ScoreRange, classes: int
+) -> NDArray[np.int64]:
+    """Labels as classes [examples]: a label's place in the map, or of a score the part of the range that it is in."""
+    if isinstance(targets, LabelMap):
+        return labels.astype(np.int64)
+    places = np.floor((labels.astype(np.float64) + 1) / 2 * classes).astype(np.int64)
+    return np.clip(places, 0, classes - 1)
+
+
+def _read(job: Job, work: SamplesWork, found: Loaded) -> LabelledUnits:
+    """The party's examples as tokens, with their labels."""
+    reading, labelled = job.reading, labelled_in(work.lesson.labelled)
+    with reading.counted() as census:
+        read = labelled_units(
+            reading.shard,
+            columns_of(labelled, reading.shard),
+            targets_of(labelled, reading.shard),
+            found.tokenizer,
+            longest=longest(found.model, work.model.longest),
+            known=tokens_of(found.model),
+            by_user=reading.by_user,
+            cache=reading.cache,
+            frank=reading.frank,
+            census=census,
+        )
+    if (declared := reading.declared_size) is not None:
+        tell_if_few(len(read), needed=declared, why="[policy] declared_size")
+    return read
+
+
+def _check(
+    mechanism: SamplesMechanism, found: Loaded, projection: Projection, targets: LabelMap | ScoreRange, *, pairs: bool
+) -> None:
+    """Raises `TrainingError` where encoder, projection, labels and release do not belong together."""
+    if not found.head_alone:
+        raise TrainingError("the model that was provided gives a text no vector of its own. Provide an encoder.")
+    (probe,) = encode(found.tokenizer, ["a"], ["b"] if pairs else None, longest=8).rows
+    features = vectors_of(found, [probe], {}, pairs=pairs).shape[1]
+    if projection.features != features or projection.dimensions != mechanism.dimensions:
+        raise TrainingError(
+            f"the projection that was provided takes {projection.features:,} numbers to {projection.dimensions:,}; the "
+            f"encoder gives {features:,}, and the release has {mechanism.dimensions:,}."
+        )
+    if isinstance(targets, LabelMap) and mechanism.classes != len(targets.names):
+        raise TrainingError(
+            f"the plan has {len(targets.names):,} classes, and the release takes {mechanism.classes:,}."
+        )
