@@ -154,7 +154,7 @@ class SamplesMechanism(Priced):
             raise IntegrityError(f"{texts:,} texts with {len(labels):,} labels do not fill {self.rows:,} rows.")
         if texts and not (labels.min() >= 0 and labels.max() < self.classes):
             raise IntegrityError("A label is no class of the plan.")
-        order = self._order(stream.child("order"))
+        order = self.order(stream.child("order"))
         made = np.zeros((self.rows, self.columns), np.int64)
         made[order[:texts], :-1] = bounded
         made[order, -1] = self._said(labels, stream.child("labels"))
@@ -237,7 +237,7 @@ class SamplesMechanism(Priced):
         said[:own] = np.where(words[:own, 0] < np.uint64(self._keeps), labels, other)
         return said
 
-    def _order(self, stream: NoiseStream) -> NDArray[np.int64]:
-        """A uniformly random order of the rows."""
+    def order(self, stream: NoiseStream) -> NDArray[np.int64]:
+        """A uniformly random order of the rows: the places that texts take, and then those that nothing fills."""
         words = stream.uint64(2 * self.rows).reshape(2, self.rows)
         return np.lexsort(words).astype(np.int64)

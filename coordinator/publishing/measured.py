@@ -13,6 +13,7 @@ _CLASSIFIER = {
     "spearman": ("Spearman correlation", ".3f"),
     "error": ("root mean square error", ".3f"),
     "public_start": ("of the public start, untrained", ".3f"),
+    "public_rule": ("of the public text's own rule (the floor)", ".3f"),
     "examples": ("test examples", ",d"),
     "parameters": ("parameters", ",d"),
     "of_teacher": ("of the teacher's", ".3f"),

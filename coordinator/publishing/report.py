@@ -31,6 +31,11 @@ OWN_NOISE = (
     "Weights: the coordinator received what each party trained alone, and knows whose it is; each party added all of "
     "the noise itself, so that the guarantee needs no sum there."
 )
+OWN_ROWS = (
+    "Own noise: every party added all of the noise itself to the rows that it released, so that the guarantee holds "
+    "against the coordinator too, whatever it did, and whatever other parties did. The coordinator knows which party "
+    "released which rows."
+)
 APART = (
     "Parts: not every party takes part in every release, and each is charged for those that it takes part in. The "
     "epsilon stated is that of the party that is charged most; no party's records are in releases of others."
@@ -125,8 +130,10 @@ def state(
     """
     plan, proven = priced.plan, priced.plan.privacy.guarantee
     epsilon = priced.guarantee.epsilon if priced.private else None
-    weights = any(release.form in (Form.WEIGHTS, Form.SAID) for release in priced.releases)
+    weights = any(release.form in (Form.WEIGHTS, Form.SAID, Form.SAMPLES) for release in priced.releases)
     trust = [TRUSTED_AGGREGATOR if plan.privacy.trust == "trusted-aggregator" else secure_sum(plan, weights)]
+    if all(release.form == Form.SAMPLES for release in priced.releases):
+        trust, weights = [OWN_ROWS], False
     trust = trust if proven else [UNPROVEN]
     if any(release.form == Form.CLEAR_VOTES for release in priced.releases):
         trust.append(CLEAR_VOTES)

@@ -35,6 +35,8 @@ def party_tables(plan: Plan, releases: Sequence[Release] = ()) -> dict[str, dict
         "simulation": True,
         "clear_votes": True,
         "weights": True,
+        "samples": True,
+        "public_labels": True,
     }
     return {
         name: {

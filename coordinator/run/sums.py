@@ -15,7 +15,7 @@ def made_once(priced: PricedPlan[Any]) -> bool:
     This holds for a step on which the next depends, for a sum of which the coordinator keeps only the noisy form, and
     for a secure sum, whose masks hide which part is whose.
     """
-    kept = {Form.STEPPED, Form.WEIGHTS, Form.CLEAR_VOTES, Form.SAID}
+    kept = {Form.STEPPED, Form.WEIGHTS, Form.CLEAR_VOTES, Form.SAID, Form.SAMPLES}
     return priced.plan.privacy.trust == "secure-sum" or any(release.form in kept for release in priced.releases)
 
 

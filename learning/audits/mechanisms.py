@@ -21,6 +21,7 @@ from aggregation.mechanisms.gradients import GradientMechanism
 from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism, TeacherSignal
 from aggregation.mechanisms.mechanism import Contribution
+from aggregation.mechanisms.samples import SamplesMechanism
 from aggregation.mechanisms.thresholded import ThresholdedAnswers, ThresholdedVotes
 from aggregation.mechanisms.vectors import DifferencesMechanism, VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
@@ -84,6 +85,22 @@ def of_differences(mechanism: DifferencesMechanism) -> Suspect:
         return np.asarray(mechanism.release(total, mechanism.shares).values).reshape(-1)
 
     return Suspect("differences", canaries, [mechanism.event()], play)
+
+
+def of_samples(mechanism: SamplesMechanism) -> Suspect:
+    """Rows of a data set: every row is a canary's, at one end of the ball and of one class with it, at the opposite end
+    and of another class without it. The attack is told which row is whose, so that the order protects nobody.
+    """
+
+    def play(coins: Coins, stream: NoiseStream) -> Floats:
+        vectors = np.zeros((mechanism.rows, mechanism.dimensions))
+        vectors[:, 0] = np.where(coins, 1, -1) * PAST_CLIP
+        rows = mechanism.drawn(mechanism.contribute(vectors), coins.astype(np.int64), stream)
+        found = mechanism.released(rows[mechanism.order(stream.child("order"))])
+        said = np.where(found.labels == 1, 1, np.where(found.labels == 0, -1, 0)) * mechanism.label_epsilon  # 0: public
+        return np.asarray(2 * found.vectors[:, 0] / mechanism.sigma**2 + said)
+
+    return Suspect("samples", mechanism.rows, [mechanism.event()], play)
 
 
 def of_votes(mechanism: VotesMechanism, queries: int) -> Suspect:
@@ -221,6 +238,7 @@ SUSPECTS: Final[Mapping[str, Callable[..., Suspect]]] = {
     JointMechanism.kind: of_joint,
     ThresholdedVotes.kind: of_thresholded,
     GradientMechanism.kind: of_gradients,
+    SamplesMechanism.kind: of_samples,
 }
 """The audit of every mechanism that charges something, by its kind."""
 

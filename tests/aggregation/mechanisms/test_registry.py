@@ -16,6 +16,7 @@ from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.mechanism import Form, Mechanism
 from aggregation.mechanisms.registry import MECHANISMS, made, numbers_of, of_teachers
 from aggregation.mechanisms.said import FreeTargets, FreeTexts, SoftenedTargets
+from aggregation.mechanisms.samples import SamplesMechanism
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import DifferencesMechanism, VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
@@ -40,6 +41,7 @@ KNOWN: dict[str, Mechanism] = {
     "texts": FreeTexts("training", 40),
     "targets": FreeTargets("texts", 64, 8192),
     "softened": SoftenedTargets(64, 8192, "top", 0.05, 3, 2.0, 8.0, 12.0),
+    "samples": SamplesMechanism(500, 8, 4096, 2.0, 1, 3, 1.0),
 }
 SENTENCES = {
     "counts": "each unit's counts clipped to L2 norm 4, Gaussian noise of standard deviation 1.25 times that on each "
@@ -74,6 +76,9 @@ SENTENCES = {
     "softened": "of every token of the texts the 64 likeliest outcomes of a party's own model, at temperatures from 2, "
     "which grow near privacy clue words up to 12, with Laplace noise of scale 0.05 on the 3 likeliest: no guarantee: a "
     "heuristic, which no proof covers",
+    "samples": "500 rows of every party, each a text's vector of 8 numbers clipped to L2 norm 1 under Gaussian noise "
+    "of 4 on each (sensitivity 2 a row), its class kept with probability 0.5761 among 3 (randomised response of "
+    "epsilon 1); rows that no text fills are noise alone, so that their number tells nothing",
 }
 
 
@@ -126,6 +131,7 @@ def test_queries_are_what_is_charged_one_by_one():
     larger, _ = KNOWN["thresholded, more noise below"].charges
     assert asked.pop("free") == asked.pop("texts") == asked.pop("targets") == 0
     assert asked.pop("differences") == 100 * 100
+    assert asked.pop("samples") == 100 * 500
     assert asked.pop("thresholded") == 100 * math.floor(0.25 / failing)
     assert asked.pop("thresholded, more noise below") == 100 * math.floor(0.25 / larger)
     assert set(asked.values()) == {100}
@@ -154,6 +160,7 @@ def test_parties_add_noise_where_they_are_counted_on():
         "texts": 0,
         "targets": 0,
         "softened": 0,
+        "samples": 1,
     }
 
 

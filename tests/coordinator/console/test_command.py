@@ -78,7 +78,7 @@ def test_every_plan_that_init_writes_is_one(launch, recipe):
 
 def test_init_knows_no_other_recipe(capsys):
     code, said = failing(capsys, "init", "mine.toml", "--recipe", "waltz")
-    known = '"distildp", "dped", "dp_sgd", "privdistil" and "swing"'
+    known = '"distildp", "dped", "dp_sgd", "nvdp", "privdistil" and "swing"'
     assert (code, said) == (2, f"--recipe waltz: there is a plan to start from for {known}.")
     assert not Path("mine.toml").exists()
 

@@ -275,6 +275,9 @@ def test_no_part_of_the_table_is_of_no_use(
         others.append(privdistil_plan(domain={"release": release, "epsilon": 3.0}, **changes))
     others += [distildp_plan(dp_sgd={"form": form}, generation={"where": where}) for form, where in SPOKEN]
     others += [swing_plan(), plan_of(softened_tables()), plan_of(learner_tables())]
+    others.append(
+        classifier_plan("nvdp", public={"source": "somewhere.jsonl"}, privacy={"trust": "trusted-aggregator"})
+    )
     plans += [(plan, public_of(plan)) for plan in others]
     met = [(plan.run.recipe, *_counted(bound_of(plan, public).binding.terms)) for plan, public in plans]
     for name in recipe_names():

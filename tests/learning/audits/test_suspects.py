@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from aggregation.accounting.library import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from aggregation.accounting.events import RandomizedResponseDpEvent
+from aggregation.accounting.library import (
+    ComposedDpEvent,
+    GaussianDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+)
 from aggregation.accounting.price import GaussianFilter, calibrate
 from aggregation.errors import ConclaveError
 from aggregation.mechanisms.counts import CountsMechanism
@@ -20,6 +26,7 @@ from aggregation.mechanisms.hidden import HiddenMechanism
 from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.mechanism import Free
 from aggregation.mechanisms.registry import MECHANISMS
+from aggregation.mechanisms.samples import SamplesMechanism
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import DifferencesMechanism, VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
@@ -31,6 +38,7 @@ from learning.audits.mechanisms import (
     of_gradients,
     of_hidden,
     of_joint,
+    of_samples,
     of_thresholded,
     of_vectors,
     of_votes,
@@ -88,6 +96,16 @@ def differences(epsilon, kind=DifferencesMechanism):
     return kind(2.0, 1000, gaussian(epsilon), PARTIES, tokens=DENSE // 4, outcomes=4)
 
 
+def samples(epsilon, label=0.0):
+    """Rows whose labels are public, or cost so much of epsilon."""
+
+    def event(noise):
+        responses = [RandomizedResponseDpEvent(label, 3)] if label else []
+        return ComposedDpEvent([GaussianDpEvent(noise), *responses])
+
+    return SamplesMechanism(SHOWN[epsilon], 2, 1000, calibrate(event, epsilon, DELTA), 1, 3, label)
+
+
 HONEST = {
     "counts": lambda epsilon: of_counts(counts(epsilon), SHOWN[epsilon]),
     "vectors": lambda epsilon: of_vectors(VectorMechanism(2.0, 1000, gaussian(epsilon), PARTIES), 2 * DENSE),
@@ -97,6 +115,7 @@ HONEST = {
     "joint": lambda epsilon: of_joint(joint(epsilon), QUERIES),
     "thresholded": lambda epsilon: of_thresholded(thresholded(epsilon), QUERIES, 300),
     "gradients": lambda epsilon: of_gradients(gradients(epsilon)),
+    "samples": lambda epsilon: of_samples(samples(epsilon)),
 }
 
 
@@ -220,6 +239,8 @@ def half_noise(name, epsilon):
     elif name == "joint":
         whole = joint(epsilon)
         broken = of_joint(JointMechanism(halved(whole.votes), halved(whole.hidden)), QUERIES)
+    elif name == "samples":
+        broken = of_samples(halved(samples(epsilon)))
     else:
         broken = of_gradients(halved(gradients(epsilon)))
     return replace(broken, events=HONEST[name](epsilon).events)
@@ -394,3 +415,17 @@ def test_a_joint_audit_needs_both_parts_and_classes_for_all():
 def test_one_canary_is_no_audit():
     with pytest.raises(ConclaveError, match="with 1 canaries shows nothing"):
         Suspect("counts", 1, [GaussianDpEvent(1.0)], lambda coins, stream: np.zeros(1))
+
+
+def test_rows_whose_labels_leave_as_they_are_under_the_claim_of_private_ones_are_caught():
+    """Labels cost epsilon 0.25 in the claim, and tell everything."""
+    honest = samples(1.0, 0.25)
+    assert not caught(of_samples(honest))
+    clear = replace(honest, label_epsilon=20.0)
+    assert caught(replace(of_samples(clear), events=[honest.event()]))
+
+
+def test_rows_charged_at_their_norm_in_place_of_twice_it_are_caught():
+    """Power: as of half the noise."""
+    honest = samples(8.0)
+    assert caught(replace(of_samples(halved(honest)), events=[honest.event()]))

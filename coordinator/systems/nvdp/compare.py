@@ -1,0 +1,106 @@
+"""NVDP and its baselines in a comparison: noisy vectors, what training without their noise in mind makes of them, the
+public text's own rule, and DP-SGD at the same epsilon.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.comparing.comparable import ComparisonRequest, Method, Outcome, changed
+from coordinator.comparing.simulated_run import driven
+from coordinator.progress.progress import Silent
+from coordinator.systems.nvdp.plan import NvdpPlan
+from coordinator.systems.nvdp.pooling import rows_of
+from coordinator.systems.nvdp.public import PublicVectors, prepare
+from coordinator.systems.nvdp.releases import mechanism_of
+from coordinator.systems.nvdp.rules import floor_of, naive_of, said_by
+from coordinator.text_models.compare import ClassifierComparison
+from coordinator.text_models.folder import metrics_of
+from coordinator.text_models.methods import TextData, federated, in_clear
+from coordinator.text_models.non_private import simulated_text
+from coordinator.text_models.student import measured
+
+Rule = dict[str, NDArray[np.float64]]
+
+
+class NvdpComparison(ClassifierComparison):
+    """A `coordinator.comparing.comparable.Comparable`. A model is a rule of `rules.Tensors`, or the trained parameters
+    of the public encoder.
+    """
+
+    def __init__(self, given: ComparisonRequest) -> None:
+        super().__init__(given)
+        self.plan: NvdpPlan = given.plan
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        found = METHODS if self.plan.public.label is not None else METHODS[:2] + METHODS[3:]
+        return {method.name: method for method in found}
+
+    def data(self, seed: int, folder: Path) -> TextData:
+        plan = changed(self.plan, seed=seed)
+        public = prepare(plan, self._given.base, self._given.cache)
+        if self._text is None:
+            self._text = simulated_text(self._given, plan, public, folder)
+        return TextData(plan, public, self._text, Silent(), self._given.recipe)
+
+    def metrics(self, data: TextData, model: Any) -> dict[str, Any]:
+        if not isinstance(model, dict):
+            return super().metrics(data, model)
+        plan, public = _of(data)
+        found = metrics_of(measured(plan, public, said_by(plan, public, model)))
+        return {name: value for name, value in found.items() if name != "examples"}
+
+
+def _of(data: TextData) -> tuple[NvdpPlan, PublicVectors]:
+    assert isinstance(data.plan, NvdpPlan)
+    assert isinstance(data.public, PublicVectors)
+    return data.plan, data.public
+
+
+def _samples(data: TextData, epsilon: float) -> Outcome:
+    """The recipe `nvdp` over simulated parties: rows, and the rule that knows their noise."""
+    return _drawn(data, epsilon, naive=False)
+
+
+def _naive(data: TextData, epsilon: float) -> Outcome:
+    """The same rows, and an ordinary regression on them, as if they were clean."""
+    return _drawn(data, epsilon, naive=True)
+
+
+def _drawn(data: TextData, epsilon: float, *, naive: bool) -> Outcome:
+    from safetensors.numpy import load
+
+    plan = changed(data.plan, epsilon=epsilon)
+    with driven(data.recipe("nvdp", plan, data.public), data.text.shards, data.progress) as run:
+        mechanism = mechanism_of(run.priced.releases)
+        kept = load(run.content)
+        rule = {"weights": kept["weights"], "bias": kept["bias"]}
+        if naive:
+            own, public = _of(data)
+            rule = naive_of(own, public, mechanism, rows_of(run.store, mechanism))
+        return Outcome(rule, mechanism.event(), notes={"noise_multiplier": mechanism.noise_multiplier})
+
+
+def _floor(data: TextData, epsilon: float) -> Outcome:
+    """The rule of public text alone."""
+    rule = floor_of(*_of(data))
+    assert rule is not None
+    return Outcome(rule, None)
+
+
+def _clear(data: TextData, epsilon: float) -> Outcome:
+    """Without privacy: the encoder's last layer on all parties' text together."""
+    return Outcome(in_clear(data), None)
+
+
+METHODS: Final = (
+    Method("nvdp", "noisy vectors, training that knows the noise", _samples),
+    Method("naive", "the same vectors, ordinary training", _naive),
+    Method("public", "public text alone", _floor, private=False),
+    Method("dp_sgd", "federated DP-SGD", federated),
+    Method("fine_tune", "no privacy", _clear, private=False),
+)

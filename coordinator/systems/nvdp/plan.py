@@ -1,0 +1,107 @@
+"""The plan of the recipe `nvdp`: its tables `[samples]` and `[public]`."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from coordinator.plan.public_text import SourceTable
+from coordinator.plan.table import Table
+from coordinator.text_models.plan import ClassifierPlan
+
+
+class SamplesTable(Table):
+    """`[samples]`: what each party releases.
+
+    rows: of every party, whatever it holds: one a text, the others noise. dimensions: numbers of a text's vector.
+    levels: grid steps in a vector's largest norm. labels: "private", under randomised response that costs
+    `label_epsilon` of the plan's epsilon; or "public", which nothing protects. bins: of a regression's scores, which
+    leave as the part of the range that they are in. texts: of one user, where users are protected.
+    """
+
+    rows: Annotated[int, Field(ge=1, le=1 << 20)] = 5000
+    dimensions: Annotated[int, Field(ge=1, le=1024)] = 16
+    levels: Annotated[int, Field(ge=16, le=1 << 20)] = 4096
+    labels: Literal["private", "public"] = "private"
+    label_epsilon: Annotated[float, Field(gt=0, le=20)] | None = None
+    bins: Annotated[int, Field(ge=2, le=64)] = 4
+    texts: Annotated[int, Field(ge=1, le=1024)] = 1
+
+    @model_validator(mode="after")
+    def _public_labels_cost_nothing(self) -> "SamplesTable":
+        if self.labels == "public" and self.label_epsilon is not None:
+            raise ValueError(
+                '[samples] label_epsilon is spent on private labels, and labels = "public". Leave one out.'
+            )
+        return self
+
+
+class PublicTable(SourceTable):
+    """`[public]`: the text that the projection is fitted on.
+
+    label: a column of the plan's labels, if the text has one: the first directions are then those that its classes
+    differ along. limit: of how many texts, drawn evenly by the plan's seed.
+    """
+
+    limit: Annotated[int, Field(ge=100, le=200_000)] = 5000
+
+
+class NvdpPlan(ClassifierPlan):
+    """A plan whose parties release a noisy vector of each text."""
+
+    public: PublicTable
+    samples: SamplesTable = SamplesTable()
+
+    @property
+    def shares_noise(self) -> bool:
+        return False
+
+    @property
+    def label_epsilon(self) -> float:
+        """What a text's label costs: the plan's figure, or a fifth of its epsilon; 0 where labels are public."""
+        if self.samples.labels == "public":
+            return 0.0
+        given = self.samples.label_epsilon
+        return LABELS_PART * self.privacy.epsilon if given is None else given
+
+    @property
+    def classes(self) -> int:
+        """Values that a released label has."""
+        return self.samples.bins if self.text.kind == "regression" else len(self.text.labels)
+
+    def divide_again(self, tables: dict[str, Any], factor: float) -> None:
+        samples = tables.get("samples", {})
+        if samples.get("label_epsilon") is not None:
+            samples["label_epsilon"] *= factor
+
+    def _check_learning(self) -> None:
+        privacy, samples = self.privacy, self.samples
+        if self.model.adapt != "head":
+            raise ValueError(
+                f'[model] adapt = "{self.model.adapt}": nothing of the public encoder is trained. Leave it out.'
+            )
+        if privacy.noise != "gaussian":
+            raise ValueError(
+                f'[privacy] noise = "{privacy.noise}": every party adds all noise itself, and no sum needs shares of '
+                "it. Leave it out."
+            )
+        if privacy.dropouts or privacy.colluders or privacy.attempts > 1:
+            raise ValueError(
+                "[privacy] dropouts, colluders and attempts belong to sums, and every party's rows are its own. Leave "
+                "them out, and set [federation] minimum_parties to as many as have to stay."
+            )
+        if privacy.unit == "record" and samples.texts != 1:
+            raise ValueError(f"[samples] texts = {samples.texts} is of one user, and the plan protects records.")
+        if samples.labels == "private" and self.label_epsilon * samples.texts >= privacy.epsilon:
+            raise ValueError(
+                f"[samples] label_epsilon = {self.label_epsilon:g} for {samples.texts} texts leaves nothing of "
+                f"[privacy] epsilon = {privacy.epsilon:g} for the texts. Use less."
+            )
+        if self.text.pairs:
+            raise ValueError(
+                "[text] two texts: a model of noisy vectors of pairs cannot be published yet. Use one text, or "
+                'recipe = "dp_sgd".'
+            )
+
+
+LABELS_PART = 0.2
+"""The part of epsilon that private labels spend where the plan does not say."""
