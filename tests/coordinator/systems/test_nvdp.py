@@ -260,5 +260,29 @@ def test_a_run_of_real_parties_publishes_and_verifies(made, tmp_path, monkeypatc
     monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
     (made / "plan.toml").write_text(PLAN)
     result = api.run(made / "plan.toml", output=tmp_path / "out")
-    assert api.verify(result.student).holds
+    assert api.verify(result.student).ok
     assert (result.student / "samples/known.json").exists()
+
+
+def test_scores_are_learned_from_the_part_of_the_range_that_they_are_in(plan_of, drawn):
+    plan = plan_of(
+        'labels = ["no", "yes"]\nvalues = ["0", "1"]', 'kind = "regression"\nrange = [0.0, 1.0]',
+        "epsilon = 8.0", "epsilon = 30.0", "limit = 200", 'limit = 200\nlabel = "stars"',
+    )  # fmt: skip
+    _, mechanism, _, student, folder = drawn(plan)
+    assert mechanism.classes == plan.samples.bins == 4
+    assert student.metrics["pearson"] > 0.5
+    assert json.loads((folder / "samples/known.json").read_text())["scores"] == [0.125, 0.375, 0.625, 0.875]
+
+
+@pytest.mark.slow
+def test_a_comparison_has_the_rows_their_control_the_floor_and_private_training(made, tmp_path, monkeypatch):
+    monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
+    plan = PLAN.replace("delta = 1e-5", "delta = 1e-5\ndeclared_size = 1800")
+    plan = plan.replace("limit = 200", 'limit = 200\nlabel = "stars"') + "[dp_sgd]\nsteps = 10\nbatch = 200\n"
+    (made / "compared.toml").write_text(plan)
+    found = api.compare(made / "compared.toml", epsilons=(8.0,), seeds=1, output=tmp_path / "out")
+    accuracy = {cell.method: cell.metrics["accuracy"] for cell in found.cells}
+    assert set(accuracy) == {"nvdp", "naive", "public", "dp_sgd", "fine_tune"}
+    assert accuracy["nvdp"] >= accuracy["naive"]
+    assert all(cell.epsilon is None or cell.epsilon <= 8.0 for cell in found.cells)
