@@ -42,7 +42,7 @@ _AT_ONCE: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Divergences of the texts of `rows` from those of `columns`, float64 [rows, columns]. error: of `GaussianPairs`."""
+    """Divergences of the texts of `rows` from those of `columns`, [rows, columns]. error: see `GaussianPairs`."""
 
     rows: slice
     columns: slice

@@ -1,4 +1,4 @@
-"""Divergences of all pairs: those of a loop over pairs, summed over all coordinates, and infinity where there is one."""
+"""Divergences of all pairs: those of a loop over pairs, summed over all coordinates, and infinite where they are."""
 
 import math
 
