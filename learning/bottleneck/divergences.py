@@ -82,8 +82,8 @@ def divergences(posterior: Posterior, order: float, *, block: int = BLOCK, toler
     """Measure all ordered pairs of texts.
 
     posterior: of two texts or more, filled here if it is not (`Posterior.filled`). order: above 1. block: texts on
-    either side that are compared at a time. Memory besides the posterior: about 64 block^2 bytes and 16 KiB a text of
-    a block, whatever the number of texts. Raises as `blocks`.
+    either side that are compared at a time. Memory besides the posterior: some 450 MiB at the default block and
+    384 dimensions (benchmarks/nvdp_divergence.py), whatever the number of texts. Raises as `blocks`.
     """
     texts = len(posterior)
     if texts < 2:

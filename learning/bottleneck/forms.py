@@ -2,7 +2,7 @@
 
 | form | what is sampled | who reads it |
 |---|---|---|
-| "nvdp" | a Gaussian a token and the prior's, Dirichlet weights | denoising attention |
+| "nvib" | a Gaussian a token and the prior's, Dirichlet weights | denoising attention |
 | "vtdp" | a Gaussian a token, each by itself | plain attention |
 | "vib-fixed" | one Gaussian a text, noise of a fixed deviation | a feed-forward layer |
 | "vib-learned" | one Gaussian a text, noise learned, the same for every text | a feed-forward layer |
@@ -26,7 +26,7 @@ from learning.bottleneck.layer import PooledBottleneck, TokenBottleneck
 from learning.bottleneck.losses import PER_TOKEN, kl_dirichlet, kl_gaussian
 from learning.bottleneck.posterior import Posterior, Sample, Source, expected, sampled
 
-Name = Literal["nvdp", "vtdp", "vib-fixed", "vib-learned", "plain", "regularised"]
+Name = Literal["nvib", "vtdp", "vib-fixed", "vib-learned", "plain", "regularised"]
 NAMES: Final[tuple[Name, ...]] = get_args(Name)
 DROPOUT: Final = 0.1
 """Dropout of "regularised", as the paper's."""
@@ -75,7 +75,7 @@ class Form:
     @property
     def positions(self) -> int:
         """Vectors in a sample of a text: its tokens', with the prior's component where there is one."""
-        return 1 if self.pooled else self.tokens + (self.name == "nvdp")
+        return 1 if self.pooled else self.tokens + (self.name == "nvib")
 
 
 class NoisyModel(nn.Module):
@@ -93,13 +93,13 @@ class NoisyModel(nn.Module):
                 form.read, form.width, sigma=sigma, seed=seed
             )
         else:
-            self.bottleneck = TokenBottleneck(form.read, form.width, counted=form.name == "nvdp", seed=seed)
+            self.bottleneck = TokenBottleneck(form.read, form.width, counted=form.name == "nvib", seed=seed)
         self.reader = Reader(
             form.width,
             form.outputs,
             heads=form.heads,
             seed=seed,
-            plain=form.name != "nvdp",
+            plain=form.name != "nvib",
             dropout=DROPOUT if form.name == "regularised" else 0.0,
         )
 

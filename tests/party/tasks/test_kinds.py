@@ -102,7 +102,7 @@ def test_work_that_is_none_of_its_kind_is_not_taken():
 
 def test_the_key_of_a_private_training_reaches_the_work_that_needs_one():
     paid = {work.kind: job(work).paid_with("6b").work for work in WORKS}
-    assert paid.pop("teachers").training_key == paid.pop("text_model").key == "6b"
+    assert paid.pop("teachers").training_key == paid.pop("text_model").key == paid.pop("samples").key == "6b"
     assert paid == {work.kind: work for work in WORKS if work.kind in paid}
 
 
