@@ -157,7 +157,7 @@ def apart(request, here_for_all, swing_tables, paired, tiny_sequence, tmp_path_f
 def test_a_model_with_an_encoder_and_a_decoder_is_taught_and_published(apart):
     assert apart.verdict.ok
     assert apart.metrics["token_perplexity"] < 0.1 * apart.metrics["public_perplexity"]
-    assert apart.metrics["rouge_1"] > 40
+    assert apart.metrics["rouge_1"] > 30
     card = (apart.student / "README.md").read_text()
     assert "A model with an encoder and a decoder of 2 layers" in card
     assert "pipeline" not in card
