@@ -339,8 +339,7 @@ def _policy(config: PartyConfig) -> Line:
     if policy.maximum_queries is not None:
         rules.append(f"at most {policy.maximum_queries:,} queries")
     may = ("clear_votes", "weights", "samples", "public_labels", "simulation")
-    granted = [rule for rule in may if getattr(policy, rule)]
-    if granted:
+    if granted := [rule for rule in may if getattr(policy, rule)]:
         rules.append(f"allowed: {', '.join(granted)}")
     return ok("policy", "; ".join(rules))
 
