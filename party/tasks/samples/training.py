@@ -18,6 +18,7 @@ from learning.models.encoders import longest, tokens_of
 from learning.models.features import features_apart
 from learning.noisy_vectors.features import pair_features, unit
 from learning.noisy_vectors.projection import Projection
+from learning.noisy_vectors.regression import binned
 from learning.noisy_vectors.sides import all_sides
 from learning.text.labelled import LabelMap, ScoreRange
 from party.admission.labels import columns_of, targets_of
@@ -108,8 +109,7 @@ def classes_of(
     """Labels as classes [examples]: a label's place in the map, or of a score the part of the range that it is in."""
     if isinstance(targets, LabelMap):
         return labels.astype(np.int64)
-    places = np.floor((labels.astype(np.float64) + 1) / 2 * classes).astype(np.int64)
-    return np.clip(places, 0, classes - 1)
+    return binned(labels.astype(np.float64), -1.0, 1.0, classes)
 
 
 def _read(job: Job, work: SamplesWork, found: Loaded) -> LabelledUnits:
