@@ -85,13 +85,18 @@ def _start(ray: Any, parties: int, folder: str) -> None:
 
 
 def _end(folder: str) -> None:
-    """Kill those descendants of this process that were started on this folder."""
-    found = []
+    """Kill those descendants of this process that were started on this folder, and whatever those started.
+
+    A process that begins shows no command line for a moment, so one is known by its parent as well.
+    """
+    found: list[psutil.Process] = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if any(folder in part for part in process.cmdline()):
-                process.kill()
-                found.append(process)
+                found += [process, *process.children(recursive=True)]
+    for process in found:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
     psutil.wait_procs(found, timeout=_ENDS)
 
 

@@ -143,7 +143,7 @@ def test_what_a_ray_that_was_late_had_started_is_ended(monkeypatch):
     def start(**options):
         if not begun:
             idle = "import time; time.sleep(60)"
-            inner = [sys.executable, "-c", idle, f"--session={options['_temp_dir']}/s"]
+            inner = [sys.executable, "-c", idle]  # as one that has only begun: its command line tells nothing
             outer = f"import subprocess; print(subprocess.Popen({inner!r}).pid, flush=True); {idle}"
             process = subprocess.Popen(
                 [sys.executable, "-c", outer, f"--session={options['_temp_dir']}/s"], stdout=subprocess.PIPE, text=True
