@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("CONCLAVE_DATA") or ROOT.parent / "shared/data")
 WORK = ROOT / "benchmarks/work"
 DELTA = 1e-5
-MOST, PUBLIC, ATTACKED = 20_000, 2_000, 3_000
+MOST, PUBLIC, ATTACKED = 67_000, 2_000, 3_000
 STEPS, RATE = 60, 6.0
 LITTLE = 0.13
 
