@@ -30,8 +30,8 @@ EMPHASIS: Final = 0.6
 drowned, and with less, what public text knows. benchmarks/nvdp_projection.py compares.
 """
 RIDGE: Final = 1.0
-"""Of class directions: private text is of another kind than public text, and the directions that are best for the latter
-carry over less. benchmarks/nvdp_projection.py compares.
+"""Of class directions: private text is of another kind than public text, and what is best for the latter carries over
+less. benchmarks/nvdp_projection.py compares.
 """
 
 _AXES: Final = {"centre": 1, "covariance": 2, "matrix": 2, "mean": 1, "settings": 1}

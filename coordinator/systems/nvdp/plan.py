@@ -19,7 +19,7 @@ class SamplesTable(Table):
     """
 
     rows: Annotated[int, Field(ge=1, le=1 << 20)] = 5000
-    dimensions: Annotated[int, Field(ge=1, le=1024)] = 16
+    dimensions: Annotated[int, Field(ge=1, le=1024)] = 8
     levels: Annotated[int, Field(ge=16, le=1 << 20)] = 4096
     labels: Literal["private", "public"] = "private"
     label_epsilon: Annotated[float, Field(gt=0, le=20)] | None = None
