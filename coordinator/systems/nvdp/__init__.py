@@ -3,6 +3,7 @@
 from typing import Final
 
 from coordinator.systems.example import example
+from coordinator.systems.nvdp.audit import NvdpAttacks
 from coordinator.systems.nvdp.compare import NvdpComparison
 from coordinator.systems.nvdp.forecast import forecast, needs
 from coordinator.systems.nvdp.plan import NvdpPlan
@@ -19,4 +20,5 @@ SYSTEM: Final = System(
     forecast=forecast,
     comparison=NvdpComparison,
     example=example(__name__),
+    audit=NvdpAttacks,
 )

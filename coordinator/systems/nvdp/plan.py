@@ -19,7 +19,7 @@ class SamplesTable(Table):
     """
 
     rows: Annotated[int, Field(ge=1, le=1 << 20)] = 5000
-    dimensions: Annotated[int, Field(ge=1, le=1024)] = 16
+    dimensions: Annotated[int, Field(ge=1, le=1024)] = 8
     levels: Annotated[int, Field(ge=16, le=1 << 20)] = 4096
     labels: Literal["private", "public"] = "private"
     label_epsilon: Annotated[float, Field(gt=0, le=20)] | None = None
@@ -57,11 +57,16 @@ class NvdpPlan(ClassifierPlan):
 
     @property
     def label_epsilon(self) -> float:
-        """What a text's label costs: the plan's figure, or a fifth of its epsilon; 0 where labels are public."""
+        """What a text's label costs: the plan's figure, or what leaves its class means the least noise; 0 where labels
+        are public.
+        """
         if self.samples.labels == "public":
             return 0.0
-        given = self.samples.label_epsilon
-        return LABELS_PART * self.privacy.epsilon if given is None else given
+        if self.samples.label_epsilon is not None:
+            return self.samples.label_epsilon
+        from coordinator.systems.nvdp.splitting import label_epsilon
+
+        return label_epsilon(self.privacy.epsilon, self.privacy.delta, self.classes, self.samples.texts)
 
     @property
     def classes(self) -> int:
@@ -101,7 +106,3 @@ class NvdpPlan(ClassifierPlan):
                 "[text] two texts: a model of noisy vectors of pairs cannot be published yet. Use one text, or "
                 'recipe = "dp_sgd".'
             )
-
-
-LABELS_PART = 0.2
-"""The part of epsilon that private labels spend where the plan does not say."""

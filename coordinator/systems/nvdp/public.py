@@ -68,7 +68,7 @@ def features_of(plan: NvdpPlan, public: PublicText, examples: "tuple[Example, ..
 
 def _fitted(plan: NvdpPlan, vectors: NDArray[np.float32], examples: tuple[Example, ...]) -> "tuple[Projection, Public]":
     """The projection, and what the public vectors under it say."""
-    from learning.noisy_vectors.projection import Projection, class_directions
+    from learning.noisy_vectors.projection import EMPHASIS, Projection, class_directions
     from learning.noisy_vectors.public import Public
 
     dimensions, targets = plan.samples.dimensions, plan.text.targets
@@ -79,11 +79,12 @@ def _fitted(plan: NvdpPlan, vectors: NDArray[np.float32], examples: tuple[Exampl
     if not isinstance(targets, LabelMap):
         scores = truth.astype(np.float64)
         parts = np.digitize(scores, np.quantile(scores, [1 / 3, 2 / 3])).astype(np.int64)
-        projection = Projection.fitted(vectors, dimensions, directions=class_directions(vectors, parts)[:, :1])
+        directions = class_directions(vectors, parts)[:, :1]
+        projection = Projection.fitted(vectors, dimensions, directions=directions, emphasis=EMPHASIS)
         return projection, Public.of(projection.applied(vectors), scores=scores)
     labels = truth.astype(np.int64)
     directions = class_directions(vectors, labels)[:, :dimensions]
-    projection = Projection.fitted(vectors, dimensions, directions=directions)
+    projection = Projection.fitted(vectors, dimensions, directions=directions, emphasis=EMPHASIS)
     return projection, Public.of(projection.applied(vectors), labels, classes=len(targets.names))
 
 

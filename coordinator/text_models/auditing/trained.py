@@ -36,7 +36,7 @@ _STEPS: Final = (
     "Knew all records, and regressed each step's noisy sum on their clipped gradients at its released parameters."
 )
 _ALONE: Final = "Compared the loss of each canary under the models that parties released with that at their start."
-_STUDENT: Final = "Compared the loss of each canary under the published student with that of the public start."
+STUDENT: Final = "Compared the loss of each canary under the published student with that of the public start."
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ClassifierAttacks:
         units = labelled_units(self.recipe.plan, public, seen.units(self.recipe.plan))
         yield from trained_scores(seen, seen.ran.run.priced.releases, units, public.start)
         point = load(seen.ran.run.content)["point"]
-        yield Scores("student", _STUDENT, loss_scores(units, seen, public.start, point))
+        yield Scores("student", STUDENT, loss_scores(units, seen, public.start, point))
 
 
 def trained_scores(
@@ -109,7 +109,7 @@ def labelled_units(plan: ClassifierPlan, public: PublicText, units: Sequence[Seq
     """The records of units as parties read them and as the plan's model sees them."""
     owner, first, second, targets = [], [], [], []
     for number, rows in enumerate(units):
-        for each in examples(rows, _columns(plan), plan.text.targets, Skipped(), lenient=True):
+        for each in examples(rows, columns_of_plan(plan), plan.text.targets, Skipped(), lenient=True):
             owner.append(number)
             first.append(each.first)
             second.append(each.second or "")
@@ -157,7 +157,8 @@ def halves(rows: Sequence[Document], rng: np.random.Generator) -> str:
     return " ".join([*one[: -(-len(one) // 2)], *other[len(other) // 2 :]])
 
 
-def _columns(plan: ClassifierPlan) -> TextColumns:
+def columns_of_plan(plan: ClassifierPlan) -> TextColumns:
+    """The columns that a plan's simulated parties have."""
     shards = plan.federation.shards
     assert shards is not None
     assert shards.label is not None

@@ -1,6 +1,7 @@
 """Noisy vectors: what a plan may ask, what a run learns from rows alone, and that others can train on what it shows."""
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -8,8 +9,10 @@ import sys
 
 import numpy as np
 import pytest
+from dp_accounting import ComposedDpEvent, GaussianDpEvent, SelfComposedDpEvent
 
-from aggregation.accounting.price import price
+from aggregation.accounting.events import RandomizedResponseDpEvent
+from aggregation.accounting.price import calibrate, price
 from coordinator import api
 from coordinator.comparing.comparable import changed
 from coordinator.comparing.simulated_run import driven
@@ -22,6 +25,7 @@ from coordinator.systems.nvdp.public import prepare
 from coordinator.systems.nvdp.recipe import Nvdp
 from coordinator.systems.nvdp.releases import mechanism_of
 from coordinator.systems.nvdp.rules import naive_of, rule_of, said_by
+from coordinator.systems.nvdp.splitting import deviation, label_epsilon
 from coordinator.systems.registry import read_plan
 from coordinator.transport.launchers import SimulationRequest, find_launcher
 from learning.errors import DataError
@@ -207,12 +211,34 @@ def test_labels_and_texts_share_the_plans_epsilon(plan_of, made, tmp_path):
     plan = plan_of()
     priced = price_plan(Nvdp(plan, None))
     mechanism = mechanism_of(priced.releases)
-    assert mechanism.label_epsilon == pytest.approx(1.6)
+    assert mechanism.label_epsilon == label_epsilon(8.0, 1e-5, 2)
     assert 7.9 < priced.guarantee.epsilon <= 8.0
     public = mechanism_of(price_plan(Nvdp(plan_of("rows = 900", 'rows = 900\nlabels = "public"'), None)).releases)
     assert public.label_epsilon == 0.0
     assert public.sigma < mechanism.sigma
     assert price([public.event()], 1e-5).epsilon <= 8.0
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "label", "classes", "texts"), [(1.0, 0.5, 2, 1), (4.0, 1.7, 14, 1), (8.0, 1.2, 3, 4)]
+)
+def test_the_split_prices_as_the_accountant_does(epsilon, label, classes, texts):
+    labels = SelfComposedDpEvent(RandomizedResponseDpEvent(label, classes), texts)
+    own = calibrate(lambda noise: ComposedDpEvent([GaussianDpEvent(noise), labels]), epsilon, 1e-5)
+    assert own == pytest.approx(deviation(epsilon, 1e-5, label, classes, texts), rel=2e-3)
+
+
+@pytest.mark.parametrize(("epsilon", "classes"), [(1.0, 2), (4.0, 2), (8.0, 2), (4.0, 14)])
+def test_labels_spend_what_leaves_their_means_the_least_noise(epsilon, classes):
+    def noise(label):
+        return deviation(epsilon, 1e-5, label, classes) * (math.exp(label) + classes - 1) / math.expm1(label)
+
+    best = label_epsilon(epsilon, 1e-5, classes)
+    assert all(noise(best) <= noise(best * factor) for factor in (0.5, 0.8, 1.25, 1.6))
+
+
+def test_labels_that_cost_more_than_all_leave_no_noise_that_does():
+    assert deviation(1.0, 1e-5, 1.5, 2) == math.inf
 
 
 def test_a_changed_epsilon_changes_what_labels_spend_by_the_same_factor(plan_of):
