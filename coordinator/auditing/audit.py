@@ -32,6 +32,7 @@ from coordinator.published.audit import DELTA, Attacked, Audit, Kind
 from coordinator.transport.launchers import Launcher, SimulationRequest
 from learning.audits import gate, one_run, trade_offs
 from learning.audits.trade_offs import TradeOff
+from learning.models.machine import processors
 from learning.text.source import Document
 from protos.digest import plan_hash
 
@@ -72,12 +73,14 @@ def audited(given: AuditRequest) -> Audit:
     rows = source.rows_of(plan, given.base, given.cache, most, rng)
     planted, left = _planted(given, rows, rng)
     with TemporaryDirectory(prefix="conclave-audit-") as place, ExitStack() as opened:
-        without = _ran(given, left, Path(place) / "without", opened, None) if given.attacks.compares else None
+        without = None
+        if given.attacks.compares:
+            without = _ran(given, left, Path(place) / "without", opened, learns=False)
         watch = None
         if given.attacks.watches:
             own = [each.name for each in price_plan(given.recipe).releases if each.form.alone]
             watch = Watch(frozenset(own), len(given.parties))
-        ran = _ran(given, [*left, *planted.rows], Path(place) / "with", opened, watch)
+        ran = _ran(given, [*left, *planted.rows], Path(place) / "with", opened, watch, without)
         seen = Seen(planted, ran, without, watch, left, given.progress)
         claimed = ran.run.priced.guarantee.epsilon if ran.run.priced.private else None
         events = [release.event for release in ran.run.priced.releases]  # of one attempt, which is what ran
@@ -130,8 +133,21 @@ def _planted(given: AuditRequest, rows: source.Rows, rng: np.random.Generator) -
     return flipped(canaries, given.seed), left
 
 
-def _ran(given: AuditRequest, rows: Sequence[Document], folder: Path, opened: ExitStack, watch: Watch | None) -> Ran:
-    """The plan's recipe over parties that share these records. Its store is there until `opened` closes."""
+def _ran(
+    given: AuditRequest,
+    rows: Sequence[Document],
+    folder: Path,
+    opened: ExitStack,
+    watch: Watch | None = None,
+    beside: Ran | None = None,
+    *,
+    learns: bool = True,
+) -> Ran:
+    """The plan's recipe over parties that share these records. Its store is there until `opened` closes.
+
+    beside: a run of the same plan on most of the same records, of which nothing is made twice. learns: whether there is
+    a student.
+    """
     shards = given.plan.federation.shards
     assert shards is not None
     folder.mkdir(mode=0o700)
@@ -145,11 +161,14 @@ def _ran(given: AuditRequest, rows: Sequence[Document], folder: Path, opened: Ex
             window=0,
             record=given.plan.privacy.record,
             by_user=given.plan.privacy.unit == "user",
+            processes=processors(),
+            beside=None if beside is None else beside.parties,
         )
     )
     links = None if watch is None else watched(parties.links(), watch)
+    shown = _Bars(given.progress)
     run: SimulatedRun[Any] = opened.enter_context(
-        driven(given.recipe, parties, given.progress, given.base, links=links, shown=_Bars(given.progress))
+        driven(given.recipe, parties, given.progress, given.base, links=links, shown=shown, learns=learns)
     )
     return Ran(run, parties)
 
@@ -158,7 +177,7 @@ def _ran(given: AuditRequest, rows: Sequence[Document], folder: Path, opened: Ex
 def _alone(given: AuditRequest, rows: Sequence[Document]) -> Iterator[Ran]:
     """The same in a place of its own, which is there until the context closes."""
     with TemporaryDirectory(prefix="conclave-audit-") as place, ExitStack() as opened:
-        yield _ran(given, rows, Path(place) / "shadow", opened, None)
+        yield _ran(given, rows, Path(place) / "shadow", opened)
 
 
 class _Bars(Silent):

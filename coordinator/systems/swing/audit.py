@@ -31,6 +31,7 @@ from coordinator.text_models.auditing.trained import ENOUGH, halves
 from learning.errors import Diverged
 from learning.language.soft_targets import STEP
 from learning.models.batching import encode_documents
+from learning.models.machine import processors
 from learning.text.source import Document
 
 if TYPE_CHECKING:
@@ -211,6 +212,7 @@ def _movements(
     """How far a teacher that learned one canary alone is from the public model, [canaries, tokens, outcomes + 1]."""
     from learning.classification.training import fit
     from learning.language.speaker import Speaker
+    from learning.models.forked import in_processes
     from learning.swing.answers import differences_of_texts
 
     public, settings = recipe.read, recipe.plan.teachers.fit()
@@ -218,14 +220,19 @@ def _movements(
     own: list[list[Tokens]] = [[] for _ in range(read.units)]
     for row, unit in zip(read.rows, read.owner, strict=True):
         own[unit].append(row)
-    found = np.zeros((canaries, *asked.public.shape), np.float32)
-    for number in range(canaries):
-        told("attack", number, canaries, "canaries")
+
+    def moved(number: int) -> NDArray[np.float32] | None:
         model = started(public)
         try:
             fit(model, own[number], None, settings, np.random.default_rng(recipe.plan.run.seed))
         except Diverged:
-            continue
-        found[number] = differences_of_texts(Speaker(model), texts, openings, warmth, asked)
+            return None
+        return differences_of_texts(Speaker(model), texts, openings, warmth, asked).astype(np.float32)
+
+    found = np.zeros((canaries, *asked.public.shape), np.float32)
+    for done, (number, each) in enumerate(in_processes(moved, range(canaries), processors())):
+        told("attack", done, canaries, "canaries")
+        if each is not None:
+            found[number] = each
     told("attack", canaries, canaries, "canaries")
     return found
