@@ -28,7 +28,7 @@ from coordinator.plan.plan import Plan
 from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import rounded_up
 from coordinator.progress.progress import Progress, Silent
-from coordinator.published.audit import DELTA, Attacked, Audit, Kind
+from coordinator.published.audit import DELTA, Attacked, Audit, Kind, units_of_canary
 from coordinator.transport.launchers import Launcher, SimulationRequest
 from learning.audits import gate, one_run, trade_offs
 from learning.audits.trade_offs import TradeOff
@@ -96,8 +96,9 @@ def audited(given: AuditRequest) -> Audit:
     each = 1 - (1 - settings.confidence) / len(tested)
     delta = DELTA if claimed is None else plan.privacy.delta
     claim = None if claimed is None else trade_offs.claimed(events, claimed, delta)
-    held = None if claim is None else claim[1]
-    attacks = [_attacked(scores, kind, planted, delta, each, held, len(tested)) for scores, kind in tested]
+    units = units_of_canary(plan.privacy.unit, plan.privacy.record)
+    held = None if claim is None else trade_offs.Together(claim[1], units)
+    attacks = [_attacked(scores, kind, planted, delta, each, held, len(tested), units) for scores, kind in tested]
     audit = Audit(
         format=2,
         run=given.run,
@@ -115,7 +116,7 @@ def audited(given: AuditRequest) -> Audit:
         against=None if claim is None else claim[0],
         gate=None if claim is None else gate.GATE,
     )
-    return audit.model_copy(update={"says": _says(audit, len(rows.kept), held)})
+    return audit.model_copy(update={"says": _says(audit, len(rows.kept), held, units)})
 
 
 def _planted(given: AuditRequest, rows: source.Rows, rng: np.random.Generator) -> tuple[Planted, Sequence[Document]]:
@@ -191,12 +192,22 @@ class _Bars(Silent):
 
 
 def _attacked(
-    scores: Scores, kind: Kind, planted: Planted, delta: float, confidence: float, claim: TradeOff | None, attacks: int
+    scores: Scores,
+    kind: Kind,
+    planted: Planted,
+    delta: float,
+    confidence: float,
+    claim: TradeOff | None,
+    attacks: int,
+    units: int,
 ) -> Attacked:
-    """What one of so many attacks found. confidence: of its lower bound. claim: None where there is none."""
+    """What one of so many attacks found. confidence: of its lower bound. claim: of so many units as a canary is; None
+    where there is none.
+    """
     own = planted.of(kind)
-    found = one_run.audited(scores.values[own], planted.included[own], delta=delta, confidence=confidence)
-    counted = one_run.counted(scores.values[own], planted.included[own])
+    scored, included = scores.values[own], planted.included[own]
+    found = one_run.audited(scored, included, delta=delta, confidence=confidence, units=units)
+    counted = one_run.counted(scored, included)
     return Attacked(
         attacked=scores.attacked,
         canaries=kind,
@@ -211,9 +222,16 @@ def _attacked(
     )
 
 
-def _says(audit: Audit, kept: int, claim: TradeOff | None) -> list[str]:
-    """What a reader has to know of an audit beside its numbers. kept: records of the source that were used."""
+def _says(audit: Audit, kept: int, claim: TradeOff | None, units: int) -> list[str]:
+    """What a reader has to know of an audit beside its numbers. kept: records of the source that were used. units: how
+    many a canary is of.
+    """
     found = []
+    if units > 1:
+        found.append(
+            "A text of two words has their pair from either end, so a canary is two pairs. The lower bounds are of "
+            "one, and the claim is held to what it says of two together."
+        )
     if audit.claimed is None:
         found.append(
             "The plan promises nothing, so nothing here could be refuted. What attacks found is a measurement; a "

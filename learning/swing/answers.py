@@ -34,8 +34,8 @@ def cells_of_texts(
     openings: what stands before each text, one token or more. temperatures: of each token's place, [tokens], as of
     `learning.swing.temperature`. The cells depend on public values alone. But two machines may disagree in the last
     bits of a probability, and so on which token is the last of the `top`: one of them computes the cells, and the
-    others are given them. Memory: the cells; of one batch the distributions of up to 4,096 tokens. Raises `ConclaveError` as
-    `cells_of`, and where texts, openings and temperatures do not match.
+    others are given them. Memory: the cells; of one batch the distributions of 4,096 tokens at the most. Raises
+    `ConclaveError` as `cells_of`, and where texts, openings and temperatures do not match.
     """
     ids = np.zeros((len(texts.ids), top), np.int64)
     chances = np.zeros((len(texts.ids), top + 1))
