@@ -34,7 +34,7 @@ def in_processes(make: Callable[[int], Made], places: Sequence[int], processes: 
     runs here. Raises what `make` raises; `ComputeError` where the system ended a process.
     """
     processes = min(processes, len(places))
-    if processes < 2 or sys.platform != "linux" or torch.cuda.is_initialized():
+    if processes < 2 or sys.platform != "linux" or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         for place in places:
             yield place, make(place)
         return

@@ -2,7 +2,8 @@
 
 A worst case is two rare words in turn: its pairs are in few cells, where hardly any other record has one, and there are
 enough of them to reach the clip. Teachers are asked what stands beside the first word of the two. Where pairs are
-records it is a rare word twice, whose two pairs are in one cell; or two words, where teachers are asked.
+records it is a rare word twice, whose two pairs are in one cell, and two words once, where teachers are asked or rare
+words are few.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -65,10 +66,9 @@ class DpedAttacks:
         firsts, seconds = rare, rare
         if plan.dped.teaches:
             firsts, seconds = public.queries, public.classes
-        elif self._of_pairs:
-            order = np.concatenate([rng.permutation(rare), rng.permutation(len(words) // 2)])[:count]
-            return self._made([f"{words[word]} {words[word]}" for word in order], rows, rng)
         pairs: dict[frozenset[int], tuple[int, int]] = {}
+        if self._of_pairs and not plan.dped.teaches:
+            pairs = {frozenset((int(word),)): (int(word), int(word)) for word in rng.permutation(rare)[:count]}
         order = rng.permutation(firsts)
         for attempt in range(_ATTEMPTS * count):
             first, second = int(order[attempt % len(order)]), int(rng.choice(seconds))

@@ -196,8 +196,8 @@ class _Teachers:
             own.update(b"%d %d " % (len(row), row.second))
             own.update(row.ids.tobytes())
         model = replace(work.model, files={}, folder=Path(work.model.folder).name)
-        named = {name: Path(getattr(work, name)).name if name in files else "" for name in ("written", "outcomes")}
-        public = replace(work, model=model, slot_key="", clues="", key="", **named)
+        asked, outcomes = (Path(getattr(work, name)).name if name in files else "" for name in ("written", "outcomes"))
+        public = replace(work, model=model, slot_key="", clues="", key="", written=asked, outcomes=outcomes)
         return f"{number} of {public!r}", own.digest()
 
     def tell_if_diverged(self, found: Sequence[object | None]) -> None:

@@ -109,20 +109,23 @@ def test_where_pairs_are_records_a_canary_is_two_of_them_and_an_honest_run_stand
     assert found.says[0].startswith("A text of two words has their pair from either end, so a canary is two pairs.")
 
 
-@pytest.mark.parametrize("signal", ["counts", "moments"])
-def test_without_noise_pairs_are_told_apart_and_the_claim_of_two_is_refuted(audit, dped_tables, no_noise, signal):
-    found = audit(dped_tables(signal, privacy=PAIRS | {"epsilon": 0.2}), canaries=36, kinds=["worst"])
+@pytest.mark.parametrize(("signal", "canaries"), [("counts", 120), ("moments", 60)])
+def test_without_noise_pairs_are_told_apart_and_the_claim_of_two_is_refuted(
+    audit, dped_tables, no_noise, signal, canaries
+):
+    found = audit(dped_tables(signal, privacy=PAIRS | {"epsilon": 0.5}), canaries=canaries, kinds=["worst"])
     worst = of(found, signal, "worst")
     assert worst.right > 0.9 * worst.guesses
-    assert worst.lower > 0.2
+    assert worst.lower > 0.5
     assert worst.refuted
 
 
 def test_a_party_that_takes_every_pair_for_more_than_it_is_charged_for_is_caught(audit, dped_tables, monkeypatch):
-    """Each canary then stands far above the noise; guesses about it would be right even for two honest units."""
+    """Each canary then stands far above the noise: guesses are right too often even for two units together."""
     own = CountsMechanism.contribute
+    assert not audit(dped_tables("counts", privacy=PAIRS), canaries=120, kinds=["worst"]).broken
     monkeypatch.setattr(CountsMechanism, "contribute", lambda mechanism, units: own(mechanism, units) * 50)
-    assert audit(dped_tables("counts", privacy=PAIRS), canaries=36, kinds=["worst"]).broken
+    assert audit(dped_tables("counts", privacy=PAIRS), canaries=120, kinds=["worst"]).broken
 
 
 def test_a_worst_case_of_pairs_is_a_rare_word_twice_or_two_words_that_teachers_are_asked_about(dped_tables, tmp_path):
@@ -134,7 +137,8 @@ def test_a_worst_case_of_pairs_is_a_rare_word_twice_or_two_words_that_teachers_a
         found = attacks.worst(20, [Document("a", "x", {"sender": "s1"})], np.random.default_rng(0))
         words = [tuple(each.text.split()) for each in found]
         assert len(set(words)) == len(words) == 20
-        assert all((first == second) == (signals == ["counts"]) for first, second in words)
+        twice = sum(first == second for first, second in words)
+        assert twice == (18 if signals == ["counts"] else 0)  # half of 36 words are the rarer ones
         each = attacks._parts(attacks._units([SimpleNamespace(texts=(row.text,)) for row in found]))
         assert all(part.shape[0] == 2 and (part.sum(axis=1) == 1).all() for part in each)  # two units, of one pair each
 
