@@ -322,6 +322,26 @@ def test_teachers_are_trained_once_for_what_is_asked_again_of_the_same_text(make
     assert len(trained) == TEACHERS
 
 
+def test_a_shared_memory_takes_no_teacher_for_one_of_other_records(make):
+    memory = Memory()
+    for rows in (NOTES, NOTES[:-1], [NOTES[1], NOTES[0], *NOTES[2:]]):
+        job = make(rows, descent={"epochs": 1})
+        shared = training.prepare(job, job.work, MECHANISM, memory)(job, lambda percent: None)
+        alone = training.prepare(job, job.work, MECHANISM, None)(job, lambda percent: None)
+        assert np.array_equal(np.asarray(shared), np.asarray(alone))
+
+
+def test_how_far_it_is_says_nothing_of_teachers_without_a_unit(make):
+    """The coordinator is told percents: these are of all teachers, however many have text."""
+    told = []
+    for rows in (NOTES, NOTES[:1]):
+        job, seen = make(rows, descent={"epochs": 1}), []
+        training.prepare(job, job.work, MECHANISM, None)(job, seen.append)
+        told.append(seen)
+    assert told[0] == told[1]
+    assert len(told[0]) == TEACHERS
+
+
 # A party on a real port, and a coordinator that may lie.
 
 
