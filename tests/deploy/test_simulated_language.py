@@ -209,7 +209,7 @@ async def taught(link, folder, noise):
 async def test_language_teachers_in_two_processes_say_what_they_say_in_one(request_for, tiny_gpt2):
     found = []
     for processes in (1, 2):
-        link = ClearShards(replace(request_for(), processes=processes)).links()[0]
+        link = ClearShards(replace(request_for, processes=processes)).links()[0]
         await taught(link, tiny_gpt2, 1.0)
         found.append(link.bounded("differences"))
     assert np.array_equal(*found)
