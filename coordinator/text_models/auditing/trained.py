@@ -126,7 +126,7 @@ def mislabelled(
     assert shards is not None
     assert shards.label is not None
     texts = [halves(rows, rng) for _ in range(count)]
-    seconds = [halves(rows, rng) for _ in range(count)] if plan.text.pairs else None
+    seconds = [halves(rows, rng, shards.second) for _ in range(count)] if plan.text.pairs else None
     labels = least_likely(plan, public, texts, seconds)
     made = []
     for number, (text, label) in enumerate(zip(texts, labels, strict=True)):
@@ -151,9 +151,10 @@ def least_likely(plan: ClassifierPlan, public: PublicText, first: list[str], sec
     return [f"{targets.low if each[0] > 0 else targets.high:g}" for each in said]
 
 
-def halves(rows: Sequence[Document], rng: np.random.Generator) -> str:
-    """The first half of one record's words and the second of another's."""
-    one, other = (rows[int(place)].text.split() for place in rng.integers(0, len(rows), 2))
+def halves(rows: Sequence[Document], rng: np.random.Generator, column: str | None = None) -> str:
+    """The first half of one record's words and the second of another's. column: of the text; None for the first one."""
+    drawn = [rows[int(place)] for place in rng.integers(0, len(rows), 2)]
+    one, other = ((row.text if column is None else row.fields[column]).split() for row in drawn)
     return " ".join([*one[: -(-len(one) // 2)], *other[len(other) // 2 :]])
 
 
