@@ -11,6 +11,7 @@ import pytest
 
 from aggregation.accounting.price import price
 from coordinator import api
+from coordinator.comparing import table
 from coordinator.comparing.comparable import changed
 from coordinator.comparing.simulated_run import driven
 from coordinator.errors import PlanError
@@ -280,9 +281,20 @@ def test_a_comparison_has_the_rows_their_control_the_floor_and_private_training(
     monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
     plan = PLAN.replace("delta = 1e-5", "delta = 1e-5\ndeclared_size = 1800")
     plan = plan.replace("limit = 200", 'limit = 200\nlabel = "stars"') + "[dp_sgd]\nsteps = 10\nbatch = 200\n"
+    plan += "[published]\ntexts = 300\ntokens = 12\nwidth = 16\nweight = 1e-3\n"
     (made / "compared.toml").write_text(plan)
     found = api.compare(made / "compared.toml", epsilons=(8.0,), seeds=1, output=tmp_path / "out")
     accuracy = {cell.method: cell.metrics["accuracy"] for cell in found.cells}
-    assert set(accuracy) == {"nvdp", "naive", "public", "dp_sgd", "fine_tune"}
+    published = {"nvib", "vtdp", "vib-fixed", "vib-learned"}
+    assert set(accuracy) == {"nvdp", "naive", "public", "dp_sgd", "fine_tune"} | published
+    for cell in found.cells:
+        if cell.method in published:
+            assert cell.epsilon is None
+            assert cell.event is None
+            assert 0 <= cell.notes["infinite_pairs"] <= 1
+            assert cell.notes["named_texts"] >= cell.notes["named_by_chance"] / 2
+            assert cell.notes["balanced_accuracy"] <= cell.notes["admitted_accuracy"] + 0.2
+    assert "the paper's layer (no guarantee: a heuristic)" in table.markdown(found)
+    assert accuracy["nvib"] > 0.7
     assert accuracy["nvdp"] >= accuracy["naive"]
     assert all(cell.epsilon is None or cell.epsilon <= 8.0 for cell in found.cells)
