@@ -11,8 +11,8 @@ table and the plots beside the file, from the cells that it holds.
 Of each task: 2,000 texts to train on, up to 1,000 others that are scored, and the first 500 of these whose samplers are
 compared and attacked. Positions: 48 of mrpc, 32 of stsb and qqp, 24 of sst2; vectors of 64 coordinates. A cell trains
 for 6 passes, 378 steps, and takes 5 to 40 seconds of one core; a few at weight 1 are trained for 30 passes, to see what
-more training changes. Everything that is said of a text is said of samples (pads are sampled, too): scores are the mean of five
-samples of every text. order 1.1 and delta 1e-5 are the paper's as far as its constant 10.46 tells them.
+more training changes. Everything that is said of a text is said of samples (pads are sampled, too): scores are the mean
+of five samples of every text. order 1.1 and delta 1e-5 are the paper's as far as its constant 10.46 tells them.
 
 score: accuracy, or Pearson's correlation for stsb. balanced: balanced accuracy of the compared texts, for stsb of the
 scores above their median. admitted: what the largest divergence admits of it (`learning.bottleneck.pinsker`); the run
@@ -169,13 +169,139 @@ def kept(value: Any) -> Any:
     return value
 
 
+Cells = dict[tuple[str, str, float, int], dict[str, Any]]
+
+
+def averaged(cells: dict[str, dict[str, Any]]) -> Cells:
+    """The means over seeds of every task, form, weight and number of passes; "seeds" says how many there were. A mean
+    with an infinite figure is infinite.
+    """
+    together: dict[tuple[str, str, float, int], list[dict[str, Any]]] = {}
+    for key, found in cells.items():
+        task, name, weight, _, *more = key.split(", ")
+        passes = int(more[0].split()[0]) if more else PASSES
+        together.setdefault((task, name, float(weight.split()[1]), passes), []).append(found)
+    return {key: {"seeds": len(some)} | _mean(some) for key, some in together.items()}
+
+
+def _mean(some: list[dict[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, first in some[0].items():
+        values = [each[name] for each in some]
+        if isinstance(first, dict):
+            found[name] = _mean(values)
+        else:
+            known = [math.inf if value == "infinite" else value for value in values if value is not None]
+            found[name] = float(np.mean(known)) if known else None
+    return found
+
+
+def tables(cells: Cells) -> str:
+    """Every cell, and which form has the best score at no more than so much success of an attack."""
+    heads = ("form", "weight", "seeds", "score", "balanced", "admitted", "named", "tokens", "(usual)", "infinite pairs",
+             "largest finite D", "mean finite D", "Bayesian, without ln(1/delta)/1.1", "with")  # fmt: skip
+    lines = [
+        "# The published form, measured",
+        "",
+        "Written by `python benchmarks/nvdp_published.py --table`; the head of that file says what is what. Means over "
+        "seeds. D is of order 1.1, over all pairs of 500 texts.",
+        "",
+        "## The best score at equal success of an attack",
+        "",
+        *equal_attack(cells),
+        "",
+    ]
+    for task in TASKS:
+        lines += [f"## {task}", "", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+        for (of, name, weight, passes), each in sorted(cells.items(), key=lambda item: (_place(item[0]), item[0][2:])):
+            if of == task:
+                bayes = each.get("bayesian", {})
+                label = name if passes == PASSES else f"{name}, {passes} passes"
+                row = [label, f"{weight:g}" if weight else "", f"{each['seeds']}"]
+                row += [f"{each[key]:.3f}" for key in ("score", "balanced", "admitted", "named", "tokens", "usual")]
+                row += [
+                    _said(value) for value in (each["infinite"], each.get("largest_finite"), each.get("mean_finite"))
+                ]
+                row += [_said(bayes.get("without_constant")), _said(bayes.get("reported"))]
+                lines.append("| " + " | ".join(row) + " |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def equal_attack(cells: Cells) -> list[str]:
+    """Of each task and form, the best score over the weights at which an attack finds no more than a limit."""
+    limits = (("named", 0.05, "at most 5% of texts named"), ("named", 0.5, "at most half named"),
+              ("gained", 0.05, "at most 5 points of tokens more than usual"), ("gained", 1.0, "any"))  # fmt: skip
+    lines = ["| attack | task | " + " | ".join(FORMS) + " | no noise |", "|---|---|" + "---|" * (len(FORMS) + 1)]
+    for measure, limit, label in limits:
+        for task in TASKS:
+            row = [label, task]
+            for name in (*FORMS, "plain"):
+                some = [
+                    each["score"]
+                    for (of, form, _, passes), each in cells.items()
+                    if (of, form, passes) == (task, name, PASSES)
+                    and (each["named"] if measure == "named" else each["tokens"] - each["usual"]) <= limit
+                ]
+                row.append(f"{max(some):.3f}" if some else "none")
+            lines.append("| " + " | ".join(row) + " |")
+    return lines
+
+
+def _place(key: tuple[str, str, float, int]) -> int:
+    return ("plain", "regularised", *FORMS).index(key[1])
+
+
+def _said(value: float | None) -> str:
+    return "" if value is None else "infinite" if math.isinf(value) else f"{value:.3g}"
+
+
+def plots(cells: Cells, path: Path) -> None:
+    """The score over the success of each attack, a line a form over its weights, as PNG and SVG beside the file."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, len(TASKS), figsize=(14, 6.5), sharey="col")
+    for column, task in enumerate(TASKS):
+        for row, (measure, label) in enumerate((("named", "texts named"), ("tokens", "guessed tokens that are right"))):
+            axis = axes[row][column]
+            for name in FORMS:
+                some = [
+                    each
+                    for (of, form, _, passes), each in sorted(cells.items(), key=lambda item: item[0][2])
+                    if (of, form, passes) == (task, name, PASSES)
+                ]
+                axis.plot([each[measure] for each in some], [each["score"] for each in some], marker="o", label=name)
+            clean = cells.get((task, "plain", 0.0, PASSES))
+            if clean is not None:
+                axis.axhline(clean["score"], color="grey", linestyle=":", label="no noise")
+            axis.set_xlabel(f"{label}, less is better")
+            axis.set_title(task if row == 0 else "")
+            if measure == "named":
+                axis.set_xscale("log")
+        axes[0][column].set_ylabel("score" if column == 0 else "")
+        axes[1][column].set_ylabel("score" if column == 0 else "")
+    axes[0][0].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path.with_suffix(".png"), dpi=120)
+    figure.savefig(path.with_suffix(".svg"))
+
+
 def main() -> None:
     """Run the cells that are not yet in the file, and print a line each."""
     parser = argparse.ArgumentParser(description="The published form of NVDP and its ablations, measured.")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/nvdp_published.json")
     parser.add_argument("--until", default="", help="the local time HH:MM after which no cell begins")
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--table", action="store_true", help="write the tables and plots of the file's cells")
     given = parser.parse_args()
+    if given.table:
+        cells = averaged(json.loads(given.out.read_text(encoding="utf-8"))["cells"])
+        given.out.with_suffix(".md").write_text(tables(cells), encoding="utf-8")
+        plots(cells, given.out)
+        return
     torch.set_num_threads(1)
     about = {"order": ORDER, "delta": DELTA, "trained": TRAINED, "compared": COMPARED, "draws": DRAWS, "width": WIDTH,
              "passes": PASSES, "tokens": {task: tokens for task, (_, tokens) in TASKS.items()}}  # fmt: skip

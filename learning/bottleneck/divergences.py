@@ -30,7 +30,7 @@ from learning.bottleneck.gaussian_pairs import GaussianPairs
 from learning.bottleneck.posterior import Posterior
 from learning.errors import DataError
 
-BLOCK: Final = 1024
+BLOCK: Final = 2048
 """Texts on either side of a block."""
 TOLERANCE: Final = 1e-6
 """How exact a sum of products must be (`learning.bottleneck.expansion`)."""
