@@ -1,4 +1,4 @@
-"""The plan of the recipe `nvdp`: its tables `[samples]`, `[public]` and `[published]`."""
+"""The plan of the recipe `nvdp`: its tables `[samples]`, `[public]` and `[bottleneck]`."""
 
 from typing import Annotated, Any, Literal
 
@@ -45,8 +45,8 @@ class PublicTable(SourceTable):
     limit: Annotated[int, Field(ge=100, le=200_000)] = 5000
 
 
-class PublishedTable(Table):
-    """`[published]`: the rows of a comparison that sample by the paper's layer. No run releases such samples.
+class BottleneckTable(Table):
+    """`[bottleneck]`: the rows of a comparison that sample by the paper's layer. No run releases such samples.
 
     texts: of each party, the first of its shard. tokens: of a text; longer ones are cut. width: of a noisy vector, a
     multiple of `heads`. weight: of both divergences from the prior, in training. sigma: the noise of "vib-fixed".
@@ -63,9 +63,11 @@ class PublishedTable(Table):
     order: Annotated[float, Field(gt=1, le=100)] = 1.1
 
     @model_validator(mode="after")
-    def _heads_divide_the_width(self) -> "PublishedTable":
+    def _heads_divide_the_width(self) -> "BottleneckTable":
         if self.width % self.heads:
-            raise ValueError(f"[published] heads = {self.heads} do not divide width = {self.width}. Use one that does.")
+            raise ValueError(
+                f"[bottleneck] heads = {self.heads} do not divide width = {self.width}. Use one that does."
+            )
         return self
 
 
@@ -74,11 +76,16 @@ class NvdpPlan(ClassifierPlan):
 
     public: PublicTable
     samples: SamplesTable = SamplesTable()
-    published: PublishedTable = PublishedTable()
+    bottleneck: BottleneckTable | None = None
 
     @property
     def shares_noise(self) -> bool:
         return False
+
+    @property
+    def layer(self) -> BottleneckTable:
+        """How a comparison samples by the paper's layer: as the plan says, or by default."""
+        return self.bottleneck or BottleneckTable()
 
     @property
     def label_epsilon(self) -> float:

@@ -35,7 +35,7 @@ COMPARED: Final = 500
 class KeptStates:
     """Token vectors of a comparison's texts, made once: the parties' for all seeds, public ones of the latest seed.
 
-    Memory: 2 bytes for each number of each token, up to `[published] tokens` of them: 24 KiB a text at 32 tokens of
+    Memory: 2 bytes for each number of each token, up to `[bottleneck] tokens` of them: 24 KiB a text at 32 tokens of
     width 384.
     """
 
@@ -51,7 +51,7 @@ class KeptStates:
         from learning.bottleneck.states import states_of_rows
 
         if self.parties is None:
-            table, (model, _) = _plan(data).published, self._loaded(data)
+            table, (model, _) = _plan(data).layer, self._loaded(data)
             self.parties = [
                 (
                     states_of_rows(model, part.rows[: table.texts], tokens=table.tokens),
@@ -73,7 +73,7 @@ class KeptStates:
             else:
                 truth = np.array([targets.standard(each.target) for each in examples], np.float32)
             first, heldout = (
-                token_states(model, tokenizer, [each.first for each in some], tokens=plan.published.tokens)
+                token_states(model, tokenizer, [each.first for each in some], tokens=plan.layer.tokens)
                 for some in (examples, data.public.heldout)
             )
             self.seed, self.public = data.seed, ((first, _targets(truth)), heldout)
@@ -108,7 +108,7 @@ def sampled(data: TextData, epsilon: float, *, name: "Name", kept: KeptStates) -
     from learning.bottleneck.posterior import in_order
 
     plan = _plan(data)
-    table, targets = plan.published, plan.text.targets
+    table, targets = plan.layer, plan.text.targets
     (first, truth), heldout = kept.of_public(data)
     outputs = len(targets.names) if isinstance(targets, LabelMap) else 1
     form = Form(name, first.vectors.shape[2], table.width, table.tokens, outputs, heads=table.heads, sigma=table.sigma)
@@ -135,7 +135,7 @@ def _measured(data: TextData, model: "NoisyModel", posterior: "Posterior") -> di
     from learning.bottleneck.pinsker import check_accuracy, most_accurate
 
     some = posterior.of(slice(COMPARED))
-    found = divergences(some, _plan(data).published.order)
+    found = divergences(some, _plan(data).layer.order)
     source = torch.Generator().manual_seed(data.seed + 1)
     sample = model.sample(some, source)
     attack = likeliest_samplers(sample, some)

@@ -287,7 +287,7 @@ def test_a_comparison_has_the_rows_their_control_the_floor_and_private_training(
     monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
     plan = PLAN.replace("delta = 1e-5", "delta = 1e-5\ndeclared_size = 1800")
     plan = plan.replace("limit = 200", 'limit = 200\nlabel = "stars"') + "[dp_sgd]\nsteps = 10\nbatch = 200\n"
-    plan += "[published]\ntexts = 300\ntokens = 12\nwidth = 16\nweight = 1e-3\n"
+    plan += "[bottleneck]\ntexts = 300\ntokens = 12\nwidth = 16\nweight = 1e-3\n"
     (made / "compared.toml").write_text(plan)
     found = api.compare(made / "compared.toml", epsilons=(8.0,), seeds=1, output=tmp_path / "out")
     accuracy = {cell.method: cell.metrics["accuracy"] for cell in found.cells}
@@ -322,7 +322,7 @@ def test_the_papers_rows_say_that_no_proof_covers_them_and_need_labels_of_public
 
 def test_heads_divide_the_width_of_the_papers_layer(plan_of):
     with pytest.raises(PlanError, match="do not divide"):
-        plan_of("[samples]", "[published]\nwidth = 60\n[samples]")
+        plan_of("[samples]", "[bottleneck]\nwidth = 60\n[samples]")
 
 
 def test_an_accuracy_that_the_divergence_beside_it_does_not_admit_stops_the_row(plan_of, monkeypatch):
