@@ -6,6 +6,7 @@ trained on all parties' samples, and measured on samples of the held-out text. W
 not proven: no epsilon follows from any figure here.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 COMPARED: Final = 500
 """Held-out texts whose samplers are compared and attacked, at most."""
+DELTA: Final = 1e-5
+"""Of the Bayesian figure, as the paper's."""
 
 
 @dataclass(slots=True)
@@ -126,10 +129,15 @@ def sampled(data: TextData, epsilon: float, *, name: "Name", kept: KeptStates) -
 
 
 def _measured(data: TextData, model: "NoisyModel", posterior: "Posterior") -> dict[str, float]:
-    """How far held-out texts' samplers are apart, and what an attack finds, of `COMPARED` texts at most."""
+    """How far held-out texts' samplers are apart, and what an attack finds, of `COMPARED` texts at most.
+
+    A figure that is infinite is left out; `infinite_pairs` says for how many pairs the divergence is. Raises as
+    `sampled`.
+    """
     import torch
 
     from learning.audits.noisy_sequences import likeliest_samplers
+    from learning.bottleneck.bayesian import bayesian
     from learning.bottleneck.divergences import divergences
     from learning.bottleneck.fitting import said
     from learning.bottleneck.pinsker import check_accuracy, most_accurate
@@ -146,8 +154,17 @@ def _measured(data: TextData, model: "NoisyModel", posterior: "Posterior") -> di
         "named_texts": attack.first,
         "named_by_chance": attack.chance,
     }
-    if found.largest_finite is not None and found.mean_finite is not None:
-        notes |= {"largest_finite_divergence": found.largest_finite, "mean_finite_divergence": found.mean_finite}
+    bayes = bayesian(divergences(some, found.order + 1), DELTA)
+    measures = {
+        "largest_divergence": found.largest,
+        "mean_divergence": found.mean,
+        "largest_finite_divergence": found.largest_finite,
+        "mean_finite_divergence": found.mean_finite,
+        "bayesian_with_constant": bayes.reported,
+        "bayesian_without_constant": bayes.largest,
+        **{f"divergence_quantile_{share:g}": value for share, value in found.quantiles.items()},
+    }
+    notes |= {name: value for name, value in measures.items() if value is not None and math.isfinite(value)}
     if isinstance(data.plan.text.targets, LabelMap) and len(data.plan.text.labels) == 2:
         truth = np.array([each.target for each in data.public.heldout[:COMPARED]], np.int64)
         told = said(model, some, source).argmax(dim=1).numpy()

@@ -345,6 +345,10 @@ def test_an_accuracy_that_the_divergence_beside_it_does_not_admit_stops_the_row(
     posterior = samplers(model, states)
     notes = published._measured(data, model, posterior)
     assert 0.9 < notes["balanced_accuracy"] <= notes["admitted_accuracy"]
+    assert notes["mean_divergence"] <= notes["largest_divergence"] < notes["bayesian_without_constant"]
+    assert notes["bayesian_with_constant"] == pytest.approx(notes["bayesian_without_constant"] + np.log(1e5) / 1.1)
+    assert notes["divergence_quantile_0.5"] <= notes["divergence_quantile_0.99"] <= notes["largest_divergence"]
+    assert not any("epsilon" in name for name in notes)
     found = divergences.divergences(posterior, 1.1)
     monkeypatch.setattr(divergences, "divergences", lambda *_: dataclasses.replace(found, largest=0.19))
     with pytest.raises(AboveBound, match=r"admits 65\.4%"):
