@@ -1,4 +1,4 @@
-"""The plan of the recipe `nvdp`: its tables `[samples]` and `[public]`."""
+"""The plan of the recipe `nvdp`: its tables `[samples]`, `[public]` and `[bottleneck]`."""
 
 from typing import Annotated, Any, Literal
 
@@ -45,15 +45,47 @@ class PublicTable(SourceTable):
     limit: Annotated[int, Field(ge=100, le=200_000)] = 5000
 
 
+class BottleneckTable(Table):
+    """`[bottleneck]`: the rows of a comparison that sample by the paper's layer. No run releases such samples.
+
+    texts: of each party, the first of its shard. tokens: of a text; longer ones are cut. width: of a noisy vector, a
+    multiple of `heads`. weight: of both divergences from the prior, in training. sigma: the noise of "vib-fixed".
+    passes: over the texts, in each training. order: of the divergence that is measured.
+    """
+
+    texts: Annotated[int, Field(ge=1, le=20_000)] = 2000
+    tokens: Annotated[int, Field(ge=4, le=128)] = 32
+    width: Annotated[int, Field(ge=8, le=768)] = 64
+    heads: Annotated[int, Field(ge=1, le=16)] = 8
+    weight: Annotated[float, Field(ge=0, le=100)] = 1e-2
+    sigma: Annotated[float, Field(ge=0.01, le=7)] = 1.0
+    passes: Annotated[int, Field(ge=1, le=100)] = 6
+    order: Annotated[float, Field(gt=1, le=100)] = 1.1
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> "BottleneckTable":
+        if self.width % self.heads:
+            raise ValueError(
+                f"[bottleneck] heads = {self.heads} do not divide width = {self.width}. Use one that does."
+            )
+        return self
+
+
 class NvdpPlan(ClassifierPlan):
     """A plan whose parties release a noisy vector of each text."""
 
     public: PublicTable
     samples: SamplesTable = SamplesTable()
+    bottleneck: BottleneckTable | None = None
 
     @property
     def shares_noise(self) -> bool:
         return False
+
+    @property
+    def layer(self) -> BottleneckTable:
+        """How a comparison samples by the paper's layer: as the plan says, or by default."""
+        return self.bottleneck or BottleneckTable()
 
     @property
     def label_epsilon(self) -> float:

@@ -48,7 +48,7 @@ def prepare(plan: NvdpPlan, base: Path, cache: Path) -> PublicVectors:
     labels than the plan; `aggregation.errors.ConclaveError` for text that makes no projection.
     """
     found = classifier_public.prepare(plan, base, cache)
-    examples = _examples(plan, base, cache)
+    examples = public_examples(plan, base, cache)
     vectors = features_of(plan, found, examples)
     projection, statistics = _fitted(plan, vectors, examples)
     held = features_of(plan, found, found.heldout) if found.heldout else vectors[:0]
@@ -88,8 +88,8 @@ def _fitted(plan: NvdpPlan, vectors: NDArray[np.float32], examples: tuple[Exampl
     return projection, Public.of(projection.applied(vectors), labels, classes=len(targets.names))
 
 
-def _examples(plan: NvdpPlan, base: Path, cache: Path) -> tuple[Example, ...]:
-    """The public texts, with their labels where `[public]` names a column of them."""
+def public_examples(plan: NvdpPlan, base: Path, cache: Path) -> tuple[Example, ...]:
+    """The public texts, with their labels where `[public]` names a column of them. Raises `DataError` as `prepare`."""
     table, text = plan.public, plan.text
     source, left_out = source_of(table, base), Skipped()
     if table.label is None:

@@ -1,11 +1,13 @@
 """Noisy vectors: what a plan may ask, what a run learns from rows alone, and that others can train on what it shows."""
 
+import dataclasses
 import json
 import math
 import re
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,12 +16,15 @@ from dp_accounting import ComposedDpEvent, GaussianDpEvent, SelfComposedDpEvent
 from aggregation.accounting.events import RandomizedResponseDpEvent
 from aggregation.accounting.price import calibrate, price
 from coordinator import api
+from coordinator.comparing import table
 from coordinator.comparing.comparable import changed
 from coordinator.comparing.simulated_run import driven
 from coordinator.errors import PlanError
 from coordinator.pricing.priced_plan import price_plan
 from coordinator.progress.progress import Silent
 from coordinator.run.party_files import party_tables
+from coordinator.systems.nvdp import published
+from coordinator.systems.nvdp.compare import NvdpComparison
 from coordinator.systems.nvdp.pooling import odd_rows, rows_of
 from coordinator.systems.nvdp.public import prepare
 from coordinator.systems.nvdp.recipe import Nvdp
@@ -28,7 +33,9 @@ from coordinator.systems.nvdp.rules import naive_of, rule_of, said_by
 from coordinator.systems.nvdp.splitting import deviation, label_epsilon
 from coordinator.systems.registry import read_plan
 from coordinator.transport.launchers import SimulationRequest, find_launcher
+from learning.bottleneck.pinsker import AboveBound
 from learning.errors import DataError
+from learning.text.labelled import Example
 
 GOOD, BAD = ("good", "great", "bright", "fast"), ("bad", "awful", "dull", "slow")
 OTHER = ("the", "a", "film", "was", "plot", "actor")
@@ -306,9 +313,69 @@ def test_a_comparison_has_the_rows_their_control_the_floor_and_private_training(
     monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
     plan = PLAN.replace("delta = 1e-5", "delta = 1e-5\ndeclared_size = 1800")
     plan = plan.replace("limit = 200", 'limit = 200\nlabel = "stars"') + "[dp_sgd]\nsteps = 10\nbatch = 200\n"
+    plan += "[bottleneck]\ntexts = 300\ntokens = 12\nwidth = 16\nweight = 1e-3\n"
     (made / "compared.toml").write_text(plan)
     found = api.compare(made / "compared.toml", epsilons=(8.0,), seeds=1, output=tmp_path / "out")
     accuracy = {cell.method: cell.metrics["accuracy"] for cell in found.cells}
-    assert set(accuracy) == {"nvdp", "naive", "public", "dp_sgd", "fine_tune"}
+    published = {"nvib", "vtdp", "vib-fixed", "vib-learned"}
+    assert set(accuracy) == {"nvdp", "naive", "public", "dp_sgd", "fine_tune"} | published
+    for cell in found.cells:
+        if cell.method in published:
+            assert cell.epsilon is None
+            assert cell.event is None
+            assert 0 <= cell.notes["infinite_pairs"] <= 1
+            assert cell.notes["named_texts"] >= cell.notes["named_by_chance"] / 2
+            assert cell.notes["balanced_accuracy"] <= cell.notes["admitted_accuracy"] + 0.2
+    assert "the paper's layer (no guarantee: a heuristic)" in table.markdown(found)
+    assert accuracy["nvib"] > 0.7
     assert accuracy["nvdp"] >= accuracy["naive"]
     assert all(cell.epsilon is None or cell.epsilon <= 8.0 for cell in found.cells)
+
+
+def compared(plan, made, tmp_path):
+    return NvdpComparison(SimpleNamespace(plan=plan, base=made, cache=tmp_path))
+
+
+def test_the_papers_rows_say_that_no_proof_covers_them_and_need_labels_of_public_text(plan_of, made, tmp_path):
+    names = {"nvib", "vtdp", "vib-fixed", "vib-learned"}
+    assert not names & set(compared(plan_of(), made, tmp_path).methods)
+    methods = compared(plan_of("limit = 200", 'limit = 200\nlabel = "stars"'), made, tmp_path).methods
+    assert names < set(methods)
+    for name in names:
+        assert not methods[name].private
+        assert "no guarantee" in methods[name].shown
+
+
+def test_heads_divide_the_width_of_the_papers_layer(plan_of):
+    with pytest.raises(PlanError, match="do not divide"):
+        plan_of("[samples]", "[bottleneck]\nwidth = 60\n[samples]")
+
+
+def test_an_accuracy_that_the_divergence_beside_it_does_not_admit_stops_the_row(plan_of, monkeypatch):
+    import torch
+
+    from learning.bottleneck import divergences
+    from learning.bottleneck.fitting import Fitting, fitted, samplers
+    from learning.bottleneck.forms import Form
+    from learning.bottleneck.states import TokenStates
+
+    truth = torch.arange(300) % 2
+    vectors = torch.randn((300, 4, 8), generator=torch.Generator().manual_seed(0))
+    vectors[:, :, 0] = (truth * 6.0 - 3)[:, None]
+    mask = torch.ones((300, 4), dtype=torch.bool)
+    states = TokenStates(vectors.half(), mask, mask.int())
+    form = Form("vib-fixed", 8, 8, 4, 2, heads=2, sigma=0.3)
+    model = fitted(form, states, truth, Fitting(1e-3, rate=1e-2), 0)
+    heldout = [Example("a film", None, int(each)) for each in truth]
+    data = SimpleNamespace(plan=plan_of(), seed=0, public=SimpleNamespace(heldout=heldout))
+    posterior = samplers(model, states)
+    notes = published._measured(data, model, posterior)
+    assert 0.9 < notes["balanced_accuracy"] <= notes["admitted_accuracy"]
+    assert notes["mean_divergence"] <= notes["largest_divergence"] < notes["bayesian_without_constant"]
+    assert notes["bayesian_with_constant"] == pytest.approx(notes["bayesian_without_constant"] + np.log(1e5) / 1.1)
+    assert notes["divergence_quantile_0.5"] <= notes["divergence_quantile_0.99"] <= notes["largest_divergence"]
+    assert not any("epsilon" in name for name in notes)
+    found = divergences.divergences(posterior, 1.1)
+    monkeypatch.setattr(divergences, "divergences", lambda *_: dataclasses.replace(found, largest=0.19))
+    with pytest.raises(AboveBound, match=r"admits 65\.4%"):
+        published._measured(data, model, posterior)
