@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from coordinator.comparing.comparable import ComparisonRequest, Method, Outcome, changed
 from coordinator.comparing.simulated_run import driven
 from coordinator.progress.progress import Silent
+from coordinator.systems.nvdp.pair_student import pair_metrics
 from coordinator.systems.nvdp.plan import NvdpPlan
 from coordinator.systems.nvdp.pooling import rows_of
 from coordinator.systems.nvdp.public import PublicVectors, prepare
@@ -37,7 +38,9 @@ class NvdpComparison(ClassifierComparison):
 
     @property
     def methods(self) -> Mapping[str, Method]:
-        found = METHODS if self.plan.public.label is not None else METHODS[:2] + METHODS[3:]
+        public = self.plan.public
+        told = public.label is not None or public.alike is not None or self.plan.text.second
+        found = METHODS if told else METHODS[:2] + METHODS[3:]
         return {method.name: method for method in found}
 
     def data(self, seed: int, folder: Path) -> TextData:
@@ -51,7 +54,8 @@ class NvdpComparison(ClassifierComparison):
         if not isinstance(model, dict):
             return super().metrics(data, model)
         plan, public = _of(data)
-        found = metrics_of(measured(plan, public, said_by(plan, public, model)))
+        said = said_by(plan, public, model)
+        found = pair_metrics(plan, public, said) if plan.text.pairs else metrics_of(measured(plan, public, said))
         return {name: value for name, value in found.items() if name != "examples"}
 
 
