@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from coordinator.comparing.comparable import ComparisonRequest, Method, Outcome, changed
 from coordinator.comparing.simulated_run import driven
 from coordinator.progress.progress import Silent
+from coordinator.systems.nvdp.pair_student import pair_metrics
 from coordinator.systems.nvdp.plan import NvdpPlan
 from coordinator.systems.nvdp.pooling import rows_of
 from coordinator.systems.nvdp.public import PublicVectors, prepare
@@ -43,7 +44,8 @@ class NvdpComparison(ClassifierComparison):
 
     @property
     def methods(self) -> Mapping[str, Method]:
-        if self.plan.public.label is None:
+        public = self.plan.public
+        if public.label is None and public.alike is None and not self.plan.text.second:
             return {method.name: method for method in METHODS[:2] + METHODS[3:]}
         forms = () if self.plan.text.pairs else PUBLISHED
         rows = [Method(each, label, partial(sampled, name=each, kept=self._states), private=False, heuristic=True)
@@ -62,7 +64,7 @@ class NvdpComparison(ClassifierComparison):
             return super().metrics(data, model)
         plan, public = _of(data)
         said = model.said if isinstance(model, Answered) else said_by(plan, public, model)
-        found = metrics_of(measured(plan, public, said))
+        found = pair_metrics(plan, public, said) if plan.text.pairs else metrics_of(measured(plan, public, said))
         return {name: value for name, value in found.items() if name != "examples"}
 
 

@@ -39,9 +39,13 @@ class PublicTable(SourceTable):
     """`[public]`: the text that the projection is fitted on.
 
     label: a column of the plan's labels, if the text has one: the first directions are then those that its classes
-    differ along. limit: of how many texts, drawn evenly by the plan's seed.
+    differ along. second: the column of second texts, where the plan reads pairs. alike: of pairs of two classes without
+    labels, the class of those whose texts are alike; what public text says of the classes is then their cosine alone.
+    limit: of how many texts, drawn evenly by the plan's seed.
     """
 
+    second: str | None = None
+    alike: str | None = None
     limit: Annotated[int, Field(ge=100, le=200_000)] = 5000
 
 
@@ -133,8 +137,36 @@ class NvdpPlan(ClassifierPlan):
                 f"[samples] label_epsilon = {self.label_epsilon:g} for {samples.texts} texts leaves nothing of "
                 f"[privacy] epsilon = {privacy.epsilon:g} for the texts. Use less."
             )
-        if self.text.pairs:
+        self._check_pairs()
+
+    def _check_pairs(self) -> None:
+        """Check the columns of public and of the parties' pairs, and what is said of pairs that are alike."""
+        public, shards, kind = self.public, self.federation.shards, self.text.kind
+        if self.text.pairs and public.second is None:
+            raise ValueError("[public] second is missing: the column that holds the second texts.")
+        if not self.text.pairs and public.second is not None:
             raise ValueError(
-                "[text] two texts: a model of noisy vectors of pairs cannot be published yet. Use one text, or "
-                'recipe = "dp_sgd".'
+                f'[public] second = "{public.second}" is of pairs, and [text] reads one text. Leave it out.'
+            )
+        tables = {"[public]": public, "[evaluation]": self.evaluation, "[federation.shards]": shards}
+        for name, table in tables.items():
+            if self.text.pairs and table is not None and table.second in (table.text, table.label):
+                raise ValueError(
+                    f'{name} second = "{table.second}" is the text or the label already. Name the column of second '
+                    "texts."
+                )
+        guessed = kind == "pair" and len(self.text.labels) == 2 and public.label is None
+        if guessed and public.alike is None:
+            raise ValueError(
+                "[public] alike is missing: these pairs have no labels, so say which class is that of texts that are "
+                f'alike, for example alike = "{self.text.labels[-1]}". Or name a label column.'
+            )
+        if public.alike is not None and not guessed:
+            raise ValueError(
+                f'[public] alike = "{public.alike}" belongs to pairs of two classes without labels. Leave it out.'
+            )
+        if public.alike is not None and public.alike not in self.text.labels:
+            raise ValueError(
+                f'[public] alike = "{public.alike}" is none of the [text] labels, {", ".join(self.text.labels)}. Name '
+                "one of them."
             )

@@ -37,7 +37,7 @@ def deviation(epsilon: float, delta: float, label: float, classes: int, texts: i
     Source: Balle & Wang 2018, theorem 8, for D.
     """
     chances = _losses(label, classes, texts)
-    left = epsilon - label * np.arange(-texts, texts + 1)
+    left = epsilon - label * np.arange(-texts, texts + 1, dtype=np.float64)
 
     def spent(multiplier: float) -> float:
         return float(chances @ _divergence(multiplier, left))
@@ -60,7 +60,7 @@ def _losses(label: float, classes: int, texts: int) -> NDArray[np.float64]:
     whole = math.exp(label) + classes - 1
     one, found = np.array([1, classes - 2, math.exp(label)]) / whole, np.ones(1)
     for _ in range(texts):
-        found = np.convolve(found, one)
+        found = np.asarray(np.convolve(found, one), np.float64)
     return found
 
 

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from aggregation.mechanisms.samples import SamplesMechanism
 from aggregation.noise.stream import NoiseStream
 from learning.models.batching import Tokens, encode
-from learning.models.encoders import longest, tokens_of
+from learning.models.encoders import last_layer, longest, tokens_of
 from learning.models.features import features_apart
 from learning.noisy_vectors.features import pair_features, unit
 from learning.noisy_vectors.projection import Projection
 from learning.noisy_vectors.regression import binned
-from learning.noisy_vectors.sides import all_sides
+from learning.noisy_vectors.sides import all_sides, told_apart
 from learning.text.labelled import LabelMap, ScoreRange
 from party.admission.labels import columns_of, targets_of
 from party.errors import TrainingError
@@ -95,12 +95,19 @@ def vectors_of(
     found: Loaded, rows: Sequence[Tokens], known: dict[int, tuple[int, ...]], *, pairs: bool
 ) -> NDArray[np.float32]:
     """The public encoder's vectors of texts, or the features of pairs, [texts, features]; each depends on its own text
-    alone, bit for bit.
+    or pair alone, bit for bit.
+
+    A pair of which a tokenizer that was provided does not tell where the second text begins has NaN, of which
+    `Projection.applied` makes the zero vector: were it a failure, the party's answer would depend on that one record.
     """
     if not pairs:
         return features_apart(found.model, rows, known, found.tokens)
-    first, second = (unit(features_apart(found.model, side, known, found.tokens)) for side in all_sides(rows))
-    return pair_features(first, second)
+    made = np.full((len(rows), 2 * last_layer(found.model).in_features), np.nan, np.float32)
+    apart = [place for place, row in enumerate(rows) if told_apart(row)]
+    if apart:
+        sides = all_sides([rows[place] for place in apart])
+        made[apart] = pair_features(*(unit(features_apart(found.model, side, known, found.tokens)) for side in sides))
+    return made
 
 
 def classes_of(
@@ -140,6 +147,8 @@ def _check(
     if not found.head_alone:
         raise TrainingError("the model that was provided gives a text no vector of its own. Provide an encoder.")
     (probe,) = encode(found.tokenizer, ["a"], ["b"] if pairs else None, longest=8).rows
+    if pairs and not told_apart(probe):
+        raise TrainingError("the tokenizer that was provided does not tell two texts apart. Provide one like BERT's.")
     features = vectors_of(found, [probe], {}, pairs=pairs).shape[1]
     if projection.features != features or projection.dimensions != mechanism.dimensions:
         raise TrainingError(
