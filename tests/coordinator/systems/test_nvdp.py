@@ -260,7 +260,7 @@ def test_a_changed_epsilon_changes_what_labels_spend_by_the_same_factor(plan_of)
         ("rows = 900", "rows = 900\ntexts = 2", "the plan protects records"),
         ("rows = 900", "rows = 900\nlabel_epsilon = 8.0", "leaves nothing"),
         ("rows = 900", 'rows = 900\nlabels = "public"\nlabel_epsilon = 1.0', "Leave one out"),
-        ("[text]", '[text]\nkind = "pair"', "cannot be published yet"),
+        ("[text]", '[text]\nkind = "pair"', r"\[public\] second is missing"),
         ("rows = 900", "rows = 0", "rows"),
         ("dimensions = 4", "dimensions = 5000", "dimensions"),
         ("delta = 1e-5", 'delta = 1e-5\nnoise = "skellam"', "adds all noise itself"),
