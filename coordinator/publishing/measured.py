@@ -16,6 +16,8 @@ _CLASSIFIER = {
     "public_start": ("of the public start, untrained", ".3f"),
     "public_rule": ("of the public text's own rule (the floor)", ".3f"),
     "cosine": ("of the pairs' cosine alone", ".3f"),
+    "named_texts": ("of samples whose text an attacker names among the test texts", ".3f"),
+    "infinite_pairs": ("of pairs of test texts that are infinitely far apart", ".3f"),
     "examples": ("test examples", ",d"),
     "parameters": ("parameters", ",d"),
     "of_teacher": ("of the teacher's", ".3f"),

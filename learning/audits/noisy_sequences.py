@@ -6,6 +6,7 @@ samples texts that it has, and fits to every vector of these the token that it w
 lower bound on what a sample tells; what it misses proves nothing.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,11 +36,23 @@ def likeliest_samplers(sample: Sample, posterior: Posterior) -> Found:
     sample: one of each text, in the order of the posterior. Both without a position that is not there
     (`Posterior.filled`): the others would not have densities over the same numbers. Raises `ConclaveError`.
     """
-    if not bool(posterior.mask.all()) or sample.vectors.shape != posterior.mean.shape:
+    texts = len(posterior)
+    if len(sample) != texts:
+        raise ConclaveError(f"{len(sample):,} samples of {texts:,} samplers: give one of each text.")
+    return ranked(unlikeliness(sample, posterior), texts, texts, np.arange(texts))
+
+
+def unlikeliness(sample: Sample, posterior: Posterior) -> Callable[[slice], Floats]:
+    """A function from some of the samples to -2 ln density of each under every sampler, [some, samplers], but for a
+    number that is the same for all samplers.
+
+    sample and posterior: without a position that is not there, as of `likeliest_samplers`, of as many texts as one
+    likes each. Raises `ConclaveError`. Memory: both in float64.
+    """
+    if not bool(posterior.mask.all()) or sample.vectors.shape[1:] != posterior.mean.shape[1:]:
         raise ConclaveError(
             "Samplers and samples of texts have the same positions, pads too. Fill the posterior first."
         )
-    texts = len(posterior)
     mean, logs, z = (
         each.detach().double().flatten(1).numpy() for each in (posterior.mean, posterior.log_variance, sample.vectors)
     )
@@ -57,7 +70,7 @@ def likeliest_samplers(sample: Sample, posterior: Posterior) -> Found:
             found -= 2 * log_weights[some] @ (counts - 1).T
         return np.asarray(found)
 
-    return ranked(apart, texts, texts, np.arange(texts))
+    return apart
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,12 +68,6 @@ def targets_of(labelled: plan_pb2.LabelledText, shard: ShardTable) -> LabelMap |
         if labelled.kind == plan_pb2.TEXT_KIND_REGRESSION:
             if labelled.labels or labelled.values:
                 raise broken("it has both a range of scores and classes")
-            if shard.labels is not None:
-                raise _against(
-                    "shard.labels",
-                    "labels: this party's file says that its label column holds classes, and the plan reads scores of "
-                    "it",
-                )
             scores = ScoreRange(labelled.low, labelled.high)
             _standard(scores)
             return scores

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 EMPHASIS: Final = 0.5
 """The part of public vectors' mean square that the cosine gets: otherwise it is one small number among others."""
+HELD: Final = 0.99
+"""The part of public pairs that the projection does not clip. Private pairs are often alike, or strange, where public
+ones are neither, and a cosine that is clipped no longer orders them.
+"""
 LIKENESS: Final = 0.7
 """The correlation with the cosine that is expected of scores where no public pair has one."""
 
@@ -102,7 +106,7 @@ def fitted_to_pairs(plan: NvdpPlan, vectors: NDArray[np.float32], examples: tupl
     directions = cosine_direction(vectors.shape[1] // 2)
     if truth is not None and isinstance(targets, LabelMap) and len(targets.names) > 2:
         directions = np.hstack([directions, class_directions(vectors, truth.astype(np.int64))])[:, :dimensions]
-    projection = Projection.fitted(vectors, dimensions, directions=directions, emphasis=EMPHASIS)
+    projection = Projection.fitted(vectors, dimensions, directions=directions, emphasis=EMPHASIS, quantile=HELD)
     under, alone = (_said(plan, each, truth) for each in (projection.applied(vectors), cosines(vectors)))
     return FittedToPairs(projection, under, alone)
 

@@ -12,12 +12,15 @@ from coordinator.text_models.plan import ClassifierPlan
 class SamplesTable(Table):
     """`[samples]`: what each party releases.
 
-    rows: of every party, whatever it holds: one a text, the others noise. dimensions: numbers of a text's vector.
-    levels: grid steps in a vector's largest norm. labels: "private", under randomised response that costs
-    `label_epsilon` of the plan's epsilon; or "public", which nothing protects. bins: of a regression's scores, which
-    leave as the part of the range that they are in. texts: of one user, where users are protected.
+    form: "certified", one vector a text under noise that has a proof; "published", the paper's layer (`[bottleneck]`),
+    which has none. The other keys but `rows` and `bins` belong to the certified form, and the published one needs
+    `labels = "public"`. rows: of every party, whatever it holds: one a text, the others noise. dimensions: numbers of a
+    text's vector. levels: grid steps in a vector's largest norm. labels: "private", under randomised response that
+    costs `label_epsilon` of the plan's epsilon; or "public", which nothing protects. bins: of a regression's scores,
+    which leave as the part of the range that they are in. texts: of one user, where users are protected.
     """
 
+    form: Literal["certified", "published"] = "certified"
     rows: Annotated[int, Field(ge=1, le=1 << 20)] = 5000
     dimensions: Annotated[int, Field(ge=1, le=1024)] = 8
     levels: Annotated[int, Field(ge=16, le=1 << 20)] = 4096
@@ -50,13 +53,15 @@ class PublicTable(SourceTable):
 
 
 class BottleneckTable(Table):
-    """`[bottleneck]`: the rows of a comparison that sample by the paper's layer. No run releases such samples.
+    """`[bottleneck]`: the paper's layer, in a run of the published form and in the rows of a comparison.
 
-    texts: of each party, the first of its shard. tokens: of a text; longer ones are cut. width: of a noisy vector, a
+    kind: of the layer in a run; a comparison has a row of each. texts: of each party in a comparison, the first of its
+    shard. tokens: of a text; longer ones are cut. width: of a noisy vector, a
     multiple of `heads`. weight: of both divergences from the prior, in training. sigma: the noise of "vib-fixed".
     passes: over the texts, in each training. order: of the divergence that is measured.
     """
 
+    kind: Literal["nvib", "vtdp", "vib-fixed", "vib-learned"] = "nvib"
     texts: Annotated[int, Field(ge=1, le=20_000)] = 2000
     tokens: Annotated[int, Field(ge=4, le=128)] = 32
     width: Annotated[int, Field(ge=8, le=768)] = 64
@@ -76,7 +81,9 @@ class BottleneckTable(Table):
 
 
 class NvdpPlan(ClassifierPlan):
-    """A plan whose parties release a noisy vector of each text."""
+    """A plan whose parties release a noisy vector of each text, or a noisy sequence."""
+
+    UNPROVEN = True
 
     public: PublicTable
     samples: SamplesTable = SamplesTable()
@@ -87,8 +94,13 @@ class NvdpPlan(ClassifierPlan):
         return False
 
     @property
+    def published(self) -> bool:
+        """Whether what leaves is sampled by the paper's layer, which is a heuristic."""
+        return self.samples.form == "published"
+
+    @property
     def layer(self) -> BottleneckTable:
-        """How a comparison samples by the paper's layer: as the plan says, or by default."""
+        """How the paper's layer samples: as the plan says, or by default."""
         return self.bottleneck or BottleneckTable()
 
     @property
@@ -130,6 +142,15 @@ class NvdpPlan(ClassifierPlan):
                 "[privacy] dropouts, colluders and attempts belong to sums, and every party's rows are its own. Leave "
                 "them out, and set [federation] minimum_parties to as many as have to stay."
             )
+        if self.published == privacy.guarantee:
+            wanted = "guarantee = false" if self.published else "an epsilon and a delta, and no guarantee = false"
+            raise ValueError(
+                f'[samples] form = "{samples.form}" {"has no proof" if self.published else "has a guarantee"}: write '
+                f"[privacy] {wanted}, or choose the other form."
+            )
+        if self.published:
+            self._check_published()
+            return
         if privacy.unit == "record" and samples.texts != 1:
             raise ValueError(f"[samples] texts = {samples.texts} is of one user, and the plan protects records.")
         if samples.labels == "private" and self.label_epsilon * samples.texts >= privacy.epsilon:
@@ -138,6 +159,36 @@ class NvdpPlan(ClassifierPlan):
                 f"[privacy] epsilon = {privacy.epsilon:g} for the texts. Use less."
             )
         self._check_pairs()
+
+    def _check_published(self) -> None:
+        """Check what the published form needs, and that nothing is asked of it that it has not."""
+        samples = self.samples
+        if odd := sorted(samples.model_fields_set & {"dimensions", "levels", "label_epsilon", "texts"}):
+            raise ValueError(
+                f'[samples] {odd[0]} belongs to form = "certified". Leave it out; [bottleneck] says what the layer '
+                "makes."
+            )
+        if samples.labels != "public":
+            raise ValueError(
+                '[samples] form = "published" protects no label: it leaves as it is. Say labels = "public", or use the '
+                "certified form."
+            )
+        if self.text.pairs:
+            raise ValueError(
+                '[samples] form = "published" samples single texts, and [text] reads pairs. Use the certified form.'
+            )
+        if self.public.label is None or self.public.second is not None:
+            raise ValueError(
+                "[public] label is missing: the layer is trained on public texts with labels of the plan's. Name the "
+                "column."
+                if self.public.label is None
+                else f'[public] second = "{self.public.second}" is of pairs, and [text] reads one text. Leave it out.'
+            )
+        if self.privacy.unit != "record":
+            raise ValueError(
+                f'[privacy] unit = "{self.privacy.unit}": the published form protects nobody, and counts texts alone. '
+                'Use unit = "record".'
+            )
 
     def _check_pairs(self) -> None:
         """Check the columns of public and of the parties' pairs, and what is said of pairs that are alike."""

@@ -18,7 +18,7 @@ from coordinator.comparing.comparable import Outcome
 from coordinator.systems.nvdp.plan import NvdpPlan
 from coordinator.systems.nvdp.public import public_examples
 from coordinator.text_models.methods import TextData
-from coordinator.text_models.public import placed_model
+from coordinator.text_models.public import PublicText, placed_model
 from learning.text.labelled import LabelMap
 
 if TYPE_CHECKING:
@@ -125,14 +125,16 @@ def sampled(data: TextData, epsilon: float, *, name: "Name", kept: KeptStates) -
     refitted(model, in_order(samples), torch.cat([labels for _, labels in parties]), fitting, data.seed)
     posterior = samplers(model, heldout)
     answers = said(model, posterior, torch.Generator().manual_seed(data.seed))
-    return Outcome(Answered(answers.numpy()), None, notes=_measured(data, model, posterior))
+    return Outcome(Answered(answers.numpy()), None, notes=compared(plan, data.public, data.seed, model, posterior))
 
 
-def _measured(data: TextData, model: "NoisyModel", posterior: "Posterior") -> dict[str, float]:
+def compared(
+    plan: NvdpPlan, public: PublicText, seed: int, model: "NoisyModel", posterior: "Posterior"
+) -> dict[str, float]:
     """How far held-out texts' samplers are apart, and what an attack finds, of `COMPARED` texts at most.
 
-    A figure that is infinite is left out; `infinite_pairs` says for how many pairs the divergence is. Raises as
-    `sampled`.
+    posterior: of the held-out texts. A figure that is infinite is left out; `infinite_pairs` says for how many pairs
+    the divergence is. Raises as `sampled`.
     """
     import torch
 
@@ -143,8 +145,8 @@ def _measured(data: TextData, model: "NoisyModel", posterior: "Posterior") -> di
     from learning.bottleneck.pinsker import check_accuracy, most_accurate
 
     some = posterior.of(slice(COMPARED))
-    found = divergences(some, _plan(data).layer.order)
-    source = torch.Generator().manual_seed(data.seed + 1)
+    found = divergences(some, plan.layer.order)
+    source = torch.Generator().manual_seed(seed + 1)
     sample = model.sample(some, source)
     attack = likeliest_samplers(sample, some)
     notes = {
@@ -165,8 +167,8 @@ def _measured(data: TextData, model: "NoisyModel", posterior: "Posterior") -> di
         **{f"divergence_quantile_{share:g}": value for share, value in found.quantiles.items()},
     }
     notes |= {name: value for name, value in measures.items() if value is not None and math.isfinite(value)}
-    if isinstance(data.plan.text.targets, LabelMap) and len(data.plan.text.labels) == 2:
-        truth = np.array([each.target for each in data.public.heldout[:COMPARED]], np.int64)
+    if isinstance(plan.text.targets, LabelMap) and len(plan.text.labels) == 2:
+        truth = np.array([each.target for each in public.heldout[:COMPARED]], np.int64)
         told = said(model, some, source).argmax(dim=1).numpy()
         if 0 < truth.sum() < len(truth):
             balanced = float(np.mean([(told == kind)[truth == kind].mean() for kind in (0, 1)]))

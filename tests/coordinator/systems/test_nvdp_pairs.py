@@ -1,4 +1,4 @@
-"""Noisy vectors of pairs: what a plan may ask, what a run learns, and that its folder and its rows need nothing of us."""
+"""Noisy vectors of pairs: what a plan may ask, what a run learns, and that its folder and rows need nothing of us."""
 
 import json
 import re
@@ -289,7 +289,9 @@ def test_a_run_of_real_parties_over_pairs_publishes_and_verifies(made, tmp_path,
     (made / "run.toml").write_text(changed(*changes))
     result = api.run(made / "run.toml", output=tmp_path / "out")
     assert api.verify(result.student).ok
-    assert {"predict.py", "rule.json", "rule.safetensors", "samples"} <= {path.name for path in result.student.iterdir()}
+    assert {"predict.py", "rule.json", "rule.safetensors", "samples"} <= {
+        path.name for path in result.student.iterdir()
+    }
     card = (result.student / "README.md").read_text()
     assert "from predict import predict" in card
     assert "of the pairs' cosine alone" in card
