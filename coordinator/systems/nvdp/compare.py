@@ -60,10 +60,11 @@ class NvdpComparison(ClassifierComparison):
         return TextData(plan, public, self._text, Silent(), self._given.recipe)
 
     def metrics(self, data: TextData, model: Any) -> dict[str, Any]:
-        if not isinstance(model, dict | Answered):
-            return super().metrics(data, model)
         plan, public = _of(data)
-        said = model.said if isinstance(model, Answered) else said_by(plan, public, model)
+        if isinstance(model, dict):
+            said = said_by(plan, public, model)
+        else:
+            said = model.said if isinstance(model, Answered) else self.said(data, model)
         found = pair_metrics(plan, public, said) if plan.text.pairs else metrics_of(measured(plan, public, said))
         return {name: value for name, value in found.items() if name != "examples"}
 

@@ -207,11 +207,11 @@ def test_the_card_says_that_there_are_rows_and_their_own_card_what_noise_they_ha
 
 
 def test_training_as_if_the_rows_were_clean_learns_less(plan_of, drawn):
-    plan = plan_of("epsilon = 8.0", "epsilon = 12.0", "limit = 200", 'limit = 200\nlabel = "stars"')
+    plan = plan_of("epsilon = 8.0", "epsilon = 2.0", "limit = 200", 'limit = 200\nlabel = "stars"')
     recipe, mechanism, rows, student, _ = drawn(plan)
     truth = np.array([each.target for each in recipe.read.heldout])
     naive = naive_of(plan, recipe.read, mechanism, rows)
-    assert (said_by(plan, recipe.read, naive).argmax(axis=1) == truth).mean() <= student.metrics["accuracy"]
+    assert (said_by(plan, recipe.read, naive).argmax(axis=1) == truth).mean() < student.metrics["accuracy"] - 0.05
 
 
 def test_labels_and_texts_share_the_plans_epsilon(plan_of, made, tmp_path):
@@ -367,9 +367,8 @@ def test_an_accuracy_that_the_divergence_beside_it_does_not_admit_stops_the_row(
     form = Form("vib-fixed", 8, 8, 4, 2, heads=2, sigma=0.3)
     model = fitted(form, states, truth, Fitting(1e-3, rate=1e-2), 0)
     heldout = [Example("a film", None, int(each)) for each in truth]
-    data = SimpleNamespace(plan=plan_of(), seed=0, public=SimpleNamespace(heldout=heldout))
     posterior = samplers(model, states)
-    notes = published._measured(data, model, posterior)
+    notes = published.compared(plan_of(), SimpleNamespace(heldout=heldout), 0, model, posterior)
     assert 0.9 < notes["balanced_accuracy"] <= notes["admitted_accuracy"]
     assert notes["mean_divergence"] <= notes["largest_divergence"] < notes["bayesian_without_constant"]
     assert notes["bayesian_with_constant"] == pytest.approx(notes["bayesian_without_constant"] + np.log(1e5) / 1.1)
@@ -378,4 +377,4 @@ def test_an_accuracy_that_the_divergence_beside_it_does_not_admit_stops_the_row(
     found = divergences.divergences(posterior, 1.1)
     monkeypatch.setattr(divergences, "divergences", lambda *_: dataclasses.replace(found, largest=0.19))
     with pytest.raises(AboveBound, match=r"admits 65\.4%"):
-        published._measured(data, model, posterior)
+        published.compared(plan_of(), SimpleNamespace(heldout=heldout), 0, model, posterior)
