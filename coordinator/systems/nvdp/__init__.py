@@ -1,7 +1,7 @@
 """NVDP: each party releases a noisy vector of each of its texts, and whoever wants trains on them."""
 
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from coordinator.systems.example import example
 from coordinator.systems.nvdp import public as vectors
@@ -28,10 +28,8 @@ def prepare(plan: NvdpPlan, base: Path, cache: Path) -> PublicVectors | PublicSe
 def recipe_of(plan: NvdpPlan, public: PublicVectors | PublicSequences | None) -> Nvdp | SampledByLayer:
     """The recipe of a plan in its form."""
     if plan.published:
-        assert public is None or isinstance(public, PublicSequences)
-        return SampledByLayer(plan, public)
-    assert public is None or isinstance(public, PublicVectors)
-    return Nvdp(plan, public)
+        return SampledByLayer(plan, cast("PublicSequences | None", public))
+    return Nvdp(plan, cast("PublicVectors | None", public))
 
 
 def attacks_on(recipe: Nvdp | SampledByLayer) -> NvdpAttacks | SequenceAttacks:

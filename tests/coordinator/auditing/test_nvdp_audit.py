@@ -13,7 +13,7 @@ from learning.noisy_vectors.noise import Noise
 
 
 @pytest.fixture
-def nvdp_tables(classifier_tables, public_texts):
+def audited_tables(classifier_tables, public_texts):
     def makes(epsilon=1.0, rows=60, **samples):
         tables = classifier_tables(
             "nvdp",
@@ -39,8 +39,8 @@ def quiet(monkeypatch):
     monkeypatch.setattr(SamplesMechanism, "drawn", less)
 
 
-def test_an_honest_run_is_not_refuted(audit, nvdp_tables):
-    found = audit(nvdp_tables(), canaries=40, records=100)
+def test_an_honest_run_is_not_refuted(audit, audited_tables):
+    found = audit(audited_tables(), canaries=40, records=100)
     assert [(each.attacked, each.canaries) for each in found.attacks] == [
         ("samples", "worst"), ("samples", "natural"), ("student", "worst"), ("student", "natural"),
     ]  # fmt: skip
@@ -48,15 +48,15 @@ def test_an_honest_run_is_not_refuted(audit, nvdp_tables):
     assert found.claimed == pytest.approx(1.0, abs=0.01)
 
 
-def test_rows_without_noise_are_refuted(audit, nvdp_tables, quiet):
-    found = audit(nvdp_tables(epsilon=0.3), canaries=60, records=100, kinds=["worst"])
+def test_rows_without_noise_are_refuted(audit, audited_tables, quiet):
+    found = audit(audited_tables(epsilon=0.3), canaries=60, records=100, kinds=["worst"])
     assert found.broken
     (rows,) = [each for each in found.attacks if each.attacked == "samples"]
     assert rows.lower > found.claimed
 
 
-def test_a_run_of_users_and_of_public_labels_is_audited(audit, nvdp_tables):
-    found = audit(nvdp_tables(labels="public"), canaries=10, records=60, kinds=["natural"])
+def test_a_run_of_users_and_of_public_labels_is_audited(audit, audited_tables):
+    found = audit(audited_tables(labels="public"), canaries=10, records=60, kinds=["natural"])
     assert {each.attacked for each in found.attacks} == {"samples", "student"}
     assert all(np.isfinite(each.lower) for each in found.attacks)
 
