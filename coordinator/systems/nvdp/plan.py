@@ -162,8 +162,9 @@ class NvdpPlan(ClassifierPlan):
 
     def _check_published(self) -> None:
         """Check what the published form needs, and that nothing is asked of it that it has not."""
-        samples = self.samples
-        if odd := sorted(samples.model_fields_set & {"dimensions", "levels", "label_epsilon", "texts"}):
+        samples, usual = self.samples, SamplesTable()
+        of_vectors = ("dimensions", "levels", "label_epsilon", "texts")
+        if odd := [key for key in of_vectors if getattr(samples, key) != getattr(usual, key)]:
             raise ValueError(
                 f'[samples] {odd[0]} belongs to form = "certified". Leave it out; [bottleneck] says what the layer '
                 "makes."

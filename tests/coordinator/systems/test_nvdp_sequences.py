@@ -248,7 +248,7 @@ def test_whoever_follows_the_rows_card_trains_a_head_with_nothing_of_this_projec
     [
         (("guarantee = false", "epsilon = 4.0\ndelta = 1e-5"), "has no proof"),
         (('form = "published"\n', ""), "has a guarantee"),
-        (("rows = 250", "rows = 250\ndimensions = 8"), "dimensions belongs to form"),
+        (("rows = 250", "rows = 250\ndimensions = 16"), "dimensions belongs to form"),
         (("rows = 250", "rows = 250\nlevels = 64"), "levels belongs to form"),
         (("rows = 250", "rows = 250\ntexts = 2"), "texts belongs to form"),
         (('labels = "public"\n', ""), "protects no label"),
