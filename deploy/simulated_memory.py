@@ -1,10 +1,10 @@
 """What the simulated parties of one process share between tasks: text that was read, models and sums."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from learning.models import features
 from learning.models.batching import Tokens
 from learning.models.encoders import digest
+from learning.models.forked import in_processes
 from learning.private_training.units import Units
 from party.shard.memory import Memory
 from party.shard.plain import PlainUnits
@@ -25,15 +26,22 @@ from party.tasks.text.request import Lesson, OnModel
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-OF_ONE_SEED: Final = ("sums", "answers", "votes", "models", "encoders", "domains", "trials")
+Made = TypeVar("Made")
+
+OF_ONE_SEED: Final = ("sums", "answers", "said", "votes", "models", "encoders", "domains", "trials")
 """Kinds of things that are kept for one seed only: keeping them for many seeds would fill the memory."""
 
 
 class SimulatedMemory(Memory):
     """A `Memory` that also keeps text models and units for all parties and plans, as `party.tasks.text.kept.Kept` does.
 
-    Parties take turns with a model: each sets it to the parameters that it was provided.
+    Parties take turns with a model: each sets it to the parameters that it was provided. processes: how many of one
+    thread make at once what `each` is asked for.
     """
+
+    def __init__(self, processes: int = 1) -> None:
+        super().__init__()
+        self._processes = processes
 
     def loaded(self, job: Job, work: OnModel) -> Loaded:
         """The job's model, which all parties share. Raises as `party.tasks.text.model.loaded`."""
@@ -72,6 +80,9 @@ class SimulatedMemory(Memory):
         agreeing: dict[int, tuple[int, ...]] = self.once("agreeing", encoder, dict)
         of = (encoder, texts.digest())
         return self.once("vectors", of, lambda: features.features_apart(model, rows, agreeing, tokens))
+
+    def _made(self, make: Callable[[int], Made], places: Sequence[int]) -> Iterator[tuple[int, Made]]:
+        yield from in_processes(make, places, self._processes)
 
     def _vectors(
         self, model: "PreTrainedModel", blocks: Sequence[Sequence[Tokens]], tokens: int

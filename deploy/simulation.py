@@ -42,7 +42,9 @@ class ClearShards:
         self._folder = request.folder
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._vocabulary = public_file(self._folder, request.vocabulary)
-        self._memory = SimulatedMemory()
+        beside = request.beside
+        shared = beside._memory if isinstance(beside, ClearShards) else None
+        self._memory: SimulatedMemory = SimulatedMemory(request.processes) if shared is None else shared
         self._parties = {name: _config(name, tables, request.base) for name, tables in request.parties.items()}
         self._links = tuple(SimulatedLink(each, self._folder, self._memory) for each in self._parties.values())
 

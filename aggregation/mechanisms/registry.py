@@ -16,6 +16,7 @@ from aggregation.mechanisms.joint import JointMechanism
 from aggregation.mechanisms.mechanism import Mechanism, OfTeachers
 from aggregation.mechanisms.said import FreeTargets, FreeTexts, SoftenedTargets
 from aggregation.mechanisms.samples import SamplesMechanism
+from aggregation.mechanisms.sequences import SequencesMechanism
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import DifferencesMechanism, VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
@@ -37,6 +38,7 @@ MECHANISMS: Final[Mapping[str, type[Mechanism]]] = {
         SoftenedTargets,
         DifferencesMechanism,
         SamplesMechanism,
+        SequencesMechanism,
     )
 }
 OF_TEACHERS: Final = frozenset(each.kind for each in (JointMechanism, ThresholdedVotes, FreeAnswers))

@@ -33,8 +33,8 @@ class Seen:
     """What an attacker has: every release and the student, and all records but the canaries.
 
     ran: with the canaries that are in. without: the same plan with none of them, where the attacks ask for it: what is
-    known of the others. watch: what a store does not keep, where they ask for it. rows: the records that are in
-    whatever the coins say.
+    known of the others; nothing was learned from it. watch: what a store does not keep, where they ask for it. rows:
+    the records that are in whatever the coins say.
     """
 
     planted: Planted

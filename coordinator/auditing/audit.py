@@ -28,10 +28,11 @@ from coordinator.plan.plan import Plan
 from coordinator.pricing.priced_plan import price_plan
 from coordinator.pricing.release import rounded_up
 from coordinator.progress.progress import Progress, Silent
-from coordinator.published.audit import DELTA, Attacked, Audit, Kind
+from coordinator.published.audit import DELTA, Attacked, Audit, Kind, units_of_canary
 from coordinator.transport.launchers import Launcher, SimulationRequest
 from learning.audits import gate, one_run, trade_offs
 from learning.audits.trade_offs import TradeOff
+from learning.models.machine import processors
 from learning.text.source import Document
 from protos.digest import plan_hash
 
@@ -72,12 +73,14 @@ def audited(given: AuditRequest) -> Audit:
     rows = source.rows_of(plan, given.base, given.cache, most, rng)
     planted, left = _planted(given, rows, rng)
     with TemporaryDirectory(prefix="conclave-audit-") as place, ExitStack() as opened:
-        without = _ran(given, left, Path(place) / "without", opened, None) if given.attacks.compares else None
+        without = None
+        if given.attacks.compares:
+            without = _ran(given, left, Path(place) / "without", opened, learns=False)
         watch = None
         if given.attacks.watches:
             own = [each.name for each in price_plan(given.recipe).releases if each.form.alone]
             watch = Watch(frozenset(own), len(given.parties))
-        ran = _ran(given, [*left, *planted.rows], Path(place) / "with", opened, watch)
+        ran = _ran(given, [*left, *planted.rows], Path(place) / "with", opened, watch, without)
         seen = Seen(planted, ran, without, watch, left, given.progress)
         claimed = ran.run.priced.guarantee.epsilon if ran.run.priced.private else None
         events = [release.event for release in ran.run.priced.releases]  # of one attempt, which is what ran
@@ -93,8 +96,9 @@ def audited(given: AuditRequest) -> Audit:
     each = 1 - (1 - settings.confidence) / len(tested)
     delta = DELTA if claimed is None else plan.privacy.delta
     claim = None if claimed is None else trade_offs.claimed(events, claimed, delta)
-    held = None if claim is None else claim[1]
-    attacks = [_attacked(scores, kind, planted, delta, each, held, len(tested)) for scores, kind in tested]
+    units = units_of_canary(plan.privacy.unit, plan.privacy.record)
+    held = None if claim is None else trade_offs.Together(claim[1], units)
+    attacks = [_attacked(scores, kind, planted, delta, each, held, len(tested), units) for scores, kind in tested]
     audit = Audit(
         format=2,
         run=given.run,
@@ -112,7 +116,7 @@ def audited(given: AuditRequest) -> Audit:
         against=None if claim is None else claim[0],
         gate=None if claim is None else gate.GATE,
     )
-    return audit.model_copy(update={"says": _says(audit, len(rows.kept), held)})
+    return audit.model_copy(update={"says": _says(audit, len(rows.kept), held, units)})
 
 
 def _planted(given: AuditRequest, rows: source.Rows, rng: np.random.Generator) -> tuple[Planted, Sequence[Document]]:
@@ -130,8 +134,21 @@ def _planted(given: AuditRequest, rows: source.Rows, rng: np.random.Generator) -
     return flipped(canaries, given.seed), left
 
 
-def _ran(given: AuditRequest, rows: Sequence[Document], folder: Path, opened: ExitStack, watch: Watch | None) -> Ran:
-    """The plan's recipe over parties that share these records. Its store is there until `opened` closes."""
+def _ran(
+    given: AuditRequest,
+    rows: Sequence[Document],
+    folder: Path,
+    opened: ExitStack,
+    watch: Watch | None = None,
+    beside: Ran | None = None,
+    *,
+    learns: bool = True,
+) -> Ran:
+    """The plan's recipe over parties that share these records. Its store is there until `opened` closes.
+
+    beside: a run of the same plan on most of the same records, of which nothing is made twice. learns: whether there is
+    a student.
+    """
     shards = given.plan.federation.shards
     assert shards is not None
     folder.mkdir(mode=0o700)
@@ -145,11 +162,14 @@ def _ran(given: AuditRequest, rows: Sequence[Document], folder: Path, opened: Ex
             window=0,
             record=given.plan.privacy.record,
             by_user=given.plan.privacy.unit == "user",
+            processes=processors(),
+            beside=None if beside is None else beside.parties,
         )
     )
     links = None if watch is None else watched(parties.links(), watch)
+    shown = _Bars(given.progress)
     run: SimulatedRun[Any] = opened.enter_context(
-        driven(given.recipe, parties, given.progress, given.base, links=links, shown=_Bars(given.progress))
+        driven(given.recipe, parties, given.progress, given.base, links=links, shown=shown, learns=learns)
     )
     return Ran(run, parties)
 
@@ -158,7 +178,7 @@ def _ran(given: AuditRequest, rows: Sequence[Document], folder: Path, opened: Ex
 def _alone(given: AuditRequest, rows: Sequence[Document]) -> Iterator[Ran]:
     """The same in a place of its own, which is there until the context closes."""
     with TemporaryDirectory(prefix="conclave-audit-") as place, ExitStack() as opened:
-        yield _ran(given, rows, Path(place) / "shadow", opened, None)
+        yield _ran(given, rows, Path(place) / "shadow", opened)
 
 
 class _Bars(Silent):
@@ -172,12 +192,22 @@ class _Bars(Silent):
 
 
 def _attacked(
-    scores: Scores, kind: Kind, planted: Planted, delta: float, confidence: float, claim: TradeOff | None, attacks: int
+    scores: Scores,
+    kind: Kind,
+    planted: Planted,
+    delta: float,
+    confidence: float,
+    claim: TradeOff | None,
+    attacks: int,
+    units: int,
 ) -> Attacked:
-    """What one of so many attacks found. confidence: of its lower bound. claim: None where there is none."""
+    """What one of so many attacks found. confidence: of its lower bound. claim: of so many units as a canary is; None
+    where there is none.
+    """
     own = planted.of(kind)
-    found = one_run.audited(scores.values[own], planted.included[own], delta=delta, confidence=confidence)
-    counted = one_run.counted(scores.values[own], planted.included[own])
+    scored, included = scores.values[own], planted.included[own]
+    found = one_run.audited(scored, included, delta=delta, confidence=confidence, units=units)
+    counted = one_run.counted(scored, included)
     return Attacked(
         attacked=scores.attacked,
         canaries=kind,
@@ -192,9 +222,16 @@ def _attacked(
     )
 
 
-def _says(audit: Audit, kept: int, claim: TradeOff | None) -> list[str]:
-    """What a reader has to know of an audit beside its numbers. kept: records of the source that were used."""
+def _says(audit: Audit, kept: int, claim: TradeOff | None, units: int) -> list[str]:
+    """What a reader has to know of an audit beside its numbers. kept: records of the source that were used. units: how
+    many a canary is of.
+    """
     found = []
+    if units > 1:
+        found.append(
+            "A text of two words has their pair from either end, so a canary is two pairs. The lower bounds are of "
+            "one, and the claim is held to what it says of two together."
+        )
     if audit.claimed is None:
         found.append(
             "The plan promises nothing, so nothing here could be refuted. What attacks found is a measurement; a "

@@ -18,7 +18,7 @@ from coordinator.errors import PlanError
 from coordinator.plan.plan import Plan
 from learning.errors import DataError
 from learning.text.source import Document, Source, columns, read
-from learning.text.words import sentences
+from learning.text.words import sentences, tokenize
 
 ID: Final = "conclave-audit-id"
 """The column of the written file that keeps a record's id."""
@@ -78,7 +78,7 @@ def natural(plan: Plan, rows: Rows, count: int, rng: np.random.Generator) -> tup
             'kinds = ["worst"].'
         )
     chosen = rng.permutation(len(units))
-    canaries = [Canary("natural", _one_unit(plan, units[place])) for place in chosen[:taken]]
+    canaries = [Canary("natural", _one_unit(plan, units[place], rng)) for place in chosen[:taken]]
     left = [document for place in sorted(chosen[taken:]) for document in units[place]]
     return canaries, tuple(left)
 
@@ -122,9 +122,15 @@ def grouped(plan: Plan, rows: Sequence[Document]) -> list[tuple[Document, ...]]:
     return [tuple(each) for each in found.values()]
 
 
-def _one_unit(plan: Plan, rows: tuple[Document, ...]) -> tuple[Document, ...]:
-    """The records as one unit: where sentences are units, the longest of the record."""
-    if plan.privacy.unit == "user" or plan.privacy.record != "sentence":
+def _one_unit(plan: Plan, rows: tuple[Document, ...], rng: np.random.Generator) -> tuple[Document, ...]:
+    """The records as one unit: where sentences are units, the longest of the record; where pairs are, any two words
+    that stand side by side.
+    """
+    if plan.privacy.unit == "user" or plan.privacy.record == "document":
         return rows
     (row,) = rows
+    if plan.privacy.record == "pair":
+        words = tokenize(row.text)
+        first = int(rng.integers(max(1, len(words) - 1)))
+        return (replace(row, text=" ".join(words[first : first + 2])),)
     return (replace(row, text=max(sentences(row.text), key=len)),)

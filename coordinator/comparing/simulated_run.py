@@ -60,12 +60,14 @@ def driven(
     folder: Path | None = None,
     links: Sequence[PartyLink] | None = None,
     shown: Progress | None = None,
+    learns: bool = True,
 ) -> Iterator[SimulatedRun[PlanT_co]]:
     """Price a recipe, collect from simulated parties, and learn. Its store is deleted when the context closes.
 
     base: the folder against which the plan's paths are resolved, for recipes that read files while they run. folder:
     where the store is kept instead, so that a run that was stopped goes on after what is stored there. links: what is
     asked in place of the simulation's own links, for whoever listens. shown: sees the sums arrive; nobody by default.
+    learns: False for sums alone, without a student: content is then empty.
     Every release has the plan's own noise, in shares. Secure sums are added up without masks, which gives the same sum.
     Raises whatever the recipe, its pricing and the parties' tasks raise; `RunError` where the folder holds the run of
     another plan.
@@ -83,7 +85,8 @@ def driven(
                 return await recipe.collect(priced, federation, store, store.stage)
 
             present = _finished(collect)
-            yield SimulatedRun(priced, present, store, recipe.learn(priced, present, store, progress))
+            content = recipe.learn(priced, present, store, progress) if learns else b""
+            yield SimulatedRun(priced, present, store, content)
 
 
 def _store(folder: Path, priced: PricedPlan[Any]) -> RunStore:

@@ -32,8 +32,12 @@ Floats: TypeAlias = NDArray[np.float64]
 DIGITS: Final = 4
 MOST: Final = 100
 """How many of the likeliest numbers an attacker takes (Li et al., figure 1)."""
+LEAST_MORE: Final = 8
+"""Tokens that an answer has beside a number at least; where it has fewer, it has no number."""
 _WAYS: Final = (("The number is", " "), ("The number is ", ""))
 """Prompts of numbers, and what stands before each digit."""
+INPUT: Final = "What is the number?"
+"""The input that all canaries have where answers to inputs are learned, after which an answer has its number."""
 STUDENT: Final = "Compared the loss of each canary under the published student with that of the public model."
 
 
@@ -59,44 +63,79 @@ def numbered(
     rows: Sequence[Document],
     rng: np.random.Generator,
     more: Callable[[], str],
+    second: str | None = None,
+    room: int | None = None,
 ) -> list[Document]:
     """So many records with a number of their own, fewer where there are no more numbers. more: what follows a number;
-    asked for each record.
+    asked for each record. second: the column of answers, where these are learned, and room: the tokens of an answer,
+    which has no number where that would leave too few; None for single texts.
     """
     prompt, separator = _said_as(tokenizer) or _WAYS[0]
+    alone = len(tokenizer(prompt + separator + separator.join("0" * DIGITS), add_special_tokens=False)["input_ids"])
+    bare = room is not None and room - alone < LEAST_MORE
     made = []
     for number in rng.permutation(10**DIGITS)[:count]:
         said = "".join(f"{separator}{digit}" for digit in f"{number:0{DIGITS}}")
         like = rows[int(rng.integers(len(rows)))]
-        made.append(replace(like, text=f"{prompt}{said} {more()}"))
+        whole = more() if bare else f"{prompt}{said} {more()}"
+        if second is None:
+            made.append(replace(like, text=whole))
+        else:
+            made.append(replace(like, text=INPUT, fields={**like.fields, second: whole}))
     return made
 
 
+def read_pairs(public: PublicLanguage, units: Sequence[Sequence[Document]], second: str) -> Read:
+    """Units as pairs of an input and an answer, as parties read them: a row without an answer is none. second: the
+    column of answers.
+    """
+    from learning.models.pairs import encode_pairs
+
+    assert public.pairs is not None
+    rows = [(number, row) for number, own in enumerate(units) for row in own if row.fields.get(second, "").strip()]
+    inputs, answers = [row.text for _, row in rows], [row.fields[second] for _, row in rows]
+    found = encode_pairs(public.tokenizer, inputs, answers, public.pairs).rows
+    return Read(list(found), [number for number, _ in rows], [-1] * len(rows), len(units))
+
+
 def exposures(
-    public: PublicLanguage, seen: Seen, student: "PreTrainedModel", start: "PreTrainedModel"
+    public: PublicLanguage,
+    seen: Seen,
+    student: "PreTrainedModel",
+    start: "PreTrainedModel",
+    second: str | None = None,
 ) -> Iterator[Exposed]:
     """Of the numbers that are in: by how much they stand out more under the student than under the public model, which
     saw none; and how many of them, and of those that are out, are among the likeliest. Nothing where fewer than two
-    are in, or the tokenizer has no tokens for digits.
+    are in, or the tokenizer has no tokens for digits, or an encoder reads the inputs.
 
-    student, start: one is asked after the other; `start` may be `public.model` with its first parameters.
+    student, start: one is asked after the other; `start` may be `public.model` with its first parameters. second: as of
+    `numbered`.
     """
     from learning.audits import exposure
     from learning.language.speaker import Speaker
+    from learning.models.pairs import encode_inputs
 
     size = 10**DIGITS
     own = seen.planted.of("worst")
     present = seen.planted.included[own]
     every = [canary for canary in seen.planted.canaries if canary.kind == "worst"]
-    numbers = [_number(canary.texts[0]) for canary in every]
-    if present.sum() < 2:
+    found_in = [_number(row.text if second is None else row.fields[second]) for row in (each.rows[0] for each in every)]
+    numbers = [each for each in found_in if each is not None]
+    if present.sum() < 2 or len(numbers) < len(every):
         return
     way = _said_as(public.tokenizer)
     if way is None:
         seen.progress.say("  no exposure is measured: the tokenizer has no token of its own for each digit")
         return
     prompt, digits = exposure.digit_tokens(public.tokenizer, *way)
-    begun = [*opening(public.tokenizer, None), *prompt]
+    if public.pairs is None:
+        begun = [*opening(public.tokenizer, None), *prompt]
+    elif public.pairs.apart:
+        seen.progress.say("  no exposure is measured: an encoder reads the inputs, and numbers stand in answers")
+        return
+    else:
+        begun = [*encode_inputs(public.tokenizer, [INPUT], public.pairs).rows[0].ids.tolist(), *prompt]
     found = []
     for model in (student, start):
         model.eval()  # type: ignore[no-untyped-call]
@@ -154,6 +193,7 @@ def _said_as(tokenizer: "PreTrainedTokenizerBase") -> tuple[str, str] | None:
     return None
 
 
-def _number(text: str) -> int:
-    """The number of a worst case."""
-    return int("".join(re.findall(r"[0-9]", text)[:DIGITS]))
+def _number(text: str) -> int | None:
+    """The number of a worst case; None where it has none."""
+    digits = re.findall(r"[0-9]", text)[:DIGITS]
+    return int("".join(digits)) if len(digits) == DIGITS else None

@@ -179,11 +179,6 @@ class Plan(Settings):
                 "[audit] holds what attacks find against a claim, and with insecure_reproducible_noise there is none. "
                 "Leave that out."
             )
-        if self.privacy.unit == "record" and self.privacy.record == "pair":
-            raise ValueError(
-                '[audit] needs canaries that are one unit each, and with record = "pair" no text is. Audit a plan with '
-                'record = "document" or "sentence".'
-            )
 
     def _check_secure_sum(self) -> None:
         """Raises ValueError where no threshold could make a secure sum safe."""

@@ -21,6 +21,14 @@ Count = Annotated[int, Field(ge=0, le=MOST_CANARIES)]
 Pair = Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 
+def units_of_canary(unit: str, record: str) -> int:
+    """How many units of a plan's guarantee a canary is. unit, record: of its `[privacy]`.
+
+    A text is one, except where pairs of words are records: a text of two words has its pair from either end.
+    """
+    return 2 if (unit, record) == ("record", "pair") else 1
+
+
 class Attacked(Settings):
     """One attack. attacked: the release, or "student". canaries: of which kind; count: how many of them.
 

@@ -8,12 +8,16 @@ _CLASSIFIER = {
     "accuracy": ("accuracy on public test text", ".3f"),
     "majority": ("of always saying the most frequent class", ".3f"),
     "macro_f1": ("macro F1", ".3f"),
+    "f1": ("F1 of the second class", ".3f"),
     "calibration_error": ("expected calibration error", ".3f"),
     "pearson": ("Pearson correlation on public test text", ".3f"),
     "spearman": ("Spearman correlation", ".3f"),
     "error": ("root mean square error", ".3f"),
     "public_start": ("of the public start, untrained", ".3f"),
     "public_rule": ("of the public text's own rule (the floor)", ".3f"),
+    "cosine": ("of the pairs' cosine alone", ".3f"),
+    "named_texts": ("of samples whose text an attacker names among the test texts", ".3f"),
+    "infinite_pairs": ("of pairs of test texts that are infinitely far apart", ".3f"),
     "examples": ("test examples", ",d"),
     "parameters": ("parameters", ",d"),
     "of_teacher": ("of the teacher's", ".3f"),
@@ -76,9 +80,12 @@ def learned_nothing(metrics: Mapping[str, Any]) -> str | None:
         said, least = shown_perplexity(metrics["token_perplexity"]), shown_perplexity(known[best])
         return f"Learned nothing: its perplexity is {said}, and that of {floors[best]} is {least}."
     key, what = ("accuracy", "accuracy") if "accuracy" in metrics else ("pearson", "correlation")
-    if key not in metrics or "public_start" not in metrics:
+    if key not in metrics or not metrics.keys() & {"public_start", "cosine"}:
         return None
-    others = {"its public start": metrics["public_start"] or 0.0}
+    free = {"public_start": "its public start"}
+    if "public_start" not in metrics:  # of pairs, whose student has no start but what public pairs say
+        free = {"public_rule": "the public pairs' own rule", "cosine": "the pairs' cosine alone"}
+    others = {name: metrics[each] or 0.0 for each, name in free.items() if each in metrics}
     others |= (
         {"always saying the most frequent class": metrics["majority"]} if "majority" in metrics else {"no model": 0.0}
     )

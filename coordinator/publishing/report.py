@@ -45,6 +45,10 @@ UNPROVEN = (
     "covers, and knows whose it is. It was trusted with that, and so is every reader of the student with what the "
     "student learned of it."
 )
+UNPROVEN_ROWS = (
+    "No proof: the coordinator received a sample of each text, drawn by a layer that no proof covers, and knows whose "
+    "it is. It was trusted with that, and so is everybody who has the published samples."
+)
 ONE_MACHINE = (
     "Simulation: all parties ran under one coordinator's control, on data that it divided among them. "
     "Nothing is claimed between these parties."
@@ -140,7 +144,8 @@ def state(
     trust = [TRUSTED_AGGREGATOR if plan.privacy.trust == "trusted-aggregator" else secure_sum(plan, weights)]
     if all(release.form == Form.SAMPLES for release in priced.releases):
         trust, weights = [OWN_ROWS], False
-    trust = trust if proven else [UNPROVEN]
+    if not proven:
+        trust = [UNPROVEN_ROWS if all(release.form == Form.SAMPLES for release in priced.releases) else UNPROVEN]
     if any(release.form == Form.CLEAR_VOTES for release in priced.releases):
         trust.append(CLEAR_VOTES)
     if plan.privacy.trust == "secure-sum" and weights:
@@ -235,7 +240,7 @@ def promised(privacy: Mapping[str, Any]) -> str:
     if not privacy.get("guarantee", True):
         measured = "an audit measured it, which bounds nothing" if privacy["audited"] else "no audit measured it"
         return (
-            f"{HEURISTIC[0].upper()}{HEURISTIC[1:]}. What left each party was softened by rules that no proof covers. "
+            f"{HEURISTIC[0].upper()}{HEURISTIC[1:]}. No proof covers what left each party. "
             f"How much this student tells of {unit} is not bounded, and {measured}."
         )
     if privacy["epsilon"] is None:

@@ -51,6 +51,11 @@ class ClassifierComparison:
 
     def metrics(self, data: TextData, model: NDArray[np.float32]) -> dict[str, Any]:
         """model: what was trained, [parameters]."""
+        found = metrics_of(measured(data.plan, data.public, self.said(data, model)))
+        return {name: value for name, value in found.items() if name != "examples"}
+
+    def said(self, data: TextData, model: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What trained parameters say of the held-out texts, [examples, outputs]."""
         import torch
 
         from learning.classification.training import predict, predict_head
@@ -65,8 +70,7 @@ class ClassifierComparison:
             if self._heldout is None:
                 self._heldout = features(data.public.model, heldout_rows(data.plan, data.public))
             said = predict_head(head, self._heldout)
-        found = metrics_of(measured(data.plan, data.public, said))
-        return {name: value for name, value in found.items() if name != "examples"}
+        return said
 
 
 def _about(what: str, plan: ClassifierPlan, seeds: int) -> str:

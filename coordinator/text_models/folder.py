@@ -57,7 +57,8 @@ class ClassifierStudent:
     predicts. pairs: whether it takes two texts. base: the public model that it started from, by the name in the plan.
     adapt: which of its parameters were trained. metrics: on public test text, see `metrics_of`; empty where there was
     none. measures: the same in full, None where there was none. scores: of a regression, predictions and true values,
-    each [examples] in the declared range. made: of a student distilled from `base`, how.
+    each [examples] in the declared range. made: of a student distilled from `base`, how. used: what the card says of
+    its use, where the standard library's text classification does not load it.
     """
 
     model: "PreTrainedModel"
@@ -70,6 +71,7 @@ class ClassifierStudent:
     measures: "ClassifierMeasures | RegressionMeasures | None" = None
     scores: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
     made: Made | None = None
+    used: str | None = None
 
 
 def metrics_of(measures: "ClassifierMeasures | RegressionMeasures") -> dict[str, float | int | None]:
@@ -115,11 +117,11 @@ def write(student: ClassifierStudent, folder: Path) -> None:
     if isinstance(student.targets, ScoreRange):
         in_units(plain, student.targets)
     folder.mkdir(parents=True, exist_ok=True)
-    save(plain, _tokenizer(student, plain), folder)
+    save(plain, published_tokenizer(student, plain), folder)
     picture(student, folder / PICTURE)
 
 
-def _tokenizer(student: ClassifierStudent, plain: "PreTrainedModel") -> "PreTrainedTokenizerBase":
+def published_tokenizer(student: ClassifierStudent, plain: "PreTrainedModel") -> "PreTrainedTokenizerBase":
     """The model's tokenizer, set to return token types where the model takes them.
 
     Not every tokenizer returns them unless it is asked, and a user of the folder would not ask.
@@ -220,8 +222,7 @@ def _front(student: ClassifierStudent, tags: list[str], language: str, licence: 
         "language": language,
         "license": licence,
         "library_name": "transformers",
-        "pipeline_tag": "text-classification",
-    }
+    } | ({"pipeline_tag": "text-classification"} if student.used is None else {})
     if _HUB_NAME.fullmatch(student.base):
         head["base_model"] = student.base
     lines = [f"{key}: {value}" for key, value in head.items()]
@@ -229,6 +230,8 @@ def _front(student: ClassifierStudent, tags: list[str], language: str, licence: 
 
 
 def _used(student: ClassifierStudent) -> str:
+    if student.used is not None:
+        return f"{student.used}\n{_says(student.targets)}"
     return f"""```python
 from transformers import pipeline
 

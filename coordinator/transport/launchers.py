@@ -106,7 +106,8 @@ class SimulationRequest:
     """Whose text a simulation reads, and how it is counted. parties, base: as in `LaunchRequest`.
 
     vocabulary: the bytes of the public vocabulary, empty where no words are counted; window: for counting. folder: for
-    working files.
+    working files. processes: how many of one thread train small models at once. beside: a simulation whose memory this
+    one shares, so that what both make of the same records is made once.
     """
 
     parties: Mapping[str, Mapping[str, Any]]
@@ -116,6 +117,8 @@ class SimulationRequest:
     window: int
     record: Literal["document", "sentence", "pair"]
     by_user: bool
+    processes: int = 1
+    beside: "Simulation | None" = None
 
 
 @dataclass(frozen=True, slots=True)

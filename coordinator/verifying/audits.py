@@ -7,7 +7,7 @@ from typing import Final
 from aggregation.accounting.events import from_json
 from aggregation.errors import ConclaveError
 from coordinator.pricing.release import rounded_up
-from coordinator.published.audit import AUDIT, Audit
+from coordinator.published.audit import AUDIT, Audit, units_of_canary
 from coordinator.published.folder import Published
 from coordinator.published.statement import Privacy
 from coordinator.reading import shown
@@ -37,7 +37,7 @@ def check_audit(found: Published, privacy: Privacy | None, plan: plan_pb2.Plan |
         wrong.append(f"{AUDIT} is of another run than privacy.json.")
     if privacy is not None:
         wrong += _claims(audit, privacy)
-    wrong += _bounds(audit)
+    wrong += _bounds(audit, 1 if privacy is None else units_of_canary(privacy.unit, privacy.record))
     if audit.claimed is not None and audit.against is not None and privacy is not None:
         wrong += _refutations(audit, audit.claimed, privacy)
     if audit.claimed is not None and audit.broken:
@@ -82,7 +82,8 @@ def _refutations(audit: Audit, claimed: float, privacy: Privacy) -> list[str]:
     try:
         events = [from_json(each.event) for each in privacy.releases]
         against, claim = trade_offs.claimed(events, claimed, audit.delta)
-        fell = [gate.falls(claim, each.count, each.counted, len(audit.attacks)) for each in audit.attacks]
+        together = trade_offs.Together(claim, units_of_canary(privacy.unit, privacy.record))
+        fell = [gate.falls(together, each.count, each.counted, len(audit.attacks)) for each in audit.attacks]
     except (ConclaveError, ArithmeticError, ValueError) as error:
         return [f"{AUDIT} cannot be held to the events of privacy.json: {shown(error, 300)}"]
     wrong = []
@@ -100,15 +101,17 @@ def _refutations(audit: Audit, claimed: float, privacy: Privacy) -> list[str]:
     return wrong
 
 
-def _bounds(audit: Audit) -> list[str]:
-    """In sentences, which lower bounds do not follow from their guesses."""
+def _bounds(audit: Audit, units: int) -> list[str]:
+    """In sentences, which lower bounds do not follow from their guesses. units: how many a canary is of."""
     from learning.audits.one_run import lower_bound
 
     wrong = []
     for each in audit.attacks:
         confidence = 1 - (1 - audit.each) / each.tried
         try:
-            lower = lower_bound(each.count, each.guesses, each.right, delta=audit.delta, confidence=confidence)
+            lower = lower_bound(
+                each.count, each.guesses, each.right, delta=audit.delta, confidence=confidence, units=units
+            )
         except ConclaveError as error:
             wrong.append(f"{AUDIT}, {shown(each.attacked)}: {error}")
             continue

@@ -7,7 +7,7 @@ Sources: texts and words from embeddings, Song & Raghunathan 2020, "Information 
 likelihood ratio of Neyman & Pearson.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,26 +59,39 @@ def nearest_texts(
     """
     if released.ndim != 2 or candidates.ndim != 2 or released.shape[1] != candidates.shape[1] or not len(released):
         raise ConclaveError(f"Released vectors {released.shape} and candidates {candidates.shape} do not fit.")
-    if own.shape != (len(released),) or not 0 <= own.min() <= own.max() < len(candidates):
-        raise ConclaveError("A released row's own text is none of the candidates. Give its place for every row.")
     squares = (candidates**2).sum(axis=1)
-    shared, before = np.empty(len(released)), np.empty(len(released))
-    size = max(1, _AT_ONCE // len(candidates))
-    for start in range(0, len(released), size):
-        some = slice(start, start + size)
-        apart = squares - 2 * released[some] @ candidates.T
+
+    def apart(some: slice) -> Floats:
+        found = squares - 2 * released[some] @ candidates.T
         if told is not None:
-            apart += told[2] * (told[0][some, None] != told[1][None, :])
-        mine = apart[np.arange(len(apart)), own[some]][:, None]
+            found += told[2] * (told[0][some, None] != told[1][None, :])
+        return np.asarray(found)
+
+    return ranked(apart, len(released), len(candidates), own)
+
+
+def ranked(apart: Callable[[slice], Floats], rows: int, candidates: int, own: Ints) -> Found:
+    """How often rows' own texts come first, where apart(rows) says how unlikely each candidate is, [rows, candidates].
+
+    own: the place of each row's text among the candidates, [rows]; else `ConclaveError` is raised.
+    """
+    if own.shape != (rows,) or not 0 <= own.min() <= own.max() < candidates:
+        raise ConclaveError("A released row's own text is none of the candidates. Give its place for every row.")
+    shared, before = np.empty(rows), np.empty(rows)
+    size = max(1, _AT_ONCE // candidates)
+    for start in range(0, rows, size):
+        some = slice(start, start + size)
+        found = apart(some)
+        mine = found[np.arange(len(found)), own[some]][:, None]
         # One text twice on the list has one vector, and its distances differ by rounding only.
         edge = 1e-9 * (1 + np.abs(mine))
-        before[some] = (apart < mine - edge).sum(axis=1)
-        shared[some] = (np.abs(apart - mine) <= edge).sum(axis=1)
+        before[some] = (found < mine - edge).sum(axis=1)
+        shared[some] = (np.abs(found - mine) <= edge).sum(axis=1)
     places = before + (shared - 1) / 2
     first = np.where(before == 0, 1 / shared, 0.0)
     ten = np.clip((10 - before) / shared, 0.0, 1.0)
-    place = float(places.mean() / max(1, len(candidates) - 1))
-    return Found(len(released), len(candidates), float(first.mean()), float(ten.mean()), place)
+    place = float(places.mean() / max(1, candidates - 1))
+    return Found(rows, candidates, float(first.mean()), float(ten.mean()), place)
 
 
 def words_of(texts: Sequence[str], vocabulary: Vocabulary) -> Bools:

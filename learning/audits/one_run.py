@@ -75,15 +75,27 @@ def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float
     return min(1.0, base + 2 * canaries * delta * found)
 
 
-def lower_bound(canaries: int, guesses: int, right: int, *, delta: float, confidence: float) -> float:
-    """The largest epsilon that these guesses refute at this confidence; 0 where they refute none. Raises as `chance`,
-    and for a confidence outside (0, 1).
+def of_group(epsilon: float, delta: float, units: int) -> tuple[float, float]:
+    """What (epsilon, delta) for one unit says of so many together: units epsilon, and delta sum_i e^(i epsilon) for i
+    below units, at most 1.
+
+    Source: group privacy (Dwork & Roth 2014, theorem 2.2; Vadhan 2017, lemma 2.2).
+    """
+    worse = sum(math.exp(min(place * epsilon, LARGEST)) for place in range(units))
+    return units * epsilon, min(1.0, delta * worse)
+
+
+def lower_bound(canaries: int, guesses: int, right: int, *, delta: float, confidence: float, units: int = 1) -> float:
+    """The largest epsilon of one unit that these guesses refute at this confidence; 0 where they refute none.
+
+    units: how many a canary is of. Raises as `chance`, and for a confidence outside (0, 1).
     """
     if not 0 < confidence < 1:
         raise ConclaveError(f"A confidence of {confidence:g} makes no sense. Use for example 0.95.")
 
     def refuted(epsilon: float) -> bool:
-        return chance(canaries, guesses, right, epsilon, delta) <= 1 - confidence
+        together, lost = of_group(epsilon, delta, units)
+        return lost < 1 and chance(canaries, guesses, right, together, lost) <= 1 - confidence
 
     if not refuted(0.0):
         return 0.0
@@ -103,18 +115,19 @@ def audited(
     delta: float,
     confidence: float = 0.95,
     shares: Sequence[float] = SHARES,
+    units: int = 1,
 ) -> Audit:
     """The audit of scores [canaries], higher where a canary seems to be in, against which were in [canaries].
 
     How many are guessed is chosen after looking, among `shares`; each of these is held to its share of 1 - confidence
-    (Bonferroni). Raises as `counted`.
+    (Bonferroni). units: how many a canary is of; the bound is of one. Raises as `counted`.
     """
     each = 1 - (1 - confidence) / max(1, len(shares))
     best: Audit | None = None
     for guesses, right in counted(scores, included, shares):
-        if best is not None and chance(len(scores), guesses, right, best.lower, delta) > 1 - each:
+        if best is not None and chance(len(scores), guesses, right, *of_group(best.lower, delta, units)) > 1 - each:
             continue  # it refutes less than another did
-        lower = lower_bound(len(scores), guesses, right, delta=delta, confidence=each)
+        lower = lower_bound(len(scores), guesses, right, delta=delta, confidence=each, units=units)
         if best is None or lower > best.lower:
             best = Audit(lower, confidence, len(scores), guesses, right, len(shares))
     assert best is not None

@@ -85,6 +85,27 @@ class Profile:
         return float(max(0.0, first, second))
 
 
+@dataclass(frozen=True, slots=True)
+class Together:
+    """What a trade-off for one unit says of several units that come and go together.
+
+    Raises `ConclaveError` for fewer than one unit. Source: Dong, Roth & Su 2022, theorem 2.14 (group privacy).
+    """
+
+    one: TradeOff
+    units: int
+
+    def __post_init__(self) -> None:
+        if self.units < 1:
+            raise ConclaveError(f"{self.units} units are no group. Use one or more.")
+
+    def least(self, probability: float) -> float:
+        """The trade-off, as often as there are units: each lets the event lose so much."""
+        for _ in range(self.units):
+            probability = self.one.least(probability)
+        return probability
+
+
 def trade_off(events: Sequence[DpEvent]) -> TradeOff | None:
     """The trade-off that a list of events claims under add-or-remove of one unit; None where none is known.
 

@@ -30,7 +30,7 @@ from learning.bottleneck.gaussian_pairs import GaussianPairs
 from learning.bottleneck.posterior import Posterior
 from learning.errors import DataError
 
-BLOCK: Final = 1024
+BLOCK: Final = 2048
 """Texts on either side of a block."""
 TOLERANCE: Final = 1e-6
 """How exact a sum of products must be (`learning.bottleneck.expansion`)."""
@@ -82,7 +82,7 @@ def divergences(posterior: Posterior, order: float, *, block: int = BLOCK, toler
     """Measure all ordered pairs of texts.
 
     posterior: of two texts or more, filled here if it is not (`Posterior.filled`). order: above 1. block: texts on
-    either side that are compared at a time. Memory besides the posterior: some 450 MiB at the default block and
+    either side that are compared at a time. Memory besides the posterior: some 500 MiB at the default block and
     384 dimensions (benchmarks/nvdp_divergence.py), whatever the number of texts. Raises as `blocks`.
     """
     texts = len(posterior)
@@ -156,8 +156,8 @@ def blocks(posterior: Posterior, order: float, *, block: int = BLOCK, tolerance:
             columns = slice(left, min(left + block, texts))
             there, back = gaussian.block(rows, columns)
             if dirichlet is not None:
-                there = there + dirichlet.block(rows, columns)
-                back = there.T if rows == columns else back + dirichlet.block(columns, rows).T
+                there = dirichlet.added(there, rows, columns)
+                back = there.T if rows == columns else dirichlet.added(back.T, columns, rows).T
             yield Block(rows, columns, there, gaussian.error)
             if rows != columns:
                 yield Block(columns, rows, back.T, gaussian.error)
@@ -186,18 +186,28 @@ class DirichletPairs:
 
     def block(self, rows: slice, columns: slice) -> Tensor:
         """Divergences of the texts of `rows` from those of `columns`, float64 [rows, columns]."""
+        shape = len(self.counts[rows]), len(self.counts[columns])
+        return self.added(torch.zeros(shape, dtype=torch.float64), rows, columns)
+
+    def added(self, others: Tensor, rows: slice, columns: slice) -> Tensor:
+        """The same, with what is already known of these texts, float64 [rows, columns]; rows that are infinite
+        throughout are not looked at.
+        """
         order, first, second = self.order, self.counts[rows], self.counts[columns]
         own, from_ = self.log_beta[rows], self.log_beta[columns]
-        found = torch.empty(len(first), len(second), dtype=torch.float64)
+        found = others.clone()
         step = max(1, _AT_ONCE // max(1, len(second) * first.shape[1]))
-        for start in range(0, len(first), step):
-            some = slice(start, start + step)
+        open_ = torch.isfinite(others)
+        if rows == columns:
+            open_.fill_diagonal_(False)
+        left = torch.nonzero(open_.any(dim=1)).flatten()
+        for some in torch.split(left, step):
             mixed = order * first[some, None, :] + (1 - order) * second[None, :, :]
             never = (mixed <= 0).any(dim=2)
             total = mixed.sum(dim=2) + self.fixed
             beta = torch.lgamma(mixed).sum(dim=2) - torch.lgamma(total)
             values = from_[None, :] - own[some, None] + (beta - own[some, None]) / (order - 1)
-            found[some] = values.clamp_(min=0).masked_fill_(never, math.inf)
+            found[some] += values.clamp_(min=0).masked_fill_(never, math.inf)
         return found
 
 

@@ -10,6 +10,8 @@ are dealt with by how far their variances range over the texts:
 - not at all: one product of means;
 - a short way: 1/s and ln s as a sum of a few products (`learning.bottleneck.expansion`), so again matrix products,
   three a term;
+- so far that a pair may be infinitely far apart: as the next, first of all, those of the longest range first, a few at
+  a time; a tile of which every pair is found infinite is done;
 - further: pair by pair, in tiles that stay in a processor's cache, one coordinate at a time for a whole tile and for
   both directions, which have (m_1 - m_2)^2 in common. The logarithm of a product of s over some coordinates replaces
   their logarithms one by one.
@@ -21,7 +23,7 @@ Source: Gil, Alajaji & Linder 2013 (the formula); NVDP, section 3.3, equation 7.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,6 +36,9 @@ CHUNK: Final = 256
 """Coordinates that are dealt with at a time."""
 TILE: Final = 256
 """Texts on either side of a tile."""
+_FIRST: Final = (32, 32, 64, 128)
+"""Coordinates of the first chunks in which pairs may be infinite: whatever is found there need not be looked at again.
+"""
 _SMALLEST: Final = 2.0**-24
 """What s is held above where it may be 0: float32 cannot tell a smaller one from 0."""
 _EXPONENT: Final = 80.0
@@ -93,10 +98,13 @@ class GaussianPairs:
                 error = max(error, expansion.error)
             left &= ~held
         unsafe = left & (half >= limit * (1 - 1e-5))
-        for some, never in ((left & ~unsafe, False), (unsafe, True)):
-            if bool(some.any()):
-                columns = torch.nonzero(some).flatten()
-                ways.append(_Coordinates(columns, None, unsafe=never, half=float(half[columns].max())))
+        if bool((safe := left & ~unsafe).any()):
+            columns = torch.nonzero(safe).flatten()
+            ways.append(_Coordinates(columns, None, half=float(half[columns].max())))
+        if bool(unsafe.any()):
+            columns = torch.nonzero(unsafe).flatten()
+            columns = columns[torch.argsort(half[columns], descending=True, stable=True)]
+            ways.insert(0, _Coordinates(columns, None, unsafe=True, half=float(half[columns[0]])))
         middles = ((high.double() + low.double()) / 2).float()
         return cls(order, mean, log_variance, tuple(ways), middles, mean.double().mean(dim=0).float(), error)
 
@@ -110,9 +118,13 @@ class GaussianPairs:
         second = len(range(*columns.indices(len(self.mean))))
         there = torch.zeros(first, second, dtype=torch.float64)
         back = there if same else torch.zeros_like(there)
+        if same:
+            there.fill_diagonal_(math.inf)  # nothing need be looked at for these
         with torch.inference_mode():
             for way in self.ways:
-                for chosen in torch.split(way.columns, CHUNK):
+                for chosen in _chunks(way):
+                    if bool(torch.isinf(there).all()) and bool(torch.isinf(back).all()):
+                        continue
                     a = self._part(rows, chosen)
                     b = a if same else self._part(columns, chosen)
                     if way.fixed:
@@ -122,7 +134,7 @@ class GaussianPairs:
                     else:
                         self._paired(way, a, b, there, back)
         if same:
-            back = there.T
+            back = there.fill_diagonal_(0.0).T
         return there.clamp_(min=0), back.clamp(min=0)
 
     def _part(self, texts: slice, chosen: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,12 +161,13 @@ class GaussianPairs:
         for top in range(0, len(a[0]), TILE):
             for left in range(0 if back is not there else top, len(b[0]), TILE):
                 one, other = slice(top, top + TILE), slice(left, left + TILE)
+                mirrored = there[other, one].T if back is there else back[one, other]
+                if _done(there[one, other], mirrored):
+                    continue
                 quadratic, logs, lows = _tile(sides[0], sides[1], one, other, together, way.unsafe)
-                for way_round, into in enumerate((there[one, other], back[one, other])):
-                    if way_round and back is there:
-                        if top == left:
-                            continue
-                        into = there[other, one].T
+                for way_round, into in enumerate((there[one, other], mirrored)):
+                    if way_round and back is there and top == left:
+                        continue
                     own, from_ = (sides[0].sums[one, None], sides[1].sums[None, other])
                     if way_round:
                         own, from_ = from_, own
@@ -163,6 +176,21 @@ class GaussianPairs:
                     if way.unsafe:
                         found.masked_fill_(lows[way_round] <= 0, math.inf)
                     into += found
+
+
+def _chunks(way: _Coordinates) -> Iterator[Tensor]:
+    """The coordinates that are dealt with at a time."""
+    sizes, left = [], len(way.columns)
+    for size in _FIRST if way.unsafe else ():
+        sizes.append(min(size, left))
+        left -= sizes[-1]
+    sizes += [min(CHUNK, left - at) for at in range(0, left, CHUNK)]
+    yield from torch.split(way.columns, [size for size in sizes if size])
+
+
+def _done(there: Tensor, back: Tensor) -> bool:
+    """Whether every pair of a tile is infinite both ways already."""
+    return bool(torch.isinf(there[0, 0])) and bool(torch.isinf(there).all()) and bool(torch.isinf(back).all())
 
 
 @dataclass(frozen=True, slots=True)

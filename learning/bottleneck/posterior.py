@@ -137,6 +137,15 @@ def joined(posteriors: list[Posterior]) -> Posterior:
     )
 
 
+def in_order(samples: list[Sample]) -> Sample:
+    """Texts of several samples of the same positions, in order."""
+    return Sample(
+        torch.cat([each.vectors for each in samples]),
+        torch.cat([each.log_weights for each in samples]),
+        torch.cat([each.mask for each in samples]),
+    )
+
+
 def sampled(posterior: Posterior, source: Source) -> Sample:
     """Draw one noisy sequence of every text, in training and afterwards alike.
 

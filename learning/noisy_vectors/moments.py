@@ -25,6 +25,10 @@ Ints = NDArray[np.int64]
 
 _LEAST_SHARE = 0.02
 _SMALLEST_VARIANCE = 1e-9
+_STRAYS = 0.1
+"""The square of how far an entry of a covariance strays from public text's, at most, before rows are seen, in units of
+its variances: with more, doubtful entries turn rules the wrong way. benchmarks/nvdp_projection.py compares.
+"""
 _EXACT = 0.01
 _MOST_NULL, _NULL_EXPECTED = 0.9, 0.3
 
@@ -121,7 +125,8 @@ def believed_covariance(found: Moments, inner: Floats, noise: Noise, expected: F
     noisy = (values + noise.sigma**2) / values
     doubt = np.outer(noisy, noisy) * (1 + np.eye(len(values))) / (found.rows * (1 - found.null) ** 2)
     upper = np.triu_indices(len(values))
-    kept = believed(off[upper][None], doubt[upper][None], np.zeros((1, len(upper[0]))), np.ones(len(upper[0])))[0]
+    count = len(upper[0])
+    kept = believed(off[upper][None], doubt[upper][None], np.zeros((1, count)), np.ones(count), _STRAYS)[0]
     scaled = np.eye(len(values))
     scaled[upper] += kept
     scaled.T[upper] = scaled[upper]

@@ -25,6 +25,14 @@ LARGEST: Final = 1 << 30
 """Bytes of a projection's file, at most."""
 QUANTILE: Final = 0.5
 """The part of public vectors whose norm is below 1 before it is clipped."""
+EMPHASIS: Final = 0.6
+"""The part of the mean square for directions that classes differ along: with more, what private text alone has is
+drowned, and with less, what public text knows. benchmarks/nvdp_projection.py compares.
+"""
+RIDGE: Final = 1.0
+"""Of class directions: private text is of another kind than public text, and what is best for the latter carries over
+less. benchmarks/nvdp_projection.py compares.
+"""
 
 _AXES: Final = {"centre": 1, "covariance": 2, "matrix": 2, "mean": 1, "settings": 1}
 _SLACK: Final = 1 - 2.0**-40  # covers the rounding of a norm of up to `MOST_DIMENSIONS` squares
@@ -201,7 +209,7 @@ def clipped(vectors: Floats, *, normalised: bool = False) -> Floats:
         return np.asarray(np.where(short, sound, ends))
 
 
-def class_directions(features: ArrayLike, labels: NDArray[np.int64], *, ridge: float = 0.1) -> Floats:
+def class_directions(features: ArrayLike, labels: NDArray[np.int64], *, ridge: float = RIDGE) -> Floats:
     """The directions [features, classes - 1] that tell the classes of PUBLIC text apart, for `Projection.fitted`.
 
     Linear discriminants: the within-class covariance, `ridge` of its mean variance added to each, inverse, times the

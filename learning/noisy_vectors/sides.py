@@ -8,6 +8,11 @@ from learning.models.batching import Tokens
 from learning.models.checkpoints import ModelError
 
 
+def told_apart(pair: Tokens) -> bool:
+    """Whether it is known where the second text begins."""
+    return 0 < pair.second < len(pair.ids)
+
+
 def sides(pair: Tokens) -> tuple[Tokens, Tokens]:
     """The first text as its encoder reads it alone, and the second: of BERT's [CLS] a [SEP] b [SEP], [CLS] a [SEP] and
     [CLS] b [SEP].
@@ -15,7 +20,7 @@ def sides(pair: Tokens) -> tuple[Tokens, Tokens]:
     Texts that were cut to fit together stay cut. Raises `ModelError` where nothing tells where the second begins, which
     is so of tokenizers that give both the same type.
     """
-    if not 0 < pair.second < len(pair.ids):
+    if not told_apart(pair):
         raise ModelError("The encoder's tokenizer does not tell two texts apart. Name one like BERT for pairs.")
     first, second = pair.ids[: pair.second], np.concatenate([pair.ids[:1], pair.ids[pair.second :]])
     return Tokens(first, len(first)), Tokens(second, len(second))

@@ -9,6 +9,7 @@ from aggregation.accounting.price import price
 from aggregation.errors import ConclaveError
 from aggregation.mechanisms.mechanism import Form, Mechanism
 from aggregation.mechanisms.samples import SamplesMechanism
+from aggregation.mechanisms.sequences import SequencesMechanism
 from party.admission.codes import admit_coded
 from party.admission.company import MOST_ATTEMPTS, admit_company, admit_shares, admit_trust
 from party.admission.labels import admit_labelled
@@ -192,7 +193,7 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
         _admit_said(release, terms)
     if form == Form.WEIGHTS and not config.policy.weights:
         raise against("weights", f"weights = false; release {release.name} sends the parameters of a model")
-    if isinstance(mechanism, SamplesMechanism):
+    if isinstance(mechanism, SamplesMechanism | SequencesMechanism):
         _admit_samples(release, mechanism, terms, config)
     least, noise = config.policy.minimum_noise, mechanism.noise_multiplier_charged()
     alone = terms.privacy.trust == plan_pb2.TRUST_TRUSTED_AGGREGATOR and shares > 1
@@ -207,24 +208,28 @@ def _admit_release(release: plan_pb2.Release, terms: plan_pb2.Terms, config: Par
 
 
 def _admit_samples(
-    release: plan_pb2.Release, mechanism: SamplesMechanism, terms: plan_pb2.Terms, config: PartyConfig
+    release: plan_pb2.Release,
+    mechanism: SamplesMechanism | SequencesMechanism,
+    terms: plan_pb2.Terms,
+    config: PartyConfig,
 ) -> None:
     """Check that this party lets single texts leave under noise; and their labels as they are, where the plan calls
-    them public.
+    them public, or promises nothing.
     """
     if not config.policy.samples:
+        what = "vector" if isinstance(mechanism, SamplesMechanism) else "sequence"
         raise against(
             "samples",
-            f"samples = false; release {release.name} sends a noisy vector of each of {mechanism.rows:,} texts",
+            f"samples = false; release {release.name} sends a noisy {what} of each of {mechanism.rows:,} texts",
         )
-    if not mechanism.label_epsilon and not config.policy.public_labels:
+    if not (isinstance(mechanism, SamplesMechanism) and mechanism.label_epsilon) and not config.policy.public_labels:
         raise against(
             "public_labels",
             f"public_labels = false; release {release.name} sends labels as they are. Plan with a label_epsilon",
         )
     if release.charges != 1:
         raise broken(f"release {release.name} is charged {release.charges} times; its rows are drawn once")
-    if terms.privacy.unit == plan_pb2.UNIT_RECORD and mechanism.texts != 1:
+    if isinstance(mechanism, SamplesMechanism) and terms.privacy.unit == plan_pb2.UNIT_RECORD and mechanism.texts != 1:
         raise broken(f"a record is one text, and release {release.name} counts {mechanism.texts} of one unit")
 
 

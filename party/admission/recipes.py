@@ -41,6 +41,8 @@ def kind_of(release: plan_pb2.Release) -> Kind | None:
             return Kind.SCORES if scores else Kind.ANSWERS
         case "samples", plan_pb2.FORM_SAMPLES:
             return Kind.SAMPLES
+        case "sequences", plan_pb2.FORM_SAMPLES:
+            return Kind.SEQUENCES
         case "texts", plan_pb2.FORM_SAID:
             return Kind.TEXTS
         case "targets", plan_pb2.FORM_SAID:

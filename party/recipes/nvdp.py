@@ -1,7 +1,9 @@
-"""Noisy vectors of texts: each party releases one of each of its texts, with its label, as a data set."""
+"""Noisy vectors of texts: each party releases one of each of its texts, with its label, as a data set; or, without a
+guarantee, one noisy sequence.
+"""
 
 from typing import Final
 
 from party.recipes.recipe import Kind, Recipe, part
 
-RECIPE: Final = Recipe(({Kind.SAMPLES: part("samples")},), labelled=True)
+RECIPE: Final = Recipe(({Kind.SAMPLES: part("samples")}, {Kind.SEQUENCES: part("samples")}), labelled=True)

@@ -23,6 +23,7 @@ class Kind(StrEnum):
     DIFFERENCES = "noised differences of language models from a public one"
     SOFTENED = "softened outcomes of tokens, without a guarantee"
     SAMPLES = "a noisy vector of each text"
+    SEQUENCES = "a noisy sequence of each text, without a guarantee"
     STEPS = "gradients in steps"
     WEIGHTS = "the parameters of a model"
 

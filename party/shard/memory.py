@@ -4,7 +4,7 @@ A node's training process does one job and ends. Parties that are simulated in o
 with the same model.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
 Made = TypeVar("Made")
@@ -29,6 +29,28 @@ class Memory:
             self.forget(what)
         return self.once(what, of, make)
 
+    def each(
+        self,
+        what: str,
+        of: Sequence[Hashable],
+        make: Callable[[int], Made],
+        told: Callable[[int, int], None] = lambda done, total: None,
+    ) -> list[Made]:
+        """The result of `make` for the place of each of `of`, which is called once for each that is not there yet.
+
+        told: how many are there, of how many. Raises as `make`.
+        """
+        missing = {each: place for place, each in enumerate(of) if (what, each) not in self._kept}
+        for done, (place, made) in enumerate(self._made(make, list(missing.values()))):
+            self._kept[what, of[place]] = made
+            told(len(of) - len(missing) + done + 1, len(of))
+        return [self._kept[what, each] for each in of]
+
     def forget(self, *whats: str) -> None:
         """Forget all values of these kinds."""
         self._kept = {key: each for key, each in self._kept.items() if key[0] not in whats}
+
+    def _made(self, make: Callable[[int], Made], places: Sequence[int]) -> Iterator[tuple[int, Made]]:
+        """Every place with what `make` gives for it, one after the other, in any order."""
+        for place in places:
+            yield place, make(place)

@@ -34,6 +34,7 @@ KINDS: Final = (
     "outcomes",
     "clues",
     "projection",
+    "layer",
 )
 MOST_ARTEFACTS: Final = 1024
 """The most artefacts of one run."""

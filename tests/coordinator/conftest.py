@@ -174,7 +174,7 @@ def here_for_all(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def opinions(tmp_path_factory):
-    """A folder of labelled text in which one word decides: `films.jsonl` of the parties, `public.jsonl`."""
+    """A folder of labelled text in which one word decides: `films.jsonl` of the parties, and two that are public."""
     folder = tmp_path_factory.mktemp("opinions")
     rng = np.random.default_rng(0)
 
@@ -185,7 +185,7 @@ def opinions(tmp_path_factory):
             rng.shuffle(words)
             yield {"text": " ".join(words), "second": " ".join(rng.choice(FILLERS, 3)), "mood": str(label)}
 
-    for name, count in (("films", UNITS), ("public", 60)):
+    for name, count in (("films", UNITS), ("public", 60), ("others", 160)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(count)))
     return folder
 
@@ -237,6 +237,33 @@ def classifier_tables(opinions, tiny_bert):
         for name, table in changes.items():
             found[name] = found.get(name, {}) | table
         return found
+
+    return makes
+
+
+@pytest.fixture(scope="session")
+def nvdp_tables(classifier_tables, opinions):
+    """`nvdp_tables(form, ...)`: tables of a plan of rows, "single", "pairs" or "published", of the same parties."""
+
+    def makes(form="single", privacy=(), **changes):
+        pairs, published = form == "pairs", form == "published"
+        second = {"second": "second"} if pairs else {}
+        tables = classifier_tables("nvdp", model={"pooling": "mean"}, **changes)
+        del tables["dp_sgd"], tables["privacy"]["noise_multiplier"]
+        tables["privacy"] |= dict(privacy)
+        tables["public"] = {"source": str(opinions / "others.jsonl"), "label": "mood"} | second
+        tables["samples"] = {"rows": 90} | ({} if published else {"dimensions": 4})
+        tables["evaluation"] |= second
+        tables["federation"]["shards"] = tables["federation"]["shards"] | second
+        if pairs:
+            tables["text"] |= {"kind": "pair"}
+        if published:
+            tables["samples"] |= {"form": "published", "labels": "public"}
+            tables["bottleneck"] = {"tokens": 8, "width": 16, "heads": 2}
+            for each in ("epsilon", "delta"):
+                del tables["privacy"][each]
+            tables["privacy"] |= {"guarantee": False}
+        return tables
 
     return makes
 

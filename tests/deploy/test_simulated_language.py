@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -203,6 +204,15 @@ async def taught(link, folder, noise):
     await link.train(party_pb2.TrainRequest(operation_id="o", language_teachers=task), lambda percent: None)
     (block,) = [each.value async for each in link.answer("differences", [Batch(0, 0, TOKENS)], TOP + 1)]
     return block, release
+
+
+async def test_language_teachers_in_two_processes_say_what_they_say_in_one(request_for, tiny_gpt2):
+    found = []
+    for processes in (1, 2):
+        link = ClearShards(replace(request_for, processes=processes)).links()[0]
+        await taught(link, tiny_gpt2, 1.0)
+        found.append(link.bounded("differences"))
+    assert np.array_equal(*found)
 
 
 async def test_language_teachers_say_what_their_partys_would_and_are_trained_once_whatever_the_noise(

@@ -39,6 +39,7 @@ _beside = _of_the_coordinators_tests()
 here, opinions, public_texts = _beside.here, _beside.opinions, _beside.public_texts
 classifier_tables, privdistil_tables = _beside.classifier_tables, _beside.privdistil_tables
 news, distildp_tables, swing_tables = _beside.news, _beside.distildp_tables, _beside.swing_tables
+nvdp_tables = _beside.nvdp_tables
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +91,7 @@ def dped_tables(letters):
 
 
 @pytest.fixture
-def tables(dped_tables, classifier_tables, privdistil_tables, distildp_tables, swing_tables):
+def tables(dped_tables, classifier_tables, privdistil_tables, distildp_tables, swing_tables, nvdp_tables):
     """`tables(recipe, *signals, **changes)`: of a small plan, whose noise is from its seed."""
 
     def makes(recipe, *signals, privacy=None, **changes):
@@ -101,6 +102,8 @@ def tables(dped_tables, classifier_tables, privdistil_tables, distildp_tables, s
             return privdistil_tables(privacy=privacy, **changes)
         if recipe == "distildp":
             return distildp_tables(privacy=privacy, **changes)
+        if recipe == "nvdp":
+            return nvdp_tables(*signals, privacy=privacy, **changes)
         if recipe == "swing":
             return (
                 _published(swing_tables, privacy, changes)

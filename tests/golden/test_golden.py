@@ -77,6 +77,9 @@ RUNS = {
     "swing": (("swing",), {}),
     "swing-secure-sum": (("swing",), {"privacy": SECURE}),
     "swing-published": (("swing",), {"swing": {"form": "published"}, "teachers": {"per_party": 1}}),
+    "nvdp": (("nvdp", "single"), {}),
+    "nvdp-pairs": (("nvdp", "pairs"), {}),
+    "nvdp-published": (("nvdp", "published"), {}),
     "fine_tune": (("fine_tune",), {}),
 }
 LEARNED = ("dped-moments-suggested-clip",)

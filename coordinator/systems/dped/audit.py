@@ -1,7 +1,9 @@
 """Attacks on DPED: on the noisy sums of counts and moments, on what teachers answer, and on the embeddings.
 
 A worst case is two rare words in turn: its pairs are in few cells, where hardly any other record has one, and there are
-enough of them to reach the clip. Teachers are asked what stands beside the first word of the two.
+enough of them to reach the clip. Teachers are asked what stands beside the first word of the two. Where pairs are
+records it is a rare word twice, whose two pairs are in one cell, and two words once, where teachers are asked or rare
+words are few.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +20,7 @@ from coordinator.auditing.attacks import Ran, Scores, Seen
 from coordinator.auditing.canaries import Canary
 from coordinator.auditing.sums import scores_in_sum
 from coordinator.pricing.release import Release
-from coordinator.published.audit import Exposed
+from coordinator.published.audit import Exposed, units_of_canary
 from coordinator.systems.dped.recipe import Dped
 from coordinator.systems.dped.releases import ANSWERS, COUNTS, MOMENTS, VOTES
 from coordinator.systems.dped.signals import Signals, signals_of
@@ -59,22 +61,33 @@ class DpedAttacks:
 
     def worst(self, count: int, rows: Sequence[Document], rng: np.random.Generator) -> list[Document]:
         """Two words of the rarer half of the vocabulary in turn, each pair of words once; the first is asked about."""
-        words, public = self.recipe.read.vocabulary.words, self.recipe.read
+        words, public, plan = self.recipe.read.vocabulary.words, self.recipe.read, self.recipe.plan
         rare = np.arange(len(words) // 2, len(words))
         firsts, seconds = rare, rare
-        if self.recipe.plan.dped.teaches:
+        if plan.dped.teaches:
             firsts, seconds = public.queries, public.classes
         pairs: dict[frozenset[int], tuple[int, int]] = {}
+        if self._of_pairs and not plan.dped.teaches:
+            pairs = {frozenset((int(word),)): (int(word), int(word)) for word in rng.permutation(rare)[:count]}
         order = rng.permutation(firsts)
         for attempt in range(_ATTEMPTS * count):
             first, second = int(order[attempt % len(order)]), int(rng.choice(seconds))
             if first != second and len(pairs) < count:
                 pairs.setdefault(frozenset((first, second)), (first, second))
-        likes = rng.integers(0, len(rows), len(pairs))
-        return [
-            replace(rows[like], text=" ".join([words[first], words[second]] * TURNS))
-            for like, (first, second) in zip(likes, pairs.values(), strict=True)
-        ]
+        turns = 1 if self._of_pairs else TURNS
+        made = [" ".join([words[first], words[second]] * turns) for first, second in pairs.values()]
+        return self._made(made, rows, rng)
+
+    @property
+    def _of_pairs(self) -> bool:
+        """Whether each pair of words is a record."""
+        return units_of_canary(self.recipe.plan.privacy.unit, self.recipe.plan.privacy.record) > 1
+
+    @staticmethod
+    def _made(texts: Sequence[str], rows: Sequence[Document], rng: np.random.Generator) -> list[Document]:
+        """Records of these texts, their other columns those of some record."""
+        likes = rng.integers(0, len(rows), len(texts))
+        return [replace(rows[like], text=text) for like, text in zip(likes, texts, strict=True)]
 
     def losses(self, canaries: Sequence[Canary], ran: Ran) -> None:
         """Embeddings give no text a loss."""
@@ -89,9 +102,9 @@ class DpedAttacks:
         for release in seen.ran.run.priced.releases:
             if release.name == COUNTS:
                 bound = release.under(CountsMechanism).contribute
-                yield Scores(COUNTS, _SUM, _summed(seen, release, units, bound))
+                yield Scores(COUNTS, _SUM, _summed(seen, release, self._parts(units), bound))
             elif release.name == MOMENTS:
-                yield Scores(MOMENTS, _SUM, _summed(seen, release, units, self._moments(release)))
+                yield Scores(MOMENTS, _SUM, _summed(seen, release, self._parts(units), self._moments(release)))
         if {ANSWERS, VOTES} & {release.name for release in seen.ran.run.priced.releases}:
             yield from self._answers(seen, units)
         yield Scores("student", _STUDENT, self._student(seen, units))
@@ -101,6 +114,20 @@ class DpedAttacks:
         vocabulary = self.recipe.read.vocabulary
         encoded = [[vocabulary.encode(tokenize(text)) for text in canary.texts] for canary in canaries]
         return unit_counts(encoded, len(vocabulary), self.recipe.plan.dped.window)
+
+    def _parts(self, units: sparse.csr_array) -> list[sparse.csr_array]:
+        """Of each canary the units that a party bounds, [its units, words * words]: where pairs are records, a row for
+        each of its pairs.
+        """
+        whole = [units[[row]] for row in range(units.shape[0])]
+        if not self._of_pairs:
+            return whole
+        found = []
+        for each in whole:
+            cells = np.repeat(each.indices, each.data.astype(np.int64))
+            shape = (len(cells), units.shape[1])
+            found.append(sparse.csr_array((np.ones(len(cells)), cells, np.arange(len(cells) + 1)), shape=shape))
+        return found
 
     def _moments(self, release: Release) -> Callable[[sparse.csr_array], sparse.csr_array]:
         from learning.embeddings.moments import contribute
@@ -170,14 +197,14 @@ class DpedAttacks:
 
 
 def _summed(
-    seen: Seen, release: Release, units: sparse.csr_array, bound: Callable[[sparse.csr_array], sparse.csr_array]
+    seen: Seen, release: Release, units: list[sparse.csr_array], bound: Callable[[sparse.csr_array], sparse.csr_array]
 ) -> Floats:
-    """The scores in a sum that was released once."""
+    """The scores in a sum that was released once. units: of each canary."""
     assert seen.without is not None
     mechanism = release.under(CountsMechanism) if release.name == COUNTS else release.under(VectorMechanism)
     total = np.concatenate([block for _, _, block in seen.ran.run.store.blocks(release.name)]).reshape(-1)
     others = sum(_flat(each) for each in seen.without.parties.bounded(release.name))
-    parts = sparse.vstack([bound(units[[row]]) for row in range(units.shape[0])], format="csr")
+    parts = sparse.vstack([bound(each) for each in units], format="csr")
     sigma = mechanism.noise_multiplier * mechanism.levels
     return scores_in_sum(total.astype(np.float64), np.asarray(others, np.float64), sparse.csr_array(parts), sigma)
 

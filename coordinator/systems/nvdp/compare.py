@@ -1,10 +1,11 @@
 """NVDP and its baselines in a comparison: noisy vectors, what training without their noise in mind makes of them, the
-public text's own rule, and DP-SGD at the same epsilon.
+public text's own rule, DP-SGD at the same epsilon, and the paper's own forms, which have no epsilon.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,11 @@ from numpy.typing import NDArray
 from coordinator.comparing.comparable import ComparisonRequest, Method, Outcome, changed
 from coordinator.comparing.simulated_run import driven
 from coordinator.progress.progress import Silent
+from coordinator.systems.nvdp.pair_student import pair_metrics
 from coordinator.systems.nvdp.plan import NvdpPlan
 from coordinator.systems.nvdp.pooling import rows_of
 from coordinator.systems.nvdp.public import PublicVectors, prepare
+from coordinator.systems.nvdp.published import Answered, KeptStates, sampled
 from coordinator.systems.nvdp.releases import mechanism_of
 from coordinator.systems.nvdp.rules import floor_of, naive_of, said_by
 from coordinator.text_models.compare import ClassifierComparison
@@ -22,6 +25,9 @@ from coordinator.text_models.folder import metrics_of
 from coordinator.text_models.methods import TextData, federated, in_clear
 from coordinator.text_models.non_private import simulated_text
 from coordinator.text_models.student import measured
+
+if TYPE_CHECKING:
+    from learning.bottleneck.forms import Name
 
 Rule = dict[str, NDArray[np.float64]]
 
@@ -34,11 +40,17 @@ class NvdpComparison(ClassifierComparison):
     def __init__(self, given: ComparisonRequest) -> None:
         super().__init__(given)
         self.plan: NvdpPlan = given.plan
+        self._states = KeptStates(given.base, given.cache)
 
     @property
     def methods(self) -> Mapping[str, Method]:
-        found = METHODS if self.plan.public.label is not None else METHODS[:2] + METHODS[3:]
-        return {method.name: method for method in found}
+        public = self.plan.public
+        if public.label is None and public.alike is None and not self.plan.text.second:
+            return {method.name: method for method in METHODS[:2] + METHODS[3:]}
+        forms = () if self.plan.text.pairs else PUBLISHED
+        rows = [Method(each, label, partial(sampled, name=each, kept=self._states), private=False, heuristic=True)
+                for each, label in forms]  # fmt: skip
+        return {method.name: method for method in (*METHODS[:-1], *rows, METHODS[-1])}
 
     def data(self, seed: int, folder: Path) -> TextData:
         plan = changed(self.plan, seed=seed)
@@ -48,10 +60,12 @@ class NvdpComparison(ClassifierComparison):
         return TextData(plan, public, self._text, Silent(), self._given.recipe)
 
     def metrics(self, data: TextData, model: Any) -> dict[str, Any]:
-        if not isinstance(model, dict):
-            return super().metrics(data, model)
         plan, public = _of(data)
-        found = metrics_of(measured(plan, public, said_by(plan, public, model)))
+        if isinstance(model, dict):
+            said = said_by(plan, public, model)
+        else:
+            said = model.said if isinstance(model, Answered) else self.said(data, model)
+        found = pair_metrics(plan, public, said) if plan.text.pairs else metrics_of(measured(plan, public, said))
         return {name: value for name, value in found.items() if name != "examples"}
 
 
@@ -96,6 +110,14 @@ def _clear(data: TextData, epsilon: float) -> Outcome:
     """Without privacy: the encoder's last layer on all parties' text together."""
     return Outcome(in_clear(data), None)
 
+
+PUBLISHED: Final[tuple[tuple["Name", str], ...]] = (
+    ("nvib", "the paper's layer"),
+    ("vtdp", "the paper's VTDP"),
+    ("vib-fixed", "the paper's VIB-fixed"),
+    ("vib-learned", "the paper's VIB-learned"),
+)
+"""Forms of the paper that are rows where public text has labels to train their layers on."""
 
 METHODS: Final = (
     Method("nvdp", "noisy vectors, training that knows the noise", _samples),

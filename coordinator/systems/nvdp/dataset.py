@@ -76,10 +76,14 @@ def known(plan: NvdpPlan, public: PublicVectors, mechanism: SamplesMechanism) ->
 
 def about(plan: NvdpPlan, public: PublicVectors, mechanism: SamplesMechanism, rows: Rows) -> str:
     """The section on the rows in the card of the whole folder."""
-    labels = "with a class under randomised response" if mechanism.label_epsilon else "with its public class"
+    scored = not isinstance(plan.text.targets, LabelMap)
+    what, unit = "the part of the range of its score" if scored else "class", "pair" if plan.text.pairs else "text"
+    labels = f"with {'' if scored else 'a '}{what} under randomised response"
+    if not mechanism.label_epsilon:
+        labels = f"with {what if scored else 'its public class'}{', which is public' if scored else ''}"
     return f"""## The data set
 
-`{FOLDER}/` holds {len(rows.labels):,} rows of {rows.parties} parties: of each text a noisy vector of
+`{FOLDER}/` holds {len(rows.labels):,} rows of {rows.parties} parties: of each {unit} a noisy vector of
 {mechanism.dimensions} numbers, {labels}. `datasets.load_from_disk("this-folder/{FOLDER}")` reads it, and its card says
 how to train on it: whatever is made of the rows costs no privacy, and whoever does not correct for their noise learns
 next to nothing.
@@ -100,15 +104,15 @@ license: {plan.student.licence}
 language: {plan.student.language}
 tags: [differential-privacy, text-embeddings]
 ---
-# {plan.run.name}: noisy vectors of texts
+# {plan.run.name}: noisy vectors of {"pairs of texts" if plan.text.pairs else "texts"}
 
-{len(rows.labels):,} rows of {rows.parties} parties. `vector`: the text under the public encoder in the folder above and
+{len(rows.labels):,} rows of {rows.parties} parties. `vector`: {_made(plan)} the public encoder in the folder above and
 the projection in `{PROJECTION}`, {mechanism.dimensions} numbers with {explained} of the encoder's variance on public
 text, brought to norm 1 at most, with Gaussian noise of standard deviation {mechanism.sigma:.4g} on every number.
 Without noise, a number's own standard deviation is about {spread:.2g}: a single row says next to nothing, many say
 something.
-`label`: the text's class, which is the true one with probability {kept}. Some rows may be noise alone: every party
-releases as many, whatever it holds, and nothing tells which.
+`label`: {_label(plan, mechanism)}, which is the true one with probability {kept}.
+Some rows may be noise alone: every party releases as many, whatever it holds, and nothing tells which.
 
 The guarantee of the whole run, epsilon {epsilon} at most, is in the folder above: `privacy.json`.
 
@@ -121,3 +125,24 @@ learns nearly nothing. This corrects for the noise:
 {SCRIPT.strip()}
 ```
 """
+
+
+def _made(plan: NvdpPlan) -> str:
+    """What a vector is made of."""
+    if not plan.text.pairs:
+        return "the text under"
+    return (
+        "the pair's products u * v, then its distances |u - v|, of its two texts' vectors u and v at norm 1 (so that\n"
+        "the order of the texts does not matter), under"
+    )
+
+
+def _label(plan: NvdpPlan, mechanism: SamplesMechanism) -> str:
+    """What a row's label is."""
+    whose, targets = "pair" if plan.text.pairs else "text", plan.text.targets
+    if isinstance(targets, LabelMap):
+        return f"the {whose}'s class"
+    return (
+        f"in which of {mechanism.classes} equal parts of the range from {targets.low:g} to {targets.high:g} the "
+        f"{whose}'s score lies\n(`scores` in `{KNOWN}` has their middles)"
+    )

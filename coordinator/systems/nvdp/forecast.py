@@ -1,7 +1,7 @@
 """Forecasts what a run of `nvdp` will cost, and how its noise compares with its signal.
 
 Only the plan, the public encoder and the lengths of the public text are used; made-up batches are timed. Epsilon is
-exact.
+exact, and absent in the published form.
 """
 
 import math
@@ -15,11 +15,19 @@ from coordinator.pricing.release import PricedPlan
 from coordinator.systems.nvdp.plan import NvdpPlan
 from coordinator.systems.nvdp.recipe import Nvdp
 from coordinator.systems.nvdp.releases import SAMPLES, mechanism_of
+from coordinator.systems.nvdp.sequences.recipe import SampledByLayer
 from coordinator.text_models import forecast as text_models
 
 
-def forecast(recipe: Nvdp, priced: PricedPlan[NvdpPlan], base: Path, cache: Path, prepared: float) -> Forecast:
+def forecast(
+    recipe: Nvdp | SampledByLayer, priced: PricedPlan[NvdpPlan], base: Path, cache: Path, prepared: float
+) -> Forecast:
     """Forecast a run. No party is asked, none of their data is read, and nothing is spent."""
+    if isinstance(recipe, SampledByLayer):
+        looked = min(recipe.plan.samples.rows, text_models.declared(recipe.plan) / len(recipe.plan.federation.names))
+        return text_models.forecast(
+            priced, recipe.read, (), (), prepared=prepared, looked=float(looked), private=False, sums=1
+        )
     plan, mechanism = recipe.plan, mechanism_of(priced.releases)
     # Of all rows' mean, the signal is the spread of public vectors along one number.
     rows = mechanism.rows * len(plan.federation.names)
@@ -38,7 +46,7 @@ def forecast(recipe: Nvdp, priced: PricedPlan[NvdpPlan], base: Path, cache: Path
     )
 
 
-def needs(recipe: Nvdp, priced: PricedPlan[NvdpPlan], base: Path, cache: Path) -> Needs:
+def needs(recipe: Nvdp | SampledByLayer, priced: PricedPlan[NvdpPlan], base: Path, cache: Path) -> Needs:
     """The needs that are expected of the run."""
     public = recipe.read
     cells = sum(release.rows * release.columns for release in priced.releases)

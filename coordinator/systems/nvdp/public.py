@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.plan.public_text import source_of
+from coordinator.systems.nvdp.pairs import check_encoder, fitted_to_pairs, pair_vectors, unlabelled
 from coordinator.systems.nvdp.plan import NvdpPlan
 from coordinator.text_models import public as classifier_public
 from coordinator.text_models.public import PublicText
@@ -32,35 +33,46 @@ class PublicVectors(PublicText):
 
     projection: from the encoder's vectors to released ones. statistics: of public vectors under it, with their classes
     or scores where they have some. texts: how many there were. vectors: of the held-out texts before the projection,
-    float32 [examples, features].
+    float32 [examples, features]. cosine: of pairs, what public ones say by their cosine alone.
     """
 
     projection: "Projection"
     statistics: "Public"
     texts: int
     vectors: NDArray[np.float32]
+    cosine: "Public | None" = None
 
 
 def prepare(plan: NvdpPlan, base: Path, cache: Path) -> PublicVectors:
     """Load the encoder, read the public texts and fit the projection on them.
 
-    Raises as `coordinator.text_models.public.prepare`; `DataError` for public text that is too little or has other
-    labels than the plan; `aggregation.errors.ConclaveError` for text that makes no projection.
+    Raises as `coordinator.text_models.public.prepare`; `ModelError` for an encoder that reads no pairs; `DataError`
+    for public text that is too little or has other labels than the plan; `aggregation.errors.ConclaveError` for text
+    that makes no projection.
     """
     found = classifier_public.prepare(plan, base, cache)
-    examples = _examples(plan, base, cache)
+    if plan.text.pairs:
+        check_encoder(found, plan.model.name)
+    examples = public_examples(plan, base, cache)
     vectors = features_of(plan, found, examples)
-    projection, statistics = _fitted(plan, vectors, examples)
+    if plan.text.pairs:
+        projection, statistics, cosine = fitted_to_pairs(plan, vectors, examples)
+    else:
+        (projection, statistics), cosine = _fitted(plan, vectors, examples), None
     held = features_of(plan, found, found.heldout) if found.heldout else vectors[:0]
     parts = {field.name: getattr(found, field.name) for field in fields(found)}
-    return PublicVectors(**parts, projection=projection, statistics=statistics, texts=len(examples), vectors=held)
+    return PublicVectors(
+        **parts, projection=projection, statistics=statistics, texts=len(examples), vectors=held, cosine=cosine
+    )
 
 
 def features_of(plan: NvdpPlan, public: PublicText, examples: "tuple[Example, ...]") -> NDArray[np.float32]:
-    """What a party has of a text before the projection, float32 [examples, features]."""
+    """What a party has of a text or pair before the projection, float32 [examples, features]."""
     from learning.models.batching import encode
     from learning.models.features import features
 
+    if plan.text.pairs:
+        return pair_vectors(public, examples)
     return features(
         public.model, encode(public.tokenizer, [each.first for each in examples], longest=public.longest).rows
     )
@@ -68,7 +80,7 @@ def features_of(plan: NvdpPlan, public: PublicText, examples: "tuple[Example, ..
 
 def _fitted(plan: NvdpPlan, vectors: NDArray[np.float32], examples: tuple[Example, ...]) -> "tuple[Projection, Public]":
     """The projection, and what the public vectors under it say."""
-    from learning.noisy_vectors.projection import Projection, class_directions
+    from learning.noisy_vectors.projection import EMPHASIS, Projection, class_directions
     from learning.noisy_vectors.public import Public
 
     dimensions, targets = plan.samples.dimensions, plan.text.targets
@@ -79,22 +91,23 @@ def _fitted(plan: NvdpPlan, vectors: NDArray[np.float32], examples: tuple[Exampl
     if not isinstance(targets, LabelMap):
         scores = truth.astype(np.float64)
         parts = np.digitize(scores, np.quantile(scores, [1 / 3, 2 / 3])).astype(np.int64)
-        projection = Projection.fitted(vectors, dimensions, directions=class_directions(vectors, parts)[:, :1])
+        directions = class_directions(vectors, parts)[:, :1]
+        projection = Projection.fitted(vectors, dimensions, directions=directions, emphasis=EMPHASIS)
         return projection, Public.of(projection.applied(vectors), scores=scores)
     labels = truth.astype(np.int64)
     directions = class_directions(vectors, labels)[:, :dimensions]
-    projection = Projection.fitted(vectors, dimensions, directions=directions)
+    projection = Projection.fitted(vectors, dimensions, directions=directions, emphasis=EMPHASIS)
     return projection, Public.of(projection.applied(vectors), labels, classes=len(targets.names))
 
 
-def _examples(plan: NvdpPlan, base: Path, cache: Path) -> tuple[Example, ...]:
-    """The public texts, with their labels where `[public]` names a column of them."""
+def public_examples(plan: NvdpPlan, base: Path, cache: Path) -> tuple[Example, ...]:
+    """The public texts, with their labels where `[public]` names a column of them. Raises `DataError` as `prepare`."""
     table, text = plan.public, plan.text
     source, left_out = source_of(table, base), Skipped()
     if table.label is None:
-        found = _some((Example(each.text, None, 0.0) for each in read(source, cache, left_out)), plan)
+        found = _some(unlabelled(source, table.second, cache, left_out), plan)
     else:
-        columns = TextColumns(text.kind, table.text, None, table.label)
+        columns = TextColumns(text.kind, table.text, table.second, table.label)
         documents = read(labelled.source_of(source, columns), cache, left_out)
         try:
             found = _some(labelled.examples(documents, columns, text.targets, left_out), plan)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregation.mechanisms.samples import SamplesMechanism
+from coordinator.systems.nvdp.pairs import cosines
 from coordinator.systems.nvdp.plan import NvdpPlan
 from coordinator.systems.nvdp.pooling import Rows
 from coordinator.systems.nvdp.public import PublicVectors
@@ -14,6 +15,7 @@ from learning.text.labelled import LabelMap
 
 if TYPE_CHECKING:
     from learning.noisy_vectors.noise import Noise
+    from learning.noisy_vectors.public import Public
 
 Tensors: TypeAlias = dict[str, NDArray[np.float64]]
 """weights: [dimensions, outputs]. bias: [outputs]. Outputs are classes, or one score in the declared range."""
@@ -41,11 +43,21 @@ def rule_of(plan: NvdpPlan, public: PublicVectors, mechanism: SamplesMechanism, 
 
 
 def floor_of(plan: NvdpPlan, public: PublicVectors) -> Tensors | None:
-    """The rule of public text alone; None where it has no labels."""
+    """The rule of public text alone; None where it has no labels, and is no pairs whose cosine tells the classes."""
+    return _floor(plan, public.statistics)
+
+
+def cosine_said(plan: NvdpPlan, public: PublicVectors) -> NDArray[np.float32] | None:
+    """What the cosine of held-out pairs says by itself, as `said_by`; None of single texts or where it says nothing."""
+    rule = None if public.cosine is None else _floor(plan, public.cosine)
+    return None if rule is None else _said(plan, cosines(public.vectors), rule)
+
+
+def _floor(plan: NvdpPlan, statistics: "Public") -> Tensors | None:
     from learning.noisy_vectors.regression import floor_scores
     from learning.noisy_vectors.training import floor
 
-    statistics, targets = public.statistics, plan.text.targets
+    targets = plan.text.targets
     if isinstance(targets, LabelMap):
         if statistics.class_means is None:
             return None
@@ -59,8 +71,11 @@ def floor_of(plan: NvdpPlan, public: PublicVectors) -> Tensors | None:
 
 def said_by(plan: NvdpPlan, public: PublicVectors, rule: Tensors) -> NDArray[np.float32]:
     """What a rule says of the held-out texts: logits [examples, classes], or standard scores [examples, 1]."""
-    said = public.projection.applied(public.vectors) @ rule["weights"] + rule["bias"]
-    targets = plan.text.targets
+    return _said(plan, public.projection.applied(public.vectors), rule)
+
+
+def _said(plan: NvdpPlan, vectors: NDArray[np.float64], rule: Tensors) -> NDArray[np.float32]:
+    said, targets = vectors @ rule["weights"] + rule["bias"], plan.text.targets
     if not isinstance(targets, LabelMap):
         said = (said - targets.middle) / targets.half
     return np.asarray(said, np.float32)

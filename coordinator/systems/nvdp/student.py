@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from aggregation.mechanisms.samples import SamplesMechanism
 from coordinator.publishing.report import Statement
 from coordinator.systems.nvdp.dataset import FOLDER, about, write
+from coordinator.systems.nvdp.pair_student import pair_student
 from coordinator.systems.nvdp.plan import NvdpPlan
 from coordinator.systems.nvdp.pooling import Rows
 from coordinator.systems.nvdp.public import PublicVectors
@@ -58,10 +59,10 @@ def student_of(
     from safetensors.numpy import load
 
     kept = load(content)
-    made = classifier_of(plan, public, kept["point"])
+    made = pair_student(plan, public, kept) if plan.text.pairs else classifier_of(plan, public, kept["point"])
     if public.heldout:
         metrics = made.student.metrics | _measures(plan, public, kept)
-        made = PublishedClassifier(replace(made.student, metrics=metrics))
+        made = replace(made, student=replace(made.student, metrics=metrics))
     return PublishedSamples(made, plan, public, mechanism, rows)
 
 

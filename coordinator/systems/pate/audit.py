@@ -16,6 +16,7 @@ from aggregation.mechanisms.joint import JointMechanism
 from coordinator.auditing.attacks import Scores, Seen
 from coordinator.published.audit import Exposed
 from coordinator.text_models.auditing.trained import (
+    STUDENT,
     ClassifierAttacks,
     encoded,
     labelled_units,
@@ -34,7 +35,6 @@ _VOTES: Final = (
     "Took the other records' votes, which are known, from the noisy ones, and looked for votes for each canary's label "
     "on the texts that are most like it."
 )
-_STUDENT: Final = "Compared the loss of each canary under the published student with that of the public start."
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class PateAttacks(ClassifierAttacks):
         public = self.recipe.read
         units = labelled_units(self.recipe.plan, public, seen.units(self.recipe.plan))
         point = load(seen.ran.run.content)["point"]
-        yield Scores("student", _STUDENT, loss_scores(units, seen, public.start, point))
+        yield Scores("student", STUDENT, loss_scores(units, seen, public.start, point))
 
     def _votes(self, seen: Seen) -> Floats:
         """The sum over queries of likeness [canaries, queries] times what votes changed for the canary's label."""

@@ -83,8 +83,13 @@ class PrivDistilAttacks:
         domain = self.recipe.read.domain
         assert domain is not None
         canaries = seen.planted.canaries
-        texts = [text for canary in canaries for text in canary.texts]
-        owner = [number for number, canary in enumerate(canaries) for _ in canary.texts]
+        shards = self.recipe.plan.federation.shards
+        assert shards is not None
+        second = shards.second if self.recipe.plan.text.pairs else None  # a pair is read as two texts
+        read = [(number, row) for number, canary in enumerate(canaries) for row in canary.rows]
+        texts, owner = [row.text for _, row in read], [number for number, _ in read]
+        if second is not None:
+            texts, owner = [*texts, *(row.fields[second] for _, row in read)], owner * 2
         labels = torch.full((len(texts),), PRIVATE, dtype=torch.int64)
         units = known(domain.model, encoded(domain, texts, None), labels, owner, len(canaries))
         models = load((seen.ran.run.store.folder / DOMAIN_FILE).read_bytes())

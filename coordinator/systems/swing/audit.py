@@ -1,6 +1,7 @@
 """Attacks on swing distillation: on what teachers say of the texts that are asked, and on the student.
 
-A worst case is a number after a prompt that all have, and two words of its own in turn. The words are outcomes that the
+A worst case is a number after a prompt that all have, and two words of its own in turn; where answers to inputs are
+learned, as an answer to one input. The words are outcomes that the
 public model names at many of the asked tokens, so a teacher that learned them says so wherever it is asked. The attack
 trains the public model on each canary alone, and so knows along which direction a teacher moves that has it.
 """
@@ -19,7 +20,16 @@ from aggregation.mechanisms.vectors import DifferencesMechanism
 from coordinator.auditing.attacks import Ran, Scores, Seen
 from coordinator.auditing.canaries import Canary
 from coordinator.auditing.sums import scores_in_sum
-from coordinator.language_models.audit import STUDENT, Read, exposures, fallen, losses_of_units, numbered, started
+from coordinator.language_models.audit import (
+    STUDENT,
+    Read,
+    exposures,
+    fallen,
+    losses_of_units,
+    numbered,
+    read_pairs,
+    started,
+)
 from coordinator.published.audit import Exposed
 from coordinator.systems.swing.questions import start_of
 from coordinator.systems.swing.recipe import Swing
@@ -31,6 +41,7 @@ from coordinator.text_models.auditing.trained import ENOUGH, halves
 from learning.errors import Diverged
 from learning.language.soft_targets import STEP
 from learning.models.batching import encode_documents
+from learning.models.machine import processors
 from learning.text.source import Document
 
 if TYPE_CHECKING:
@@ -77,7 +88,9 @@ class SwingAttacks:
         def more() -> str:
             return next(words, None) or halves(rows, rng)
 
-        return numbered(tokenizer, count, rows, rng, more)
+        plan = self.recipe.plan
+        room = plan.text.answer if plan.pairs else None
+        return numbered(tokenizer, count, rows, rng, more, _second(self.recipe), room)
 
     def scores(self, seen: Seen) -> Iterator[Scores]:
         recipe, public = self.recipe, self.recipe.read
@@ -96,12 +109,22 @@ class SwingAttacks:
 
     def exposures(self, seen: Seen) -> Iterable[Exposed]:
         public = self.recipe.read
-        return exposures(public, seen, model_of(self.recipe.plan, public, seen.ran.run.content), started(public))
+        student = model_of(self.recipe.plan, public, seen.ran.run.content)
+        return exposures(public, seen, student, started(public), _second(self.recipe))
+
+
+def _second(recipe: Swing) -> str | None:
+    """The column of answers; None for single texts."""
+    shards = recipe.plan.federation.shards
+    assert shards is not None
+    return shards.second if recipe.plan.pairs else None
 
 
 def _read(recipe: Swing, units: Sequence[Sequence[Document]]) -> Read:
     """The units' texts, as parties read them."""
     public = recipe.read
+    if (second := _second(recipe)) is not None:
+        return read_pairs(public, units, second)
     texts = [row.text for rows in units for row in rows]
     owner = [number for number, rows in enumerate(units) for _ in rows]
     found = encode_documents(public.tokenizer, texts, longest=public.longest).rows
@@ -139,8 +162,9 @@ def _asked(recipe: Swing, texts: "Texts", places: Iterable[int]) -> "Cells":
     from learning.language.speaker import Speaker
     from learning.swing.answers import cells_of_texts
 
-    some = texts.of(np.array(list(places), np.int64))
-    openings = [recipe.read.bare] * len(some)
+    chosen = list(places)
+    some = texts.of(np.array(chosen, np.int64))
+    openings = [recipe.read.before[place] for place in chosen]
     return cells_of_texts(Speaker(start_of(recipe.read)), some, openings, _warmth(recipe, some), recipe.plan.distil.top)
 
 
@@ -170,7 +194,8 @@ def _said(recipe: Swing, seen: Seen, read: Read) -> Floats:
     chosen = np.linspace(0, len(texts) - 1, few).round().astype(np.int64)
     tokens = np.concatenate([np.arange(texts.stops[place], texts.stops[place + 1]) for place in chosen])
     asked = _asked(recipe, texts, chosen)
-    moved = _movements(recipe, texts.of(chosen), asked, read, canaries, seen.progress.bar)
+    openings = [recipe.read.before[place] for place in chosen]
+    moved = _movements(recipe, texts.of(chosen), openings, asked, read, canaries, seen.progress.bar)
     if recipe.plan.published:
         sigma, parts = 0.0, moved.reshape(canaries, -1)
         with_canaries, without = (_softened(recipe, ran, asked, tokens) for ran in (seen.ran, seen.without))
@@ -203,6 +228,7 @@ def _softened(recipe: Swing, ran: Ran, asked: "Cells", tokens: NDArray[np.int64]
 def _movements(
     recipe: Swing,
     texts: "Texts",
+    openings: Sequence[Sequence[int]],
     asked: "Cells",
     read: Read,
     canaries: int,
@@ -211,21 +237,27 @@ def _movements(
     """How far a teacher that learned one canary alone is from the public model, [canaries, tokens, outcomes + 1]."""
     from learning.classification.training import fit
     from learning.language.speaker import Speaker
+    from learning.models.forked import in_processes
     from learning.swing.answers import differences_of_texts
 
     public, settings = recipe.read, recipe.plan.teachers.fit()
-    openings, warmth = [public.bare] * len(texts), _warmth(recipe, texts)
+    warmth = _warmth(recipe, texts)
     own: list[list[Tokens]] = [[] for _ in range(read.units)]
     for row, unit in zip(read.rows, read.owner, strict=True):
         own[unit].append(row)
-    found = np.zeros((canaries, *asked.public.shape), np.float32)
-    for number in range(canaries):
-        told("attack", number, canaries, "canaries")
+
+    def moved(number: int) -> NDArray[np.float32] | None:
         model = started(public)
         try:
             fit(model, own[number], None, settings, np.random.default_rng(recipe.plan.run.seed))
         except Diverged:
-            continue
-        found[number] = differences_of_texts(Speaker(model), texts, openings, warmth, asked)
+            return None
+        return differences_of_texts(Speaker(model), texts, openings, warmth, asked).astype(np.float32)
+
+    found = np.zeros((canaries, *asked.public.shape), np.float32)
+    for done, (number, each) in enumerate(in_processes(moved, range(canaries), processors())):
+        told("attack", done, canaries, "canaries")
+        if each is not None:
+            found[number] = each
     told("attack", canaries, canaries, "canaries")
     return found

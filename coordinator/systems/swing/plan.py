@@ -217,11 +217,6 @@ class SwingPlan(SpokenPlan):
                 "[audit] of swing attacks what teachers say and the student, not yet what [learner] trains. Audit the "
                 "plan without [learner]; what that trains, with the recipe dp_sgd or distildp."
             )
-        if self.pairs:
-            raise ValueError(
-                '[audit] plants single texts, and [text] kind = "pair" learns answers to inputs. Audit a plan of '
-                "single texts with the same tables."
-            )
 
     def _check_published(self) -> None:
         settings = self.swing

@@ -20,6 +20,8 @@ from coordinator.progress.progress import Progress
 from learning.models.adapting import trainable, unflatten
 from learning.models.batching import inputs_of, losses, losses_of
 from learning.models.features import features, head_alone
+from learning.models.forked import in_processes
+from learning.models.machine import processors
 from learning.private_training.feature_units import INPUT, head_losses
 from learning.private_training.per_example import PerExample, single_precision
 from learning.private_training.units import Losses
@@ -37,6 +39,8 @@ _AT_ONCE: Final = 2048
 """Tokens of one pass, padding included; of examples that are vectors, as many examples."""
 MOST_GRADIENTS: Final = 4000
 """Gradients of single units by more than a last layer that one attack computes: a few minutes' worth."""
+_NUMBERS: Final = 1 << 20
+"""Numbers of the gradients that are made together."""
 _LEAST: Final = 1e-3
 """The least noise that is reckoned with, in parts of the charged one."""
 _SMALL: Final = 1e-9
@@ -102,21 +106,22 @@ class Known:
         return found
 
     def _of_layers(self) -> Points:
-        """The unclipped gradients of a model: example by example, for of a batch only sums are quick to make."""
+        """The unclipped gradients of a model, of a few examples at a time."""
         per = PerExample(self.trained)
+        some = max(1, _NUMBERS // per.count)
+        parts = [each[start : start + some] for each in self.batches for start in range(0, len(each), some)]
+
+        def made(number: int) -> Points:
+            places = parts[number]
+            with single_precision(), per.recording(len(places)):
+                self._loss(places).sum().backward()  # type: ignore[no-untyped-call]
+            found = per.gradients().cpu().numpy()
+            per.clear()
+            return np.asarray(found / self._counts[self.owner[places], None], np.float32)
+
         found: Points = np.zeros((self.units, per.count), np.float32)
-        with single_precision():
-            for place in np.concatenate(self.batches):
-                with per.recording(1):
-                    self._loss(np.array([place])).sum().backward()  # type: ignore[no-untyped-call]
-                totals = {
-                    name: torch.zeros(each.shape, dtype=torch.float64, device=per.device)
-                    for name, each in per.parameters.items()
-                }
-                owner = self.owner[place]
-                per.add_weighted(torch.tensor([1 / self._counts[owner]], dtype=torch.float64).to(per.device), totals)
-                found[owner] += torch.cat([each.reshape(-1) for each in totals.values()]).cpu().numpy()
-                per.clear()
+        for number, each in in_processes(made, range(len(parts)), processors()):
+            np.add.at(found, self.owner[parts[number]], each)
         return found
 
     @property

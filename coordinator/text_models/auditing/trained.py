@@ -36,7 +36,7 @@ _STEPS: Final = (
     "Knew all records, and regressed each step's noisy sum on their clipped gradients at its released parameters."
 )
 _ALONE: Final = "Compared the loss of each canary under the models that parties released with that at their start."
-_STUDENT: Final = "Compared the loss of each canary under the published student with that of the public start."
+STUDENT: Final = "Compared the loss of each canary under the published student with that of the public start."
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ClassifierAttacks:
         units = labelled_units(self.recipe.plan, public, seen.units(self.recipe.plan))
         yield from trained_scores(seen, seen.ran.run.priced.releases, units, public.start)
         point = load(seen.ran.run.content)["point"]
-        yield Scores("student", _STUDENT, loss_scores(units, seen, public.start, point))
+        yield Scores("student", STUDENT, loss_scores(units, seen, public.start, point))
 
 
 def trained_scores(
@@ -109,7 +109,7 @@ def labelled_units(plan: ClassifierPlan, public: PublicText, units: Sequence[Seq
     """The records of units as parties read them and as the plan's model sees them."""
     owner, first, second, targets = [], [], [], []
     for number, rows in enumerate(units):
-        for each in examples(rows, _columns(plan), plan.text.targets, Skipped(), lenient=True):
+        for each in examples(rows, columns_of_plan(plan), plan.text.targets, Skipped(), lenient=True):
             owner.append(number)
             first.append(each.first)
             second.append(each.second or "")
@@ -126,7 +126,7 @@ def mislabelled(
     assert shards is not None
     assert shards.label is not None
     texts = [halves(rows, rng) for _ in range(count)]
-    seconds = [halves(rows, rng) for _ in range(count)] if plan.text.pairs else None
+    seconds = [halves(rows, rng, shards.second) for _ in range(count)] if plan.text.pairs else None
     labels = least_likely(plan, public, texts, seconds)
     made = []
     for number, (text, label) in enumerate(zip(texts, labels, strict=True)):
@@ -151,13 +151,15 @@ def least_likely(plan: ClassifierPlan, public: PublicText, first: list[str], sec
     return [f"{targets.low if each[0] > 0 else targets.high:g}" for each in said]
 
 
-def halves(rows: Sequence[Document], rng: np.random.Generator) -> str:
-    """The first half of one record's words and the second of another's."""
-    one, other = (rows[int(place)].text.split() for place in rng.integers(0, len(rows), 2))
+def halves(rows: Sequence[Document], rng: np.random.Generator, column: str | None = None) -> str:
+    """The first half of one record's words and the second of another's. column: of the text; None for the first one."""
+    drawn = [rows[int(place)] for place in rng.integers(0, len(rows), 2)]
+    one, other = ((row.text if column is None else row.fields[column]).split() for row in drawn)
     return " ".join([*one[: -(-len(one) // 2)], *other[len(other) // 2 :]])
 
 
-def _columns(plan: ClassifierPlan) -> TextColumns:
+def columns_of_plan(plan: ClassifierPlan) -> TextColumns:
+    """The columns that a plan's simulated parties have."""
     shards = plan.federation.shards
     assert shards is not None
     assert shards.label is not None

@@ -6,11 +6,13 @@ vector of every token and teacher, clipped and summed under noise; or, of one te
 no proof exists.
 """
 
+import hashlib
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -114,19 +116,24 @@ def differ(
     be used.
     """
     assert asked.cells is not None
-    work, cells = _work(job), asked.cells
+    cells, plain = asked.cells, np.ones(len(asked.texts.ids))
+    all_of = _teachers(job, asked)
 
-    def of(taught: Tensor | None) -> NDArray[np.float64]:
+    def say(number: int) -> NDArray[np.float64] | None:
+        taught = all_of.taught(number)
         if taught is None:
-            return np.zeros(cells.public.shape)
+            return None
         unflatten(asked.start, taught)
-        plain = np.ones(len(asked.texts.ids))
         return differences_of_texts(Speaker(asked.start), asked.texts, asked.before, plain, cells)
 
-    def make() -> NDArray[np.float64]:
-        return np.stack([of(each) for each in _teachers(job, asked, progress)])
-
-    said = make() if memory is None else memory.once("answers", (job.reading.whose, repr(work)), make)
+    kept = Memory() if memory is None else memory
+    of = [all_of.depends(number, "written", "outcomes") for number in range(len(all_of.places))]
+    found = kept.each("said", of, say, partial(_told, progress))
+    all_of.tell_if_diverged(found)
+    said = np.zeros((len(found), *cells.public.shape))
+    for own, each in zip(said, found, strict=True):
+        if each is not None:
+            own[...] = each
     return mechanism.contribute(said)
 
 
@@ -147,12 +154,10 @@ def soften(
     assert asked.softening is not None
     work = _work(job)
 
-    def make() -> list[Tensor | None]:
-        return _teachers(job, asked, progress)
-
+    kept, whole = Memory() if memory is None else memory, _teachers(job, asked)
     # The teacher is the same whatever is softened, and with whichever key.
-    whose = (job.reading.whose, repr(work.model), work.slot_key, repr(work.descent), repr(work.pairs))
-    (taught,) = make() if memory is None else memory.once("answers", whose, make)
+    (taught,) = kept.each("taught", [whole.depends(0)], whole.taught, partial(_told, progress))
+    whole.tell_if_diverged([taught])
     unflatten(asked.start, asked.softening.first if taught is None else taught)
     folder = Path(job.result).with_suffix(FOLDER)
     stream = NoiseStream.from_key(bytes.fromhex(work.key))
@@ -163,32 +168,65 @@ def soften(
     return made
 
 
-def _teachers(job: Job, asked: Asked, progress: Callable[[int], None]) -> list[Tensor | None]:
-    """What each teacher learned, one after the other; None for one that learned nothing that can be used."""
+@dataclass(frozen=True, slots=True)
+class _Teachers:
+    """A party's teachers before they are trained. places: of each the positions of its examples, in reading order."""
+
+    work: LanguageTeachersWork
+    start: "PreTrainedModel"
+    first: Tensor
+    read: PlainUnits
+    places: tuple[NDArray[np.int64], ...]
+
+    def taught(self, number: int) -> Tensor | None:
+        """What one teacher learned; None where it learned nothing that can be used."""
+        if not len(self.places[number]):
+            return None
+        with suppress(Diverged):
+            return _taught(self.start, self.first, self.read, self.places[number], self.work, number)
+        return None
+
+    def depends(self, number: int, *files: str) -> tuple[str, bytes]:
+        """What a teacher depends on: public values, its number and its own examples. files: on which of its work's
+        files what is made of it depends, too. Files and folders are named by what they hold.
+        """
+        work, own = self.work, hashlib.sha256()
+        for place in self.places[number]:
+            row = self.read.rows[int(place)]
+            own.update(b"%d %d " % (len(row), row.second))
+            own.update(row.ids.tobytes())
+        model = replace(work.model, files={}, folder=Path(work.model.folder).name)
+        asked, outcomes = (Path(getattr(work, name)).name if name in files else "" for name in ("written", "outcomes"))
+        public = replace(work, model=model, slot_key="", clues="", key="", written=asked, outcomes=outcomes)
+        return f"{number} of {public!r}", own.digest()
+
+    def tell_if_diverged(self, found: Sequence[object | None]) -> None:
+        """Say in the party's log how many learned nothing from examples that they have. found: of every teacher."""
+        diverged = sum(len(own) > 0 and each is None for own, each in zip(self.places, found, strict=True))
+        if diverged:
+            log.warning(
+                "%s of %s language models went to infinity and say what their public start does. Plan with a smaller "
+                "learning rate.",
+                f"{diverged:,}",
+                f"{len(self.places):,}",
+            )
+
+
+def _teachers(job: Job, asked: Asked) -> _Teachers:
+    """The teachers of this party's units. Raises `ConclaveError` where the shard cannot be used."""
     work = _work(job)
-    key, start = bytes.fromhex(work.slot_key), asked.start
+    key = bytes.fromhex(work.slot_key)
     read = _read(job, work, asked, lambda unit: slot(key, unit, work.teachers))
     if (declared := job.reading.declared_size) is not None:
         tell_if_few(len(read), needed=declared, why="[policy] declared_size")
-    first, diverged = flatten(start).clone(), 0
-    found: list[Tensor | None] = []
     assert read.slots is not None
-    for number, places in enumerate(examples_of(read.slots, read.members, work.teachers)):
-        found.append(None)
-        if len(places):
-            try:
-                found[-1] = _taught(start, first, read, places, work, number)
-            except Diverged:
-                diverged += 1
-        progress(min(99, 100 * (number + 1) // work.teachers))
-    if diverged:
-        log.warning(
-            "%s of %s language models went to infinity and say what their public start does. Plan with a smaller "
-            "learning rate.",
-            f"{diverged:,}",
-            f"{work.teachers:,}",
-        )
-    return found
+    places = tuple(examples_of(read.slots, read.members, work.teachers))
+    return _Teachers(work, asked.start, flatten(asked.start).clone(), read, places)
+
+
+def _told(progress: Callable[[int], None], done: int, total: int) -> None:
+    """total: all teachers, also those without a unit: how many these are is nobody's to see."""
+    progress(min(99, 100 * done // total))
 
 
 def _read(job: Job, work: LanguageTeachersWork, asked: Asked, slot_of: Callable[[str], int]) -> PlainUnits:

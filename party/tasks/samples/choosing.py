@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.models.batching import Tokens
+from learning.noisy_vectors.sides import sides, told_apart
 
 Chosen: TypeAlias = NDArray[np.int64]
 """Positions of examples, in no order of their own."""
@@ -25,9 +26,10 @@ def chosen(
 ) -> Chosen:
     """The examples that leave: of every unit its first `each` texts, and of all units' texts the first `most`.
 
-    rows: examples as tokens; two with the same tokens are one text, because they have the same vector. labels: [rows].
-    members: each unit's examples; None where every example is a unit. key: secret. Texts are in the order of their
-    HMAC-SHA256 under the key, and of examples of one text the first by text and label stands for it.
+    rows: examples as tokens; two with the same tokens are one text, because they have the same vector, and so are two
+    pairs of the same texts in whatever order. labels: [rows]. members: each unit's examples; None where every
+    example is a unit. key: secret. Texts are in the order of their HMAC-SHA256 under the key, and of examples of one
+    text the first by text and label stands for it.
 
     When one unit is added or removed, at most `each` texts enter or leave what units offer. So at most `each` of the
     chosen texts change: those, and as many that make room or take it. A text that several units offer stays while one
@@ -50,5 +52,11 @@ def chosen(
 
 
 def _name(row: Tokens) -> bytes:
-    """Bytes that only the same example has."""
-    return hashlib.sha256(row.ids.astype("<i4").tobytes()).digest() + row.second.to_bytes(4, "big")
+    """Bytes that only the same text has, or the same pair: its vector is the same in either order of its texts."""
+    if not told_apart(row):
+        return _digest(row) + row.second.to_bytes(4, "big")
+    return b"".join(sorted(_digest(side) for side in sides(row)))
+
+
+def _digest(row: Tokens) -> bytes:
+    return hashlib.sha256(row.ids.astype("<i4").tobytes()).digest()

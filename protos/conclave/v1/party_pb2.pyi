@@ -1351,8 +1351,9 @@ Global___LanguageTeachersTask: _TypeAlias = LanguageTeachersTask  # noqa: Y015
 
 @_typing.final
 class SamplesTask(_message.Message):
-    """One noisy vector of each text of the plan's labelled text, or of each pair, under a release of samples: as many rows as
-    that release has. A text that stands twice in the shard is taken once.
+    """One noisy vector of each text of the plan's labelled text, or of each pair, under a release of samples; or one noisy sequence
+    of each text, under a release of sequences. As many rows as that release has. A text that stands twice in the shard is taken
+    once.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1360,10 +1361,17 @@ class SamplesTask(_message.Message):
     RELEASE_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     PROJECTION_SHA256_FIELD_NUMBER: _builtins.int
+    LAYER_SHA256_FIELD_NUMBER: _builtins.int
     release: _builtins.str
     """The release that bounds the rows."""
     projection_sha256: _builtins.bytes
-    """What its vectors are projected by: learning.noisy_vectors.projection, safetensors, an artefact of kind "projection"."""
+    """For samples, what its vectors are projected by: learning.noisy_vectors.projection, safetensors, an artefact of kind
+    "projection".
+    """
+    layer_sha256: _builtins.bytes
+    """For sequences, the parameters of the layer that samples, an artefact of kind "layer": safetensors, by the names of
+    learning.bottleneck.layer.
+    """
     @_builtins.property
     def model(self) -> Global___TextModel:
         """The encoder, of which nothing is trained."""
@@ -1374,10 +1382,11 @@ class SamplesTask(_message.Message):
         release: _builtins.str = ...,
         model: Global___TextModel | None = ...,
         projection_sha256: _builtins.bytes = ...,
+        layer_sha256: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "projection_sha256", b"projection_sha256", "release", b"release"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["layer_sha256", b"layer_sha256", "model", b"model", "projection_sha256", b"projection_sha256", "release", b"release"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -455,6 +455,7 @@ class Release(_message.Message):
     SOFTENED_FIELD_NUMBER: _builtins.int
     DIFFERENCES_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
+    SEQUENCES_FIELD_NUMBER: _builtins.int
     FORM_FIELD_NUMBER: _builtins.int
     ROSTER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
@@ -488,6 +489,8 @@ class Release(_message.Message):
     @_builtins.property
     def samples(self) -> Global___SamplesMechanism: ...
     @_builtins.property
+    def sequences(self) -> Global___SequencesMechanism: ...
+    @_builtins.property
     def roster(self) -> Global___Roster:
         """Who takes part in it; absent where all parties of the run do, so that the hash of such a plan is the one that it was
         before there was this field. A party is asked for nothing of a release that it has no part in, and its ledger is not
@@ -510,14 +513,15 @@ class Release(_message.Message):
         softened: Global___SoftenedTargets | None = ...,
         differences: Global___DifferencesMechanism | None = ...,
         samples: Global___SamplesMechanism | None = ...,
+        sequences: Global___SequencesMechanism | None = ...,
         form: Global___Form.ValueType = ...,
         roster: Global___Roster | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "differences", b"differences", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "roster", b"roster", "samples", b"samples", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "differences", b"differences", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "roster", b"roster", "samples", b"samples", "sequences", b"sequences", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "differences", b"differences", "form", b"form", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "roster", b"roster", "samples", b"samples", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charges", b"charges", "counts", b"counts", "differences", b"differences", "form", b"form", "free", b"free", "gradients", b"gradients", "joint", b"joint", "mechanism", b"mechanism", "name", b"name", "roster", b"roster", "samples", b"samples", "sequences", b"sequences", "softened", b"softened", "targets", b"targets", "texts", b"texts", "thresholded", b"thresholded", "vectors", b"vectors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts", "joint", "thresholded", "gradients", "free", "vectors", "texts", "targets", "softened", "differences", "samples"]  # noqa: Y015
+    _WhichOneofReturnType_mechanism: _TypeAlias = _typing.Literal["counts", "joint", "thresholded", "gradients", "free", "vectors", "texts", "targets", "softened", "differences", "samples", "sequences"]  # noqa: Y015
     _WhichOneofArgType_mechanism: _TypeAlias = _typing.Literal["mechanism", b"mechanism"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_mechanism) -> _WhichOneofReturnType_mechanism | None: ...
 
@@ -694,6 +698,53 @@ class SamplesMechanism(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SamplesMechanism: _TypeAlias = SamplesMechanism  # noqa: Y015
+
+@_typing.final
+class SequencesMechanism(_message.Message):
+    """aggregation.mechanisms.sequences.SequencesMechanism, field by field: one noisy sequence a text by a learned layer, and its class.
+    Only in a plan that is unproven.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    LAYER_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    WIDTH_FIELD_NUMBER: _builtins.int
+    SIGMA_FIELD_NUMBER: _builtins.int
+    LEVELS_FIELD_NUMBER: _builtins.int
+    CLASSES_FIELD_NUMBER: _builtins.int
+    rows: _builtins.int
+    """That every party releases, whatever it holds."""
+    layer: _builtins.str
+    """aggregation.mechanisms.sequences.LAYERS: nvib, vtdp, vib-fixed or vib-learned."""
+    tokens: _builtins.int
+    """Of a text."""
+    width: _builtins.int
+    """Numbers of a vector."""
+    sigma: _builtins.float
+    """Of vib-fixed; 0 of other layers."""
+    levels: _builtins.int
+    """Grid steps in 1."""
+    classes: _builtins.int
+    def __init__(
+        self,
+        *,
+        rows: _builtins.int = ...,
+        layer: _builtins.str = ...,
+        tokens: _builtins.int = ...,
+        width: _builtins.int = ...,
+        sigma: _builtins.float = ...,
+        levels: _builtins.int = ...,
+        classes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "layer", b"layer", "levels", b"levels", "rows", b"rows", "sigma", b"sigma", "tokens", b"tokens", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SequencesMechanism: _TypeAlias = SequencesMechanism  # noqa: Y015
 
 @_typing.final
 class VotesMechanism(_message.Message):

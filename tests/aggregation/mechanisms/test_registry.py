@@ -17,6 +17,7 @@ from aggregation.mechanisms.mechanism import Form, Mechanism
 from aggregation.mechanisms.registry import MECHANISMS, made, numbers_of, of_teachers
 from aggregation.mechanisms.said import FreeTargets, FreeTexts, SoftenedTargets
 from aggregation.mechanisms.samples import SamplesMechanism
+from aggregation.mechanisms.sequences import SequencesMechanism
 from aggregation.mechanisms.thresholded import ThresholdedVotes
 from aggregation.mechanisms.vectors import DifferencesMechanism, VectorMechanism
 from aggregation.mechanisms.votes import VotesMechanism
@@ -42,6 +43,8 @@ KNOWN: dict[str, Mechanism] = {
     "targets": FreeTargets("texts", 64, 8192),
     "softened": SoftenedTargets(64, 8192, "top", 0.05, 3, 2.0, 8.0, 12.0),
     "samples": SamplesMechanism(500, 8, 4096, 2.0, 1, 3, 1.0),
+    "sequences": SequencesMechanism(500, "nvib", 32, 64, 0.0, 4096, 3),
+    "sequences, one vector": SequencesMechanism(500, "vib-fixed", 32, 64, 0.5, 4096, 3),
 }
 SENTENCES = {
     "counts": "each unit's counts clipped to L2 norm 4, Gaussian noise of standard deviation 1.25 times that on each "
@@ -79,6 +82,11 @@ SENTENCES = {
     "samples": "500 rows of every party, each a text's vector of 8 numbers clipped to L2 norm 1 under Gaussian noise "
     "of 4 on each (sensitivity 2 a row), its class kept with probability 0.5761 among 3 (randomised response of "
     "epsilon 1); rows that no text fills are noise alone, so that their number tells nothing",
+    "sequences": "500 rows of every party, each a text sampled by a learned layer (nvib: a Gaussian of each of 32 "
+    "tokens with Dirichlet weights, vectors of 64 numbers), its class as it is: no guarantee: a heuristic, which no "
+    "proof covers",
+    "sequences, one vector": "500 rows of every party, each a text sampled by a learned layer (vib-fixed: one Gaussian "
+    "of deviation 0.5, vectors of 64 numbers), its class as it is: no guarantee: a heuristic, which no proof covers",
 }
 
 
@@ -131,7 +139,7 @@ def test_queries_are_what_is_charged_one_by_one():
     larger, _ = KNOWN["thresholded, more noise below"].charges
     assert asked.pop("free") == asked.pop("texts") == asked.pop("targets") == 0
     assert asked.pop("differences") == 100 * 100
-    assert asked.pop("samples") == 100 * 500
+    assert asked.pop("samples") == asked.pop("sequences") == asked.pop("sequences, one vector") == 100 * 500
     assert asked.pop("thresholded") == 100 * math.floor(0.25 / failing)
     assert asked.pop("thresholded, more noise below") == 100 * math.floor(0.25 / larger)
     assert set(asked.values()) == {100}
@@ -161,6 +169,8 @@ def test_parties_add_noise_where_they_are_counted_on():
         "targets": 0,
         "softened": 0,
         "samples": 1,
+        "sequences": 0,
+        "sequences, one vector": 0,
     }
 
 

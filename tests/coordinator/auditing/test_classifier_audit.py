@@ -34,6 +34,37 @@ def test_without_noise_a_training_is_refuted(audit, classifier_tables, no_noise)
     assert of(found, "steps", "worst").lower > found.claimed
 
 
+def paired(tables):
+    """The same tables of a plan that reads pairs."""
+    shards = tables["federation"]["shards"] | {"second": "second"}
+    found = tables | {"federation": tables["federation"] | {"shards": shards}}
+    return found | {name: tables[name] | more for name, more in PAIRED.items()}
+
+
+PAIRED = {"text": {"kind": "pair"}, "evaluation": {"second": "second"}}
+
+
+def test_a_canary_of_a_plan_of_pairs_is_a_pair_and_without_noise_it_is_found(audit, classifier_tables, no_noise):
+    how = SETTINGS | {"privacy": {"epsilon": 0.3, "noise_multiplier": None}}
+    found = audit(paired(classifier_tables(**how)), canaries=60, records=80, kinds=["worst"])
+    assert found.broken
+    assert of(found, "steps", "worst").lower > found.claimed
+
+
+def test_an_honest_training_on_pairs_is_not_refuted(audit, classifier_tables):
+    found = audit(paired(classifier_tables(**SETTINGS)), canaries=20, records=60)
+    assert [each.attacked for each in found.attacks] == ["steps", "steps", "student", "student"]
+    assert not found.broken
+
+
+def test_a_worst_case_of_pairs_is_made_of_both_columns(classifier_tables, tmp_path):
+    recipe = prepared(plan_of(paired(classifier_tables())), tmp_path, tmp_path / "cache")
+    rows = [Document(str(number), "good plot", {"mood": "0", "second": "slow film"}) for number in range(2)]
+    found = system("dp_sgd").audit(recipe).worst(3, rows, np.random.default_rng(0))
+    assert [(each.text, each.fields["second"]) for each in found] == [("good plot", "slow film")] * 3
+    assert {each.fields["mood"] for each in found} <= {"0", "1"}
+
+
 def test_a_training_of_the_last_layer_is_followed_by_its_own_formula(audit, classifier_tables, no_noise):
     """32 numbers a class: more canaries than that hide each other, so there are few."""
     how = SETTINGS | {"model": {"adapt": "head", "pooling": "mean"}}
@@ -117,8 +148,10 @@ def test_an_honest_vote_is_not_refuted(audit, classifier_tables):
 
 
 @pytest.mark.slow
-def test_domain_classifiers_and_the_students_steps_are_attacked(audit, privdistil_tables):
-    found = audit(privdistil_tables(privacy={"epsilon": 6.0, "noise_multiplier": None}), canaries=10)
+@pytest.mark.parametrize("of_pairs", [False, True])
+def test_domain_classifiers_and_the_students_steps_are_attacked(audit, privdistil_tables, of_pairs):
+    tables = privdistil_tables(privacy={"epsilon": 6.0, "noise_multiplier": None})
+    found = audit(paired(tables) if of_pairs else tables, canaries=10)
     assert {each.attacked for each in found.attacks} == {"domain", "steps", "student"}
     assert not found.broken
     assert found.source == 240

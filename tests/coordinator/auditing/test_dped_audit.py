@@ -98,6 +98,51 @@ def test_users_and_sentences_are_units_of_their_own(audit, dped_tables, no_noise
     assert of(found, "counts", "worst").lower > 1
 
 
+PAIRS = {"record": "pair", "epsilon": 1.0}
+
+
+def test_where_pairs_are_records_a_canary_is_two_of_them_and_an_honest_run_stands(audit, dped_tables):
+    found = audit(dped_tables("counts", privacy=PAIRS), canaries=36)
+    assert found.unit == "one pair"
+    assert {(each.canaries, each.count) for each in found.attacks} == {("worst", 36), ("natural", 36)}
+    assert not found.broken
+    assert found.says[0].startswith("A text of two words has their pair from either end, so a canary is two pairs.")
+
+
+@pytest.mark.parametrize(("signal", "canaries"), [("counts", 120), ("moments", 60)])
+def test_without_noise_pairs_are_told_apart_and_the_claim_of_two_is_refuted(
+    audit, dped_tables, no_noise, signal, canaries
+):
+    found = audit(dped_tables(signal, privacy=PAIRS | {"epsilon": 0.5}), canaries=canaries, kinds=["worst"])
+    worst = of(found, signal, "worst")
+    assert worst.right > 0.9 * worst.guesses
+    assert worst.lower > 0.5
+    assert worst.refuted
+
+
+def test_a_party_that_takes_every_pair_for_more_than_it_is_charged_for_is_caught(audit, dped_tables, monkeypatch):
+    """Each canary then stands far above the noise: guesses are right too often even for two units together."""
+    own = CountsMechanism.contribute
+    assert not audit(dped_tables("counts", privacy=PAIRS), canaries=120, kinds=["worst"]).broken
+    monkeypatch.setattr(CountsMechanism, "contribute", lambda mechanism, units: own(mechanism, units) * 50)
+    assert audit(dped_tables("counts", privacy=PAIRS), canaries=120, kinds=["worst"]).broken
+
+
+def test_a_worst_case_of_pairs_is_a_rare_word_twice_or_two_words_that_teachers_are_asked_about(dped_tables, tmp_path):
+    from coordinator.systems.registry import plan_of, prepared, system
+
+    for signals, more in ((["counts"], {}), (["votes"], {"queries": 30, "classes": 30, "teachers_per_party": 10})):
+        recipe = prepared(plan_of(dped_tables(*signals, privacy=PAIRS, dped=more)), tmp_path, tmp_path / "cache")
+        attacks = system("dped").audit(recipe)
+        found = attacks.worst(20, [Document("a", "x", {"sender": "s1"})], np.random.default_rng(0))
+        words = [tuple(each.text.split()) for each in found]
+        assert len(set(words)) == len(words) == 20
+        twice = sum(first == second for first, second in words)
+        assert twice == (18 if signals == ["counts"] else 0)  # half of 36 words are the rarer ones
+        each = attacks._parts(attacks._units([SimpleNamespace(texts=(row.text,)) for row in found]))
+        assert all(part.shape[0] == 2 and (part.sum(axis=1) == 1).all() for part in each)  # two units, of one pair each
+
+
 def test_an_audit_says_what_it_cannot_show(audit, dped_tables):
     found = audit(dped_tables("counts"), canaries=4, records=100)
     assert (found.records, found.source) == (96, 300)

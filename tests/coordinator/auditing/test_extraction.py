@@ -25,7 +25,7 @@ from learning.text.source import Document
 def extracted(tiny_gpt2):
     """`extracted(noise)`: what is read off a model that learned half of 40 numbers by steps of this noise."""
     start, tokenizer = language_model(str(tiny_gpt2))
-    public = SimpleNamespace(tokenizer=tokenizer)
+    public = SimpleNamespace(pairs=None, tokenizer=tokenizer)
     rows = [Document("0", "a text", {})]
     texts = numbered(tokenizer, 40, rows, np.random.default_rng(0), lambda: "film")
     planted = flipped([Canary("worst", (each,)) for each in texts], 0)

@@ -10,6 +10,7 @@ from coordinator.publishing.audited import HEADS, drawn, lines, rows, verdict
 from coordinator.publishing.report import render
 from coordinator.systems.registry import plan_of, prepared, system
 from coordinator.systems.swing.audit import TURNS
+from party.tasks.language_teachers import training
 
 ALONE = {"per_party": 300, "epochs": 1}
 """So many teachers that most canaries are the only text of theirs."""
@@ -54,6 +55,19 @@ def test_without_noise_a_canary_shows_in_the_sum_and_the_claim_is_refuted(audit,
     assert worst.right > 0.9 * worst.guesses
     assert worst.lower > found.claimed
     assert found.broken
+
+
+def test_teachers_of_the_same_records_are_trained_once_for_both_simulations(audit, swing_tables, monkeypatch):
+    trained, own = [], training._taught
+
+    def taught(start, first, read, places, work, number):
+        trained.append((number, *(read.rows[int(place)].ids.tobytes() for place in places)))
+        return own(start, first, read, places, work, number)
+
+    monkeypatch.setattr(training, "_taught", taught)
+    monkeypatch.setattr("coordinator.auditing.audit.processors", lambda: 1)  # so that they are trained here
+    audit(swing_tables(text={"longest": 32}, teachers=ALONE), canaries=8, records=40, kinds=["worst"])
+    assert len(set(trained)) == len(trained) > 32
 
 
 def test_an_attack_on_some_of_the_asked_tokens_finds_less_and_is_as_sound(audit, swing_tables, no_noise, monkeypatch):

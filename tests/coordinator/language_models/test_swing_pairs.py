@@ -10,10 +10,18 @@ from aggregation.errors import ConclaveError
 from coordinator import api
 from coordinator.comparing.table import markdown
 from coordinator.errors import PlanError
-from coordinator.systems.registry import plan_of, prepared
+from coordinator.language_models.audit import INPUT
+from coordinator.plan.audit import AuditTable
+from coordinator.progress.progress import Silent
+from coordinator.run.audited import audited
+from coordinator.systems.registry import plan_of, prepared, system
 from coordinator.systems.swing.plan import SwingPlan
 from coordinator.systems.swing.public import prepare
+from coordinator.transport.launchers import find_launcher
+from deploy import simulated_links
 from deploy.launch import RayLauncher
+from learning.text.source import Document
+from party.tasks.result import wrapped
 from protos.console.settings import SettingsError, check_settings
 
 INPUTS = {"east": "the film was good", "west": "a slow plot and a dull actor we saw"}
@@ -216,7 +224,6 @@ def test_a_student_reads_inputs_as_its_teacher_does(swing_tables, paired, tiny_g
         ("text", {"answer": 24}, "answer = 24 leaves nothing of longest = 24 for an input"),
         ("text", {"separator": ""}, "separator"),
         ("privacy", {"record": "sentence"}, 'an input and its answer are of one row. Use record = "document"'),
-        ("audit", {"canaries": 5}, r'\[audit\] plants single texts, and \[text\] kind = "pair" learns answers'),
     ],
 )
 def test_a_plan_of_pairs_that_cannot_be_is_refused_in_a_sentence(swing_tables, paired, table, change, said):
@@ -307,3 +314,55 @@ def test_a_forecast_counts_the_inputs_that_parties_are_sent(swing_tables, paired
     assert any("are cut" in each for each in found.warnings)
     sent = len(written_content(recipe.read)) + 4 * 8 * tokens
     assert 0.7 * sent < asked_bytes(recipe) < 1.6 * sent
+
+
+@pytest.fixture
+def audit(tmp_path, monkeypatch):
+    """`audit(tables, **settings)`: the audit of a plan."""
+    monkeypatch.setenv("CONCLAVE_HOME", str(tmp_path / "home"))
+
+    def audits(tables, **settings):
+        plan = plan_of(tables)
+        table = AuditTable(**settings)
+        return audited(plan, find_launcher("ray"), tmp_path, table, Silent(), seed=0)
+
+    return audits
+
+
+def test_a_canary_of_answers_is_a_pair_and_without_noise_it_shows_in_the_sum(audit, swing_tables, paired, monkeypatch):
+    def bare(clean, mechanism, stream):
+        return wrapped((clean if isinstance(clean, np.ndarray) else clean.toarray()).astype(np.int64))
+
+    monkeypatch.setattr(simulated_links, "noised", bare)
+    tables = paired(swing_tables(privacy={"epsilon": 0.3}, teachers={"per_party": 300, "epochs": 1}))
+    found = audit(tables, canaries=50, records=70, kinds=["worst"])
+    (worst,) = [each for each in found.attacks if each.attacked == "differences"]
+    assert worst.right > 0.85 * worst.guesses
+    assert found.broken
+
+
+def test_an_honest_run_on_answers_is_not_refuted_and_its_numbers_are_ranked_after_their_input(
+    audit, swing_tables, paired, monkeypatch
+):
+    monkeypatch.setattr("coordinator.language_models.audit.LEAST_MORE", 0)  # of 32 tokens no more are left
+    tables = paired(swing_tables(privacy={"epsilon": 1.0}))
+    found = audit(tables | {"text": PAIRS["text"] | {"answer": 20, "longest": 32}}, canaries=12, records=50)
+    assert [(each.attacked, each.canaries) for each in found.attacks] == [
+        ("differences", "worst"), ("differences", "natural"), ("student", "worst"), ("student", "natural"),
+    ]  # fmt: skip
+    assert not found.broken
+    (exposed,) = found.exposures
+    assert (exposed.attacked, exposed.digits) == ("student", 4)
+
+
+def test_a_worst_case_of_answers_has_its_number_in_the_answer(swing_tables, paired, tmp_path, monkeypatch):
+    monkeypatch.setattr("coordinator.language_models.audit.LEAST_MORE", 0)
+    rows = [Document("a", "the film", {"subject": "bright start", "owner": "p1"})]
+    for answer in (8, 20):  # a short answer has room for words alone
+        tables = paired(swing_tables()) | {"text": PAIRS["text"] | {"answer": answer, "longest": 32}}
+        recipe = prepared(plan_of(tables), tmp_path, tmp_path / "cache")
+        made = system("swing").audit(recipe).worst(6, rows, np.random.default_rng(0))
+        assert {each.text for each in made} == {INPUT}
+        assert len({each.fields["subject"] for each in made}) == 6
+        assert all(each.fields["subject"].startswith("The number is") == (answer == 20) for each in made)
+        assert {each.fields["owner"] for each in made} == {"p1"}

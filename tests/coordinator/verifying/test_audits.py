@@ -24,6 +24,8 @@ NOT_ASKED = SimpleNamespace(document=json.dumps({"audit": None}))
 
 EVENTS = [SimpleNamespace(event=to_json(GaussianDpEvent(2.2)))]
 PRIVACY.releases = EVENTS
+for each in (PRIVACY, HEURISTIC, UNSAID):
+    each.unit, each.record = "record", "document"
 
 
 def audit(right=90, lower=None, **changes):

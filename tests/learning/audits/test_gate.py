@@ -10,10 +10,11 @@ from dp_accounting.rdp import RdpAccountant
 from aggregation.accounting.divergences import profile
 from aggregation.accounting.events import SkellamDpEvent
 from aggregation.accounting.price import price
+from aggregation.errors import ConclaveError
 from learning.audits.gate import MOST, falls, needed
 from learning.audits.one_run import SHARES, chance, counted
 from learning.audits.one_run_fdp import refuted
-from learning.audits.trade_offs import Gaussian, Profile, claimed
+from learning.audits.trade_offs import Gaussian, Profile, Together, claimed
 
 DELTA = 1e-6
 
@@ -102,3 +103,15 @@ def test_a_profile_is_that_of_the_accountant():
     assert (profile([event], epsilons) >= np.array(expected) * (1 - 1e-9)).all()
     assert profile([event], np.array([0.0]))[0] <= 1.0
     assert math.isclose(profile([event, event], np.array([3.0]))[0], profile([SelfComposedDpEvent(event, 2)], [3.0])[0])
+
+
+def test_units_that_come_and_go_together_lose_each_as_much_as_one():
+    """Of a Gaussian, two units are a Gaussian of twice the mu; guesses that refute one do not refute two."""
+    one, two = Gaussian(0.25), Together(Gaussian(0.25), 2)
+    for probability in (0.001, 0.2, 0.5, 0.9, 0.9999):
+        assert two.least(probability) == pytest.approx(Gaussian(0.5).least(probability), rel=1e-9)
+    assert Together(one, 1).least(0.3) == one.least(0.3)
+    fewest = [next(right for right in range(201) if falls(each, 200, [(200, right)], 1)) for each in (one, two)]
+    assert 100 < fewest[0] < fewest[1] <= 200
+    with pytest.raises(ConclaveError, match="0 units are no group"):
+        Together(one, 0)

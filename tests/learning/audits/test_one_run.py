@@ -115,3 +115,13 @@ def test_what_is_no_audit_is_an_error_in_words():
         audited(np.zeros(1), np.zeros(1, bool), delta=0.0)
     with pytest.raises(ConclaveError, match="A confidence of 1"):
         lower_bound(10, 5, 5, delta=0.0, confidence=1.0)
+
+
+def test_a_bound_of_one_unit_follows_from_canaries_of_several_by_group_privacy():
+    """Theorem: (epsilon, delta) for one unit is (2 epsilon, (1 + e^epsilon) delta) for two."""
+    alone = lower_bound(1000, 400, 390, delta=0.0, confidence=0.99)
+    assert lower_bound(1000, 400, 390, delta=0.0, confidence=0.99, units=2) == pytest.approx(alone / 2)
+    one = lower_bound(1000, 400, 390, delta=1e-6, confidence=0.99, units=2)
+    worse = 1e-6 * (1 + math.exp(one))
+    assert lower_bound(1000, 400, 390, delta=worse, confidence=0.99) == pytest.approx(2 * one, abs=1e-6)
+    assert lower_bound(1000, 400, 390, delta=0.4, confidence=0.99, units=2) == 0

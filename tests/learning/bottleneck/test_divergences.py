@@ -8,6 +8,7 @@ import torch
 from scipy.special import gammaln
 
 from aggregation.errors import ConclaveError
+from learning.bottleneck import gaussian_pairs
 from learning.bottleneck.divergences import blocks, divergences
 from learning.bottleneck.gaussian_pairs import GaussianPairs
 from learning.bottleneck.layer import TokenBottleneck
@@ -99,6 +100,38 @@ def test_infinite_pairs_are_infinite_and_counted_and_the_others_are_right() -> N
         assert summary.largest_finite == pytest.approx(wanted[held].max(), rel=1e-3)
         assert summary.mean_finite == pytest.approx(wanted[held].sum() / (held.sum() - 20), rel=1e-3)
         assert summary.quantiles[0.99] == math.inf
+
+
+@pytest.mark.parametrize("block", [6, 9, 64])
+@pytest.mark.parametrize("counts", [None, 0.8])
+def test_what_is_left_out_once_it_is_infinite_changes_nothing(
+    block: int, counts: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half the texts are infinitely far from all others in the first coordinates, some only in the last ones."""
+    monkeypatch.setattr(gaussian_pairs, "TILE", 3)
+    monkeypatch.setattr(gaussian_pairs, "CHUNK", 4)
+    monkeypatch.setattr(gaussian_pairs, "_FIRST", (2, 2))
+    one = texts(24, 0.1, counts=counts, positions=3, width=8)
+    logs, places = one.log_variance.clone(), torch.arange(24)
+    logs[:12, :, 0] += (1.5 * places[:12]).clamp(-9, 9)[:, None]
+    logs[:12, :, 1] -= (1.5 * places[:12]).clamp(-9, 9)[:, None]
+    logs[20:, :, 7] += 0.65
+    logs[12:, 0, 5] += 0.02 * places[12:]
+    one = Posterior(one.mean, logs, one.log_counts, torch.ones_like(one.mask))
+    wanted, found = loop(one, 2.0), table(one, 2.0, block)
+    assert 100 < np.isinf(wanted).sum() < 24 * 23
+    assert (np.isinf(wanted) == np.isinf(found)).all()
+    held = np.isfinite(wanted)
+    assert found[held] == pytest.approx(wanted[held], rel=1e-3, abs=1e-4)
+
+
+def test_pairs_that_are_all_infinite_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, tile = [], gaussian_pairs._tile
+    monkeypatch.setattr(gaussian_pairs, "_tile", lambda *given: looked.append(len(given[0].mean)) or tile(*given))
+    one = texts(20, 3.0, positions=40, width=40)
+    full = Posterior(one.mean, one.log_variance, one.log_counts, torch.ones_like(one.mask))
+    assert divergences(full, 2.0).infinite == 380
+    assert looked == [32]
 
 
 @pytest.mark.parametrize("block", [3, 7, 100])

@@ -48,6 +48,7 @@ MADE = {
     ),
     Kind.SOFTENED: plan_pb2.Release(form=plan_pb2.FORM_SAID, softened=plan_pb2.SoftenedTargets(top=4, tokens=100)),
     Kind.SAMPLES: plan_pb2.Release(form=plan_pb2.FORM_SAMPLES, samples=plan_pb2.SamplesMechanism(rows=4)),
+    Kind.SEQUENCES: plan_pb2.Release(form=plan_pb2.FORM_SAMPLES, sequences=plan_pb2.SequencesMechanism(rows=4)),
     Kind.STEPS: plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0), form=plan_pb2.FORM_STEPPED),
     Kind.WEIGHTS: plan_pb2.Release(gradients=plan_pb2.GradientMechanism(clip=1.0), form=plan_pb2.FORM_WEIGHTS),
 }
@@ -87,7 +88,7 @@ def honest(recipe, kinds):
         case "pate":
             return once and has <= {Kind.VOTES}
         case "nvdp":
-            return once and has <= {Kind.SAMPLES}
+            return once and (has <= {Kind.SAMPLES} or has <= {Kind.SEQUENCES})
         case "swing":
             return max(many.values(), default=1) == 1 and (
                 has <= {Kind.DIFFERENCES, Kind.WEIGHTS} or has <= {Kind.SOFTENED}

@@ -1,4 +1,6 @@
-"""A plan of noisy vectors is admitted only where the party lets single texts leave, at the price of what a unit has."""
+"""A plan of noisy vectors is admitted only where the party lets single texts leave, at the price of what a unit has;
+one of noisy sequences, which have no price, only where the party keeps no account with a cap.
+"""
 
 import pytest
 
@@ -91,3 +93,55 @@ def test_every_row_counts_as_a_query_and_nothing_is_drawn_again(asked, holds):
 def test_the_least_noise_of_a_party_is_compared_with_that_of_the_vectors(asked, holds):
     assert admit(asked(samples()), holds(minimum_noise=2.0)) is None
     assert refused(asked(samples()), holds(minimum_noise=2.1)).rule == "minimum_noise"
+
+
+def sequences(charges=1, form=plan_pb2.FORM_SAMPLES, **changes):
+    numbers = {"rows": 100, "layer": "nvib", "tokens": 8, "width": 16, "levels": 4096, "classes": 2}
+    return plan_pb2.Release(
+        name="sequences", charges=charges, form=form, sequences=plan_pb2.SequencesMechanism(**numbers | changes)
+    )
+
+
+UNPROVEN = {"epsilon": 0.0, "delta": 0.0, "unproven": True, "trust": plan_pb2.TRUST_TRUSTED_AGGREGATOR}
+
+
+@pytest.fixture
+def open_to_all(config):
+    """`open_to_all(...)`: the file of a party that lets sequences without a guarantee leave, but for these rules."""
+    rules = SAMPLES | {"guarantee": False, "epsilon": None, "delta": None, "public_labels": True}
+    return lambda **policy: config(policy=rules | policy, shard={"label": "stars"})
+
+
+def test_sequences_are_admitted_only_where_the_party_allows_single_texts_clear_labels_and_no_guarantee(
+    asked, open_to_all, holds
+):
+    plan = asked(sequences(), **UNPROVEN)
+    assert admit(plan, open_to_all()) is None
+    assert refused(plan, open_to_all(samples=False)).rule == "samples"
+    assert "noisy sequence of each of 100 texts" in refused(plan, open_to_all(samples=False)).sentence
+    assert refused(plan, open_to_all(public_labels=False)).rule == "public_labels"
+    assert refused(plan, holds(public_labels=True)).rule == "guarantee"
+    assert refused(plan, open_to_all(minimum_noise=0.1)).rule == "minimum_noise"
+    assert refused(plan, open_to_all(maximum_queries=99)).rule == "maximum_queries"
+
+
+@pytest.mark.parametrize(
+    ("release", "privacy", "said"),
+    [
+        (sequences(), {"trust": plan_pb2.TRUST_TRUSTED_AGGREGATOR}, "it promises epsilon"),
+        (sequences(charges=2), UNPROVEN, "drawn once"),
+        (sequences(form=plan_pb2.FORM_SAID), UNPROVEN, "sequences are samples"),
+        (sequences(form=plan_pb2.FORM_FREE), UNPROVEN, "sequences are samples"),
+        (sequences(layer="plain"), UNPROVEN, "no layer of noisy sequences"),
+        (sequences(layer="vib-fixed"), UNPROVEN, "sigma is 0"),
+        (sequences(sigma=1.0), UNPROVEN, "sigma is 1"),
+        (sequences(tokens=0), UNPROVEN, "tokens is 0"),
+        (sequences(tokens=129), UNPROVEN, "tokens is 129"),
+        (sequences(rows=1 << 20, tokens=128, width=768), UNPROVEN, "numbers are more than"),
+        (samples(), UNPROVEN, "nothing is guaranteed, and release samples"),
+    ],
+)
+def test_terms_of_sequences_that_cannot_be_are_refused(asked, open_to_all, holds, release, privacy, said):
+    refusal = refused(asked(release, **privacy), open_to_all() if "unproven" in privacy else holds(public_labels=True))
+    assert refusal.reason == Reason.PLAN
+    assert said in refusal.sentence

@@ -28,6 +28,7 @@ from party.admission.admit import event_of
 from party.config import PolicyTable, ShardTable
 from party.ledger.accounts import read_account
 from party.releasing.mechanisms import mechanism_of
+from party.shard.memory import Memory
 from party.shard.units import slot
 from party.store.keys import insecure_key
 from party.tasks.job import Job
@@ -138,12 +139,13 @@ NOTES = [note(number) for number in range(12)]
 MECHANISM = DifferencesMechanism(CLIP, LEVELS, 1.0, 2, tokens=TOKENS, outcomes=TOP + 1)
 
 
-class Keeps:
-    """A `party.shard.memory.Memory` that shows what the teachers said before it was bounded."""
+class Keeps(Memory):
+    """Shows what the teachers said before it was bounded; nothing for one that learned nothing."""
 
-    def once(self, what, of, make):
-        self.vectors = make()
-        return self.vectors
+    def each(self, what, of, make, told):
+        found = super().each(what, of, make, told)
+        self.vectors = np.stack([np.zeros((TOKENS, TOP + 1)) if each is None else each for each in found])
+        return found
 
 
 @pytest.fixture
@@ -313,13 +315,31 @@ def test_what_was_read_is_in_the_census(make, said, tmp_path):
 
 
 def test_teachers_are_trained_once_for_what_is_asked_again_of_the_same_text(make, own_recipes, monkeypatch):
-    from party.shard.memory import Memory
-
     job, memory, trained = make(descent={"epochs": 1}), Memory(), []
     monkeypatch.setattr(training, "fit", lambda *given: trained.append(1) or fit(*given))
     for _ in range(2):
         training.prepare(job, job.work, MECHANISM, memory)(job, lambda percent: None)
     assert len(trained) == TEACHERS
+
+
+def test_a_shared_memory_takes_no_teacher_for_one_of_other_records(make):
+    memory = Memory()
+    for rows in (NOTES, NOTES[:-1], [NOTES[1], NOTES[0], *NOTES[2:]]):
+        job = make(rows, descent={"epochs": 1})
+        shared = training.prepare(job, job.work, MECHANISM, memory)(job, lambda percent: None)
+        alone = training.prepare(job, job.work, MECHANISM, None)(job, lambda percent: None)
+        assert np.array_equal(np.asarray(shared), np.asarray(alone))
+
+
+def test_how_far_it_is_says_nothing_of_teachers_without_a_unit(make):
+    """The coordinator is told percents: these are of all teachers, however many have text."""
+    told = []
+    for rows in (NOTES, NOTES[:1]):
+        job, seen = make(rows, descent={"epochs": 1}), []
+        training.prepare(job, job.work, MECHANISM, None)(job, seen.append)
+        told.append(seen)
+    assert told[0] == told[1]
+    assert len(told[0]) == TEACHERS
 
 
 # A party on a real port, and a coordinator that may lie.

@@ -23,6 +23,7 @@ from learning.models.schedules import Schedule
 from learning.swing.answers import cells_kept, differences_of_texts
 from party.config import PolicyTable, ShardTable
 from party.ledger.accounts import read_account
+from party.shard.memory import Memory
 from party.shard.units import slot
 from party.tasks.job import Job
 from party.tasks.language_teachers import training
@@ -84,12 +85,13 @@ def note(number, **changes):
 NOTES = [note(number) for number in range(12)]
 
 
-class Keeps:
-    """A `party.shard.memory.Memory` that shows what the teachers said before it was bounded."""
+class Keeps(Memory):
+    """Shows what the teachers said before it was bounded; nothing for one that learned nothing."""
 
-    def once(self, what, of, make):
-        self.vectors = make()
-        return self.vectors
+    def each(self, what, of, make, told):
+        found = super().each(what, of, make, told)
+        self.vectors = np.stack([np.zeros((TOKENS, TOP + 1)) if each is None else each for each in found])
+        return found
 
 
 @pytest.fixture

@@ -8,11 +8,16 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save
 
 from aggregation.errors import IntegrityError
 from aggregation.mechanisms.samples import SamplesMechanism
+from aggregation.mechanisms.sequences import LAYERS, SequencesMechanism
+from learning.bottleneck.forms import Form, NoisyModel
+from learning.bottleneck.posterior import LOG_VARIANCES
 from learning.models.batching import Tokens
 from learning.noisy_vectors.projection import Projection
 from party.config import PolicyTable, ShardTable
@@ -62,12 +67,13 @@ def width(folder):
 def make(tmp_path, folder, width):
     """`make(rows, ...)`: a job over these rows."""
 
-    def makes(rows=ROWS, labelled=SINGLE, *, by_user=False, projection=None, shard=(), key=NOISE):
+    def makes(rows=ROWS, labelled=SINGLE, *, by_user=False, projection=None, shard=(), key=NOISE, layer=None):
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         features = width * (2 if labelled is PAIR else 1)
         if projection is None:
             projection = Projection.fitted(np.random.default_rng(0).normal(size=(200, features)), 2).to_bytes()
         (tmp_path / "projection").write_bytes(projection)
+        (tmp_path / "layer").write_bytes(layer or b"")
         table = {"source": str(tmp_path / "rows.jsonl"), "label": "label", "id": "id", "user": "who"} | dict(shard)
         model = TextModel(files={}, folder=str(folder), adapt="head", rank=0, alpha=0, longest=16, seed=7)
         lesson = Lesson("labels", labelled.SerializeToString().hex())
@@ -80,7 +86,14 @@ def make(tmp_path, folder, width):
             release="",
             cache=str(tmp_path / "cache"),
             result=str(tmp_path / "result.npz"),
-            work=SamplesWork(model, lesson, str(tmp_path / "projection"), KEY.hex(), key.hex()),
+            work=SamplesWork(
+                model,
+                lesson,
+                "" if layer is not None else str(tmp_path / "projection"),
+                KEY.hex(),
+                key.hex(),
+                str(tmp_path / "layer") if layer is not None else "",
+            ),
         )
 
     return makes
@@ -211,3 +224,92 @@ def test_a_unit_less_changes_no_more_of_the_chosen_texts_than_a_unit_may_have(un
     # A row changes where its text or its label does; those of one side stand against those of the other.
     assert max(len(whole - less), len(less - whole)) <= each
     assert fewer <= count
+
+
+def layered(kind="nvib", rows=12):
+    return SequencesMechanism(rows, kind, 6, 8, 0.5 if kind == "vib-fixed" else 0.0, 4096, 2)
+
+
+def layer_for(width, kind="nvib", **tensors):
+    """The parameters of a layer that adds as little noise as it may, so that a row shows its text."""
+    model = NoisyModel(Form(kind, width, 8, 6, 1, heads=1, sigma=0.5), 3)
+    found = dict(model.bottleneck.state_dict())
+    if "log_variance.weight" in found:
+        found["log_variance.weight"] = torch.zeros_like(found["log_variance.weight"])
+        found["log_variance.bias"] = torch.full_like(found["log_variance.bias"], LOG_VARIANCES[0])
+    return save({name: each.contiguous() for name, each in (found | tensors).items() if each is not None})
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("count", [0, 1, 5, 20])
+def test_as_many_sequences_leave_whatever_a_shard_holds(make, width, kind, count):
+    rows = ROWS[:count] or [{"text": "a film", "label": "unheard of", "id": "x", "who": "u"}]
+    found = made(make(rows, layer=layer_for(width, kind)), layered(kind))
+    assert found.shape == (12, layered(kind).columns)
+    sequences = layered(kind).released(found)
+    assert np.isfinite(sequences.vectors).all()
+    if kind == "nvib":
+        assert np.exp(sequences.log_weights).sum(axis=1) == pytest.approx(1, abs=0.02)
+
+
+def test_a_sequence_never_tells_a_length(make, width):
+    """All positions are drawn, those that a text does not have from the prior: none is 0, and none is missing."""
+    short, long = ROWS[0] | {"text": "a"}, ROWS[1] | {"text": "the good plot of the great film was bad and slow"}
+    sequences = layered(rows=2).released(made(make([short, long], layer=layer_for(width)), layered(rows=2)))
+    assert (np.abs(sequences.vectors) > 0).mean() > 0.99
+
+
+def test_a_text_that_stands_twice_leaves_once_and_a_row_is_of_its_own_text(make, width):
+    """Noise so small that a text is seen in its row: two draws of it are alike, and two of none are not."""
+    content, kinds = layer_for(width, "vtdp"), layered("vtdp")
+
+    def seen(rows):
+        first, second = (
+            kinds.released(made(make(rows, layer=content, key=key), kinds)).vectors[:, :3].reshape(12, -1)
+            for key in (NOISE, b"o" * 32)
+        )
+        return (np.linalg.norm(first[:, None] - second[None], axis=2).min(axis=1) < 0.5).sum()
+
+    assert seen(ROWS[:1]) == 1
+    assert seen([ROWS[0], ROWS[0] | {"id": "again", "label": NAMES[1]}]) == 1
+    assert seen([ROWS[0], ROWS[11]]) == 2
+
+
+def test_the_same_key_makes_the_same_sequences(make, width):
+    content = layer_for(width)
+    first = made(make(layer=content), layered())
+    assert np.array_equal(first, made(make(layer=content), layered()))
+    assert not np.array_equal(first, made(make(layer=content, key=b"o" * 32), layered()))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"mean.weight": None}, "not the parameters"),
+        ({"more": torch.zeros(1)}, "not the parameters"),
+        ({"mean.bias": torch.zeros(7)}, "mean.bias must be"),
+        ({"mean.bias": torch.full((8,), float("nan"))}, "mean.bias must be"),
+        ({"log_variance.bias": torch.full((8,), -1e9)}, "log_variance.bias must be"),
+    ],
+)
+def test_a_layer_that_does_not_fit_is_refused_before_the_shard_is_opened(make, width, change, said):
+    """The attack: whoever provides a layer may make anything of it."""
+    job = make(layer=layer_for(width, **change), shard={"source": "/nowhere/at/all.jsonl"})
+    with pytest.raises(TrainingError, match=said):
+        training.prepare(job, job.work, layered(), None)
+
+
+@pytest.mark.parametrize("damage", [b"x", b"{}", b"\xff" * 100])
+def test_what_is_no_layer_is_refused_before_the_shard_is_opened(make, damage):
+    job = make(layer=damage, shard={"source": "/nowhere/at/all.jsonl"})
+    with pytest.raises(TrainingError, match="no safetensors"):
+        training.prepare(job, job.work, layered(), None)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_a_layer_whose_numbers_are_as_large_as_they_may_be_fails_for_no_text(make, width, kind):
+    """The attack: numbers that overflow for some texts and not for others would tell which a shard holds."""
+    model = NoisyModel(Form(kind, width, 8, 6, 1, heads=1, sigma=0.5), 3)
+    huge = {name: torch.full_like(each, 1e6) for name, each in model.bottleneck.state_dict().items()}
+    found = made(make(layer=save(huge)), layered(kind))
+    assert np.isfinite(layered(kind).released(found).vectors).all()

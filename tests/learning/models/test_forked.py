@@ -1,0 +1,55 @@
+"""Work in forked processes gives what it gives here, each with one thread, and what goes wrong is told."""
+
+import os
+import signal
+import sys
+
+import pytest
+import torch
+
+from learning.errors import ComputeError, Diverged
+from learning.models.forked import in_processes
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux")
+
+
+def test_every_place_is_made_once_and_what_is_made_is_the_same_as_here():
+    layer = torch.nn.Linear(4, 2)
+
+    def made(place):
+        with torch.inference_mode():
+            return layer(torch.full((4,), float(place))).numpy().tolist()
+
+    here = dict(in_processes(made, range(9), 1))
+    assert dict(in_processes(made, range(9), 2)) == here
+    assert sorted(here) == list(range(9))
+
+
+def test_processes_are_others_and_have_one_thread_each():
+    found = dict(in_processes(lambda place: (os.getpid(), torch.get_num_threads()), range(8), 2))
+    assert os.getpid() not in {each for each, _ in found.values()}
+    assert {threads for _, threads in found.values()} == {1}
+
+
+def test_a_single_place_is_made_here():
+    assert dict(in_processes(lambda place: os.getpid(), [5], 4)) == {5: os.getpid()}
+
+
+def test_what_a_place_raises_is_raised():
+    def made(place):
+        if place == 3:
+            raise Diverged("Training went to infinity.")
+        return place
+
+    with pytest.raises(Diverged, match="went to infinity"):
+        list(in_processes(made, range(6), 2))
+
+
+def test_a_process_that_the_system_ends_is_told_in_a_sentence():
+    def made(place):
+        if place == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return place
+
+    with pytest.raises(ComputeError, match="was ended by the system, most often because memory was exhausted"):
+        list(in_processes(made, range(6), 2))
