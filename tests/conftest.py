@@ -5,6 +5,8 @@ import gc
 import importlib.util
 import os
 import signal
+import subprocess
+import sys
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -82,6 +84,7 @@ def pytest_collection_modifyitems(config, items):
     """
     if any("elsewhere" in item.fixturenames for item in items):
         beside("second_device").register()
+        config.second_device = True
     if hasattr(config, "workerinput"):
         files = collections.Counter(item.nodeid.split("::")[0] for item in items)
 
@@ -90,6 +93,17 @@ def pytest_collection_modifyitems(config, items):
             return not file.startswith(LONG), -files[file], file
 
         items.sort(key=place)
+
+
+def pytest_pyfunc_call(pyfuncitem):
+    """A test that has to be alone is run by another pytest where this process has a second device."""
+    if pyfuncitem.get_closest_marker("alone") is None or not getattr(pyfuncitem.config, "second_device", False):
+        return None
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "alone"]
+    done = subprocess.run([*command, pyfuncitem.nodeid], cwd=pyfuncitem.config.rootpath, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert "1 passed" in done.stdout
+    return True
 
 
 # A shell that starts the suite in the background makes it ignore Ctrl-C, and so every process that a test starts.

@@ -206,6 +206,7 @@ async def taught(link, folder, noise):
     return block, release
 
 
+@pytest.mark.alone
 async def test_language_teachers_in_two_processes_say_what_they_say_in_one(request_for, tiny_gpt2):
     found = []
     for processes in (1, 2):

@@ -13,6 +13,12 @@ from learning.models.forked import in_processes
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux")
 
 
+@pytest.fixture(autouse=True)
+def _no_accelerator(monkeypatch):
+    """The second device that other tests register is none of what these fork: they take no gradients."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+
+
 def test_every_place_is_made_once_and_what_is_made_is_the_same_as_here():
     layer = torch.nn.Linear(4, 2)
 
@@ -53,3 +59,20 @@ def test_a_process_that_the_system_ends_is_told_in_a_sentence():
 
     with pytest.raises(ComputeError, match="was ended by the system, most often because memory was exhausted"):
         list(in_processes(made, range(6), 2))
+
+
+def test_beside_an_accelerator_nothing_is_forked(monkeypatch):
+    """Gradients fail in a process that was forked after torch had started an accelerator's threads."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    assert set(dict(in_processes(lambda place: os.getpid(), range(4), 2)).values()) == {os.getpid()}
+
+
+@pytest.mark.alone
+def test_gradients_are_taken_in_forked_processes_after_some_were_taken_here():
+    def gradient(place):
+        x = torch.full((3,), float(place), requires_grad=True)
+        (x**2).sum().backward()
+        return x.grad.tolist()
+
+    assert gradient(1) == [2.0, 2.0, 2.0]
+    assert dict(in_processes(gradient, range(4), 2)) == {place: [2.0 * place] * 3 for place in range(4)}
