@@ -363,8 +363,8 @@ def _launcher(plan: Plan) -> Launcher:
 
 def _begun(launcher: Launcher, plan: Plan) -> AbstractContextManager[None]:
     """Begin to launch parties on this machine while the run is prepared; those of a cluster are launched when it is."""
-    recipe = plan.run.recipe if plan.MODELS else ""
-    return launcher.begun(plan.federation.names, recipe) if plan.federation.cluster is None else nullcontext()
+    recipe, given = plan.run.recipe if plan.MODELS else "", plan.federation
+    return nullcontext() if given.cluster else launcher.begun(given.names, recipe, given.parties_per_actor)
 
 
 def _output(output: Path | str | None) -> Path | None:
@@ -387,7 +387,7 @@ class _Connect:
     def launch(self, request: LaunchRequest) -> AbstractContextManager[tuple[PartyAddress, ...]]:
         return nullcontext(self._addresses)
 
-    def begun(self, parties: Sequence[str], recipe: str = "") -> AbstractContextManager[None]:
+    def begun(self, parties: Sequence[str], recipe: str = "", most: int | None = None) -> AbstractContextManager[None]:
         return nullcontext()
 
     def look(self, cluster: Cluster) -> str:

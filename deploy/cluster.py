@@ -118,16 +118,18 @@ def check_room(ray: Any, cluster: Cluster) -> None:
             )
 
 
-def many(count: int, what: str) -> str:
-    """A number of something, in words."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def many(count: int, what: str, whats: str = "") -> str:
+    """A number of something, in words. whats: its plural, where that is not an s more."""
+    return f"{count:,} {what if count == 1 else whats or f'{what}s'}"
 
 
-def options(place: Place) -> dict[str, Any]:
-    """The Ray options of a party's actor: apart from the others where there is room."""
+def options(place: Place, parties: int = 1) -> dict[str, Any]:
+    """The Ray options of an actor of so many parties that ask for this place: apart from the others where there is
+    room.
+    """
     return {
-        "num_gpus": place.gpus,
-        "resources": dict(place.resources) or None,
+        "num_gpus": place.gpus * parties,
+        "resources": {name: amount * parties for name, amount in place.resources.items()} or None,
         "label_selector": dict(place.labels) or None,
         "scheduling_strategy": None if place.labels else "SPREAD",
     }

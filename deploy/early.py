@@ -1,8 +1,9 @@
-"""A Ray of this process with a process for each party, started in a thread while the run is still being prepared."""
+"""A Ray of this process with the actors of the parties, started in a thread while the run is still being prepared."""
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -10,8 +11,21 @@ GRACE: Final = 0.3
 """Seconds before the thread starts anything: a plan that cannot run mostly shows it by then."""
 
 
-Begun: TypeAlias = tuple[Any, dict[str, Any], Path | None]
-"""A Ray, its actors by name, and the socket of a nursery where there is one."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Actor:
+    """An actor of Ray and the parties that it runs."""
+
+    names: tuple[str, ...]
+    handle: Any
+
+    def __str__(self) -> str:
+        """The party, or the first of them and how many more."""
+        first, *others = self.names
+        return f"{first} and {len(others):,} more in its actor" if others else first
+
+
+Begun: TypeAlias = tuple[Any, list[Actor], Path | None]
+"""A Ray, its actors, and the socket of a nursery where there is one."""
 
 
 class Early:

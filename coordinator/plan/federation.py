@@ -86,6 +86,7 @@ class FederationTable(Settings):
     parties: list[PartyEntry] = Field(default_factory=list)
     shards: ShardsTable | None = None
     cluster: ClusterTable | None = None
+    parties_per_actor: Annotated[int, Field(ge=1, le=1000)] | None = None
     deadline_seconds: Annotated[float, Field(gt=0)] = 60.0
     retry_seconds: Annotated[float, Field(ge=0)] = 300.0
     stragglers: Literal["wait"] | DropTable = "wait"
@@ -113,6 +114,10 @@ class FederationTable(Settings):
                 )
             if self.cluster is not None:
                 raise ValueError('[federation.cluster] belongs to launch = "ray": with "connect" parties run already.')
+            if self.parties_per_actor is not None:
+                raise ValueError(
+                    '[federation] parties_per_actor belongs to launch = "ray": with "connect" parties run already.'
+                )
             if not self.parties:
                 raise ValueError(
                     "[federation] parties is empty: a run needs at least one party. "

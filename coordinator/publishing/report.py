@@ -53,6 +53,11 @@ ONE_MACHINE = (
     "Simulation: all parties ran under one coordinator's control, on data that it divided among them. "
     "Nothing is claimed between these parties."
 )
+ONE_PROCESS = (
+    "Shared processes: up to {together:,} of the simulated parties shared one process. Each had a node, a ledger, keys "
+    "and a shard of its own, and nothing but this program kept their text apart there; other processes trained for all "
+    "of them in turn. Where one of these processes ended, its parties were lost together."
+)
 ONE_CLUSTER = (
     "One Ray cluster: the parties ran on its machines, and were asked over encrypted connections, under certificates "
     "of this run. The whole cluster is one trust domain all the same: whoever reaches its ports with its token can run "
@@ -122,6 +127,7 @@ def state(
     claimed: float | None = None,
     computed: Mapping[str, Any] = MappingProxyType({}),
     audit: Audit | None = None,
+    together: int = 1,
 ) -> Statement:
     """Make the statement of a run whose sum over `parties` is complete.
 
@@ -130,7 +136,7 @@ def state(
     (a training) has all of `parties`. steps: for a stepped release, the parties in the sum of each step. left_out: why
     the guarantee leaves a party out. claimed: the epsilon that a paper's own formula gives for the same noise
     (`coordinator.publishing.student`). computed: what `coordinator.publishing.computing.stated` gives. audit:
-    of the plan, where it asked for one.
+    of the plan, where it asked for one. together: how many simulated parties shared a process at most.
     """
     plan, proven = priced.plan, priced.plan.privacy.guarantee
     epsilon = priced.guarantee.epsilon if priced.private else None
@@ -148,6 +154,8 @@ def state(
         trust.append(APART)
     if plan.federation.shards is not None:
         trust.append(ONE_MACHINE)
+        if together > 1:
+            trust.append(ONE_PROCESS.format(together=together))
         if plan.federation.cluster is not None:
             trust.append(ONE_CLUSTER)
     else:

@@ -149,7 +149,13 @@ class Drive:
             claimed=claimed,
             audit=audit,
             computed=stated(*computing.noted(store), sorted({*whole, *(name for each in every for name in each)})),
+            together=self._together(),
         )
+
+    def _together(self) -> int:
+        """How many parties shared a process at most, when they were last launched."""
+        with sound(self.store.folder):
+            return int(self.store.fact("together") or 1)
 
     def _throughout(
         self, party: str, sums: Mapping[str, Sequence[str]], steps: Mapping[str, Sequence[Sequence[str]]]
@@ -177,10 +183,12 @@ class Drive:
         tables = party_tables(plan, self.priced.releases)
         wanted = plan.federation.cluster
         cluster = None if wanted is None else wanted.cluster(plan.federation.names, self.base, self.store.id)
+        together = plan.federation.parties_per_actor
         request = LaunchRequest(
-            tables, self.store.folder / "parties", self.base, self.own.vouch, cluster, self.progress.say
+            tables, self.store.folder / "parties", self.base, self.own.vouch, cluster, self.progress.say, together
         )
         with self.launcher.launch(request) as addresses:
+            self.store.note(together=max(each.together for each in addresses))
             waited(lambda stops: self._ask(addresses, stops), self._say_stopping)
         return self._kept()
 

@@ -30,11 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartyAddress:
-    """Where a party's node listens. `token` is the token that it expects of its caller, empty for none."""
+    """Where a party's node listens. token: what it expects of its caller, empty for none. together: how many parties'
+    nodes share its process, this one included.
+    """
 
     name: str
     address: str
     token: str = ""
+    together: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,8 @@ class LaunchRequest:
     folder: a private folder of the run for all the parties' files; relative paths in the tables start at `base`. vouch:
     returns the certificates (PEM) for the request (PEM) that a party of this name made, whose private keys never leave
     it; raises `ConclaveError` for anything but a request in that name. cluster: machines to start them on; None is this
-    one. say: told what people should know of the machines.
+    one. say: told what people should know of the machines. parties_per_actor: the most parties that share a process;
+    None leaves it to the launcher.
     """
 
     parties: Mapping[str, Mapping[str, Any]]
@@ -82,10 +86,15 @@ class LaunchRequest:
     vouch: Callable[[str, bytes], bytes]
     cluster: Cluster | None = None
     say: Callable[[str], None] = lambda sentence: None
+    parties_per_actor: int | None = None
+
+    def keys(self, requests: Mapping[str, bytes]) -> dict[str, str]:
+        """The fingerprints of the parties' signing keys, from their requests (PEM)."""
+        return {name: read_request(request).fingerprint for name, request in requests.items()}
 
     def introduced(self, requests: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
         """The parties' tables, each with `peers`: the other parties' signing keys from their requests (PEM)."""
-        keys = {name: read_request(request).fingerprint for name, request in requests.items()}
+        keys = self.keys(requests)
         return {
             name: {**table, "peers": {other: key for other, key in keys.items() if other != name}}
             for name, table in self.parties.items()
@@ -218,12 +227,16 @@ class Simulation(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts one node a party, and ends all of them when the context closes, whatever happened inside it."""
+    """Starts one node a party, in processes of their own or shared ones.
 
-    def begun(self, parties: Sequence[str], recipe: str = "") -> AbstractContextManager[None]:
+    It ends all of them when the context closes, whatever happened inside it.
+    """
+
+    def begun(self, parties: Sequence[str], recipe: str = "", most: int | None = None) -> AbstractContextManager[None]:
         """Begin in the background what a launch of these parties on this machine needs and what no plan decides.
 
-        recipe: whose tasks take long to import, so that importing them begins too; empty for none.
+        recipe: whose tasks take long to import, so that importing them begins too; empty for none. most: of the parties
+        that share a process, as `LaunchRequest.parties_per_actor`.
         `launch` in this context goes on from there, once; what it started may then still be ending until this context
         closes. Nothing is raised before `launch`.
         """

@@ -4,7 +4,9 @@ A plan's list of parties is only the coordinator's claim. A party knows itself, 
 administrator learned out of band and pinned in `[peers]`; the coordinator may have invented all others.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from party.config import PartyConfig
@@ -131,10 +133,14 @@ def admit_peers(peers: Sequence[party_pb2.Peer], terms: plan_pb2.Terms, config: 
     refused as well. Parties that are not pinned pass here; `admit_company`, `admit_trust` and `admit_shares` do not
     count them.
     """
+    parties, shown_by = set(terms.parties), defaultdict[str, set[str]](set)
+    for peer in peers:
+        if peer.name in config.peers:
+            shown_by[peer.name].add(_fingerprint(peer.certificate))
     for name, pinned in sorted(config.peers.items()):
-        if name not in terms.parties:
+        if name not in parties:
             continue
-        given = {_fingerprint(peer) for peer in peers if peer.name == name}
+        given = shown_by[name]
         if given != {pinned}:
             shown = " and ".join(sorted(given)) or "no certificate"
             raise against(
@@ -177,8 +183,10 @@ def _them(strangers: Sequence[str]) -> str:
     return "it" if len(strangers) == 1 else "them"
 
 
-def _fingerprint(peer: party_pb2.Peer) -> str:
+@lru_cache(maxsize=2048)
+def _fingerprint(certificate: bytes) -> str:
+    """Of a certificate (DER); known where another simulated party of this process was shown the same."""
     try:
-        return fingerprint(read_certificate(peer.certificate))
+        return fingerprint(read_certificate(certificate))
     except IdentityError:
         return "something that is no certificate"

@@ -27,6 +27,7 @@ from party.node.traces import located_traces, tracer_of
 from party.store.disk import is_full
 from party.store.runs import Runs, private_folder, remove_parts
 from party.tasks.machine import Machine
+from party.tasks.worker import Trains
 from protos.conclave.v1 import party_pb2, party_pb2_grpc
 from protos.identity.identity import Identity
 
@@ -137,14 +138,16 @@ async def start(
     base: Path,
     quiet: bool = False,
     nursery: Path | None = None,
+    workers: Trains | None = None,
 ) -> ServedNode:
     """Start a party's node; returns it listening.
 
     base: the folder of the party file, against which its relative paths are resolved. token: what callers must show; a
     node with a token uses plain text, and was started by a launcher. issued: certificates and private keys (PEM) from a
     launcher. quiet: training logs to `training.log` in the party's folder, not to standard error. nursery: the
-    socket of a process on this machine that forks training processes (`party.tasks.nursery`). Raises `PartyError` (port
-    in use, folder held by another node, a device that is not there), `SettingsError` (no such source).
+    socket of a process on this machine that forks training processes (`party.tasks.nursery`). workers: what does its
+    jobs instead of processes of its own, where simulated parties share some (`party.tasks.pool`). Raises `PartyError`
+    (port in use, folder held by another node, a device that is not there), `SettingsError` (no such source).
     """
     home = config.home(base)
     traces = located_traces(config.traces, base)
@@ -157,7 +160,7 @@ async def start(
         identity = own_identity(config, home, base, token, issued)
         machine = await asyncio.to_thread(_machine, config)
         log_file = home / "training.log" if quiet else None
-        return await _started(config, home, identity, token, machine, log_file, nursery)
+        return await _started(config, home, identity, token, machine, log_file, nursery, workers)
     except (OSError, sqlite3.Error) as error:
         if not is_full(error):
             raise
@@ -175,6 +178,7 @@ async def _started(
     machine: Machine,
     training_log: Path | None,
     nursery: Path | None,
+    workers: Trains | None,
 ) -> ServedNode:
     policy = config.policy
     ledger = await Ledger.open(
@@ -189,7 +193,7 @@ async def _started(
         remove_parts(home)
         shutil.rmtree(home / "artefacts", ignore_errors=True)  # files that would stay when a run ends
         Runs(home / "runs").tidy([run.id for run in await ledger.runs() if run.left_at is not None])
-        verbs = Node(config, home, ledger, identity, token, machine, training_log, nursery)
+        verbs = Node(config, home, ledger, identity, token, machine, training_log, nursery, workers)
         node = ServedNode(verbs, tls=is_tls(identity, token))
     except BaseException:
         await ledger.close()

@@ -30,7 +30,7 @@ from party.store.artefacts import PARAMETERS, Intake, drop_parameters
 from party.store.runs import Run
 from party.tasks.machine import Machine
 from party.tasks.task import TRAINS
-from party.tasks.worker import Workers
+from party.tasks.worker import Trains, Workers
 from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2, party_pb2_grpc
 from protos.framing import framed
@@ -57,7 +57,9 @@ class Node(party_pb2_grpc.PartyServicer):
         machine: Machine,
         training_log: Path | None = None,
         nursery: Path | None = None,
+        workers: Trains | None = None,
     ) -> None:
+        """workers: what does its jobs; None for processes of its own."""
         self.config = config
         self.machine = machine
         self.identity = identity
@@ -66,7 +68,7 @@ class Node(party_pb2_grpc.PartyServicer):
         self.quieter = Quieter()
         self.drain = Drain(config.name)
         self.metrics = Metrics()
-        self.workers = Workers(training_log, config.compute.threads, nursery)
+        self.workers: Trains = workers or Workers(training_log, config.compute.threads, nursery)
         self.tracer: tracing.Tracer | None = None
         self._token = token
         capacity = Capacity.of(home, frank=config.policy.simulation)

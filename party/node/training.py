@@ -11,7 +11,7 @@ from typing import Final
 from learning.errors import EXHAUSTED
 from party.store.disk import full
 from party.tasks.job import DEVICE, MEMORY, STORAGE, UNKNOWN, Failure, Job
-from party.tasks.worker import Charge, Workers
+from party.tasks.worker import Charge, Trains, Workers
 from protos.refusal import Reason, Refusal
 
 log = logging.getLogger("conclave.party")
@@ -23,11 +23,11 @@ _SHARD_FAILURES: Final = frozenset({"DataError", "LabelError", "LabelMapError", 
 class Training:
     """One operation in progress. It continues when its caller goes away, and the caller may come back."""
 
-    def __init__(self, digest: bytes, release: str, workers: Workers | None = None, run: str = "") -> None:
+    def __init__(self, digest: bytes, release: str, workers: Trains | None = None, run: str = "") -> None:
         """workers: whose processes run it; None for processes of its own, for this run."""
         self.digest = digest
         self.release = release
-        self._workers = Workers() if workers is None else workers
+        self._workers: Trains = Workers() if workers is None else workers
         self._run = run
         self.percent = UNKNOWN
         self.started = time.monotonic()

@@ -27,7 +27,7 @@ from party.tasks.job import Job
 from party.tasks.machine import Machine
 from party.tasks.operations import charge_of, check_fit, check_step, is_claimed, job_of, training_digest
 from party.tasks.task import Asks
-from party.tasks.worker import Charge, Workers
+from party.tasks.worker import Charge, Trains
 from protos.conclave.v1 import party_pb2, plan_pb2
 from protos.digest import operation_digest
 from protos.refusal import Reason, Refusal
@@ -48,7 +48,7 @@ class Trainings:
         config: PartyConfig,
         home: Path,
         ledger: Ledger,
-        workers: Workers,
+        workers: Trains,
         answers: Answers,
         sums: Sums,
         drain: Drain,

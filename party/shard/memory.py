@@ -1,6 +1,7 @@
 """Keeps what was made from a shard, for later requests for the same thing in one process.
 
-A node's training process does one job and ends. Parties that are simulated in one process do many on the same text.
+A node's training process does one job and ends. Parties that are simulated in one process do many on the same text, or
+with the same model.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -21,6 +22,12 @@ class Memory:
             self._kept[what, of] = make()
         made: Made = self._kept[what, of]
         return made
+
+    def last(self, what: str, of: Hashable, make: Callable[[], Made]) -> Made:
+        """The same; of this kind, only the value that was asked for last is kept. Memory: one value of it."""
+        if (what, of) not in self._kept:
+            self.forget(what)
+        return self.once(what, of, make)
 
     def each(
         self,

@@ -31,6 +31,7 @@ from learning.text.source import Document, Skipped, Source, read, records
 from learning.text.words import sentences
 from party.config import PartTable, ShardTable
 from party.errors import ShardError
+from party.shard.routing import current
 
 log = logging.getLogger("conclave.party")
 
@@ -106,7 +107,7 @@ def units(
     source = source_of(shard) if columns is None else labelled.source_of(source_of(shard), columns)
     if also:
         source = replace(source, columns=(*source.columns, *also))
-    documents = records(source, cache, skipped)
+    documents = _documents(source, shard, record, by_user=by_user, cache=cache, frank=frank, skipped=skipped)
     rows = columns is not None or bool(also)
     if by_user:
         found = _by_user(shard, documents, cache, skipped, noted, rows=rows)
@@ -180,6 +181,38 @@ def _here(shard: ShardTable, unit: str, document: Document) -> bool:
     return shard.part is None or part_of(shard.part, unit, document.fields) == shard.part.part
 
 
+def _documents(
+    source: Source, shard: ShardTable, record: Kind, *, by_user: bool, cache: Path, frank: bool, skipped: Skipped
+) -> Iterator[Document | None]:
+    """The source's documents, of which what is not in this party's part is left out later.
+
+    Where simulated parties share a process, only those that may have something in the part, read once for all of them.
+    """
+    routes, part = current(), shard.part
+    if routes is None or part is None or not frank:
+        return records(source, cache, skipped)
+
+    def parts_of(document: Document) -> list[int]:
+        return [part_of(part, name, document.fields) for name in _names(shard, record, document, by_user=by_user)]
+
+    return routes.documents(source, shard, f"{record} {by_user} {shard.user}", parts_of, cache, skipped)
+
+
+def _names(shard: ShardTable, record: Kind, document: Document, *, by_user: bool) -> list[str]:
+    """What decides on the part of a document's units: whose they are, or each unit's own id."""
+    if by_user:
+        return [document.text if shard.user == shard.text else _user(shard, document)]
+    if shard.user is not None and shard.part is not None and shard.part.by == "hash":
+        return [_user(shard, document)]
+    if record == "sentence":
+        return [_name_of(sentence) for sentence in sentences(document.text[:MOST_CHARACTERS])]
+    return [document.id]
+
+
+def _name_of(sentence: str) -> str:
+    return hashlib.sha256(sentence.encode()).hexdigest()
+
+
 def _by_record(
     shard: ShardTable,
     documents: Iterator[Document | None],
@@ -196,7 +229,7 @@ def _by_record(
         elif record == "sentence":
             new = True
             for sentence in sentences(document.text[:MOST_CHARACTERS]):
-                name = hashlib.sha256(sentence.encode()).hexdigest()
+                name = _name_of(sentence)
                 if _here(shard, _user(shard, document) if together else name, document):
                     if new:
                         noted(document)

@@ -68,7 +68,9 @@ class Job:
     work: the work of one kind of task. census: where hashes of what is read go (see `party.ledger.census`), made with
     `census_key`; without it none are made. memory: MiB that the process may use; 0 for any. spread: where teachers are
     trained; None for this machine. part: for a spread job, the first teacher and the one after the last, whose answers
-    are then the result, unbounded (`party.tasks.ray_tasks`). compute: where its models run.
+    are then the result, unbounded (`party.tasks.ray_tasks`). compute: where its models run. party: whose it is, where
+    one process does the jobs of several simulated parties (`party.tasks.pool`); empty for a process of its own. anew:
+    how often this party has asked that its text be read again there.
     """
 
     parent: int
@@ -86,6 +88,8 @@ class Job:
     spread: Spread | None = None
     part: tuple[int, int] | None = None
     compute: Compute = PROCESSOR
+    party: str = ""
+    anew: int = 0
 
     @property
     def reading(self) -> Reading:

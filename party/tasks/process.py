@@ -4,8 +4,9 @@ The node starts it as `python -m party.tasks.process`, or has it forked (`party.
 line on standard input; the pipe then stays open, and its end means that the node is gone. The process first does
 everything that needs only public data, and says so. It opens the shard once the node has answered, after charging the
 job. It reports progress as JSON lines: whole percents, the end, or the reason of a failure; never a count, a loss or a
-word. After a step the process stays, with what it read, and takes the next line. Counting needs no torch, which is
-imported only for jobs that do.
+word. After a step the process stays, with what it read, and takes the next line. Where simulated parties share it
+(`party.tasks.pool`), it stays after every job, also one that failed. Counting needs no torch, which is imported only
+for jobs that do.
 """
 
 import contextlib
@@ -28,6 +29,8 @@ from aggregation.mechanisms.joint import TeacherSignal
 from learning.errors import EXHAUSTED
 from learning.models.compute import running
 from party.releasing.mechanisms import mechanism_of
+from party.shard.memory import Memory
+from party.shard.routing import Routes, shared
 from party.store.disk import is_full
 from party.store.memory import keep_private
 from party.tasks.job import (
@@ -73,8 +76,9 @@ class Spreadable(Training, Protocol):
 class Staying(Training, Protocol):
     """A training whose process stays for the next such job."""
 
-    Kept: type[Any]
-    """What the process keeps between jobs, empty at first."""
+    def Kept(self, models: Memory | None = None) -> Any:  # noqa: N802 - a class
+        """What the process keeps between jobs of a party, empty at first. models: of all that share the process."""
+        ...
 
 
 def work(job: Job, progress: Callable[[int], None], kept: object = None) -> None:
@@ -115,12 +119,29 @@ def _running(job: Job) -> AbstractContextManager[None]:
     return running(job.compute) if job.work.models else contextlib.nullcontext()
 
 
-def kept_for(job: Job) -> object:
-    """Where a staying job leaves what it read for the next such job; None for any other."""
+def kept_for(job: Job, models: Memory | None = None) -> object:
+    """Where a staying job leaves what it read for the next such job; None for any other. models: as of `Staying`."""
     if not job.stays:
         return None
     training: Staying = half(job.work.kind, "training")
-    return training.Kept()
+    return training.Kept(models)
+
+
+class Shared:
+    """What the simulated parties of one process share, and what it keeps of each. Memory: all their text."""
+
+    def __init__(self) -> None:
+        self.routes = Routes()
+        self._models = Memory()
+        self._kept: dict[str, object] = {}
+
+    def kept_for(self, job: Job) -> object:
+        """As `kept_for`, of the job's party alone."""
+        if not job.stays:
+            return None
+        if job.party not in self._kept:
+            self._kept[job.party] = kept_for(job, self._models)
+        return self._kept[job.party]
 
 
 def attempt(job: Job, progress: Callable[[int], None], kept: object = None) -> Failure | None:
@@ -225,19 +246,24 @@ def main(parent: int | None = None) -> int:
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
 
-    kept = kept_for(job)
+    together = Shared() if job.party else None
+    kept = kept_for(job) if together is None else None
     while True:
         try:
-            failure = _done(job, kept, lines, out)
+            if together is None:
+                failure = _done(job, kept, lines, out)
+            else:
+                with shared(together.routes):
+                    failure = _done(job, together.kept_for(job), lines, out)
         except Exception:  # noqa: BLE001  the log is this process' standard error; the node names it
             traceback.print_exc()
             return 1
         if failure is not None:
             _say(out, **failure._asdict())
-            return 1
-        _say(out, finished=True)
-        if not job.stays:
-            return 0
+        else:
+            _say(out, finished=True)
+        if together is None and (failure is not None or not job.stays):
+            return 0 if failure is None else 1
         job = Job.from_json(lines.get())
 
 

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import BinaryIO, Final, Self, TypeAlias
+from typing import BinaryIO, Final, Protocol, Self, TypeAlias
 
 from party.tasks.forked import Forked
 from party.tasks.job import Failure, Job
@@ -88,7 +88,8 @@ class Worker:
         return self._process.returncode is None
 
     async def do(self, job: Job, told: Callable[[int], None], charge: Charge) -> Failure | None:
-        """None when the result is on disk, otherwise why there is none; the process is then of no more use.
+        """None when the result is on disk, otherwise why there is none; the process is then of no more use, unless
+        simulated parties share it and it says why itself (`Failure.kind`).
 
         Raises what `charge` raises.
         """
@@ -112,9 +113,11 @@ class Worker:
                     await process.stdin.drain()
             elif "kind" in said:
                 failure = Failure(**said)
+                if job.party:
+                    return failure
             elif said.get("finished", False):
                 finished = True
-                if job.stays:
+                if job.stays or job.party:
                     return None
         return None if await process.wait() == 0 and finished else failure
 
@@ -126,6 +129,16 @@ class Worker:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
         await asyncio.shield(self._process.wait())
+
+
+class Trains(Protocol):
+    """Has a node's jobs done: `Workers`, or `party.tasks.pool.PooledWorkers`."""
+
+    async def do(self, run: str, job: Job, told: Callable[[int], None], charge: Charge) -> Failure | None: ...
+
+    async def end(self, run: str) -> None: ...
+
+    async def end_all(self) -> None: ...
 
 
 class Workers:

@@ -1,6 +1,8 @@
 """Models and units that a process keeps for its next job on the same text."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 from learning.private_training.units import Units
@@ -36,13 +38,23 @@ def documents_once(
     return memory.once("documents", (reading.whose, files, coded, longest), read)
 
 
+def same_model(job: Job, work: OnModel) -> str:
+    """What a job's model is made of: of its party only the shard's columns. A provided file is known by its digest."""
+    shard = job.reading.shard.model_copy(update={"part": None})
+    files = {name: Path(path).name for name, path in work.model.files.items()}
+    lesson = replace(work.lesson, tilt="", texts=Path(work.lesson.texts).name)
+    return repr((shard.model_dump_json(), replace(work.model, files=files, folder=""), lesson, job.by_user))
+
+
 class Kept:
     """The model, units and vectors that a process keeps from step to step of a training.
 
     Memory: that of `party.tasks.text.model.loaded` and `units_of`, for one training.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, models: Memory | None = None) -> None:
+        """models: of simulated parties that share this process and take turns with one model; None for one party."""
+        self._models = models
         self._reads = ""
         self._loaded: Loaded | None = None
         self._units: Units | None = None
@@ -51,7 +63,7 @@ class Kept:
         """The job's model, loaded unless the last job had the same. Raises as `party.tasks.text.model.loaded`."""
         if self._loaded is None or self._reads != job.reads:
             self._loaded = self._units = None  # never two models at a time
-            self._loaded = loaded(job.reading.shard, work.model, work.lesson, by_user=job.by_user)
+            self._loaded = self._load(job, work)
             self._reads = job.reads
         return self._loaded
 
@@ -61,6 +73,12 @@ class Kept:
         if self._units is None:
             self._units = units_of(job.reading, work.model, work.lesson, found)
         return self._units
+
+    def _load(self, job: Job, work: OnModel) -> Loaded:
+        def load() -> Loaded:
+            return loaded(job.reading.shard, work.model, work.lesson, by_user=job.by_user)
+
+        return load() if self._models is None else self._models.last("models", same_model(job, work), load)
 
     def forget_units(self) -> None:
         """Drop the units, so that what follows has as much memory whatever was read."""

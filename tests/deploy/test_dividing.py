@@ -1,0 +1,48 @@
+"""Parties share actors only where there is no room for one each, and on a cluster only those that ask for the same."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.transport.launchers import Cluster, Place
+from deploy.dividing import ACTOR_MIB, PARTIES_A_CORE, by_default, divided
+
+GIB = 2**30
+
+
+@given(st.integers(1, 1200), st.integers(1, 64), st.integers(0, 64 * GIB))
+def test_by_default_a_few_parties_have_an_actor_each_and_many_as_many_as_processors_and_memory_allow(
+    parties, cores, free
+):
+    most = by_default(parties, cores, free)
+    actors = -(-parties // most)
+    room = max(1, free // (ACTOR_MIB * 2**20))
+    if parties <= min(PARTIES_A_CORE * cores, room):
+        assert most == 1
+    else:
+        assert actors <= min(cores, room)
+
+
+@given(st.integers(1, 300), st.integers(1, 300))
+def test_every_party_is_in_one_actor_in_order_and_actors_are_even(parties, most):
+    names = [f"p{number}" for number in range(parties)]
+    found = divided(names, most)
+    assert [name for group in found for name in group] == names
+    sizes = {len(group) for group in found}
+    assert max(sizes) <= most
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("places", "most", "sizes"),
+    [
+        ({}, None, [1, 1, 1, 1]),
+        ({}, 4, [4]),
+        ({"p1": Place(gpus=1.0), "p2": Place(gpus=1.0)}, 4, [1, 1, 1, 1]),
+        ({"p2": Place(resources={"site": 1.0}), "p3": Place(resources={"site": 1.0})}, 4, [2, 2]),
+    ],
+)
+def test_on_a_cluster_parties_share_only_what_they_all_ask_for(places, most, sizes):
+    names = ["p0", "p1", "p2", "p3"]
+    cluster = Cluster("auto", places=places)
+    assert [len(group) for group in divided(names, most, cluster)] == sizes
