@@ -31,7 +31,8 @@ def in_processes(make: Callable[[int], Made], places: Sequence[int], processes: 
 
     With more than one process, `make` runs in forked ones: what it changes is not seen here, and what it gives is
     copied. Where nothing may be forked, because this is not Linux or there is an accelerator, whose threads automatic
-    differentiation starts and a fork loses, or for fewer than two places, it runs here. Raises what `make` raises; `ComputeError` where the system ended a process.
+    differentiation starts and a fork loses, or for fewer than two places, it runs here. Raises what `make` raises;
+    `ComputeError` where the system ended a process.
     """
     processes = min(processes, len(places))
     if processes < 2 or sys.platform != "linux" or torch.accelerator.is_available():
