@@ -251,7 +251,7 @@ def driven(monkeypatch, home):
     monkeypatch.setattr(api, "price_plan", lambda recipe: priced)
     monkeypatch.setattr(api, "plan_hash", lambda binding: b"h" * 32)
     monkeypatch.setattr(api, "own_identity", lambda plan, base: None)
-    monkeypatch.setattr(api, "_launcher", lambda plan: SimpleNamespace(begun=lambda parties, recipe: nullcontext()))
+    monkeypatch.setattr(api, "_launcher", lambda plan: SimpleNamespace(begun=lambda *given: nullcontext()))
 
     def drives(what):
         monkeypatch.setattr(api, "_driven", what)

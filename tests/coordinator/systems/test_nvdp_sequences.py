@@ -59,6 +59,9 @@ kind = "nvib"
 tokens = 8
 width = 16
 heads = 2
+sigma = 0.2
+weight = 0.001
+passes = 12
 [evaluation]
 source = "heldout.jsonl"
 label = "mood"
@@ -144,7 +147,7 @@ def test_parties_release_as_many_sequences_and_a_head_learns_from_them(drawn, ki
     recipe, found, _, student, _ = drawn('kind = "nvib"', f'kind = "{kind}"')
     assert len(found.labels) == 500
     assert found.vectors.shape[1:] == (recipe.releases(1.0)[0].mechanism.positions, 16)
-    assert student.metrics["accuracy"] > (0.7 if kind in ("nvib", "vtdp") else 0.55), student.metrics
+    assert student.metrics["accuracy"] > 0.7
     assert student.metrics["majority"] == 0.5
 
 

@@ -266,7 +266,7 @@ def test_every_recipe_that_a_plan_may_name_is_known_to_parties_and_no_other_is()
 
 
 def test_no_part_of_the_table_is_of_no_use(
-    dped, classifier_plan, privdistil_plan, distildp_plan, swing_plan, softened_tables, learner_tables
+    dped, classifier_plan, privdistil_plan, distildp_plan, swing_plan, softened_tables, learner_tables, nvdp_tables
 ):
     """Each kind and number of releases that a recipe may have is one that some honest plan of it has."""
     plans = [dped(signals, "trusted-aggregator", **settings) for signals, settings in LISTED]
@@ -274,7 +274,7 @@ def test_no_part_of_the_table_is_of_no_use(
     for changes, release in itertools.product(({}, {"dp_sgd": MOST_LOCAL}), ("weights", "scores")):
         others.append(privdistil_plan(domain={"release": release, "epsilon": 3.0}, **changes))
     others += [distildp_plan(dp_sgd={"form": form}, generation={"where": where}) for form, where in SPOKEN]
-    others += [swing_plan(), plan_of(softened_tables()), plan_of(learner_tables())]
+    others += [swing_plan(), plan_of(softened_tables()), plan_of(learner_tables()), plan_of(nvdp_tables("published"))]
     others.append(
         classifier_plan("nvdp", public={"source": "somewhere.jsonl"}, privacy={"trust": "trusted-aggregator"})
     )

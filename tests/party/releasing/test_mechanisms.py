@@ -177,7 +177,8 @@ def sentence_of(release):
 def test_a_release_without_a_mechanism_is_refused():
     said = sentence_of(plan_pb2.Release(name="one", charges=1))
     assert re.search(
-        r"it knows counts, .*joint, thresholded, gradients, free, texts, targets, softened, differences and samples",
+        "it knows counts, .*joint, thresholded, gradients, free, texts, targets, softened, differences, samples and "
+        "sequences",
         said,
     )
 
