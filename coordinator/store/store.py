@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ from coordinator.store import output
 from coordinator.store.block_files import packed, unpacked
 from coordinator.store.faults import damaged, go_on, made_in, sound, written
 from coordinator.store.private_files import private_file, private_folder, write_whole
+
+VERSION: Final = 1
+"""`PRAGMA user_version` of a run's database; one from before it was stored has 0, and the same tables."""
 
 _RUN = """
 CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -66,8 +69,11 @@ class RunStore:
             try:
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = FULL")
+                have = _version(self._connection, folder)
                 self._connection.executescript(_RUN)
-            except sqlite3.Error:
+                if have < VERSION:
+                    self._connection.execute(f"PRAGMA user_version = {VERSION}")
+            except (sqlite3.Error, RunError):
                 self._connection.close()
                 raise
         self._lock = threading.RLock()
@@ -358,3 +364,13 @@ def _alive(process: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _version(connection: sqlite3.Connection, folder: Path) -> int:
+    """The version of a run's database. Raises `RunError` for a newer one: this one may not understand what it finds."""
+    if (have := int(connection.execute("PRAGMA user_version").fetchone()[0])) > VERSION:
+        raise RunError(
+            f"{shown(folder)} was written by a newer version of Conclave (store {have}, here {VERSION}). Install that "
+            "one here."
+        )
+    return have

@@ -106,7 +106,8 @@ ledger lacks these.
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a ledger for writing; made with mode 0600, or migrated in one transaction, where need be.
+    """Open a ledger for writing; made with mode 0600, or migrated in one transaction, where need be. A copy of one
+    that is migrated stays beside it (`backup_of`).
 
     Raises `PartyError` for a file that is not a ledger, or that a newer version wrote.
     """
@@ -117,6 +118,7 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute("PRAGMA foreign_keys = OFF")  # a migration makes a table anew that others refer to
+        _back_up(connection, path)
         _bring_up_to_date(connection, path)
         connection.execute("PRAGMA foreign_keys = ON")
     except sqlite3.DatabaseError as error:
@@ -128,6 +130,13 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def backup_of(path: Path, version: int) -> Path:
+    """Where the copy lies that was made of a ledger of this version before it was migrated. It has no noise keys: runs
+    that went on then cannot go on with it, and nobody who finds it can take any noise away.
+    """
+    return path.with_name(f"{path.stem}-version-{version}{path.suffix}")
 
 
 def version_of(sql: sqlite3.Connection) -> int:
@@ -185,6 +194,23 @@ def held(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def _back_up(connection: sqlite3.Connection, path: Path) -> None:
+    """Copy a ledger that is about to be migrated, whole or not at all."""
+    have = version_of(connection)
+    if not 0 < have < VERSION or (kept := backup_of(path, have)).exists():
+        return
+    part = kept.with_name(f".{kept.name}.part")
+    part.unlink(missing_ok=True)
+    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as copy:
+        connection.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")
+        copy.execute("PRAGMA secure_delete = ON")
+        copy.execute("UPDATE reservations SET noise_key = NULL")
+        copy.execute("VACUUM")
+    part.replace(kept)
 
 
 def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
