@@ -7,6 +7,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from dp_accounting import LaplaceDpEvent
 
 from aggregation.accounting.events import noise_multiplier_of as noise_of
+from party.admission import company
 from party.admission.admit import admit, event_of, queries_of
 from party.admission.company import admit_peers
 from protos.conclave.v1 import party_pb2, plan_pb2
@@ -346,6 +347,19 @@ def test_pinned_peers_with_their_keys_are_admitted_and_unpinned_ones_are_not_loo
 
 def test_a_pinned_party_that_the_plan_does_not_name_is_not_waited_for(terms, config):
     assert admit_peers([], terms(parties=["east", "north"]), config(peers={"south": SOUTH.fingerprint})) is None
+
+
+def test_of_many_peers_each_key_is_read_once_also_for_the_next_party_of_the_process(terms, config, monkeypatch):
+    read = []
+    own = company.read_certificate
+    monkeypatch.setattr(company, "read_certificate", lambda der: read.append(der) or own(der))
+    company._fingerprint.cache_clear()
+    many = [self_made(f"p{number}", Role.PARTY, None) for number in range(20)]
+    plan = terms(parties=sorted(each.name for each in many))
+    pinned = config(peers={each.name: each.fingerprint for each in many})
+    for _ in range(3):
+        assert admit_peers([peer(each) for each in many], plan, pinned) is None
+    assert len(read) == 20
 
 
 @pytest.mark.parametrize(
