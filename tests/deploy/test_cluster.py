@@ -360,7 +360,7 @@ def drivers(machines):
 
 def test_a_party_that_finds_nothing_of_its_own_does_not_start(tmp_path):
     begin = Begin("party-1", {}, str(tmp_path / "gone"), str(tmp_path), b"", before="10.0.0.9")
-    address, why = asyncio.run(PartyActor().start(begin))
+    ((address, why),) = asyncio.run(PartyActor([begin.name]).start([begin], {}))
     assert address == ""
     assert why.startswith("it ran on 10.0.0.9 before")
     assert str(tmp_path / "gone") in why
