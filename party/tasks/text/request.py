@@ -29,6 +29,7 @@ MODEL_FILES: Final = frozenset(
 MOST_FILES: Final = 64
 MOST_RANK: Final = 4096
 LONGEST: Final = 1 << 20
+MOST_EPOCHS: Final = 1000
 
 Value = TypeVar("Value")
 
@@ -215,6 +216,8 @@ def descent_of(message: party_pb2.Descent) -> Descent:
             raise wrong(f"{name} = {value:g} makes no sense; it is finite and not below 0.")
     if message.warm_up >= 1:
         raise wrong(f"warm_up = {message.warm_up:g} is no share of the steps; use 0 to under 1.")
+    if message.epochs > MOST_EPOCHS:
+        raise wrong(f"{message.epochs:,} epochs would keep this party for ever; use {MOST_EPOCHS:,} at most.")
     return Descent(
         learning_rate=message.learning_rate,
         optimiser=named(_OPTIMISERS, message.optimiser, "an optimiser"),

@@ -156,7 +156,7 @@ def test_what_shadow_models_found_is_told_and_drawn_from_the_file_alone(tmp_path
 
 @pytest.mark.slow
 def test_what_shadow_models_found_is_published_drawn_and_told(here, classifier_tables, tmp_path):
-    asked = {"canaries": 6, "records": 20, "kinds": ["worst"], "shadows": 6}
+    asked = {"canaries": 6, "records": 80, "kinds": ["worst"], "shadows": 6}
     tables = classifier_tables(**HEAD, dp_sgd={"steps": 1, "batch": 240}) | {"audit": asked}
     result = api.run(plan_of(tables), output=tmp_path / "run")
     assert result.verdict.ok, result.verdict.checks

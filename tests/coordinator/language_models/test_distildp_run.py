@@ -162,7 +162,7 @@ def test_a_teacher_that_repeats_itself_is_warned_of(here, distildp_tables, tmp_p
     few = {"top_k": 1, "texts": 20}
     with pytest.raises(RunError, match="nothing to learn from it"):
         api.run(plan_of(distildp_tables(generation=few)), output=tmp_path / "one")
-    short = {"longest": 4, "top_k": 2}  # of two codes 32 texts at most, of 40
+    short = {"longest": 8, "top_k": 2, "texts": 300}  # two codes have 256 texts at most
     result = api.run(plan_of(distildp_tables(generation=short)), output=tmp_path / "two")
     assert "were empty or repeated others" in result.metrics["warnings"][0]
     assert "were empty or repeated others" in (result.student / "README.md").read_text()

@@ -484,6 +484,7 @@ LIES = {
     "nobody": ({"teachers": 0}, Reason.REQUEST, "0 teachers make no sense; use 1 to 1,000"),
     "a million teachers": ({"teachers": 10**6}, Reason.REQUEST, "1000000 teachers make no sense; use 1 to 1,000"),
     "no epoch": ({"descent": descent(epochs=0)}, Reason.REQUEST, "0 epochs in batches of 2 train nothing"),
+    "endless": ({"descent": descent(epochs=1001)}, Reason.REQUEST, "1,001 epochs would keep this party for ever"),
     "no batch": ({"descent": descent(batch=0)}, Reason.REQUEST, "2 epochs in batches of 0 train nothing"),
     "no rate": ({"descent": descent(learning_rate=float("nan"))}, Reason.REQUEST, "learning_rate = nan makes no sense"),
     "texts that never came": ({"written_sha256": b"w" * 32}, Reason.ARTEFACT, "the written was never provided"),
