@@ -81,7 +81,7 @@ async def _secured(destination: Destination) -> Stream:
         raise Unreached(_no_tls(destination, error)) from None
     except ConnectionAbortedError:
         raise Unreached(
-            f"what listens at {destination} did not answer in TLS for {GREETING_SECONDS:g} s: it may be another program."
+            f"what listens at {destination} did not answer in TLS for {GREETING_SECONDS:g} s: another program?"
         ) from None
     except OSError:
         raise Unreached(f"what listens at {destination} hung up during the TLS handshake.") from None
@@ -143,8 +143,8 @@ async def _tcp(host: str, port: int, shown: str, what: str) -> socket.socket:
                     raise
     except TimeoutError:
         raise Unreached(
-            f"no answer from {what} at {shown} for {CONNECT_SECONDS:g} s. A firewall may let nothing out to it: ask for "
-            "that, or name a proxy (--proxy)."
+            f"no answer from {what} at {shown} for {CONNECT_SECONDS:g} s. A firewall may let nothing out to it: ask "
+            "for that, or name a proxy (--proxy)."
         ) from None
     except (socket.gaierror, UnicodeError):
         raise Unreached(f"there is no host {printable(host)}. Mend {option}.") from None
