@@ -28,11 +28,12 @@ class Unreached(Exception):
 async def reach(destination: Destination, identity: Identity, process: str) -> Stream:
     """A connection that the gate welcomed. process: of this start of the node. Raises `Unreached`."""
     stream = await _secured(destination)
+    welcomed = False
     try:
         async with asyncio.timeout(GREETING_SECONDS):
             await _greet(stream, destination, identity, process)
-        welcomed, stream = stream, None
-        return welcomed
+        welcomed = True
+        return stream
     except TimeoutError:
         raise Unreached(
             f"what listens at {destination} did not answer the greeting for {GREETING_SECONDS:g} s: it may be another "
@@ -46,7 +47,7 @@ async def reach(destination: Destination, identity: Identity, process: str) -> S
     except (OSError, EOFError):
         raise Unreached(f"the gate at {destination} hung up during the greeting.") from None
     finally:
-        if stream is not None:
+        if not welcomed:
             stream.close()
 
 
