@@ -123,8 +123,8 @@ class Scene:
         """warm: what forks the processes of a command, by its name; each is started anew without it.
 
         apart: the namespaces of a party, or of "coordinator", by name. hosts: where parties are reached if not on
-        loopback; then all is under mutual TLS, as it is where some dial. dials: the parties that do. `way` has what else
-        a party that dials is told, by its name.
+        loopback; then all is under mutual TLS, as it is where some dial. dials: the parties that do. `way` has what a
+        party that dials is told of its way, by its name.
         """
         self.apart = apart or {}
         self.hosts = dict.fromkeys(parties, "127.0.0.1") | (hosts or {})
