@@ -22,12 +22,12 @@ log = logging.getLogger("conclave.party")
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 30.0
 """Seconds between two tries, from the first failure on and at most."""
-MOST_ACTIVE: Final = 2
-"""The most connections that are in use, whatever the gate asks for."""
+MOST_ACTIVE: Final = 4
+"""The most connections that are in use, whatever the gate asks for. A gate uses two, and two more may be about to end."""
 SETTLED: Final = 5.0
 """A connection that waited so many seconds, or was used, ends a row of failures."""
 BURST: Final = 20.0
-RATE: Final = 4.0
+RATE: Final = 10.0
 """So many connections are dialled one upon the other, then so many a second."""
 AGAIN: Final = 600.0
 """Seconds after which the same trouble is logged again."""

@@ -7,9 +7,11 @@ import ssl
 import time
 from typing import Final
 
-from protos.dialling.frames import BUFFER, DEAD_SECONDS, PING_SECONDS, Kind, frame, read
+from protos.dialling.frames import BUFFER, DEAD_SECONDS, PING_SECONDS, Garbled, Kind, frame, read
 
 CLOSING_SECONDS: Final = 2.0
+MOST_PINGS: Final = 100
+"""The most frames of the keep-alive that a waiting connection may bring, and one more for each second."""
 
 
 class Stream:
@@ -20,6 +22,8 @@ class Stream:
         self.writer = writer
         self.heard = time.monotonic()
         self.quiet = False
+        self._idle = 0
+        self._since = self.heard
 
     async def say(self, message: bytes) -> None:
         """Send a frame."""
@@ -30,17 +34,20 @@ class Stream:
         """The next frame that is none of the keep-alive, which is answered here.
 
         Once `quiet` is set nothing more is answered: the other end takes what comes for raw bytes. Raises TimeoutError
-        when nothing was heard for too long, `Garbled`, OSError and EOFError.
+        when nothing was heard for too long; `Garbled`, also for more pings than any end sends, which would keep this
+        one from all else; OSError and EOFError.
         """
         while True:
             async with asyncio.timeout(DEAD_SECONDS):
                 kind, content = await read(self.reader)
                 self.heard = time.monotonic()
-                if kind is Kind.PING:
-                    if not self.quiet:
-                        await self.say(frame(Kind.PONG))
-                elif kind is not Kind.PONG:
+                if kind not in (Kind.PING, Kind.PONG):
                     return kind, content
+                self._idle += 1
+                if self._idle > MOST_PINGS + self.heard - self._since:
+                    raise Garbled
+                if kind is Kind.PING and not self.quiet:
+                    await self.say(frame(Kind.PONG))
 
     async def ping(self) -> None:
         """Ping now and then, for as long as this is not cancelled."""

@@ -11,7 +11,9 @@ from protos.dialling.frames import BUFFER, READY_SECONDS, Garbled, Kind, frame
 from protos.dialling.streams import Stream, pipe
 
 MOST_ACTIVE: Final = 2
-"""The most connections of a party that carry bytes: a link has one, and one more when it makes a connection anew."""
+"""The most connections of a party that carry bytes: a link has one, and one more when it makes a connection anew. For
+one more the oldest is closed: gRPC keeps the connection of a channel that was closed until memory is collected.
+"""
 MOST_WAITING: Final = 2
 """The most connections of a party that wait: one, and one that may have died unnoticed."""
 MOST_ARRIVING: Final = 4
@@ -96,7 +98,7 @@ class Place:
         self.left: float | None = None
         self._process = ""
         self._waiting: list[Waiting] = []
-        self._active: set[Stream] = set()
+        self._active: list[Stream] = []
         self._arriving = self._taking = 0
         self._changed = asyncio.Event()
         self._admitting = asyncio.Lock()
@@ -189,12 +191,12 @@ class Place:
             local.close()
             if remote is not None:
                 remote.close()
-                self._active.discard(remote)
+                self._active.remove(remote)
                 self._gone()
 
     async def _take(self) -> Stream:
         while True:
-            await self._until(lambda: bool(self._waiting) and len(self._active) + self._taking < MOST_ACTIVE)
+            await self._until(lambda: bool(self._waiting))
             newest = self._waiting.pop()
             self._taking += 1
             try:
@@ -202,7 +204,9 @@ class Place:
             finally:
                 self._taking -= 1
             if stream is not None:
-                self._active.add(stream)
+                self._active.append(stream)
+                for oldest in self._active[:-MOST_ACTIVE]:
+                    oldest.close()
                 return stream
 
     async def _until(self, holds: Callable[[], bool]) -> None:

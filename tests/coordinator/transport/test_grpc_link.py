@@ -337,6 +337,15 @@ async def test_what_a_party_says_of_itself_is_plain_and_short_where_it_comes_in(
     assert all(each.isprintable() and len(each) <= 63 and not set(each) & set("<>[]()") for each in texts)
 
 
+async def test_a_link_makes_its_connection_anew_as_often_as_it_must(node):
+    """gRPC keeps the connection of a closed channel for a while: such must not add up to a party that is out of reach."""
+    async with linked(node) as (link, told):
+        for _ in range(8):
+            link._broken = True
+            assert await join(link) == Answered(Computed())
+    assert told.lines == []
+
+
 async def test_nobody_there_is_a_loss_that_may_pass():
     link = GrpcLink("north", "127.0.0.1:9", deadline=5.0)
     assert await join(link) == Lost("nothing answers at 127.0.0.1:9")

@@ -136,6 +136,7 @@ async def test_another_process_of_the_party_is_turned_away_in_words_and_comes_wh
     await until(lambda: "another process of party north" in second.trouble)
     assert second.dialled == 0
     assert await echoed(gate) == b"hello"
+    await until(lambda: gate.places["north"].refused is not None)
     assert "another process" in gate.places["north"].refused[1]
 
 
@@ -263,21 +264,18 @@ async def test_garbage_in_place_of_grpc_costs_the_party_bounded_memory(identitie
         held = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert sent < 64 * 2**20, "it is held back, not buffered"
+    assert sent < 40 * MOST_ACTIVE * 2**20, "it is held back, not buffered; the system has buffers too"
     assert held < 64 * 2**20
 
 
-async def test_pings_without_end_are_answered_without_being_kept(identities, listens, shows, dials):
+async def test_pings_without_end_end_the_connection_and_hold_up_nothing(identities, listens, shows, dials):
     async def pings(stream):
-        with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(1):
-                while True:
-                    await stream.say(frame(Kind.PING) * 1000)
-        await asyncio.sleep(60)
+        with contextlib.suppress(OSError):
+            while True:
+                await stream.say(frame(Kind.PING) * 1000)
 
     made = dials(await hostile(identities, listens, shows, pings))
-    await asyncio.sleep(1.5)
-    assert made.dialled == 1
+    await until(lambda: made.dialled >= 3, 3)
 
 
 async def test_the_same_trouble_is_logged_once(dials, caplog):

@@ -158,24 +158,20 @@ async def test_a_party_that_dials_without_end_holds_few_connections(gate, dialle
         each.close()
 
 
-async def test_a_link_never_uses_more_than_its_share_at_once(gate, dialled, identities):
-    north = identities.of("north")
-    links, ends = [], []
-
-    async def serve():
-        while True:
-            stream, _, _ = await dialled.greet(north)
-            ends.append(stream)
-            if (await stream.next())[0] is Kind.GO:
-                await stream.say(frame(Kind.READY))
-
-    serving = asyncio.create_task(serve())
-    for _ in range(MOST_ACTIVE + 2):
+async def test_of_more_connections_than_a_link_needs_the_oldest_makes_way(gate, dialled, identities):
+    north, links, ends = identities.of("north"), [], []
+    for number in range(MOST_ACTIVE + 3):
+        stream, _, _ = await dialled.greet(north)
+        ends.append(stream)
         links.append(await asked(gate))
-    await until(lambda: gate.places["north"].connections == MOST_ACTIVE + 1)
-    await asyncio.sleep(0.3)
-    assert gate.places["north"].connections == MOST_ACTIVE + 1
-    serving.cancel()
+        assert (await stream.next())[0] is Kind.GO
+        await stream.say(frame(Kind.READY) + b"%d" % number)
+        assert await links[-1].reader.readexactly(1) == b"%d" % number
+        await until(lambda: gate.places["north"].connections <= MOST_ACTIVE)
+    for oldest in links[:-MOST_ACTIVE]:
+        assert await gone(oldest) < 2
+    await links[-1].say(b"still")
+    assert await ends[-1].reader.readexactly(5) == b"still"
     for each in (*links, *ends):
         each.close()
 
@@ -262,6 +258,17 @@ async def test_a_damaged_proof_is_none(gate, dialled, identities, change):
         _, kind, _ = await dialled.greet(identities.of("north"), change=change)
         assert kind is Kind.REFUSED
     assert not gate.places["north"].there
+
+
+async def test_pings_without_end_end_the_connection_and_hold_up_nobody(gate, dialled, identities):
+    async with dialled.welcomed(identities.of("north")) as north, dialled.welcomed(identities.of("south")) as south:
+        with contextlib.suppress(OSError):
+            for _ in range(100):
+                await north.say(frame(Kind.PING) * 1000)
+        link = await asked(gate, "south")
+        assert (await asyncio.wait_for(south.next(), 2))[0] is Kind.GO
+        await until(lambda: not gate.places["north"].there, 2)
+        link.close()
 
 
 async def test_what_comes_after_the_welcome_and_is_no_frame_ends_it(gate, dialled, identities):
