@@ -23,7 +23,7 @@ FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 30.0
 """Seconds between two tries, from the first failure on and at most."""
 MOST_ACTIVE: Final = 4
-"""The most connections that are in use, whatever the gate asks for. A gate uses two, and two more may be about to end."""
+"""The most connections that are in use, whatever the gate asks for. A gate uses two; two more may be about to end."""
 SETTLED: Final = 5.0
 """A connection that waited so many seconds, or was used, ends a row of failures."""
 BURST: Final = 20.0

@@ -338,7 +338,7 @@ async def test_what_a_party_says_of_itself_is_plain_and_short_where_it_comes_in(
 
 
 async def test_a_link_makes_its_connection_anew_as_often_as_it_must(node):
-    """gRPC keeps the connection of a closed channel for a while: such must not add up to a party that is out of reach."""
+    """gRPC keeps the connections of closed channels for a while: they must not add up to a party out of reach."""
     async with linked(node) as (link, told):
         for _ in range(8):
             link._broken = True

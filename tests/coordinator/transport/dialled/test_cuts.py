@@ -1,4 +1,4 @@
-"""A stream over a dialled connection that is cut again and again: every block comes once, and is asked for as before."""
+"""A stream over a dialled connection that is cut again and again: each block comes once, and is asked for as before."""
 
 import asyncio
 from collections import defaultdict
