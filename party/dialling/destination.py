@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from party.config import split_address
 from party.dialling.proxies import Proxy, proxy_for
-from party.errors import PartyError
+from protos.console.settings import SettingsError
 from protos.refusal import printable
 
 
@@ -20,11 +20,11 @@ class Destination:
 
 
 def destination(connect: str, proxy: str | None = None) -> Destination:
-    """Where `--connect` and `--proxy` lead. Raises `PartyError` for what is no address, or no proxy."""
+    """Where `--connect` and `--proxy` lead. Raises `SettingsError` for what is no address, or no proxy."""
     try:
         host, port = split_address(connect)
         if not port:
             raise ValueError("a port is 1 to 65535.")
     except ValueError as error:
-        raise PartyError(f"--connect {printable(connect)}: {error}") from None
+        raise SettingsError(f"--connect {printable(connect)}: {error}") from None
     return Destination(connect, proxy_for(host, proxy))

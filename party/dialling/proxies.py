@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
-from party.errors import PartyError
+from protos.console.settings import SettingsError
 from protos.refusal import printable
 
 ANSWER_SECONDS: Final = 20.0
@@ -36,7 +36,7 @@ class Proxy:
 def proxy_for(host: str, given: str | None) -> Proxy | None:
     """The proxy on the way to a host: `given` (a URL, or "none"), else what `https_proxy` and `no_proxy` say.
 
-    Raises `PartyError` for a URL that is not an HTTP proxy's.
+    Raises `SettingsError` for a URL that is not an HTTP proxy's.
     """
     if given is not None:
         return None if given == "none" else _parsed(given, "--proxy")
@@ -53,12 +53,12 @@ def _parsed(url: str, where: str) -> Proxy:
         parts = urlsplit(whole)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise PartyError(f"{where} is not the URL of a proxy. {wanted}") from None
+        raise SettingsError(f"{where} is not the URL of a proxy. {wanted}") from None
     if parts.scheme != "http":
         kind = printable(parts.scheme)[:20]
-        raise PartyError(f"{where} names a proxy of the kind {kind}, and only HTTP proxies are known. {wanted}")
+        raise SettingsError(f"{where} names a proxy of the kind {kind}, and only HTTP proxies are known. {wanted}")
     if not host:
-        raise PartyError(f"{where} names no host. {wanted}")
+        raise SettingsError(f"{where} names no host. {wanted}")
     credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else ""
     return Proxy(host, port or 80, credentials)
 

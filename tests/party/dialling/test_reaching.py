@@ -11,7 +11,7 @@ from coordinator.transport.dialled.gate import Gate
 from party.dialling import proxies, reaching
 from party.dialling.destination import destination
 from party.dialling.reaching import Unreached, reach
-from party.errors import PartyError
+from protos.console.settings import SettingsError
 from protos.dialling.frames import Kind, frame, spoken
 from protos.dialling.greeting import new_challenge, new_process
 from protos.identity import validity
@@ -289,5 +289,5 @@ def test_the_environment_names_the_proxy_and_who_needs_none(monkeypatch, name):
     ],
 )
 def test_what_is_no_address_or_no_proxy_is_one_sentence(connect, proxy, said):
-    with pytest.raises(PartyError, match=said):
+    with pytest.raises(SettingsError, match=said):
         destination(connect, proxy)
