@@ -49,6 +49,7 @@ BENCHMARKS = {
     "secure_utility": ["secure_utility.py", "--out", "{results}/secure-utility.json"],
     "secure_run": ["secure_run.py", "--out", "{results}/secure-run.json"],
     "beside_flower": ["beside_flower.py", "--out", "{results}"],
+    "dialling": ["dialling.py", "--out", "{results}/dialling.json"],
     "launching": ["launching.py", "--out", "{results}/launching.json"],
     "layered_student": ["layered_student.py", "--out", "{results}/layered_student.json"],
 }

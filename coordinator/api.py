@@ -35,6 +35,7 @@ from coordinator.publishing.report import Statement, statement_of
 from coordinator.run.audited import audited, check_auditable
 from coordinator.run.cancelling import cancelled
 from coordinator.run.computing import computing, device_here
+from coordinator.run.connecting import Connecting
 from coordinator.run.driver import Drive
 from coordinator.run.party_files import party_tables
 from coordinator.run.resuming import check_open, check_same, place_again, plan_again, plan_kept
@@ -45,15 +46,7 @@ from coordinator.store.private_files import close_to_others, home, write_whole
 from coordinator.store.store import FAILED, FINISHED, RunStore, check_unused
 from coordinator.systems.registry import prepared, read_plan, recipe_of, system
 from coordinator.systems.system import Alone, TrainedAlone
-from coordinator.transport.launchers import (
-    Cluster,
-    Launcher,
-    LaunchRequest,
-    PartyAddress,
-    Simulation,
-    SimulationRequest,
-    find_launcher,
-)
+from coordinator.transport.launchers import Launcher, find_launcher
 from coordinator.verifying import verify as verifying
 from coordinator.verifying.check import Trust
 from coordinator.verifying.verify import Verdict
@@ -358,7 +351,7 @@ def comparable_of(plan: Plan, base: Path, progress: Progress) -> Comparable:
 
 
 def _launcher(plan: Plan) -> Launcher:
-    return _Connect(plan) if plan.federation.shards is None else find_launcher(plan.federation.launch)
+    return Connecting(plan) if plan.federation.shards is None else find_launcher(plan.federation.launch)
 
 
 def _begun(launcher: Launcher, plan: Plan) -> AbstractContextManager[None]:
@@ -376,25 +369,3 @@ def _output(output: Path | str | None) -> Path | None:
     if not str(output):
         raise PlanError("output is empty. Name a folder for everything of the run, or leave it out.")
     return Path(output).absolute()
-
-
-class _Connect:
-    """The launcher that starts nothing: parties run elsewhere, at the addresses in the plan."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._addresses = tuple(PartyAddress(party.name, party.address) for party in plan.federation.parties)
-
-    def launch(self, request: LaunchRequest) -> AbstractContextManager[tuple[PartyAddress, ...]]:
-        return nullcontext(self._addresses)
-
-    def begun(self, parties: Sequence[str], recipe: str = "", most: int | None = None) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def look(self, cluster: Cluster) -> str:
-        raise PlanError('[federation] launch = "connect": parties run already, and are put on no cluster.')
-
-    def simulate(self, request: SimulationRequest) -> Simulation:
-        raise PlanError(
-            '[federation] launch = "connect": comparing shows rows without privacy, and these parties\' text is their '
-            "own. Compare on a simulation: [federation.shards] with text that is nobody's secret."
-        )

@@ -190,7 +190,7 @@ def check(
     from coordinator.run.checking import check as look_over
     from protos.console import checklist
 
-    lines = look_over(plan, ray_address)
+    lines = look_over(plan, ray_address, lambda line: shown.out.print(line, markup=False))
     for line in checklist.shown(lines):
         shown.out.print(line, markup=False)
     if as_json:

@@ -82,6 +82,7 @@ class Federation:
                         each.address,
                         each.token,
                         identity=own.identity if own.tls else None,
+                        way=each.way,
                         deadline=settings.deadline_seconds,
                         drop_after=settings.drop_after,
                         train_within=settings.train_within,

@@ -7,7 +7,7 @@ import asyncio
 import secrets
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
@@ -21,7 +21,8 @@ from coordinator.identity.identity import Own
 from coordinator.plan.plan import Plan
 from coordinator.pricing.release import PricedPlan
 from coordinator.transport.grpc_link import GrpcLink
-from coordinator.transport.link import Answered, Lost, Refused
+from coordinator.transport.launchers import PartyAddress
+from coordinator.transport.link import Answered, Lost, Refused, Way
 from protos import PROTOCOL_VERSION
 from protos.conclave.v1 import party_pb2
 from protos.console.checklist import Line, ok, to_do, warning
@@ -31,6 +32,9 @@ from protos.identity.validity import moment
 
 CONNECT_SECONDS: Final = 5.0
 """Seconds to wait for a connection to a party's address."""
+DIAL_SECONDS: Final = 45.0
+"""Seconds to wait for a party that dials: more than the longest pause between two of its tries."""
+SAY_SECONDS: Final = 5.0
 LARGEST_DIFFERENCE: Final = 60.0
 """The largest difference, in seconds, between two clocks; above it, one of them is said to be wrong."""
 
@@ -49,21 +53,28 @@ class Seen:
     ahead: float | None = None
 
 
-async def ask_all(plan: Plan, own: Own, priced: PricedPlan[Plan] | None, needs: party_pb2.Needs | None) -> list[Line]:
+async def ask_all(
+    plan: Plan,
+    own: Own,
+    priced: PricedPlan[Plan] | None,
+    needs: party_pb2.Needs | None,
+    addresses: Sequence[PartyAddress],
+    say: Callable[[str], None],
+) -> list[Line]:
     """Ask every party who it is and, given the plan's message and needs, whether it would join; returns lines by party.
 
-    No party is waited for longer than the plan's deadline.
+    No party is waited for longer than the plan's deadline, and one that dials for `DIAL_SECONDS` before. say: is told
+    who is waited for.
     """
-    settings = plan.federation
     identity = own.identity if own.tls else None
-    patience = settings.deadline_seconds
+    patience = plan.federation.deadline_seconds
+    places = {each.name: each for each in sorted(addresses, key=lambda each: each.name)}
     seen = [
-        Seen(each.name, GrpcLink(each.name, each.address, identity=identity, deadline=patience), patience)
-        for each in sorted(settings.parties, key=lambda each: each.name)
+        Seen(name, GrpcLink(name, each.address, identity=identity, way=each.way, deadline=patience), patience)
+        for name, each in places.items()
     ]
-    addresses = {each.name: each.address for each in settings.parties}
     try:
-        await asyncio.gather(*(_described(each, addresses[each.name], own) for each in seen))
+        await asyncio.gather(*(_described(each, places[each.name], own, say) for each in seen))
         clocks = [each.ahead for each in seen if each.ahead is not None]
         for each in seen:
             if each.ahead is not None:
@@ -102,10 +113,15 @@ def clock_line(name: str, ahead: float, others: Sequence[float]) -> Line:
     return warning(f"{name} clock", f"{off}. {cure}")
 
 
-async def _described(seen: Seen, address: str, own: Own) -> None:
+async def _described(seen: Seen, place: PartyAddress, own: Own, say: Callable[[str], None]) -> None:
     """Lines on a party's address, transport, name and versions."""
-    name = seen.name
-    if (why := await _unreachable(address)) is not None:
+    name, address = seen.name, place.address
+    if place.way is not None:
+        address = "dialled in"
+        if (missing := await _awaited(name, place.way, say)) is not None:
+            seen.lines.append(to_do(f"{name} address", f"{missing}."))
+            return
+    elif (why := await _unreachable(address)) is not None:
         seen.lines.append(to_do(f"{name} address", f"{address}: {why}"))
         return
     nonce, asked = new_nonce(), time.time()
@@ -180,6 +196,16 @@ async def _joining(seen: Seen, everyone: Sequence[Seen], priced: PricedPlan[Plan
             seen.lines.append(warning(what, "cannot be said before the other parties answer: it has pinned their keys"))
         case Refused(refusal=refusal):
             seen.lines.append(to_do(what, refusal.sentence))
+
+
+async def _awaited(name: str, way: Way, say: Callable[[str], None]) -> str | None:
+    """Wait for a party that dials; why it has not come, None where it has."""
+    until = time.monotonic() + DIAL_SECONDS
+    missing = await way.missing(min(SAY_SECONDS, DIAL_SECONDS))
+    while missing is not None and (left := until - time.monotonic()) > 0:
+        say(f"  waiting for {name} to dial in, {left:.0f} s more: {missing}")
+        missing = await way.missing(min(SAY_SECONDS, left))
+    return missing
 
 
 async def _unreachable(address: str) -> str | None:

@@ -12,12 +12,24 @@ NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 
 Name = Annotated[str, Field(pattern=NAME)]
 
+Address = Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$")]
+
 
 class PartyEntry(Settings):
-    """One party that runs elsewhere."""
+    """One party that runs elsewhere: at an address, or at none because it dials the coordinator (`dials = true`)."""
 
     name: Name
-    address: Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$")]
+    address: Address | None = None
+    dials: bool = False
+
+    @model_validator(mode="after")
+    def _has_one_way(self) -> "PartyEntry":
+        if self.dials == (self.address is not None):
+            raise ValueError(
+                f"[federation] parties: {self.name} needs either an address, where its node listens, or dials = true, "
+                "where it dials the coordinator (`party serve --connect`)."
+            )
+        return self
 
 
 class SplitTable(Settings):
@@ -72,16 +84,18 @@ class DropTable(Settings):
 class FederationTable(Settings):
     """`[federation]`: the parties, how their nodes are started, and how long they are waited for.
 
-    identity: the folder that `coordinator provision` made, for mutual TLS and for the signature on what is published;
-    without it, parties are asked in plain text, and only on this machine. deadline_seconds: seconds of silence after
-    which a node is asked whether it serves. retry_seconds: for how long a lost party is asked again before the run goes
-    on without it, or stops and can be resumed; 0 asks once. stragglers: "wait" for a party as long as its node serves,
-    or { drop_after = SECONDS } without progress (`DropTable`). cluster: the Ray cluster on which `launch = "ray"`
-    starts the parties, instead of a Ray of its own.
+    identity: the folder that `coordinator provision` made, for mutual TLS and for the signature on what is
+    published; without it, parties are asked in plain text, and only on this machine. listen: host and port of the
+    gate at which parties with `dials = true` come in, while a run or a check goes on. deadline_seconds: seconds of
+    silence after which a node is asked whether it serves. retry_seconds: for how long a lost party is asked again
+    before the run goes on without it, or stops and can be resumed; 0 asks once. stragglers: "wait" for a party as
+    long as its node serves, or { drop_after = SECONDS } without progress (`DropTable`). cluster: the Ray cluster on
+    which `launch = "ray"` starts the parties, instead of a Ray of its own.
     """
 
     launch: str
     identity: str | None = None
+    listen: Address | None = None
     minimum_parties: Annotated[int, Field(ge=1)] | None = None
     parties: list[PartyEntry] = Field(default_factory=list)
     shards: ShardsTable | None = None
@@ -124,7 +138,10 @@ class FederationTable(Settings):
                     'Add { name = "north", address = "north.example:7443" }.'
                 )
             self._check_plain()
+            self._check_gate()
         else:
+            if self.listen is not None:
+                raise ValueError(f'[federation] listen belongs to launch = "connect", not to "{self.launch}".')
             if self.identity is not None:
                 raise ValueError(
                     f'[federation] identity belongs to launch = "connect": what "{self.launch}" starts is its own.'
@@ -149,12 +166,34 @@ class FederationTable(Settings):
 
     def _check_plain(self) -> None:
         """Raises ValueError where plain text would leave this machine."""
-        away = [party for party in self.parties if not is_loopback(party.address.rpartition(":")[0])]
+        away = [
+            party
+            for party in self.parties
+            if party.address is not None and not is_loopback(party.address.rpartition(":")[0])
+        ]
         if self.identity is None and away:
             raise ValueError(
                 f"[federation] identity is missing: {away[0].name} at {away[0].address} is on another machine, and "
                 'without it parties are asked in plain text. Set identity = "federation", the folder that `coordinator '
                 "provision federation` makes."
+            )
+
+    def _check_gate(self) -> None:
+        """Raises ValueError unless there is a gate exactly where parties dial, under the federation's certificates."""
+        dials = [party.name for party in self.parties if party.dials]
+        if dials and self.listen is None:
+            raise ValueError(
+                f"[federation] listen is missing: {dials[0]} dials the coordinator, which needs a port for that. Add "
+                'listen = "0.0.0.0:7444".'
+            )
+        if self.listen is not None and not dials:
+            raise ValueError(
+                "[federation] listen is for parties that dial, and none does. Take it out, or give one dials = true."
+            )
+        if dials and self.identity is None:
+            raise ValueError(
+                f"[federation] identity is missing: {dials[0]} dials, and only a certificate can tell who does. Set "
+                'identity = "federation", the folder that `coordinator provision federation` makes.'
             )
 
     def on_cluster(self, address: str) -> "FederationTable":

@@ -68,7 +68,8 @@ def leave(store: RunStore, launcher: Launcher, base: Path, own: Own) -> list[str
 async def _left(addresses: tuple[PartyAddress, ...], run_id: str, plan_hash: bytes, own: Own) -> list[str]:
     identity = own.identity if own.tls else None
     links = [
-        GrpcLink(each.name, each.address, each.token, identity=identity, deadline=LEAVE_SECONDS) for each in addresses
+        GrpcLink(each.name, each.address, each.token, identity=identity, way=each.way, deadline=LEAVE_SECONDS)
+        for each in addresses
     ]
     try:
         for link in links:

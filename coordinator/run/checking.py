@@ -6,6 +6,7 @@ Nothing is spent, and no party keeps anything. All parties are checked at the sa
 import asyncio
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
@@ -26,11 +27,13 @@ from coordinator.pricing.release import PricedPlan, rounded_up
 from coordinator.publishing.publish import try_place
 from coordinator.run.audited import check_auditable
 from coordinator.run.computing import computing, devices
+from coordinator.run.connecting import Connecting
 from coordinator.store.index import RunIndex
 from coordinator.store.private_files import home
 from coordinator.systems.registry import prepared, read_plan, system
-from coordinator.transport.launchers import Cluster, find_launcher
+from coordinator.transport.launchers import Cluster, LaunchRequest, find_launcher
 from protos import PROTOCOL_VERSION
+from protos.conclave.v1 import party_pb2
 from protos.console.checklist import Line, State, free_disk, free_memory, ok, size, to_do, warning
 from protos.digest import plan_hash
 from protos.identity.certificates import fingerprint
@@ -38,10 +41,10 @@ from protos.identity.certificates import fingerprint
 EXPIRING: Final = timedelta(days=30)
 
 
-def check(path: Path, ray_address: str | None = None) -> list[Line]:
+def check(path: Path, ray_address: str | None = None, say: Callable[[str], None] = lambda sentence: None) -> list[Line]:
     """Check everything that running the plan in `path` needs, one line each. Reads the public text that the plan names.
 
-    ray_address: of the Ray cluster to put the parties on, whatever the plan says.
+    ray_address: of the Ray cluster to put the parties on, whatever the plan says. say: is told who is waited for.
     """
     try:
         plan = read_plan(path).on_cluster(ray_address)
@@ -79,8 +82,24 @@ def check(path: Path, ray_address: str | None = None) -> list[Line]:
         if cluster is not None and lines[-1].state is not State.TO_DO:
             lines.append(_cluster(plan.federation.launch, cluster.cluster(plan.federation.names, base, "check")))
     elif own is not None:
-        lines += asyncio.run(ask_all(plan, own, priced, None if room is None else room.party))
+        lines += _parties(plan, base, own, priced, None if room is None else room.party, say)
     return [*lines, _versions()]
+
+
+def _parties(
+    plan: Plan,
+    base: Path,
+    own: Own,
+    priced: PricedPlan[Plan] | None,
+    needs: party_pb2.Needs | None,
+    say: Callable[[str], None],
+) -> list[Line]:
+    """Lines on every party; the gate for those that dial is open meanwhile."""
+    try:
+        with Connecting(plan).launch(LaunchRequest({}, base, base, own.vouch, say=say)) as addresses:
+            return asyncio.run(ask_all(plan, own, priced, needs, addresses, say))
+    except RunError as error:
+        return [to_do("gate", str(error))]
 
 
 def _plan(priced: PricedPlan[Plan]) -> Line:

@@ -11,7 +11,7 @@ import numpy as np
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from numpy.typing import NDArray
 
-from coordinator.transport.link import Answered, Batch, Lost, OnPercent, Outcome, Refused, Troubles, Untroubled
+from coordinator.transport.link import Answered, Batch, Lost, OnPercent, Outcome, Refused, Troubles, Untroubled, Way
 from coordinator.transport.losses import Garbage, Garbled, Readable, or_garbage, refused, why_lost
 from coordinator.transport.silence import Patience, Stuck, TrainingPatience, Unheard, heard
 from protos import PROTOCOL_VERSION
@@ -44,12 +44,17 @@ CHANNEL_OPTIONS: Final = (
 MOST_FACTS: Final = 32
 """The most facts that a party may state about itself and the tasks that it knows."""
 
+WAY_SECONDS: Final = 10.0
+"""The most seconds that a call waits for a party which dials to come."""
+
 HEALTH_SECONDS: Final = 5.0
 """Seconds that a node has to say that it serves."""
 
 
 class GrpcLink:
     """A party at an address; every call is made once, and `coordinator.transport.retry` repeats it.
+
+    way: to a party that dials the coordinator; the address is then that of its place at the gate.
 
     identity: the coordinator's, for mutual TLS with a node whose certificate must be this party's; without it the call
     goes in plain text. A new connection is checked first, so that a wrong certificate is reported at once and in a
@@ -65,6 +70,7 @@ class GrpcLink:
         token: str = "",
         *,
         identity: Identity | None = None,
+        way: Way | None = None,
         deadline: float = 60.0,
         drop_after: float | None = None,
         train_within: float | None = None,
@@ -73,6 +79,8 @@ class GrpcLink:
         self._name = name
         self._address = address
         self._identity = identity
+        self._way = way
+        self._where = address if way is None else way.shown
         self._deadline = deadline
         self._drop_after = drop_after
         self._train_within = train_within
@@ -295,7 +303,10 @@ class GrpcLink:
             self._broken = False
             self._looked = self._identity is None  # plain text has no certificates that could have changed
         if not self._looked:
-            wrong = await asyncio.to_thread(diagnose, self._address, self._name, self._identity)
+            if self._way is not None and (missing := await self._way.missing(min(WAY_SECONDS, self._deadline))):
+                self._broken = True
+                return Lost(missing)
+            wrong = await asyncio.to_thread(diagnose, self._address, self._name, self._identity, shown=self._where)
             if wrong is not None:
                 self._broken = True
                 return Lost(wrong, passing=False)
@@ -339,7 +350,7 @@ class GrpcLink:
         self._broken = refusal is None
         if refusal is not None:
             return Refused(refusal)
-        why, passing = why_lost(error, self._address)
+        why, passing = why_lost(error, self._where)
         return Lost(why, passing)
 
 

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from aggregation.mechanisms.joint import TeacherSignal
 from coordinator.errors import PlanError
-from coordinator.transport.link import PartyLink
+from coordinator.transport.link import PartyLink, Way
 from protos.conclave.v1 import plan_pb2
 from protos.identity.requests import read_request
 
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class PartyAddress:
     """Where a party's node listens. token: what it expects of its caller, empty for none. together: how many parties'
-    nodes share its process, this one included.
+    nodes share its process, this one included. way: to a party that dials the coordinator; the address is then that of
+    its place at the gate.
     """
 
     name: str
     address: str
     token: str = ""
     together: int = 1
+    way: Way | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,24 @@ class Troubles(Protocol):
         ...
 
 
+class Way(Protocol):
+    """How a party that has no address of its own is reached."""
+
+    @property
+    def address(self) -> str:
+        """Where gRPC connects to on this machine."""
+        ...
+
+    @property
+    def shown(self) -> str:
+        """What sentences name in place of an address."""
+        ...
+
+    async def missing(self, within: float) -> str | None:
+        """Wait up to so many seconds for the party. None where it is there, else why it is not."""
+        ...
+
+
 class Untroubled:
     """Ignores all troubles."""
 
@@ -84,7 +102,7 @@ class Untroubled:
 
 
 class PartyLink(Protocol):
-    """The verbs of one party. The first implementation is direct gRPC; parties that dial out will be another."""
+    """The verbs of one party. `Way` is what differs for a party that dials the coordinator."""
 
     @property
     def name(self) -> str: ...

@@ -26,6 +26,7 @@ from protos.refusal import Refusal
 from protos.telemetry.logs import json_lines
 
 if TYPE_CHECKING:
+    from party.dialling.destination import Destination
     from party.node.lifecycle import ServedNode
 
 COMMON_WORDS = 1000
@@ -67,35 +68,58 @@ def serve(
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Log events as JSON, one a line; training logs to its own file.")
     ] = False,
+    connect: Annotated[
+        str | None,
+        typer.Option(
+            help="Listen on no port: dial this coordinator, and serve it over that connection.", metavar="HOST:PORT"
+        ),
+    ] = None,
+    proxy: Annotated[
+        str | None,
+        typer.Option(
+            help='With --connect: the HTTP proxy on the way, or "none"; by default https_proxy.', metavar="URL"
+        ),
+    ] = None,
 ) -> None:
     """Serve this party. Ctrl-C ends it at once; SIGTERM ends it when its work in hand is done.
 
     A second signal of either kind ends it at once.
     """
     keep_private()
-    settings = read_config(config)
+    settings, dials = read_config(config), _destination(connect, proxy)
     if log_json:
         logging.basicConfig(level=logging.INFO, handlers=[json_lines(sys.stderr)])
     else:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("conclave.party").setLevel(logging.INFO)
-    ended_by = asyncio.run(_serve(settings, config.absolute().parent, as_json, quiet=log_json))
+    ended_by = asyncio.run(_serve(settings, config.absolute().parent, as_json, dials, quiet=log_json))
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
 
 
-async def _serve(config: PartyConfig, base: Path, as_json: bool, *, quiet: bool) -> int:
+def _destination(connect: str | None, proxy: str | None) -> "Destination | None":
+    if connect is not None:
+        from party.dialling.destination import destination
+
+        return destination(connect, proxy)
+    if proxy is not None:
+        raise SettingsError("--proxy is the way to a coordinator that this party dials: it goes with --connect.")
+    return None
+
+
+async def _serve(config: PartyConfig, base: Path, as_json: bool, dials: "Destination | None", *, quiet: bool) -> int:
     """Serve until a signal; returns the signal."""
     from party.node.lifecycle import start
 
     signals: asyncio.Queue[int] = asyncio.Queue()
     for each in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(each, signals.put_nowait, each)
-    async with await start(config, base=base, quiet=quiet) as node:
-        said: dict[str, object] = {"party": config.name, "address": node.address}
+    async with await start(config, base=base, quiet=quiet, dials=dials) as node:
+        said: dict[str, object] = {"party": config.name, "dials" if dials else "address": node.address}
         if node.metrics_port:
             said["metrics_port"] = node.metrics_port
-        print(json.dumps(said) if as_json else f"party {config.name} listening on {node.address}", flush=True)
+        doing = f"dialling {dials}" if dials else f"listening on {node.address}"
+        print(json.dumps(said) if as_json else f"party {config.name} {doing}", flush=True)
         number = await signals.get()
         ending = asyncio.create_task(_end(node, drain=number == signal.SIGTERM))
         again = asyncio.create_task(signals.get())

@@ -14,6 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from learning.errors import ComputeError
 from party.config import PartyConfig, located, split_address
+from party.dialling.destination import Destination
+from party.dialling.dialler import dialling
 from party.errors import PartyError
 from party.ledger.ledger import Ledger
 from party.ledger.protection import of_policy
@@ -22,13 +24,14 @@ from party.node.guarding import GuardedHealth
 from party.node.identity import is_tls, own_identity
 from party.node.metrics import MetricsServer
 from party.node.node import Node
-from party.node.serving import MORE_CALLS, SERVER_OPTIONS, AsTheyCome, check_free, listen, no_port
+from party.node.serving import MORE_CALLS, SERVER_OPTIONS, AsTheyCome, check_free, listen, listen_here, no_port
 from party.node.traces import located_traces, tracer_of
 from party.store.disk import is_full
 from party.store.runs import Runs, private_folder, remove_parts
 from party.tasks.machine import Machine
 from party.tasks.worker import Trains
 from protos.conclave.v1 import party_pb2, party_pb2_grpc
+from protos.dialling.sockets import socket_folder
 from protos.identity.identity import Identity
 
 log = logging.getLogger("conclave.party")
@@ -40,12 +43,14 @@ GRACE: Final = 2.0
 class ServedNode:
     """One party behind its port. `start` makes one; `stop` ends it and everything it started."""
 
-    def __init__(self, verbs: Node, *, tls: bool) -> None:
-        """tls: whether it accepts only mutual TLS."""
+    def __init__(self, verbs: Node, *, tls: bool, dials: Destination | None = None) -> None:
+        """tls: whether it accepts only mutual TLS. dials: the gate that it dials, in place of a port of its own."""
         self.verbs = verbs
         self.config = verbs.config
         self.tls = tls
         self.port = 0
+        self.dials = dials
+        self._dialling = contextlib.ExitStack()
         self._health = GuardedHealth(verbs)
         self._server: grpc.aio.Server | None = None
         self._metrics_server: MetricsServer | None = None
@@ -58,15 +63,18 @@ class ServedNode:
 
     @property
     def address(self) -> str:
-        """Host and port where this node listens."""
+        """Host and port where this node listens, or those that it dials."""
+        if self.dials is not None:
+            return self.dials.address
         host, _ = split_address(self.config.listen)
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     async def serve(self) -> None:
-        """Listen. Raises `PartyError` when the port is not available."""
+        """Listen, or dial. Raises `PartyError` when the port is not available."""
         name, verbs = self.config.name, self.verbs
         host, port = split_address(self.config.listen)
-        check_free(name, host, port)
+        if self.dials is None:
+            check_free(name, host, port)
         if self.config.metrics is not None:
             self._metrics_server = MetricsServer(verbs.metrics, name, self.config.metrics.listen)
             await verbs.metrics.refresh(verbs.ledger)
@@ -74,14 +82,21 @@ class ServedNode:
         server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=MORE_CALLS * self.config.limits.calls)
         party_pb2_grpc.add_PartyServicer_to_server(verbs, AsTheyCome(server))  # type: ignore[arg-type]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, AsTheyCome(server))  # type: ignore[arg-type]
-        try:
-            self.port = listen(server, host, port, verbs.identity if self.tls else None)
-        except RuntimeError:
-            raise PartyError(no_port(name, host, port, "it is in use")) from None
+        local = None
+        if self.dials is not None:
+            local = self._dialling.enter_context(socket_folder()) / "node.sock"
+            listen_here(server, local, verbs.identity)
+        else:
+            try:
+                self.port = listen(server, host, port, verbs.identity if self.tls else None)
+            except RuntimeError:
+                raise PartyError(no_port(name, host, port, "it is in use")) from None
         for service in ("", party_pb2.DESCRIPTOR.services_by_name["Party"].full_name):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         await server.start()
         self._server = server
+        if self.dials is not None and local is not None:
+            self._dialling.enter_context(dialling(self.dials, verbs.identity, local))
 
     async def drain(self) -> None:
         """Take no more work, and return when the work in hand is done.
@@ -117,6 +132,7 @@ class ServedNode:
         await verbs.workers.end_all()
         if self._server is not None:
             await self._server.stop(grace)
+        await asyncio.to_thread(self._dialling.close)
         if self._metrics_server is not None:
             await asyncio.to_thread(self._metrics_server.stop)
         if verbs.tracer is not None:
@@ -139,6 +155,7 @@ async def start(
     quiet: bool = False,
     nursery: Path | None = None,
     workers: Trains | None = None,
+    dials: Destination | None = None,
 ) -> ServedNode:
     """Start a party's node; returns it listening.
 
@@ -146,8 +163,9 @@ async def start(
     node with a token uses plain text, and was started by a launcher. issued: certificates and private keys (PEM) from a
     launcher. quiet: training logs to `training.log` in the party's folder, not to standard error. nursery: the
     socket of a process on this machine that forks training processes (`party.tasks.nursery`). workers: what does its
-    jobs instead of processes of its own, where simulated parties share some (`party.tasks.pool`). Raises `PartyError`
-    (port in use, folder held by another node, a device that is not there), `SettingsError` (no such source).
+    jobs instead of processes of its own, where simulated parties share some (`party.tasks.pool`). dials: the gate that
+    the node dials; it then has no port. Raises `PartyError` (port in use, folder held by another node, a device that is
+    not there), `SettingsError` (no such source).
     """
     home = config.home(base)
     traces = located_traces(config.traces, base)
@@ -158,9 +176,14 @@ async def start(
         raise PartyError(f"party {config.name} cannot keep anything in {home}: {error.strerror}.") from None
     try:
         identity = own_identity(config, home, base, token, issued)
+        if dials is not None and not is_tls(identity, token):
+            raise PartyError(
+                f"party {config.name} has no [identity], and only a certificate shows its coordinator who dials. Run "
+                "`party enroll`, and take plaintext out of its file."
+            )
         machine = await asyncio.to_thread(_machine, config)
         log_file = home / "training.log" if quiet else None
-        return await _started(config, home, identity, token, machine, log_file, nursery, workers)
+        return await _started(config, home, identity, token, machine, log_file, nursery, workers, dials)
     except (OSError, sqlite3.Error) as error:
         if not is_full(error):
             raise
@@ -179,6 +202,7 @@ async def _started(
     training_log: Path | None,
     nursery: Path | None,
     workers: Trains | None,
+    dials: Destination | None,
 ) -> ServedNode:
     policy = config.policy
     ledger = await Ledger.open(
@@ -194,7 +218,7 @@ async def _started(
         shutil.rmtree(home / "artefacts", ignore_errors=True)  # files that would stay when a run ends
         Runs(home / "runs").tidy([run.id for run in await ledger.runs() if run.left_at is not None])
         verbs = Node(config, home, ledger, identity, token, machine, training_log, nursery, workers)
-        node = ServedNode(verbs, tls=is_tls(identity, token))
+        node = ServedNode(verbs, tls=is_tls(identity, token), dials=dials)
     except BaseException:
         await ledger.close()
         raise

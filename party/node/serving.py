@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import grpc
@@ -85,6 +86,11 @@ def listen(server: grpc.aio.Server, host: str, port: int, identity: Identity | N
     if identity is None:
         return int(server.add_insecure_port(address))
     return int(server.add_secure_port(address, server_credentials(identity)))
+
+
+def listen_here(server: grpc.aio.Server, path: Path, identity: Identity) -> None:
+    """Listen at a socket of this machine alone, for mutual TLS. Raises RuntimeError as gRPC does."""
+    server.add_secure_port(f"unix:{path}", server_credentials(identity))
 
 
 def check_free(name: str, host: str, port: int) -> None:

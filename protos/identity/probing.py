@@ -54,14 +54,21 @@ class _Seen:
 
 
 def diagnose(
-    address: str, name: str, identity: Identity | None, *, timeout: float = 5.0, at: datetime | None = None
+    address: str,
+    name: str,
+    identity: Identity | None,
+    *,
+    timeout: float = 5.0,
+    at: datetime | None = None,
+    shown: str | None = None,
 ) -> str | None:
     """Why no connection to party `name` at `address` can be made, in a sentence that says what to do.
 
     identity: ours, for mutual TLS; None for plain text. timeout: seconds for each step. at: our clock (with a time
-    zone); by default now. None when the transport works, when nothing listens, and when nothing is certain.
+    zone); by default now. shown: what sentences name in place of the address. None when the transport works, when
+    nothing listens, and when nothing is certain.
     """
-    who = f"party {name} at {address}"
+    who = f"party {name} at {shown or address}"
     try:
         if identity is None:
             return _plain(address, who, timeout)
@@ -249,6 +256,12 @@ def _is_http2(answer: bytes) -> bool:
 
 @contextlib.contextmanager
 def _connected(address: str, timeout: float) -> Iterator[socket.socket]:
+    if address.startswith("unix:"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
+            raw.settimeout(timeout)
+            raw.connect(address.removeprefix("unix:"))
+            yield raw
+        return
     host, _, port = address.rpartition(":")
     with socket.create_connection((host.removeprefix("[").removesuffix("]"), int(port)), timeout) as raw:
         yield raw

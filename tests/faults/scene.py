@@ -119,15 +119,19 @@ class Undisturbed:
 class Scene:
     """Parties and coordinators below one folder. A context manager: whatever still runs at its end is killed."""
 
-    def __init__(self, folder, parties=PARTIES, warm=None, *, apart=None, hosts=None):
+    def __init__(self, folder, parties=PARTIES, warm=None, *, apart=None, hosts=None, dials=()):
         """warm: what forks the processes of a command, by its name; each is started anew without it.
 
         apart: the namespaces of a party, or of "coordinator", by name. hosts: where parties are reached if not on
-        loopback; then all is under mutual TLS.
+        loopback; then all is under mutual TLS, as it is where some dial. dials: the parties that do. `way` has what a
+        party that dials is told of its way, by its name.
         """
         self.apart = apart or {}
         self.hosts = dict.fromkeys(parties, "127.0.0.1") | (hosts or {})
-        self.tls = hosts is not None
+        self.tls = hosts is not None or bool(dials)
+        self.dials = dials
+        self.gate = free_port()
+        self.way = {}
         self.warm = warm or {}
         self.folder = folder
         self.parties = parties
@@ -186,10 +190,15 @@ class Scene:
         privacy: lines of `[privacy]`.
         """
         where = {party: self.address(party) for party in self.parties} | (addresses or {})
-        entries = ", ".join(f'{{ name = "{party}", address = "{address}" }}' for party, address in where.items())
+        entries = ", ".join(
+            f'{{ name = "{party}", ' + ("dials = true }" if party in self.dials else f'address = "{address}" }}')
+            for party, address in where.items()
+        )
         path = self.folder / name
         settings = {"deadline": deadline, "retry": retry, "signals": signals, "privacy": "\n".join(privacy)}
         settings["identity"] = 'identity = "federation"' if self.tls else ""
+        if self.dials:
+            settings["identity"] += f'\nlisten = "127.0.0.1:{self.gate}"'
         path.write_text(PLAN.format(parties=entries, **settings))
         return path
 
@@ -208,11 +217,14 @@ class Scene:
         for name in names or self.parties:
             self.await_gone(name)
             arguments = ["serve", "--config", self._file(name), "--json"]
+            if name in self.dials:
+                arguments += ["--connect", f"127.0.0.1:{self.gate}", *self.way.get(name, ("--proxy", "none"))]
             started[name] = self._start("party", name, arguments, tuple((dying or {}).get(name, ())))
         for name, process in started.items():
             line = process.stdout.readline()
             assert line, f"party {name} did not start: {self.said(name)}"
-            assert json.loads(line)["address"] == self.address(name)
+            said = json.loads(line)
+            assert "dials" in said if name in self.dials else said["address"] == self.address(name)
         self.nodes |= started
         return list(started.values())
 

@@ -16,6 +16,7 @@ from coordinator.identity import provisioning
 from coordinator.run import checking
 from coordinator.run.checking import check
 from party.config import check_config
+from party.dialling.destination import destination
 from party.ledger.runs import read_runs
 from party.node.lifecycle import start
 from protos.console.checklist import State
@@ -75,7 +76,7 @@ async def serve(home, federation):
     """`await serve(name, policy, **tables)`: the party's node on a free port; its address."""
     async with AsyncExitStack() as nodes:
 
-        async def serves(name, policy=None, **tables):
+        async def serves(name, policy=None, dials=None, **tables):
             own = {"certificate": f"{name}.pem", "key": f"{name}.key", "authority": federation}
             whole = {
                 "name": name,
@@ -86,7 +87,7 @@ async def serve(home, federation):
             }
             if tables.get("plaintext"):
                 del whole["identity"]
-            node = await start(check_config(whole | tables, "party.toml"), base=home)
+            node = await start(check_config(whole | tables, "party.toml"), base=home, dials=dials)
             await nodes.enter_async_context(node)
             return node.address
 
@@ -137,6 +138,44 @@ async def test_a_federation_that_is_ready_is_ok_in_every_line_and_is_bound_to_no
     for name in NAMES:
         assert read_runs(home / f"{name}.party" / "ledger.sqlite") == ()
         assert not list((home / f"{name}.party").glob("runs/*"))
+
+
+def dialling(home, *, listen, addresses):
+    """A plan whose north dials."""
+    entries = "".join(f', {{ name = "{name}", address = "{address}" }}' for name, address in addresses.items())
+    parties = f'identity = "federation"\nlisten = "{listen}"\nparties = [{{ name = "north", dials = true }}{entries}]'
+    (home / "plan.toml").write_text(PLAN.format(federation=parties))
+    return home / "plan.toml"
+
+
+async def test_a_party_that_dials_is_waited_for_and_asked_the_same(home, serve, monkeypatch):
+    monkeypatch.setattr(roll_call, "SAY_SECONDS", 0.3)
+    listen, heard = unused(), []
+    path = dialling(home, listen=listen, addresses={"south": await serve("south")})
+    checked = asyncio.create_task(asyncio.to_thread(check, path, say=heard.append))
+    while not any("waiting for north" in line for line in heard):
+        await asyncio.sleep(0.05)
+    await serve("north", dials=destination(listen, "none"))
+    lines = {line.what: line for line in await checked}
+    assert {line.state for line in lines.values() if line.what != "public"} == {State.OK}, lines
+    assert lines["north address"].said == "dialled in, mutual TLS"
+    assert f"the gate is open at {listen} for north" in heard[0]
+
+
+async def test_a_party_that_does_not_dial_in_is_told_with_what_came_in_its_place(home, serve, monkeypatch):
+    monkeypatch.setattr(roll_call, "DIAL_SECONDS", 1.5)
+    listen = unused()
+    path = dialling(home, listen=listen, addresses={"south": await serve("south")})
+    assert f"it has not dialled in at {listen}" in only_wrong(await found(path), "north address")
+    await serve("east", dials=destination(listen, "none"))
+    monkeypatch.setattr(roll_call, "DIAL_SECONDS", 6)
+    said = only_wrong(await found(path), "north address")
+    assert "as east was turned away: party east is not one that dials in the plan" in said
+
+
+async def test_a_gate_whose_port_is_in_use_is_one_line(home, serve):
+    path = dialling(home, listen=(at := await serve("south")), addresses={"south": at})
+    assert "the port is in use. Another run or check" in only_wrong(await found(path), "gate")
 
 
 async def test_every_party_is_looked_at_when_one_is_away(home, serve):

@@ -19,6 +19,7 @@ from protos.digest import plan_hash
 ROOT = Path(__file__).resolve().parents[3]
 RAY = template("ray").replace('signals   = ["moments"]', 'signals   = ["counts"]\nclip      = 10.0')
 CONNECT = template("connect").replace('signals   = ["moments"]', 'signals   = ["counts"]\nclip      = 10.0')
+LISTEN = 'listen = "0.0.0.0:7444"'
 
 
 def read(tmp_path, text):
@@ -142,6 +143,20 @@ def test_what_is_wrong_is_named_with_what_would_be_right(tmp_path, old, new, say
             "train_within = 7200 beside it|bounds one training",
         ),
         ('launch = "connect"', 'launch = "ray"', 'belongs to launch = "connect"'),
+        ('address = "127.0.0.1:7443"', "dials = true", r"listen is missing: north dials the coordinator"),
+        (
+            'address = "127.0.0.1:7443"',
+            'address = "127.0.0.1:7443", dials = true',
+            "either an address.*or dials = true",
+        ),
+        (', address = "127.0.0.1:7443"', "", "either an address.*or dials = true"),
+        ("minimum_parties = 2", f"minimum_parties = 2\n{LISTEN}", "listen is for parties that dial, and none does"),
+        (
+            'minimum_parties = 2\nparties = [\n  { name = "north", address = "127.0.0.1:7443" }',
+            f'minimum_parties = 2\n{LISTEN}\nparties = [\n  {{ name = "north", dials = true }}',
+            "identity is missing: north dials, and only a certificate",
+        ),
+        ("minimum_parties = 2", 'minimum_parties = 2\nlisten = "7444"', r"\[federation\] listen"),
     ],
 )
 def test_a_plan_with_parties_elsewhere_is_checked_too(tmp_path, old, new, says):
@@ -332,6 +347,10 @@ def hash_of(tmp_path, text):
         ("minimum_parties = 2", "minimum_parties = 2\nstragglers = { drop_after = 600 }"),
         ("minimum_parties = 2", "minimum_parties = 2\nstragglers = { drop_after = 600, train_within = 7200 }"),
         ("published/my-embeddings", "another/place"),
+        (
+            'minimum_parties = 2\nparties = [\n  { name = "north", address = "127.0.0.1:7443" }',
+            f'minimum_parties = 2\nidentity = "fed"\n{LISTEN}\nparties = [\n  {{ name = "north", dials = true }}',
+        ),
     ],
 )
 def test_the_plan_hash_does_not_cover_addresses_deadlines_and_places(tmp_path, old, new):
@@ -418,6 +437,11 @@ def test_parties_on_other_machines_are_not_asked_in_plain_text(tmp_path):
         read(tmp_path, away)
     known = away.replace('launch = "connect"', 'launch = "connect"\nidentity = "federation"')
     assert read(tmp_path, known).federation.identity == "federation"
+
+
+def test_what_a_run_starts_itself_has_no_gate(tmp_path):
+    with pytest.raises(PlanError, match=r'listen belongs to launch = "connect"'):
+        read(tmp_path, template("ray").replace('launch = "ray"', f'launch = "ray"\n{LISTEN}'))
 
 
 def test_what_a_run_starts_itself_needs_no_identity(tmp_path):

@@ -1,22 +1,32 @@
 """How one call to a party ends: slow is told from dead, and a loss that may pass from one that will not. The parties
-here are real gRPC servers with a health service, some of them behind a road that can be blocked."""
+here are real gRPC servers with a health service, some of them behind a road that can be blocked. Each is reached at its
+address and, the same tests again, over a connection that it dialled."""
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc
 import numpy as np
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from coordinator.transport.dialled.way import opened_gate
 from coordinator.transport.grpc_link import GrpcLink
 from coordinator.transport.link import Answered, Batch, Lost, Refused
+from party.dialling.destination import destination
+from party.dialling.dialler import dialling
 from protos import PROTOCOL_VERSION
 from protos.codec import header_and_bytes
 from protos.computed import Computed
 from protos.conclave.v1 import party_pb2, plan_pb2, tensor_pb2
 from protos.conclave.v1.party_pb2_grpc import PartyServicer, add_PartyServicer_to_server
+from protos.dialling.sockets import socket_folder
 from protos.framing import framed
+from protos.identity.authority import new_authority
+from protos.identity.certificates import Role
+from protos.identity.identity import parse_identity
+from protos.identity.requests import Request, key_pem, new_keys
+from protos.identity.tls import server_credentials
 from protos.refusal import Reason, Refusal, abort
 
 BATCHES = [Batch(0, 0, 2), Batch(1, 2, 4)]
@@ -98,6 +108,7 @@ class Node:
         self.open = asyncio.Event()
         self.open.set()
         self.address = ""
+        self.link = {}
 
     async def serving(self, well=True):
         status = health_pb2.HealthCheckResponse
@@ -126,27 +137,55 @@ class Node:
         writer.close()
 
 
-@pytest.fixture
-async def node():
+@pytest.fixture(params=["direct", "dialled"])
+async def node(request):
+    """The party's node. address: what sentences call its place; link: what a link is made with."""
     server = grpc.aio.server()
-    party = Party()
-    add_PartyServicer_to_server(party, server)
-    made = Node(party, server.add_insecure_port("127.0.0.1:0"))
+    made = Node(Party(), 0)
+    add_PartyServicer_to_server(made.party, server)
     health_pb2_grpc.add_HealthServicer_to_server(made.health, server)
     await made.serving()
+    async with AsyncExitStack() as until:
+        road = await asyncio.start_server(made.road, "127.0.0.1", 0)
+        at = f"127.0.0.1:{road.sockets[0].getsockname()[1]}"
+        if request.param == "direct":
+            made.port = server.add_insecure_port("127.0.0.1:0")
+            made.address, made.link = at, {"address": at}
+            await server.start()
+        else:
+            await dialled(made, server, at, until)
+        yield made
+        made.open.set()
+        road.close()
+        await server.stop(0)
+
+
+async def dialled(made, server, at, until):
+    """Have the node dial a gate, on the road at this address."""
+    authority = new_authority("here")
+    own = {name: identity_of(authority, name) for name in ("north", "coordinator.here")}
+    local = until.enter_context(socket_folder()) / "node.sock"
+    way = until.enter_context(opened_gate("127.0.0.1:0", ["north"], own["coordinator.here"]))["north"]
+    made.port = int(way.gate.address.rpartition(":")[2])
+    server.add_secure_port(f"unix:{local}", server_credentials(own["north"]))
     await server.start()
-    road = await asyncio.start_server(made.road, "127.0.0.1", 0)
-    made.address = f"127.0.0.1:{road.sockets[0].getsockname()[1]}"
-    yield made
-    made.open.set()
-    road.close()
-    await server.stop(0)
+    until.enter_context(dialling(destination(at, "none"), own["north"], local))
+    assert await way.missing(10) is None
+    made.address = way.shown
+    made.link = {"address": way.address, "identity": own["coordinator.here"], "way": way}
+
+
+def identity_of(authority, name):
+    transport, signing = new_keys()
+    role = Role.COORDINATOR if "." in name else Role.PARTY
+    bundle = authority.issue(Request(name, transport.public_key(), signing.public_key()), role)
+    return parse_identity(bundle.pem(), key_pem(transport, signing), role=role)
 
 
 @asynccontextmanager
 async def linked(node, **settings):
     told = Told()
-    link = GrpcLink("north", node.address, troubles=told, **{"deadline": 0.4} | settings)
+    link = GrpcLink("north", troubles=told, **node.link, **{"deadline": 0.4} | settings)
     try:
         yield link, told
     finally:
@@ -296,6 +335,15 @@ async def test_what_a_party_says_of_itself_is_plain_and_short_where_it_comes_in(
     texts = [*said.facts, *said.facts.values(), *said.trains]
     assert len(said.facts) == len(said.trains) == 32
     assert all(each.isprintable() and len(each) <= 63 and not set(each) & set("<>[]()") for each in texts)
+
+
+async def test_a_link_makes_its_connection_anew_as_often_as_it_must(node):
+    """gRPC keeps the connections of closed channels for a while: they must not add up to a party out of reach."""
+    async with linked(node) as (link, told):
+        for _ in range(8):
+            link._broken = True
+            assert await join(link) == Answered(Computed())
+    assert told.lines == []
 
 
 async def test_nobody_there_is_a_loss_that_may_pass():

@@ -172,3 +172,17 @@ def test_serve_says_where_it_listens_and_ends_quietly(party_file, ending, code):
         process.send_signal(ending)
         assert process.wait(timeout=20) == code
         assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--proxy", "http://proxy.example:3128"], "--proxy is the way to a coordinator that this party dials"),
+        (["--connect", "gate.example"], "--connect gate.example: this should be a host and a port"),
+        (["--connect", "gate.example:7444", "--proxy", "socks5://proxy:1"], "only HTTP proxies are known"),
+        (["--connect", "gate.example:7444"], "only a certificate shows its coordinator who dials"),
+    ],
+)
+def test_where_a_party_dials_is_checked_before_it_serves(party_file, capsys, arguments, says):
+    assert main(["serve", "--config", str(party_file()), *arguments]) == (1 if "certificate" in says else 2)
+    assert says in said(capsys).err.replace("\n", " ")

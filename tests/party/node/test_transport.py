@@ -2,12 +2,16 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import grpc
+import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from aggregation.accounting.events import from_json
+from coordinator.transport.dialled.way import opened_gate
+from party.dialling.destination import destination
 from party.errors import PartyError
 from party.node.identity import check_caller, own_identity
 from party.node.lifecycle import start
@@ -60,14 +64,25 @@ def table(authority, tmp_path):
     return writes
 
 
-@pytest.fixture
-async def node(config, table, tmp_path):
-    async with await start(config(identity=table()), base=tmp_path) as node:
-        yield node
+@pytest.fixture(params=["listens", "dials"])
+async def node(request, config, table, authority, tmp_path):
+    """A node under mutual TLS, at a port of its own or behind the gate that it dials; `at` is where gRPC finds it."""
+    if request.param == "listens":
+        async with await start(config(identity=table()), base=tmp_path) as node:
+            node.at = node.address
+            yield node
+        return
+    coordinator = identity_of(authority, "coordinator.gate", Role.COORDINATOR)
+    with opened_gate("127.0.0.1:0", ["north"], coordinator) as ways:
+        dials = destination(ways["north"].gate.address, "none")
+        async with await start(config(identity=table()), base=tmp_path, dials=dials) as node:
+            assert await ways["north"].missing(10) is None
+            node.at = ways["north"].address
+            yield node
 
 
 def channel(node, identity, name="north"):
-    return grpc.aio.secure_channel(node.address, channel_credentials(identity), options=channel_options(name))
+    return grpc.aio.secure_channel(node.at, channel_credentials(identity), options=channel_options(name))
 
 
 async def describe(channel):
@@ -120,10 +135,10 @@ async def refused(channel):
 
 async def test_a_caller_without_a_certificate_gets_nothing(node, authority):
     roots = grpc.ssl_channel_credentials(pem_of(authority.certificate))
-    assert await refused(grpc.aio.secure_channel(node.address, roots, options=channel_options("north"))) == {
+    assert await refused(grpc.aio.secure_channel(node.at, roots, options=channel_options("north"))) == {
         (grpc.StatusCode.UNAVAILABLE, None)
     }
-    assert await refused(grpc.aio.insecure_channel(node.address)) == {(grpc.StatusCode.UNAVAILABLE, None)}
+    assert await refused(grpc.aio.insecure_channel(node.at)) == {(grpc.StatusCode.UNAVAILABLE, None)}
 
 
 async def test_a_coordinator_of_another_federation_gets_nothing(node, authority):
@@ -131,7 +146,7 @@ async def test_a_coordinator_of_another_federation_gets_nothing(node, authority)
     stranger = grpc.ssl_channel_credentials(
         pem_of(authority.certificate), foreign.transport_key, pem_of(foreign.transport)
     )
-    assert await refused(grpc.aio.secure_channel(node.address, stranger, options=channel_options("north"))) == {
+    assert await refused(grpc.aio.secure_channel(node.at, stranger, options=channel_options("north"))) == {
         (grpc.StatusCode.UNAVAILABLE, None)
     }
 
@@ -182,6 +197,27 @@ async def test_a_party_cannot_answer_under_anothers_name(node, authority):
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await describe(channel(node, identity_of(authority, "coordinator.here", Role.COORDINATOR), "south"))
     assert failure.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_node_that_dials_has_no_port_and_its_socket_is_its_owners_alone(config, table, authority, tmp_path):
+    coordinator = identity_of(authority, "coordinator.gate", Role.COORDINATOR)
+    wanted = config(identity=table(), listen="203.0.113.7:1")  # of no machine here, and never asked for
+    with opened_gate("127.0.0.1:0", ["north"], coordinator) as ways:
+        dials = destination(ways["north"].gate.address, "none")
+        async with await start(wanted, base=tmp_path, dials=dials) as node:
+            assert await ways["north"].missing(10) is None
+            (socket,) = [
+                each for each in psutil.Process().net_connections("unix") if each.laddr.endswith("/node.sock")
+            ][:1]
+            assert Path(socket.laddr).parent.stat().st_mode & 0o077 == 0
+            assert node.port == 0
+    assert not Path(socket.laddr).parent.exists()
+
+
+async def test_a_node_without_a_certificate_cannot_dial(config, tmp_path):
+    simulated = config(folder="other", plaintext=True, policy={"simulation": True})
+    with pytest.raises(PartyError, match="only a certificate shows its coordinator who dials"):
+        await start(simulated, base=tmp_path, dials=destination("127.0.0.1:9", "none"))
 
 
 async def test_plain_text_is_served_only_where_the_file_says_so(config, tmp_path):

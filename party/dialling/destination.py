@@ -1,0 +1,30 @@
+"""Where a party dials to, as its administrator names it."""
+
+from dataclasses import dataclass
+
+from party.config import split_address
+from party.dialling.proxies import Proxy, proxy_for
+from protos.console.settings import SettingsError
+from protos.refusal import printable
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The gate's host and port, and the proxy on the way."""
+
+    address: str
+    proxy: Proxy | None = None
+
+    def __str__(self) -> str:
+        return self.address if self.proxy is None else f"{self.address} (through the proxy {self.proxy})"
+
+
+def destination(connect: str, proxy: str | None = None) -> Destination:
+    """Where `--connect` and `--proxy` lead. Raises `SettingsError` for what is no address, or no proxy."""
+    try:
+        host, port = split_address(connect)
+        if not port:
+            raise ValueError("a port is 1 to 65535.")
+    except ValueError as error:
+        raise SettingsError(f"--connect {printable(connect)}: {error}") from None
+    return Destination(connect, proxy_for(host, proxy))

@@ -1,0 +1,1 @@
+"""How a party that only dials out and its coordinator's gate speak, until the connection carries a gRPC one."""
