@@ -1,6 +1,10 @@
 """docs/sites.md, followed to the letter: its blocks are run, in their order, in one folder a site. What travels by post
 or over the telephone in the document is carried by the test; only addresses are others. The parties' notes are made by
-the document's own maker of public ones, under other seeds."""
+the document's own maker of public ones, under other seeds.
+
+All of it is done twice: as it stands, and with two of the parties at sites that admit nothing from outside, as
+docs/dialling.md says.
+"""
 
 import os
 import re
@@ -52,9 +56,11 @@ def as_party(text, party):
 class Sites:
     """A folder a site, and what they told each other."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, dialling=()):
+        self.folder, self.dialling = folder, dialling
         self.ports = {}
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.gate = f"127.0.0.1:{probe.getsockname()[1]}"
         for party in PARTIES:
             with socket.create_server(("127.0.0.1", 0)) as probe:
                 self.ports[party] = probe.getsockname()[1]
@@ -70,6 +76,10 @@ class Sites:
         text = as_party(block.text, site) if site in PARTIES else block.text
         for name, value in self.heard.items():
             text = text.replace(f'"{name}"', f'"{value}"')
+        for party in self.dialling:
+            text = re.sub(f'(name = "{party}", +)address = "{party}.example:7443"', r"\1dials = true", text)
+        if "launch   = " in text and self.dialling:
+            text = text.replace("launch   = ", f'listen   = "{self.gate}"\nlaunch   = ')
         text = text.replace("0.0.0.0:7443", f"127.0.0.1:{self.ports.get(site, 0)}")
         for party, port in self.ports.items():
             text = text.replace(f"{party}.example:7443", f"127.0.0.1:{port}")
@@ -77,7 +87,7 @@ class Sites:
             with (self.folder / site / block.file).open("a") as file:
                 file.write(text)
         elif block.background:
-            self.serve(text, site)
+            self.serve(f"{text.strip()} --connect {self.gate}" if site in self.dialling else text, site)
         elif site == "coordinator" and "provision sign" in text:
             for party in PARTIES:
                 self.signed(as_party(block.text, party), party)
@@ -117,7 +127,7 @@ class Sites:
             )  # fmt: skip
         self.served.append(process)
         deadline = time.monotonic() + SECONDS
-        while "listening" not in (said := (self.folder / f"{site}.log").read_text()):
+        while not re.search("listening|dialling", said := (self.folder / f"{site}.log").read_text()):
             assert process.poll() is None, said
             assert time.monotonic() < deadline, said
             time.sleep(0.05)
@@ -140,9 +150,9 @@ def write_notes(folder, seed):
     subprocess.run(command, cwd=folder, check=True, timeout=SECONDS)
 
 
-@pytest.fixture(scope="module")
-def sites(tmp_path_factory):
-    sites = Sites(tmp_path_factory.mktemp("sites"))
+@pytest.fixture(scope="module", params=[(), ("west", "east")], ids=["as it stands", "two dial"])
+def sites(request, tmp_path_factory):
+    sites = Sites(tmp_path_factory.mktemp("sites"), request.param)
     try:
         for block in blocks():
             if block.at == "anyone":
