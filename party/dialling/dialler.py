@@ -145,7 +145,7 @@ class Dialler:
         if sentence == self.trouble and time.monotonic() - self._said < AGAIN:
             return
         self.trouble, self._said = sentence, time.monotonic()
-        log.warning("%s Dialling again, at most %g s apart.", sentence, LONGEST_PAUSE, extra={"event": "not dialled"})
+        log.warning("%s Dialling again, at most %g s apart.", sentence, LONGEST_PAUSE, extra={"event": "not-dialled"})
 
 
 def pause(failures: int) -> float:

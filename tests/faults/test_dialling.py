@@ -1,8 +1,13 @@
 """Runs with parties that only dial out, as real processes: the undisturbed student and charges, whatever is cut."""
 
+import asyncio
+import base64
 import signal
+from contextlib import suppress
 
 import pytest
+
+from protos.dialling.thread import LoopThread
 
 pytestmark = pytest.mark.slow
 
@@ -81,6 +86,79 @@ def test_a_connection_that_is_cut_again_and_again_loses_nothing(scenes, mixed, p
         run = finished(scenes, mixed, mixed.run(path))
         assert proxy.struck >= 2
     assert mixed.differs(undisturbed, run) == []
+    mixed.stop()
+    assert mixed.left() == []
+
+
+class HttpProxy:
+    """An HTTP proxy on a thread of its own that wants `user:password` and connects to one port. `cut` resets all."""
+
+    def __init__(self, port, password):
+        self._port = port
+        self._wanted = f"Proxy-Authorization: Basic {base64.b64encode(password.encode()).decode()}"
+        self._open = []
+        self.connected = self.turned = 0
+
+    async def begin(self):
+        self._server = await asyncio.start_server(self._talk, "127.0.0.1", 0)
+        return self._server.sockets[0].getsockname()[1]
+
+    async def cut(self):
+        for writer in self._open:
+            writer.transport.abort()
+        self._open.clear()
+
+    async def _talk(self, reader, writer):
+        with suppress(OSError, asyncio.IncompleteReadError):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            if head[0] != f"CONNECT 127.0.0.1:{self._port} HTTP/1.1" or self._wanted not in head:
+                self.turned += 1
+                writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+            else:
+                beyond, back = await asyncio.open_connection("127.0.0.1", self._port)
+                self.connected += 1
+                self._open += [writer, back]
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                await asyncio.gather(self._carry(reader, back), self._carry(beyond, writer))
+        writer.close()
+
+    async def _carry(self, reader, writer):
+        while piece := await reader.read(2**16):
+            writer.write(piece)
+            await writer.drain()
+        writer.close()
+
+
+def test_a_run_through_a_proxy_with_a_password_that_cuts_now_and_then(scenes, mixed, undisturbed):
+    proxy = HttpProxy(mixed.gate, "ann:s3cret")
+    with LoopThread("proxy") as thread:
+        port = thread.run(proxy.begin())
+        mixed.way["north"] = ("--proxy", f"http://ann:s3cret@127.0.0.1:{port}")
+        mixed.serve_all()
+        coordinator = mixed.run(mixed.plan())
+        for blocks in (1, 3, 6):
+            scenes.until(lambda blocks=blocks: mixed.stored() >= blocks, "some blocks are stored")
+            thread.run(proxy.cut())
+        run = finished(scenes, mixed, coordinator)
+    assert mixed.differs(undisturbed, run) == []
+    assert proxy.connected > 1
+    assert proxy.turned == 0
+    assert "s3cret" not in mixed.said("north")
+    mixed.stop()
+    assert mixed.left() == []
+
+
+def test_a_party_says_why_it_cannot_dial(scenes, mixed):
+    proxy = HttpProxy(mixed.gate, "ann:s3cret")
+    with LoopThread("proxy") as thread:
+        port = thread.run(proxy.begin())
+        mixed.way["north"] = ("--proxy", f"http://127.0.0.1:{port}")
+        mixed.serve("north")
+        scenes.until(lambda: "wants a user and a password (407" in mixed.said("north"), "it says so", 30)
+    mixed.stop()
+    mixed.way["north"] = ("--proxy", "none")
+    mixed.serve("north")
+    scenes.until(lambda: "A gate is open while its coordinator runs" in mixed.said("north"), "it says so", 30)
     mixed.stop()
     assert mixed.left() == []
 

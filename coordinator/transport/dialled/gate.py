@@ -187,6 +187,12 @@ class Gate:
                 f"the party dials by version {hello.version} of this protocol, and the gate knows {VERSION}. Install "
                 "the same Conclave at both ends."
             )
+        try:
+            if self._identity.revoked is not None:
+                _ = self._identity.revoked.serials
+        except IdentityError as error:  # the sentence has a path of this machine
+            log.warning("the gate lets nobody in: %s", error, extra={"event": "refused"})
+            raise Turned("the coordinator cannot read its list of revoked certificates, and lets nobody in.") from None
         challenge = new_challenge()
         await stream.say(spoken(Kind.CHALLENGE, challenge=challenge, clock=time.time()))
         fields = (await expect(stream.reader, Kind.PROOF))[1]

@@ -9,6 +9,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 
+import psutil
 import pytest
 
 from coordinator.errors import RunError
@@ -294,7 +295,7 @@ async def test_a_greeting_byte_by_byte_is_over_in_its_time(gate, dialled, monkey
 
 async def test_a_flood_of_strangers_is_bounded_and_lets_a_party_in(gate, dialled, identities):
     host, _, port = gate.address.rpartition(":")
-    flood, most = [], 0
+    flood, most, before = [], 0, psutil.Process().num_fds()
     for _ in range(4 * MOST_UNPROVEN):
         raw = socket.socket()
         raw.setblocking(False)
@@ -311,6 +312,7 @@ async def test_a_flood_of_strangers_is_bounded_and_lets_a_party_in(gate, dialled
             most = max(most, gate.unproven)
             link.close()
         assert 0 < most <= MOST_UNPROVEN
+        await until(lambda: psutil.Process().num_fds() <= before + len(flood) + MOST_UNPROVEN + 16)
     finally:
         for raw in flood:
             raw.close()
@@ -335,6 +337,23 @@ async def test_a_revoked_party_has_no_place(identities, gate, dialled, monkeypat
     revoked = RevocationList(listed, identities.authority.certificate)
     monkeypatch.setattr(gate, "_identity", dataclasses.replace(identities.coordinator, revoked=revoked))
     assert "revoked" in await dialled.refused(north)
+
+
+async def test_without_its_list_of_revoked_nobody_is_let_in_and_no_path_leaves(
+    identities, gate, dialled, monkeypatch, tmp_path, caplog
+):
+    listed = tmp_path / "revoked.pem"
+    listed.write_bytes(identities.authority.revocation_list([]))
+    revoked = RevocationList(listed, identities.authority.certificate)
+    monkeypatch.setattr(gate, "_identity", dataclasses.replace(identities.coordinator, revoked=revoked))
+    listed.unlink()
+    stream = await dialled.connect()
+    await stream.say(spoken(Kind.HELLO, **new_hello("north", new_process()).fields()))
+    _, said = await expect(stream.reader, Kind.REFUSED)
+    assert said["why"] == "the coordinator cannot read its list of revoked certificates, and lets nobody in."
+    assert str(listed) in caplog.text
+    assert "list of revoked certificates" in gate.absent("north")
+    stream.close()
 
 
 async def test_another_version_is_told(gate, dialled):
